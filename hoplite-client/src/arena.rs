@@ -98,12 +98,10 @@ impl Arena {
         true
     }
 
-    /// `true` for the memory of one run of a store.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.file.is_some() && self.file == other.file
     }
 
-    /// Grants writes, and maps the arena if necessary.
     pub(crate) fn map_writable(&self) -> Result<(), NotWritable> {
         let mut offered = self.lock_offered();
         if self.is_writable() {
@@ -115,7 +113,6 @@ impl Arena {
             None => {
                 let mapping = Mapping::writable(fd.as_fd(), self.mappings.readable.capacity_bytes());
                 let mapping = mapping.map_err(NotWritable::Unmapped)?;
-                // Either mapping serves.
                 Arc::clone(self.mappings.writable.get_or_init(|| mapping))
             }
         };
@@ -137,7 +134,6 @@ impl Arena {
     }
 
     pub(crate) fn writer(&self, view: &ObjectView) -> hoplite_shm::Result<Writer> {
-        // A mapping for reading returns an error.
         self.writable.get().unwrap_or(&self.mappings.readable).writer(view.extent, view.size_bytes)
     }
 }
@@ -219,7 +215,6 @@ mod tests {
         assert!(offer(&arena, &one) && !arena.is_writable(), "nothing is mapped before the first write");
         arena.map_writable().unwrap();
         assert!(arena.is_writable() && arena.lock_offered().is_none());
-        // The next connection keeps no descriptor.
         let second = map(one.read_only_fd(), CAPACITY_BYTES);
         assert!(offer(&second, &one) && second.is_writable() && second.lock_offered().is_none());
     }

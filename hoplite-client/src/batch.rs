@@ -27,7 +27,6 @@ use crate::writer;
 const BATCH_BYTES: usize = 48 << 10;
 /// For an id, metadata and tags.
 const ITEM_OVERHEAD_BYTES: usize = 64;
-/// Batches and larger puts of one call.
 const MAX_IN_FLIGHT: usize = 64;
 
 /// An object for [`Client::put_many_with`].
@@ -162,7 +161,6 @@ async fn put(
     }
 }
 
-/// Yields batches of small objects, and single larger ones.
 fn parts<'a, 'b>(mut rest: &'a [NewObject<'b>]) -> impl Iterator<Item = &'a [NewObject<'b>]> {
     std::iter::from_fn(move || {
         let first = rest.first()?;
@@ -212,7 +210,7 @@ async fn put_part(
     let answers = batch(connection, requests, Operation::Put, timeout).await?;
     let mut delayed = Vec::new();
     let sent = objects.iter().zip(&mut results).enumerate().filter(|(_, (_, result))| result.is_ok());
-    // References in the answers have owners before this future waits or ends.
+    // The references get owners first.
     for ((index, (object, result)), answer) in sent.zip(answers) {
         *result = match answer {
             Ok(Response::Sealed) => Ok(()),
@@ -242,7 +240,6 @@ async fn put_one(
     writer::put(connection, object.id.clone(), &object.bytes, options).await
 }
 
-/// Compares an object with the owner of its id.
 fn compared(connection: &Arc<Connection>, object: &NewObject<'_>, view: node::ObjectView) -> Result<()> {
     let view = ObjectView::open(connection, view)?;
     if *view != *object.bytes || *view.metadata() != object.metadata {
@@ -279,7 +276,6 @@ async fn delete(connection: &Arc<Connection>, ids: &[ObjectId], timeout: Duratio
     of_ids(connection, ids, (Operation::Delete, timeout), request, was_there).await
 }
 
-/// Makes a request for each id, in batches.
 async fn of_ids<T>(
     connection: &Connection,
     ids: &[ObjectId],
@@ -308,7 +304,7 @@ async fn batch_of<T>(
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
     let mut results = Vec::with_capacity(requests.len());
-    // References in the answers have owners before this future waits or ends.
+    // The references get owners first.
     for answer in batch(connection, requests, operation, timeout).await? {
         results.push(answer.map_err(Error::from).and_then(&result));
     }

@@ -39,7 +39,6 @@ pub(crate) enum Access {
 #[derive(Debug)]
 pub(crate) struct Lasting {
     link: Link<Arc<Connection>>,
-    /// Held by the task that reconnects.
     turn: sync::Mutex<()>,
 }
 
@@ -86,7 +85,6 @@ impl Lasting {
         Self { link: Link::new(options, connection), turn: sync::Mutex::new(()) }
     }
 
-    /// Reconnects if necessary.
     async fn connected(self: &Arc<Self>) -> Result<Arc<Connection>> {
         if let Some(connection) = self.link.ready()? {
             return Ok(connection);
@@ -109,7 +107,6 @@ impl Lasting {
     }
 }
 
-/// The objects that a call waits for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
@@ -119,7 +116,6 @@ pub(crate) struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// The call waits for something else.
     pub(crate) const fn of(operation: &'static str, id: &'a ObjectId) -> Self {
         Self { operation, id: Some(id), needs: &[] }
     }
@@ -158,7 +154,6 @@ impl Repeat {
 pub(crate) struct Begun {
     pub(crate) connection: Arc<Connection>,
     timeout: Duration,
-    /// `None` for an inner call.
     user: Option<User>,
 }
 

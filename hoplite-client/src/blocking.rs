@@ -36,11 +36,9 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     link: Link<Arc<Piped>>,
-    /// Held by the thread that reconnects.
     turn: Mutex<()>,
 }
 
-/// With the pump that receives messages.
 #[derive(Debug)]
 struct Piped {
     connection: Arc<Connection>,
@@ -176,7 +174,6 @@ impl Client {
 }
 
 impl Shared {
-    /// Reconnects if necessary.
     fn connected(&self) -> Result<Arc<Piped>> {
         let sleep = |time| {
             thread::sleep(time);
@@ -187,7 +184,6 @@ impl Shared {
         }
     }
 
-    /// Calls `sleep` between attempts to reconnect.
     fn connected_with<E>(
         &self,
         sleep: impl FnMut(Duration) -> Result<(), E>,

@@ -63,7 +63,6 @@ pub struct Page {
 }
 
 impl Begun {
-    /// For inner calls, on the same connection.
     pub(crate) fn client(&self) -> Client {
         Client { access: Access::Inner(Arc::clone(&self.connection)) }
     }
@@ -136,7 +135,6 @@ impl Client {
         self.access.connection()
     }
 
-    /// Reconnects if necessary.
     pub(crate) async fn begin(&self, timeout: Duration) -> Result<Begun> {
         Begun::new(&self.access, timeout).await
     }
@@ -428,7 +426,6 @@ impl Client {
                     connection.call_node(request, Operation::Connect, REPORT_TIMEOUT).await
                 }
             };
-            // The answer of the drain is under way.
             if let Ok(report) = answer.map(drain_report)
                 && let Some(report) = report
             {

@@ -26,7 +26,6 @@ impl Line for Arc<Connection> {
     }
 }
 
-/// Shared by all clones of a client.
 #[derive(Debug)]
 pub(crate) struct Link<L> {
     options: ConnectOptions,
@@ -53,7 +52,6 @@ impl<L: Line> Link<L> {
         &self.options
     }
 
-    /// It may be lost.
     pub(crate) fn current(&self) -> L {
         lock(&self.current).clone()
     }

@@ -37,7 +37,6 @@ async fn delete_part(connection: &Connection, ids: Vec<ObjectId>, timeout: Durat
     }
 }
 
-/// Returns the indices of available objects.
 pub(crate) async fn wait(
     connection: &Connection,
     ids: Vec<ObjectId>,
@@ -72,7 +71,6 @@ pub(crate) async fn wait(
     }
 }
 
-/// Returns the available objects at the deadline, in order.
 pub(crate) async fn look(
     connection: &Connection,
     parts: &[&[ObjectId]],

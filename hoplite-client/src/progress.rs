@@ -54,7 +54,6 @@ pub(crate) fn is_tracked() -> bool {
     CURRENT.with_borrow(Option::is_some)
 }
 
-/// One object in the progress of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     progress: Option<Arc<Progress>>,

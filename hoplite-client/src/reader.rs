@@ -128,7 +128,6 @@ impl ObjectReader {
         }
     }
 
-    /// Waits until the copy is complete.
     pub(crate) async fn into_view(mut self, deadline: Deadline) -> Result<ObjectView> {
         self.completed(deadline).await?;
         // The view is complete, whatever the header shows.
@@ -205,7 +204,6 @@ impl ObjectReader {
         Ok(length)
     }
 
-    /// `out` has room.
     async fn read_to_end(&mut self, mut out: &mut [u8], deadline: Deadline) -> Result<()> {
         while !out.is_empty() {
             let length = self.read_at_least(out, STRIDE_BYTES, deadline.left()).await?;
@@ -281,7 +279,6 @@ pub(crate) async fn get_vec(
 ) -> Result<Vec<u8>> {
     let deadline = Deadline::after(timeout);
     let reader = ObjectReader::open(connection, id, timeout).await?;
-    // The whole object lies in the mapped arena.
     let mut bytes = vec![0; usize::try_from(reader.size_bytes()).unwrap_or(usize::MAX)];
     reader.read_whole(&mut bytes, deadline).await?;
     Ok(bytes)

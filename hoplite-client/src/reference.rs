@@ -34,12 +34,10 @@ impl Reference {
         self.copy
     }
 
-    /// The copy is being sealed.
     pub(crate) fn becomes_reader(&mut self) {
         self.role = Role::Reader;
     }
 
-    /// Another request gives the reference back.
     pub(crate) fn given_back(&mut self) {
         self.owed = Owed::No;
     }

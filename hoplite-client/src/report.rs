@@ -312,7 +312,6 @@ pub struct AppliedPlaces {
 }
 
 impl ProbeReport {
-    /// `None` if the answer is not a matrix.
     pub(crate) fn decode(probed: v1::Probed) -> Option<Self> {
         let count = probed.nodes.len();
         if probed.alpha_ns.len() != probed.ps_per_byte.len() {
@@ -325,7 +324,6 @@ impl ProbeReport {
             if links.len() != pairs {
                 return None;
             }
-            // Called for one link after another.
             Matrix::from_links(probed.nodes, |_, _| Ok(links.next().unwrap_or_default()))
         } else {
             let blocks = Blocks::new(&probed.blocks).ok()?;

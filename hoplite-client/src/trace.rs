@@ -13,7 +13,6 @@ thread_local! {
     static CURRENT: Cell<Option<TraceContext>> = const { Cell::new(None) };
 }
 
-/// From the variable `TRACEPARENT`.
 fn inherited() -> Option<TraceContext> {
     static INHERITED: OnceLock<Option<TraceContext>> = OnceLock::new();
     *INHERITED.get_or_init(|| std::env::var("TRACEPARENT").ok()?.parse().ok())
@@ -44,7 +43,6 @@ pub fn enter_trace(trace: Option<TraceContext>) -> EnteredTrace {
 #[derive(Debug)]
 pub struct EnteredTrace {
     previous: Option<TraceContext>,
-    /// Belongs to its thread.
     not_send: std::marker::PhantomData<*const ()>,
 }
 

@@ -13,7 +13,6 @@ use crate::reference::Reference;
 
 /// A reference costs as much memory as such an object.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
-/// A cache line, as in the store.
 const ALIGNMENT: usize = 64;
 
 /// The bytes of a complete object, read-only, in the store's memory.
@@ -26,7 +25,6 @@ pub struct ObjectView {
     put: PutId,
     metadata: Metadata,
     is_stale: bool,
-    /// All bytes, or one part of an exchange's result.
     range: Range<usize>,
 }
 
@@ -87,7 +85,6 @@ impl ObjectView {
         Self { contents, put, metadata, is_stale, range: 0..bytes.len() }
     }
 
-    /// `None` if the range is out of bounds.
     pub(crate) fn part(&self, range: Range<usize>, metadata: Metadata) -> Option<Self> {
         self.get(range.clone())?;
         let (contents, put, is_stale) = (self.contents.clone(), self.put, self.is_stale);

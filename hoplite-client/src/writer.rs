@@ -41,7 +41,6 @@ pub struct ObjectWriter {
 enum Target {
     /// Dropped in this order: no pointer may outlive the reference.
     New(hoplite_shm::Writer, Reference),
-    /// The owner of the id.
     Existing(ObjectView),
 }
 
@@ -114,7 +113,6 @@ impl ObjectWriter {
         Ok(())
     }
 
-    /// Yields to other tasks between pieces.
     pub(crate) async fn write_yielding(&mut self, bytes: &[u8]) -> Result<()> {
         let mut pieces = bytes.chunks(PIECE_BYTES).peekable();
         while let Some(piece) = pieces.next() {
@@ -264,7 +262,6 @@ async fn put_whole(
     Ok(())
 }
 
-/// In one request or with a writer, by size.
 pub(crate) async fn put(
     connection: &Arc<Connection>,
     id: ObjectId,

@@ -12,7 +12,6 @@ use crate::repeated::Repeated;
 /// Usually no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// For transfers, sessions and files.
 const RESERVED_PART: u64 = 8;
 const MAX_RESERVED: u64 = 256;
 
@@ -22,7 +21,6 @@ const MAX_RESERVED: u64 = 256;
 /// accepted work. The log reports this at most once a second.
 #[derive(Debug)]
 pub struct Acceptor {
-    /// For the log.
     peers: &'static str,
     failures: Repeated,
 }
@@ -75,7 +73,6 @@ mod tests {
 
     use super::*;
 
-    /// Runs the test below in a separate process, whose limit it changes.
     const ALONE: &str = "HOPLITE_TEST_OF_DESCRIPTORS";
 
     #[test]

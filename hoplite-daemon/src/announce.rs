@@ -41,7 +41,6 @@ pub struct Announcer {
     pub(crate) metrics: Option<SocketAddr>,
 }
 
-/// In addition to the service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
     Stdout,
@@ -54,7 +53,6 @@ impl Announcer {
         notify("READY=1\nSTATUS=waiting for the directory and for memory");
         match serde_json::to_string(&Addresses { metrics: self.metrics, ..addresses }) {
             Ok(line) => self.say(&line),
-            // A path may be invalid UTF-8.
             Err(error) => tracing::warn!(%error, "cannot print the addresses"),
         }
     }

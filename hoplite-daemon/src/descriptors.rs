@@ -9,7 +9,6 @@ pub fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
-        // If the system refuses, the limit stays.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }

@@ -6,12 +6,10 @@ use std::time::Duration;
 use hoplite_shm::{give_back_free_pages, kept_bytes};
 
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Smaller daemons keep all memory.
 const SMALL_BYTES: u64 = 32 << 20;
 /// In addition to a quarter of the resident memory.
 const KEPT_BYTES: u64 = 16 << 20;
 
-/// Less is not worth the effort.
 const WORTHWHILE_BYTES: u64 = 8 << 20;
 
 pub(crate) async fn return_memory() {

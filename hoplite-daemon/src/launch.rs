@@ -5,7 +5,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The log filter and the secrets of the cluster.
 const KEPT_VARIABLES: [&str; 7] = [
     "HOPLITE_LOG",
     "HOPLITE_INSECURE",

@@ -117,7 +117,6 @@ mod tests {
         let files =
             [("memory/memory.limit_in_bytes", "9000\n"), ("memory/a/memory.limit_in_bytes", "8000\n")];
         assert_eq!(limited(&files, "3:cpu,cpuacct:/a\n2:memory:/a\n0::/a\n"), Some(8000));
-        // A container without a separate namespace.
         assert_eq!(limited(&files, "2:memory:/docker/123\n"), Some(9000));
         assert_eq!(limited(&files, "3:cpu:/a\n"), None);
     }

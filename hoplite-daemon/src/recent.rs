@@ -38,7 +38,6 @@ fn plain(line: &str) -> String {
     let mut characters = line.chars();
     while let Some(character) = characters.next() {
         if character == '\u{1b}' {
-            // A colour is `ESC [ numbers m`.
             characters.by_ref().find(char::is_ascii_alphabetic);
         } else {
             text.push(character);

@@ -12,7 +12,6 @@ pub struct Repeated(Mutex<State>);
 #[derive(Debug)]
 struct State {
     logged: Option<Instant>,
-    /// Events since the last log line.
     unlogged: u64,
 }
 

@@ -20,7 +20,6 @@ use crate::signals::stop_on_signals;
 use crate::traces::{Export, TraceSettings, Tracer};
 
 const FAILED: u8 = 1;
-/// The same as clap's.
 const USAGE: u8 = 2;
 
 /// The environment of a running daemon.
@@ -77,7 +76,6 @@ struct Start<P> {
     traces: TraceSettings,
 }
 
-/// Performs all steps that can fail because of invalid settings.
 fn start<S: Args, P>(
     command: Command,
     resolve: impl FnOnce(S) -> anyhow::Result<P>,
@@ -125,7 +123,6 @@ fn serve_until_stopped<P>(
     })
 }
 
-/// Also during start and shutdown.
 async fn serve_metrics(daemon: &Daemon, address: HttpAddress) -> anyhow::Result<Metrics> {
     let HttpAddress(address) = address;
     let cannot = || format!("cannot listen on {address} for metrics");
@@ -138,7 +135,6 @@ async fn serve_metrics(daemon: &Daemon, address: HttpAddress) -> anyhow::Result<
 }
 
 fn failed(name: &str, error: &anyhow::Error, code: u8) -> ExitCode {
-    // Only the exit code remains then.
     let _ = writeln!(io::stderr(), "{name}: {error:#}");
     code.into()
 }

@@ -70,7 +70,6 @@ pub enum SettingsError {
     },
 }
 
-/// Exits if the arguments are wrong or ask for help.
 pub(crate) fn read<S: Args>(
     command: Command,
     arguments: Vec<OsString>,
@@ -82,7 +81,6 @@ pub(crate) fn read<S: Args>(
     let matches = layered(command, &settings, arguments)?.unwrap_or_else(|error| error.exit());
     let process: ProcessArguments = parsed(&matches);
     if process.print_reference {
-        // A closed pipe is no error.
         let _ = write!(io::stdout(), "{}", reference(&settings));
         std::process::exit(0);
     }
@@ -103,7 +101,6 @@ pub fn without_empty_variables(command: Command) -> Command {
     names.into_iter().fold(command, |command, name| command.mut_subcommand(name, without_empty_variables))
 }
 
-/// A Markdown row for each setting.
 fn reference(settings: &Command) -> String {
     let mut rows = String::new();
     for argument in settings.get_arguments() {
@@ -124,7 +121,6 @@ fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> T {
     T::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Missing settings come from the named file.
 fn layered(
     command: Command,
     settings: &Command,
@@ -179,7 +175,6 @@ fn value_as_text(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// Returns the flag's id in `settings`, and the value.
 fn check(settings: &Command, key: &str, value: String) -> Result<(String, String), String> {
     let argument = settings.get_arguments().find(|argument| argument.get_long() == Some(key));
     let argument = argument.ok_or_else(|| format!("there is no setting {key:?}"))?;
@@ -243,7 +238,6 @@ mod tests {
 
     #[test]
     fn the_environment_comes_before_the_file() {
-        // `PATH` is always set.
         #[derive(Debug, clap::Args)]
         struct Environment {
             #[arg(long, env = "PATH")]

@@ -22,17 +22,12 @@ use tonic::transport::Uri;
 
 pub use opentelemetry::trace::SpanKind;
 
-/// A few megabytes.
 const MAX_OPEN_SPANS: usize = 16_384;
-/// When the daemon ends.
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// For connecting, a batch of spans, and a ping.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The one for traces first.
 const STANDARD_ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 const STANDARD_PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 
-/// Switches traces off.
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 
 #[derive(Debug, Clone, clap::Args)]
@@ -202,7 +197,6 @@ impl Export {
         Ok(Some((Self(provider), tracer)))
     }
 
-    /// Exports the remaining spans, briefly.
     pub(crate) async fn end(self) {
         let Self(provider) = self;
         let last = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(LAST_EXPORT_TIMEOUT));

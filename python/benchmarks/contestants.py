@@ -88,7 +88,6 @@ class RoundTrip(Contestant):
 
     name = "round trip"
 
-    #: As a request and its answer.
     _MESSAGE = bytes(64)
 
     def __init__(self, socket: socket.socket) -> None:
@@ -128,8 +127,6 @@ class RoundTrip(Contestant):
 
 
 class HopliteStore(Contestant):
-    """A store with prefaulted memory."""
-
     name = "hoplite"
 
     def __init__(self, client: hoplite.Client) -> None:
@@ -149,7 +146,6 @@ class HopliteStore(Contestant):
             ):
                 try:
                     assert process.stdout is not None
-                    # First the addresses, then the end of prefaulting.
                     process.stdout.readline()
                     if not process.stdout.readline():
                         raise NotThere(f"the store did not start: {log.read_text().strip()}")
@@ -187,8 +183,6 @@ class HopliteStore(Contestant):
 
 
 class RayStore(Contestant):
-    """Ray's object store, with prefaulted memory."""
-
     name = "ray"
 
     def __init__(self, ray: Any) -> None:

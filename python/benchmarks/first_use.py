@@ -21,7 +21,6 @@ from time import perf_counter
 from typing import Any
 
 BACKENDS = ("hoplite", "gloo")
-#: Connections dominate.
 ELEMENTS = 1000
 STORE_BYTES = 64 << 20
 WAIT_LIMIT = 120.0
@@ -30,12 +29,10 @@ Times = dict[str, list[float]]
 
 
 def main() -> int:
-    # The ranks import the package while the clock runs.
     from contestants import HopliteStore, NotThere
 
     args = _parser().parse_args()
     compile_package()
-    # From a process that has only imported torch.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed"])
     try:
@@ -74,7 +71,6 @@ def _ms(seconds: float) -> str:
 
 def measure(context: Any, store: str, ranks: int, rounds: int) -> dict[str, Times]:
     times: dict[str, Times] = {}
-    # Warms up.
     for round in range(rounds + 1):
         for backend in BACKENDS:
             found = _round(context, backend, store, ranks)

@@ -27,7 +27,6 @@ LIBRARIES = ("numpy", "pandas, numbers", "pandas", "arrow", "arrow, sliced", "po
 
 
 def main() -> int:
-    # The reader imports this file.
     from contestants import HopliteStore, NotThere
 
     args = _parser().parse_args()
@@ -54,7 +53,6 @@ def main() -> int:
 
 
 def measure(client: hoplite.Client, rows: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """In seconds."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     reader = context.Process(target=read, args=(theirs, client.socket))

@@ -84,7 +84,6 @@ def _memcpy(state: State, room: State) -> None:
 
 
 def _copy(state: State, room: State) -> None:
-    """On as many threads as torch uses."""
     for key, tensor in state.items():
         room[key].copy_(tensor)
 

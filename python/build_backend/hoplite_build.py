@@ -22,7 +22,6 @@ from typing import Any
 
 import maturin
 
-# In a checkout and in an sdist.
 HERE = Path(__file__).resolve().parent.parent
 BINARIES = HERE / "hoplite" / "_bin"
 PROGRAMS = {
@@ -31,7 +30,6 @@ PROGRAMS = {
     "hoplite-directory": "hoplite-directory",
 }
 
-# Without tests.
 SOURCES = [
     "Cargo.toml",
     "Cargo.lock",

@@ -97,8 +97,6 @@ class Episode:
 
 
 class Player:
-    """Runs in a worker."""
-
     def __init__(self, worker: int, seed: int, parameters: int) -> None:
         self._world: gymnasium.Env[Array, int] = gymnasium.make("CartPole-v1")
         self._rng = np.random.default_rng([seed, worker])
@@ -141,7 +139,6 @@ def gradient(weights: Array, episodes: list[Episode]) -> Array:
     actions = np.concatenate([episode.actions for episode in episodes])
     observations = np.concatenate([episode.observations[: len(episode.actions)] for episode in episodes])
 
-    # Makes actions likelier that earned more than expected.
     advantages = (advantages - advantages.mean()) / (advantages.std() + TINY)
     hidden, preferences = forward(actor, observations)
     logs = preferences - np.logaddexp(preferences[:, :1], preferences[:, 1:])
@@ -150,7 +147,6 @@ def gradient(weights: Array, episodes: list[Episode]) -> Array:
     taken = np.eye(ACTIONS)[actions]
     error = (chances - taken) * advantages[:, None] + ENTROPY * chances * (logs + entropies)
     parts = backward(actor, observations, hidden, error / len(actions))
-    # Half of the squared error.
     hidden, expected = forward(critic, observations)
     parts += backward(critic, observations, hidden, (expected - returns[:, None]) / len(actions))
     return np.concatenate([part.ravel() for part in parts])

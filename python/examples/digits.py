@@ -70,8 +70,6 @@ class Model:
 
 
 class Trainer:
-    """Runs in a worker."""
-
     def __init__(self, worker: int, workers: int, seed: int, parameters: int, delay: float) -> None:
         (pictures, digits), _ = data(seed)
         self._pictures, self._digits = pictures[worker::workers], digits[worker::workers]

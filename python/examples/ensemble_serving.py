@@ -33,7 +33,6 @@ from harness import Crew, Progress, Report, hoplite_crew, main, options, ray_cre
 WAIT_LIMIT = 0.05
 KILL_AFTER = 500
 
-#: For each picture.
 Vote = npt.NDArray[np.float32]
 #: Returns the votes, and the reasons of deaths.
 Ask = Callable[[digits.Array, list[int]], tuple[dict[int, Vote], dict[int, str]]]
@@ -79,7 +78,6 @@ def serve_hoplite(args: argparse.Namespace) -> Report:
                 if all(votes[vote] in lost for vote in missing):
                     break
             gathered = dict(zip([votes[vote] for vote in here], client.gather(here), strict=True))
-            # Gathered arrays stay readable.
             client.delete([query, *votes])
             return gathered, lost
 
@@ -129,7 +127,6 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
                 crew.kill(crew.size - 1)
             answer()
             progress.score(tally.last)
-        # A last query for all workers.
         while crew.starting(None):
             pass
         answer()

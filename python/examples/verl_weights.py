@@ -23,7 +23,6 @@ OVERRIDES = [
     "trainer.v1.trainer_mode=separate_async",
     f"{ENGINE}.backend=hoplite",
     f"{ENGINE}.custom_backend_module=hoplite.torch.verl",
-    # For each process of verl.
     "+ray_kwargs.ray_init.runtime_env.worker_process_setup_hook=hoplite.ray.register",
 ]
 

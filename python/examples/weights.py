@@ -54,7 +54,6 @@ def _context() -> Any:
 
 
 def version_of(state: dict[str, Any]) -> int:
-    """Raises for a mixture of versions."""
     found = {value for tensor in state.values() for value in (tensor.min().item(), tensor.max().item())}
     assert len(found) == 1, f"a mix of versions: {found}"
     return int(found.pop())

@@ -12,7 +12,6 @@ T = TypeVar("T")
 #: Called with the bytes moved so far, and the size of all objects.
 OnProgress = Callable[[int, int], object] | None
 
-#: In seconds.
 REPORT_INTERVAL = 0.1
 
 

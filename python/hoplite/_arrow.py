@@ -136,7 +136,6 @@ def _is_plain(array: Any, arrow: Any) -> bool:
 
 
 def _table_of_frame(frame: Any, arrow: Any) -> Any:
-    """None if a type would not survive."""
     polars = sys.modules["polars"]
     table = frame.to_arrow(compat_level=polars.CompatLevel.newest())
     back = polars.from_arrow(table.schema.empty_table())
@@ -144,7 +143,6 @@ def _table_of_frame(frame: Any, arrow: Any) -> Any:
 
 
 def parse(header: bytes) -> Form:
-    """Raises `BadHeader` if the header is malformed."""
     tag, _, rest = header.partition(b" ")
     name, _, padding = rest.partition(b" ")
     if name not in _FORMS[tag]:
@@ -243,13 +241,11 @@ def _polars_of(table: Any, form: Form) -> Any:
     try:
         frame: Any = polars.from_arrow(table, rechunk=False)
     except (Exception, polars.exceptions.PanicException) as error:
-        # polars documents no exception for unsupported types of Arrow.
         raise BadHeader(f"it is no frame of polars: {error}") from None
     return frame if form.name == b"frame" else frame.to_series()
 
 
 def _pyarrow() -> Any:
-    """None if pyarrow is missing or too old."""
     try:
         import pyarrow
         import pyarrow.ipc

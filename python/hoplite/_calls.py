@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 #: A store answers within a millisecond.
 CONNECT_TIMEOUT = 5.0
-#: Objects in one request of a listing.
 PAGE = 1000
 
 
@@ -174,7 +173,6 @@ class Calls(ManyCalls):
         if progress is not None:
             view = await followed(self._native, progress, "get", id, timeout, allow_stale)
         else:
-            # Avoids `settled`, as in `put`.
             view = self._native.get(id, timeout, allow_stale)
             if isinstance(view, Future):
                 view = await view

@@ -20,7 +20,6 @@ MAX_METADATA_BYTES = 4096
 MAX_DIMENSIONS = 64
 #: A nested structure takes two levels.
 MAX_DEPTH = 32
-#: Elements of these kinds are plain bytes.
 _PLAIN_KINDS = frozenset("biufcSUVmM")
 #: Their elements need a scale.
 _QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
@@ -28,7 +27,6 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<number>-?[0-9]{1,19})|(?P<mark>[()\[\],])|(?P<none>None))"""
 )
 _PAIRS = {")": "(", "]": "["}
-#: The dtypes of ml_dtypes.
 _NARROW = re.compile(r"(float[0-9]+_e[0-9]+m[0-9]+[a-z0-9]*|bfloat16|u?int[124])")
 
 
@@ -72,7 +70,6 @@ def parse_array(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
     except ImportError:
         raise
     except Exception as error:
-        # numpy does not document its exceptions here.
         raise BadHeader(f"{_shown(descr)} describes no dtype: {error}") from None
     if dtype.subdtype is not None or not is_plain(dtype):
         raise BadHeader(f"the elements of {_shown(descr)} are not plain bytes")

@@ -10,7 +10,6 @@ from hoplite import _arrow, _serialize
 from hoplite._html import table
 from hoplite._reports import OBJECT_HEADINGS, object_row
 
-#: In the program that put the value.
 Kind = Literal["bytes", "pickle", "torch", "ndarray", "jax", "arrow", "polars"]
 _KINDS: dict[bytes, Kind] = {
     _serialize.TAG_BYTES: "bytes",

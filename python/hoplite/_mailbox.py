@@ -13,7 +13,6 @@ _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _native.Mailbox
 
 
 def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:
-    """The native half calls this."""
     loop = asyncio.get_running_loop()
     mailbox = _mailboxes.get(loop)
     if mailbox is None:

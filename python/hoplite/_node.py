@@ -21,12 +21,11 @@ from hoplite._programs import program
 from hoplite.errors import ConnectFailed
 
 SOCKET_VARIABLE = "HOPLITE_SOCKET"
-#: A private store gets these too.
 LOG_VARIABLE = "HOPLITE_LOG"
 TOKEN_VARIABLE = "HOPLITE_TOKEN_FILE"
-#: A start usually takes milliseconds.
+#: Seconds; a start usually takes milliseconds.
 _START_TIMEOUT = 30.0
-#: After this time, the store is killed.
+#: Seconds; then the store is killed.
 _STOP_TIMEOUT = 5.0
 _PREFIX = "hoplite-private-"
 
@@ -128,7 +127,6 @@ def _forget() -> None:
     global _state
     socket, allow_pickle = _state.socket, _state.allow_pickle
     _state = _State()
-    # It names a private store.
     _state.socket, _state.allow_pickle = socket, allow_pickle
 
 
@@ -241,7 +239,6 @@ class _Launcher:
         try:
             started.wait()
         except BaseException:
-            # After Ctrl-C, no other code can stop the store.
             started.wait()
             self.kill()
             raise

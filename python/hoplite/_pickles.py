@@ -96,7 +96,6 @@ def _pickled(value: object, limit: int, make: Callable[..., Any]) -> list[Any]:
         pieces.append(piece)
         end += length
     if len(pieces) > 1 and end < ALIGNMENT**2:
-        # Cheaper than many pieces.
         pieces = [b"".join(pieces)]
     return pieces
 
@@ -183,7 +182,6 @@ class _ByValue(Exception):
 
 @cache
 def _pickler_by_value() -> Callable[..., Any] | None:
-    """None without cloudpickle."""
     try:
         import cloudpickle
     except ImportError:
@@ -240,8 +238,6 @@ def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
 
 
 class _Context(threading.local):
-    """For the functions that a pickle calls."""
-
     tensors_in_place = False
 
 

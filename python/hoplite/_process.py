@@ -17,7 +17,6 @@ ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"
 
 
 def program_name() -> str:
-    """For the store's log."""
     return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
 
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-#: If the programs are not in the package.
 DIRECTORY_VARIABLE = "HOPLITE_BINARIES"
 
 

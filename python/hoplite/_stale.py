@@ -24,7 +24,6 @@ class StaleWarning(UserWarning):
 
 
 def warn_if_stale(got: _native.View | _native.Reader, id: str | bytes) -> None:
-    """Blames the first caller outside of this package."""
     if not got.is_stale:
         return
     level, frame = 1, sys._getframe()

@@ -11,7 +11,6 @@ VERSIONS = {"ray": "2.60", "torch": "2.15"}
 
 
 def check(package: ModuleType) -> None:
-    """Raises an `ImportError` that names both versions."""
     name, supported = package.__name__, VERSIONS[package.__name__]
     found = str(getattr(package, "__version__", "of no version"))
     if found.split(".")[:2] != supported.split("."):

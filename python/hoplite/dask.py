@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 
 #: Dask copies smaller arrays faster.
 THRESHOLD_BYTES = 1 << 20
-#: Seconds for which an object outlives its worker's reference.
+#: Seconds that an object outlives its worker's reference.
 GRACE = 30.0
-#: Dask waits as long for a connection.
+#: Seconds; Dask waits as long for a connection.
 GET_TIMEOUT = 300.0
-#: Beyond that, a copy by Dask is faster.
+#: Seconds; beyond that, a copy by Dask is faster.
 PUT_TIMEOUT = 2.0
 #: Marks a failed array, which Dask then copies.
 _PLAIN = "/plain"
@@ -62,7 +62,6 @@ class _Handles:
         #: In a worker, where arrays no longer change.
         self.puts = False
         self._ids: dict[int, str] = {}
-        #: Oldest first.
         self._failed_once: dict[str, None] = {}
         self._lock = threading.Lock()
         self._count = 0
@@ -134,7 +133,6 @@ class _Handles:
         timer.start()
 
     def _delete(self, id: str) -> None:
-        # The program may have shut `hoplite.init` down.
         with contextlib.suppress(HopliteError, OSError), hoplite.connect(self.socket) as client:
             client.delete([id, id + _PLAIN])
 
@@ -167,7 +165,6 @@ os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _register() -> None:
-    """Repeated calls have no effect."""
     global _plain
     if _plain is None:
         _plain = dask_serialize.dispatch(np.ndarray), dask_deserialize.dispatch(np.ndarray)
@@ -213,7 +210,6 @@ class HopliteWorker(WorkerPlugin):
         _handles.client()
         _handles.puts = True
         _register()
-        # For deleting the objects.
         worker.log_event(_PREFIX, {"address": worker.address, "prefix": _handles.prefix})
 
     def teardown(self, worker: Any) -> None:

@@ -24,16 +24,14 @@ if TYPE_CHECKING:
     from hoplite._answers import OnProgress
     from hoplite._client import Client
 
-    #: The type of the value.
     T_co = TypeVar("T_co", covariant=True, default=Any)
 else:
     from typing import TypeVar
 
     T_co = TypeVar("T_co", covariant=True)
 
-#: Deletion is tried once.
+#: Seconds; deletion is tried once.
 _DELETE_TIMEOUT = 5.0
-#: Far below a store's limit.
 _BATCH = 1024
 
 
@@ -298,7 +296,6 @@ class _Reaper:
             try:
                 client.delete(ids, _DELETE_TIMEOUT)
             except Exception as error:
-                # No caller could handle an exception here.
                 logger.debug("%d objects without an owner were not deleted: %s", len(ids), error)
 
     def _end(self) -> None:

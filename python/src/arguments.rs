@@ -82,7 +82,6 @@ fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdErro
 #[derive(Debug, Clone)]
 pub(crate) struct Ids {
     ids: Vec<ObjectId>,
-    /// The clusters of handles, with the id of one handle each.
     clusters: BTreeMap<String, ObjectId>,
 }
 

@@ -15,7 +15,6 @@ use pyo3::types::PyBytes;
 /// Keeps a buffer exported. Drop the last clone on an attached thread.
 pub(crate) type Keep = Arc<PyUntypedBuffer>;
 
-/// Contiguous memory to read, with elements of any type.
 #[derive(Debug)]
 pub(crate) struct Input(Keep);
 
@@ -45,7 +44,6 @@ impl Input {
     }
 }
 
-/// Contiguous memory to write.
 #[derive(Debug)]
 pub(crate) struct Output(Keep);
 

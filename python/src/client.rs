@@ -30,7 +30,6 @@ use crate::trace;
 /// Users perceive it as immediate.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// For threads.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -38,12 +37,10 @@ pub(crate) struct Client {
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
-    /// `None` after `close`.
     client: RwLock<Option<blocking::Client>>,
     progress: Option<Py<Progress>>,
 }
 
-/// For event loops of asyncio.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct AsyncClient {
@@ -51,7 +48,6 @@ pub(crate) struct AsyncClient {
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
-    /// `None` after `close`.
     client: RwLock<Option<hoplite_client::Client>>,
     progress: Option<Py<Progress>>,
 }
@@ -115,7 +111,6 @@ impl Watch {
             self.is_in_vain = !is_main_thread(py)?;
             py.check_signals()
         });
-        // The interpreter is ending.
         looked.unwrap_or(Ok(()))
     }
 }
@@ -263,7 +258,6 @@ fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-/// As [`connect`], for event loops.
 #[pyfunction]
 pub(crate) fn connect_async(
     py: Python<'_>,

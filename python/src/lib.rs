@@ -20,7 +20,6 @@ mod view;
 
 use pyo3::pymodule;
 
-/// The native half; private.
 #[pymodule(name = "_native")]
 mod native {
     use pyo3::prelude::*;

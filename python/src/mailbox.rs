@@ -32,7 +32,6 @@ struct Waiting {
 
 pub(crate) struct Slot {
     letters: Mutex<Vec<(u64, Letter)>>,
-    /// Readable if there are results.
     bell: OwnedFd,
 }
 
@@ -60,7 +59,6 @@ impl Mailbox {
         Ok((mailbox, event_loop))
     }
 
-    /// Returns the future, its number, and the slot for its result.
     pub(crate) fn expect<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,
@@ -115,7 +113,6 @@ impl Mailbox {
 
 fn settle(future: &Bound<'_, PyAny>, letter: Letter) -> PyResult<()> {
     if future.call_method0("done")?.extract()? {
-        // Cancelled concurrently.
         return Ok(());
     }
     match letter(future.py()) {
@@ -150,7 +147,6 @@ impl Canceller {
 }
 
 impl Drop for Canceller {
-    /// Has no effect after the task's end.
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -17,7 +17,6 @@ use crate::errors::{exception, exception_about};
 /// Id, pieces, dtype, shape and the application's header.
 pub(crate) type Described = (Id, Vec<Input>, PyBackedStr, Option<Vec<u64>>, PyBackedBytes);
 
-/// Objects to put. Each is the concatenation of its pieces.
 #[derive(Debug)]
 pub(crate) struct Objects(Vec<Object>);
 

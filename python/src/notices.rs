@@ -11,7 +11,6 @@ pub(crate) fn log(notice: &Notice) {
     let log = move || {
         Python::try_attach(|py| {
             let logged = warn(py, &text);
-            // No caller could handle the error.
             logged.unwrap_or_else(|error| error.write_unraisable(py, None));
         });
     };

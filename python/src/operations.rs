@@ -31,7 +31,6 @@ pub(crate) async fn put(client: Client, id: ObjectId, pieces: Vec<Input>, option
     put.await.map_err(|error| error.leaving(LostCall::Repeatable))
 }
 
-/// Requests room for an object that is written piece by piece.
 pub(crate) async fn create(
     client: Client,
     id: ObjectId,
@@ -71,7 +70,6 @@ pub(crate) async fn get(client: Client, id: ObjectId, options: GetOptions) -> Re
     client.get_with(&id, options).await.map(View)
 }
 
-/// Each outcome is `None`, or an error.
 pub(crate) async fn put_many(
     client: Client,
     objects: Objects,

@@ -10,7 +10,6 @@ use pyo3::prelude::*;
 pub(crate) struct Progress {
     counts: Arc<hoplite_client::Progress>,
     callback: Py<PyAny>,
-    /// Done and total bytes.
     told: Mutex<Option<(u64, u64)>>,
 }
 
@@ -38,7 +37,6 @@ impl Progress {
         tracked(Arc::clone(&self.counts), Box::pin(work))
     }
 
-    /// Reports from an unattached thread.
     pub(crate) fn look(&self) -> PyResult<()> {
         Python::try_attach(|py| self.report(py)).unwrap_or(Ok(()))
     }

@@ -34,7 +34,6 @@ pub(crate) struct Summary {
     id: ObjectId,
     object: Option<ObjectSummary>,
     locations: Vec<Location>,
-    /// Details from the shard and this store, if requested.
     more: Option<More>,
 }
 

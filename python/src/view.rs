@@ -83,7 +83,6 @@ pub(crate) fn left<T>(between: &Between<T>, value: T) {
     *between.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
 }
 
-/// Reads an object while it arrives.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Reader {

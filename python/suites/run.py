@@ -28,7 +28,6 @@ TESTS = ROOT / "python" / "tests"
 PAGE = ROOT / "docs" / "dev" / "suites.md"
 BEGIN, END = "<!-- written by suites/run.py -->\n", "<!-- end -->\n"
 EXCLUDED = "excluded: "
-#: Some tests wait for timeouts.
 SECONDS_PER_TEST = 300
 
 

@@ -86,7 +86,6 @@ def all_pages() -> list[Page]:
 
 
 def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> None:
-    """Compares the outputs."""
     for name, text in page.files.items():
         (place / name).write_text(text)
     if page.program:
@@ -124,7 +123,6 @@ def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> N
 
 
 def _processes(place: Path) -> list[str]:
-    """In the folder, or with its name in the command line."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -137,7 +135,6 @@ def _processes(place: Path) -> list[str]:
 
 
 def _script(page: Page) -> str:
-    """Also ends its background processes."""
     lines = ["set -e", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     for index, (command, expected) in enumerate(page.commands):
         out = f"{index}.out"

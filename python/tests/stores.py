@@ -14,7 +14,6 @@ from typing import Self
 import hoplite
 from hoplite._programs import program
 
-#: The limit of any wait, in seconds.
 PATIENCE = 300.0
 SHORT = 0.2
 #: A directory waits this long for a lost store. After its start, it delays deletes of unknown ids
@@ -105,7 +104,6 @@ def await_that(what: str, condition: Callable[[], bool]) -> None:
 
 
 def complaints(errors: str) -> str:
-    """Omits the warning about a private store."""
     lines = errors.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("no store listens at "))
 

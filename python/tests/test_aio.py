@@ -245,7 +245,6 @@ def test_a_loop_that_is_closed_while_calls_wait(node: Cluster, fresh: str) -> No
     async def start() -> None:
         client = await hoplite.aio.connect(node.sockets[0])
         keep.append(client)
-        # Tasks warn when they are destroyed.
         keep.append(client._native.get(fresh, None))
 
     keep: list[Any] = []

@@ -145,7 +145,6 @@ def test_frames_that_arrow_has_no_type_for_are_pickled(
 
 
 def addresses(value: Any) -> list[tuple[int, int]]:
-    """Ignores small buffers."""
     table = value if isinstance(value, pa.Table) else value.to_arrow(compat_level=pl.CompatLevel.newest())
     buffers = [buffer for column in table.columns for chunk in column.chunks for buffer in chunk.buffers()]
     return [(buffer.address, buffer.size) for buffer in buffers if buffer is not None and buffer.size > 64]

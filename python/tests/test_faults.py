@@ -52,7 +52,6 @@ def test_whoever_waits_hears_of_the_death_of_the_store(node: Cluster) -> None:
             raised.append(error)
 
     def is_waited_for(id: str) -> bool:
-        # `stat` ignores missing objects.
         return bool(watcher._native.describe(id)["waiting_receivers"])
 
     async def main() -> None:

@@ -88,7 +88,6 @@ def test_processes_that_are_started_find_the_private_store() -> None:
 
 
 def test_a_temporary_directory_with_a_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As in batch systems.
     place = tmp_path / ("job-1234567.node-a012.cluster.example.org" * 4)
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))

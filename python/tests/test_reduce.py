@@ -62,7 +62,6 @@ def test_every_dtype_and_operation(cluster: Cluster, client: hoplite.Client, fre
 @given(data=st.data())
 def test_any_reduce(cluster: Cluster, data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 2**32))
-    # hypothesis seeds `random`.
     name = f"any/{uuid.uuid4().hex}/"
     dtype = data.draw(st.sampled_from([d for d in DTYPES if d.kind != "b"]))
     count = data.draw(st.integers(1, 6))

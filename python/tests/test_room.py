@@ -116,7 +116,6 @@ def test_a_full_table_of_references_blocks_no_puts(narrow: str) -> None:
             client.get("20")
         client.put("large", np.zeros(1 << 20))
         client.put("small", np.zeros(3))
-        # Comparing needs a reference.
         client.put("large", np.zeros(1 << 20))
         client.put("small", np.zeros(3))
         held.pop()

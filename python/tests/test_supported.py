@@ -18,7 +18,6 @@ PYTHON = Path(__file__).parent.parent
 
 
 def run(directory: Path, code: str) -> str:
-    """The directory comes first."""
     environment = {**os.environ, "PYTHONPATH": str(directory)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 1

@@ -45,7 +45,6 @@ def same(left: Any, right: Any) -> bool:
 
 
 def round_trips(client: hoplite.Client, value: Any) -> list[Any]:
-    """Through every kind of get."""
     with client.put(None, value) as ref:
         values = [client.get(ref), client.get(ref, copy=True), client.get(ref, copy=False)]
         values += client.gather([ref])
@@ -205,7 +204,7 @@ class Point:
 
 
 class Sub(np.ndarray):
-    """Only pickles preserve it."""
+    """A subclass that only pickles preserve."""
 
 
 class Named(np.ndarray):

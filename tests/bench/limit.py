@@ -16,7 +16,6 @@ from .errors import BenchError, Missing
 
 _PORT: Final = 5201
 _SECONDS: Final = 3
-# A stream first finds its rate.
 _OMIT_SECONDS: Final = 1
 _TIMEOUT_S: Final = 60
 _ECHOES: Final = 200

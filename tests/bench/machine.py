@@ -15,8 +15,6 @@ BUSY: Final = 0.9
 
 
 class Processor:
-    """The load of all processors between two moments."""
-
     def __init__(self) -> None:
         self._before = self._after = (0, 0)
 

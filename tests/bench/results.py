@@ -120,7 +120,6 @@ class Results:
 
 
 def cell_key(cell: Measurement) -> tuple[str, int, int, float]:
-    """Intervals relative to a measured time vary slightly."""
     return cell.workload, cell.hosts, cell.size_bytes, round(cell.interval_s / cell.limit_s, 2)
 
 

@@ -26,7 +26,6 @@ _TIMEOUT_LEAST_S: Final = 30
 _TIMEOUT_TIMES_SERIAL: Final = 6
 # First rounds may open connections.
 _COUNTED_FIRST_S: Final = 2
-# Cells with a shorter limit have all their rounds.
 _SHORT_S: Final = 1
 _MEDIAN_ROUNDS: Final = 3
 _FAR_BEHIND: Final = 1.1

@@ -11,7 +11,6 @@ import threading
 import time
 
 PORT = 7500
-# For the double binary tree.
 CHANNELS = 2
 CHUNK = bytes(64 << 10)
 CONNECT_TIMEOUT_S = 20

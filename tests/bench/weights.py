@@ -38,7 +38,6 @@ _POLL_S: Final = 0.01
 
 
 def weights(size_bytes: int, version: int) -> dict[str, Any]:
-    """Each element encodes its position and version."""
     import torch
 
     length = max(1, size_bytes // _TENSORS // 4)
@@ -159,7 +158,6 @@ def _socket(lab: Lab, host: str) -> str:
 
 
 def _started(lab: Lab, size_bytes: int, last: int, cleanup: ExitStack) -> list[Worker]:
-    # Imports torch only once.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "hoplite.torch"])
     workers = []

@@ -17,8 +17,6 @@ _ELEMENT_BYTES: Final = 4
 
 @dataclass(frozen=True)
 class Need:
-    """The least bytes over a host's link."""
-
     received_bytes: int = 0
     sent_bytes: int = 0
 
@@ -54,7 +52,6 @@ class Workload:
         if self.loop is not None:
             return self.loop.limit_s(hosts, size_bytes, payload_bytes_s)
         transfer_s = size_bytes / payload_bytes_s
-        # The bytes of the last host must still move.
         late_s = (hosts - 1) * interval_s + transfer_s if self.is_late else 0
         return max(late_s, self.limit_factor(hosts) * transfer_s)
 

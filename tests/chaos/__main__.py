@@ -16,7 +16,6 @@ from .faults import FAULTS
 
 
 def main() -> int:
-    """Runs one campaign, prints its report, and returns 1 after a violation."""
     parser = argparse.ArgumentParser(
         prog="python -m chaos",
         description="Break a real cluster at random, and check every result. Needs root.",

@@ -74,7 +74,6 @@ class Report:
     violations: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """The report for people, in Markdown."""
         calls = sum(self.outcomes.values())
         lines = [
             f"Seed {self.settings.seed}: {self.faults.total()} faults, {calls} calls, {len(self.violations)} violations.",
@@ -100,8 +99,6 @@ class Report:
 
 
 class Campaign:
-    """Runs once."""
-
     def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
         self.settings = settings
         self.say = say
@@ -110,7 +107,6 @@ class Campaign:
         self.report = Report(settings)
 
     def run(self) -> Report:
-        """Builds the lab, and returns when everything has ended again."""
         hosts = [f"h{number}" for number in range(SHARDS + self.settings.stores)]
         shards, stores = hosts[:SHARDS], hosts[SHARDS:]
         with (
@@ -135,7 +131,6 @@ class Campaign:
         return self.report
 
     def _strain(self, target: Target, cluster: Cluster) -> None:
-        """Lets the workers run while faults come and go."""
         stop = threading.Event()
         settings = self.settings
         workers = [

@@ -65,7 +65,6 @@ def restarted_store(target: Target) -> Iterator[str]:
 
 @contextmanager
 def drained_store(target: Target) -> Iterator[str]:
-    """Drains a store, which then ends."""
     host = target.store()
     target.hoplite.client(
         target.lab.host(host),
@@ -108,7 +107,6 @@ def frozen_shard(target: Target) -> AbstractContextManager[str]:
 
 @contextmanager
 def isolated(target: Target) -> Iterator[str]:
-    """Cuts one host off from all others."""
     host = target.random.choice(target.stores + target.shards)
     target.lab.cut(host)
     yield f"{host} is cut off"
@@ -117,7 +115,6 @@ def isolated(target: Target) -> Iterator[str]:
 
 @contextmanager
 def cut_pair(target: Target) -> Iterator[str]:
-    """Cuts the connection between two hosts, which may be a store and a shard, or both shards."""
     one, other = target.random.sample(target.stores + target.shards, 2)
     target.lab.cut_between(one, other)
     yield f"{one} and {other} do not reach each other"
@@ -142,7 +139,6 @@ def slow_link(target: Target) -> Iterator[str]:
 
 @contextmanager
 def full_arena(target: Target) -> Iterator[str]:
-    """Fills a store with pinned objects."""
     host = target.lab.host(target.store())
     names = [f"filler/{number}" for number in range(64)]
     for name in names:
@@ -167,7 +163,6 @@ def full_arena(target: Target) -> Iterator[str]:
 
 @contextmanager
 def garbage(target: Target) -> Iterator[str]:
-    """Sends random bytes to a daemon, from another host."""
     victim = target.random.choice(target.stores + target.shards)
     host = target.lab.host(victim)
     port = target.hoplite.port(victim)

@@ -66,7 +66,6 @@ class History:
             self.outcomes[operation, outcome] += 1
 
     def overrun(self, seconds: float) -> None:
-        """Records by how much a call exceeded its deadline."""
         with self._lock:
             self.longest_overrun_s = max(self.longest_overrun_s, seconds)
 

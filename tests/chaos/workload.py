@@ -50,8 +50,6 @@ class Cluster:
 
 
 class Worker(threading.Thread):
-    """One thread with a client of each store."""
-
     def __init__(
         self,
         number: int,
@@ -131,7 +129,6 @@ class Worker(threading.Thread):
         return self.random.choice(list(self.cluster.sockets))
 
     def write(self) -> None:
-        """Deletes the value of a key, and puts the next one."""
         key = self.random.choice(self.history.keys)
         if not key.writer.acquire(blocking=False):
             return
@@ -191,7 +188,6 @@ class Worker(threading.Thread):
             self.history.check_read(key, bytes(value), floor, where)
 
     def command_line(self) -> None:
-        """Reads a key with the client in Rust."""
         key, where = self.random.choice(self.history.keys), self.somewhere()
         floor = key.deleted
         store = ["--socket", self.cluster.sockets[where], "--timeout", f"{self.timeout_s}s"]

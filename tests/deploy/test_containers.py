@@ -169,7 +169,6 @@ class Pods(unittest.TestCase):
         if "hostPath" in volume:
             path = cls.place / "hosts" / node
             path.mkdir(parents=True, exist_ok=True)
-            # The mode of /dev/shm.
             path.chmod(0o1777)
             return path
         path = cls.place / "volumes" / pod / volume["name"]
@@ -246,7 +245,6 @@ class Pods(unittest.TestCase):
         type(self).secret = self.new_secret("second")
         for path in self.credentials:
             self.write_secret(path, 7400)
-        # Peers must first reread their files.
         self.start("three", "store", "three", "three")
         docker.eventually("exec", "three", "hoplite", "status")
         self.assertIn("hoplite:x:7400:", docker.run("exec", "three", "hoplite", "--timeout", "300s", "get", "y"))

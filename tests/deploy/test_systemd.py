@@ -69,7 +69,6 @@ class Host:
             env=self.environment,
             check=True,
         )
-        # Ends with this process.
         self.outer = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "sh", "-c", PREPARE],
             env=self.environment,
@@ -115,7 +114,6 @@ class Host:
             )
 
     def child(self) -> int:
-        """Skips the test if systemd cannot run."""
         limit = time.monotonic() + PATIENCE_S
         while time.monotonic() < limit and self.outer.poll() is None:
             try:
@@ -273,7 +271,6 @@ class Systemd(unittest.TestCase):
         stranger.run_("systemctl", "start", "hoplite-store")
         with self.assertRaises(AssertionError):
             stranger.hoplite("get", "x", timeout="10s")
-        # The refused daemon is restarted.
         limit = time.monotonic() + PATIENCE_S
         while stranger.of("store", "NRestarts") == "0":
             self.assertLess(time.monotonic(), limit, "it is not refused")

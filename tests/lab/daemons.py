@@ -31,7 +31,6 @@ class Daemon:
         assert self.process.stdout is not None
         timer = threading.Timer(_START_TIMEOUT_S, self.process.kill)
         timer.start()
-        # The first line has its addresses.
         is_ready = any(line == "ready\n" for line in self.process.stdout)
         timer.cancel()
         if not is_ready:
@@ -48,7 +47,6 @@ class Daemon:
             self.process.terminate()
 
     def kill(self) -> None:
-        """Kills the daemon. Its host closes its connections."""
         if self.is_running():
             self.process.kill()
         self.process.communicate()
@@ -145,7 +143,6 @@ class Hoplite:
         return host.run([self.programs / "hoplite", *arguments], **options)
 
     def status(self, host: Host) -> dict[str, Any]:
-        """Empty while the store does not answer."""
         result = self.client(host, "status", "--json", capture_output=True, text=True, check=False)
         found = json.loads(result.stdout) if result.returncode == 0 else {}
         assert isinstance(found, dict)

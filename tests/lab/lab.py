@@ -198,7 +198,6 @@ class Lab:
         text = system.run(["ip", "-netns", namespace(self.name, SWITCH), "-json", "-stats", "link", "show"])
         found = {port["ifname"]: port["stats64"] for port in json.loads(text)}
         return {
-            # The bridge sends to the host.
             link: Traffic(received_bytes=found[link]["tx"]["bytes"], sent_bytes=found[link]["rx"]["bytes"])
             for link in self.plan.links
         }

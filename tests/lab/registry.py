@@ -125,7 +125,6 @@ def _restore_congestion_control() -> None:
 
 
 def _started(pid: int) -> int | None:
-    """In ticks; None if the process is gone or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

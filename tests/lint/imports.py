@@ -12,7 +12,6 @@ Names = tuple[str, ...]
 USE = re.compile(r"(?P<visible>pub(?:\([^)]*\))?\s+)?\buse\s+(?P<tree>[^;]+);")
 MODULE = re.compile(r"(?P<test>#\[cfg\((?:all\()?(?:test|loom|fuzzing)[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*)?(?:pub(?:\([^)]*\))?\s+)?\bmod\s+(?P<name>\w+)\s*(?P<end>[;{])")
 INLINE = re.compile(r"\b((?:crate|super|self|hoplite_\w+)(?:::\w+)+)")
-# Imports nothing.
 VISIBILITY = re.compile(r"\bpub\(in [\w:]+\)")
 ITEM = r"(?:struct|enum|trait|fn|const|static|type|union|macro_rules!|mod)"
 MAX_PASSES = 8
@@ -153,7 +152,6 @@ def use_tree(tree: str) -> Iterator[tuple[Names, str]]:
 
 
 def split(text: str) -> Iterator[str]:
-    """Splits at the commas outside of braces."""
     depth, start = 0, 0
     for index, letter in enumerate(text):
         depth += {"{": 1, "}": -1}.get(letter, 0)

@@ -11,7 +11,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:\.(?:rs|py|proto|txt|json|js|sh|toml|md)|/))`")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
-# In either order.
 SOURCE = r"`([\w./-]+\.(?:rs|py|proto))`"
 ITEM = r"`([A-Za-z_][\w:.]*)`"
 PLACED = (re.compile(rf"(?P<file>{SOURCE}) (?P<item>{ITEM})"), re.compile(rf"(?P<item>{ITEM}) in (?P<file>{SOURCE})"))

@@ -62,9 +62,7 @@ COINED = {
     r"meanwhile": "at the same time",
 }
 WORDS_COINED = re.compile(rf"\b(?:{'|'.join(COINED)})\b", re.IGNORECASE)
-# Per file.
 MOST_OPENERS, MOST_RIDDLES, MOST_COINED = 3, 25, 1
-# History.
 LEFT_OUT = re.compile(r"(^|/)CHANGELOG\.md$|^docs/dev/(log|benchmarks|python-benchmarks|suites)\.md$")
 
 
@@ -120,7 +118,6 @@ def of_rust(text: str) -> tuple[list[str], list[str]]:
 
 
 def of_python(text: str) -> tuple[list[str], list[str]]:
-    """Omits examples."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, documented)]
     docs = [(node, _without_examples(ast.get_docstring(node) or "")) for node in nodes]

@@ -32,7 +32,6 @@ struct Shared {
 struct State {
     stores: BTreeMap<usize, SocketAddr>,
     passed: BTreeMap<Way, u64>,
-    /// Bytes that may pass; without an entry, all.
     limits: BTreeMap<Way, u64>,
     connections: BTreeMap<u64, (Way, [TcpStream; 2])>,
     last_number: u64,
@@ -178,7 +177,6 @@ fn relay(shared: &Arc<Shared>, listener: &TcpListener, to: usize) {
         }
         let Ok(incoming) = incoming else { continue };
         let shared = Arc::clone(shared);
-        // The peer sees the end.
         thread::spawn(move || drop(carry(&shared, incoming, to)));
     }
 }

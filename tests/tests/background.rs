@@ -106,7 +106,6 @@ fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     assert_eq!(code, 0, "{text}");
     let line = |name| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     assert!(TcpStream::connect(line("dashboard")).is_ok());
-    // A name, looked up at each connection.
     let port = line("directory").rsplit_once(':').unwrap().1.to_owned();
     let address = format!("localhost:{port}");
     let other = ["start", "--address", &address, "--memory", "16MiB"];

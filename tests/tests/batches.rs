@@ -36,7 +36,6 @@ fn many_objects_of_all_sizes_reach_another_node() {
             assert!(view.unwrap()[..] == contents[..]);
         }
     }
-    // Repetition is no error.
     let again = origin.put_many(ids.iter().zip(&contents), options()).unwrap();
     assert!(again.iter().all(Result::is_ok), "{again:?}");
     let deleted = other.delete_many(ids.iter().map(String::as_str).chain(["absent"]), PATIENCE).unwrap();
@@ -120,7 +119,6 @@ fn too_many_objects_are_refused_before_anything_is_done() {
         error => panic!("{error}"),
     };
     let expected = ("ids in a request".to_owned(), 65_536);
-    // The client refuses ids beyond its limit.
     let ids = || (0..10_000_000).map(|number| format!("{number}"));
     assert_eq!(too_many(refusal(client.get_many(ids(), PATIENCE))), expected);
     assert_eq!(too_many(refusal(client.delete_many(ids(), PATIENCE))), expected);

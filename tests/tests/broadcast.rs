@@ -25,7 +25,6 @@ fn a_get_costs_the_directory_five_messages() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let addresses: Vec<String> =
         cluster.client(0).status().unwrap().shards.into_iter().map(|shard| shard.address).collect();
-    // In both directions.
     let messages = || -> u64 {
         let of_shard = |address: &String| {
             runtime.block_on(async {
@@ -92,7 +91,6 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
             let client = cluster.client(node);
             await_that("half of it", || client.status().unwrap().received_bytes >= size as u64 / 2);
         }
-        // Only the previous receiver has a free slot.
         let senders = cluster.senders(0, "weights");
         assert_eq!(senders, (1..nodes).map(|node| (node, node - 1)).collect(), "a chain");
         writer.write(&expected[size / 2..]).unwrap();

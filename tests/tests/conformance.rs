@@ -12,7 +12,6 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 
-/// For calls that must fail.
 const SHORT: Duration = Duration::from_millis(200);
 
 /// Ids are strings, which every interface can express.
@@ -81,10 +80,8 @@ enum Answer {
     Ready(Vec<usize>),
     Is(bool),
     Nodes(Vec<String>),
-    /// Sorted, unless the order was fixed.
     Reduced(Vec<String>),
     Failed(ObjectErrorCode, &'static str),
-    /// Not expressible in this interface.
     NotOffered,
 }
 

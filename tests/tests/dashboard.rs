@@ -13,7 +13,6 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 
 const TOKEN: &str = "a token of these tests";
-/// Without login paths.
 const PATHS: [&str; 19] = [
     "/",
     "/app.js",
@@ -49,7 +48,6 @@ fn address(cluster: &Cluster) -> SocketAddr {
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The server may refuse earlier.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -380,7 +378,6 @@ fn tokens_cannot_be_tried_fast_and_the_owner_still_gets_in() {
     assert!(answers.iter().all(|status| matches!(status, 403 | 429)), "{answers:?}");
     let looked_at = answers.iter().filter(|status| **status == 403).count();
     assert!((1..50).contains(&looked_at), "{answers:?}");
-    // The owner's browser is not slowed down.
     assert_eq!(status(&post(address, "/login", &known, &format!("token={TOKEN}"))), 303);
     let form = format!("token={TOKEN}");
     await_that("everybody else gets in after a while", || status(&post(address, "/login", "", &form)) == 303);
@@ -406,7 +403,6 @@ fn those_who_are_slow_or_many_keep_nobody_out() {
         })
         .collect();
     let began = Instant::now();
-    // Slow connections give way immediately.
     assert_eq!(status(&get(address, "/api/overview", "")), 200);
     assert!(began.elapsed() < Duration::from_secs(5));
     drop(held);

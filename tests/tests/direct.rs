@@ -22,15 +22,11 @@ enum Fate {
     IsClosed,
     EndsSoon,
     IsDeaf,
-    /// After [`SOME_BYTES`].
     FallsDeaf,
-    /// After [`SOME_BYTES`].
     FallsMute,
-    /// Flips bits of all connections.
     Flips,
 }
 
-/// More than the opening.
 const SOME_BYTES: u64 = 300;
 const FATED: usize = 2;
 
@@ -40,7 +36,6 @@ struct Relay {
     seed: u64,
     connections: AtomicU64,
     flips: AtomicU64,
-    /// The direct connections, at the store's end.
     direct: Mutex<Vec<TcpStream>>,
 }
 

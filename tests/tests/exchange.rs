@@ -13,9 +13,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::{bytes, seed};
 use hoplite_tests::links::Links;
 
-/// For absent ranks.
 const IN_VAIN: Duration = Duration::from_secs(2);
-/// Empty, inline, and larger.
 const SIZES: [usize; 5] = [0, 1, 1000, 70_001, 300_001];
 
 fn cluster(nodes: usize) -> Cluster {
@@ -100,7 +98,6 @@ fn everybody_gets_what_everybody_has_for_it() {
     let seed = seed();
     let nodes = 8;
     let mut cluster = cluster(nodes);
-    // Ten participants share nodes. Names are free again.
     for participants in [1, 2, 5, 8, 10] {
         for size in [None, Some(1), Some(1001), Some(70_001)] {
             let what = (participants, size);
@@ -132,7 +129,6 @@ fn everybody_gets_what_everybody_has_for_it() {
 #[test]
 fn nodes_with_different_numbers_of_ranks_exchange_together() {
     let mut cluster = cluster(2);
-    // A small and a large result.
     let what = (4, Some(10_240));
     scope(|scope| {
         let calls = [0, 1, 2, 3].map(|rank| {
@@ -225,7 +221,6 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
         }
     });
     assert_eq!(ids(&cluster), ["m/0", "m/1"]);
-    // The name is not free earlier.
     let client = cluster.client(0);
     let error = refusal(client.all_to_all("m", &[b"a", b"b", b"c"], 0, within(PATIENCE)));
     assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"m/0"), "{error}");
@@ -290,7 +285,6 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
         let is_over = matches!(&met, Err(Error::Object(error)) if is_used(error));
         assert!(met.is_ok() || is_over && [1, 3].contains(&rank), "{rank}: {met:?}");
     }
-    // The name is not free yet.
     for error in meet(&[0, 1, 2, 3], PATIENCE).into_iter().map(refusal) {
         assert!(is_used(&error), "{error}");
     }

@@ -55,7 +55,6 @@ fn many_ids_of_one_user_leave_room_for_the_calls_of_others() {
     let waits: Vec<Client> = (0..2).map(|_| cluster.client(1)).collect();
     let ids = |wait: usize| (0..1 << 16).map(move |number| format!("none/{wait}/{number}"));
     let is_refused = |error: &Error| error.to_string().contains("ids of a user's open requests");
-    // Refused while the call below holds ids.
     let wait = |wait: usize, client: &Client| loop {
         match client.wait(ids(wait), 1, PATIENCE) {
             Err(error) if is_refused(&error) => {}
@@ -164,7 +163,6 @@ fn objects_that_nobody_frees_fill_the_memory_and_deletes_free_all_of_it() {
         for (number, (id, size)) in ids.iter().enumerate() {
             assert!(client.get(id, PATIENCE).unwrap()[..] == bytes(number as u64, *size)[..], "{id}");
         }
-        // Fragments the free memory.
         let (even, odd): (Vec<_>, Vec<_>) = ids.iter().enumerate().partition(|(number, _)| number % 2 == 0);
         for half in [even, odd] {
             let deleted = client.delete(half.iter().map(|(_, (id, _))| id), PATIENCE).unwrap();
@@ -239,7 +237,6 @@ fn references_of_a_client_are_limited() {
     }
     let get = |number: usize| client.get(format!("object-{number}"), PATIENCE);
     let mut views: Vec<_> = (0..4).map(|number| get(number).unwrap()).collect();
-    // Each view counts.
     for number in [3, 4] {
         let error = refusal(get(number));
         assert!(matches!(error, ObjectError::LimitExceeded { maximum: 4, .. }), "{error}");
@@ -272,7 +269,6 @@ fn ids_in_a_request_are_limited() {
     let mut cluster = cluster(1, "4MiB", &["--max-ids=10"]);
     let client = cluster.client(0);
     let ids: Vec<String> = (0..11).map(|number| format!("object-{number}")).collect();
-    // Longer lists are split.
     assert_eq!(client.delete(&ids, PATIENCE).unwrap(), 0);
     assert_eq!(client.wait(&ids, 1, SHORT).unwrap(), [0_usize; 0]);
     let reduce = |ids: &[String]| refusal(client.reduce("target", ids, ReduceOp::Sum, SHORT));

@@ -186,7 +186,6 @@ fn measured_places_are_seen_at_the_shard_and_at_the_stores() {
     assert_eq!([shard(rack), store(0, rack), store(1, rack)], [250.0; 3]);
     let zone = "uplink_permille{level=\"zone\"}";
     assert_eq!([shard(zone), store(0, zone)], [0.0; 2]);
-    // Two nodes form no groups.
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as f64;
     let probed = probe(&cluster, &["--apply", "--probes", "5"]).status().unwrap();
     assert!(probed.success());
@@ -360,7 +359,6 @@ fn rows(texts: &[String]) -> BTreeMap<String, String> {
 
 #[test]
 fn the_page_lists_all_that_is_exported_and_nothing_else() {
-    // Including metrics of some settings.
     let place = tempfile::tempdir().unwrap();
     let flags = certificate(place.path());
     let metrics = ["--metrics", "0"].map(str::to_owned);

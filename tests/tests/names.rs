@@ -112,14 +112,12 @@ fn a_shard_moves(network: &Network, security: &[String]) {
     network.assert_serves("at home");
     network.client(0).put("before", &bytes(7, 100_000)).unwrap();
 
-    // The shard restarts elsewhere.
     drop(shard);
     network.name("shard.test", ADDRESSES[1]);
     let shard = network.shard(ADDRESSES[1], security);
     assert!(network.client(1).get("before", PATIENCE).unwrap()[..] == bytes(7, 100_000)[..]);
     network.assert_serves("elsewhere");
 
-    // As after a power failure.
     network.client(0).put("then", &bytes(8, 100_000)).unwrap();
     shard.signal(Signal::STOP);
     network.name("shard.test", ADDRESSES[2]);

@@ -35,7 +35,6 @@ fn failure(output: &Output) -> String {
     line
 }
 
-/// A probe of several seconds.
 fn begin_long(cluster: &Cluster, node: usize) -> Child {
     let count = MAX_PROBES.to_string();
     let mut command = probe(cluster, node, &["--json", "--probes", &count]);
@@ -86,7 +85,6 @@ fn a_probe_makes_a_matrix_and_leaves_nothing_behind() {
     let mut command = Command::new(program("hoplite"));
     command.args(order);
     succeed(command);
-    // Any store, and some nodes.
     let text = succeed(probe(&cluster, 2, &["--json", "--nodes", "node-2,node-1", "--probes", "5"]));
     let matrix: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(matrix["nodes"], serde_json::json!(["node-1", "node-2"]));
@@ -124,7 +122,6 @@ fn what_is_found_can_be_applied_again_and_again() {
     command.arg("status").env("HOPLITE_SOCKET", cluster.socket(1));
     let text = succeed(command);
     assert_eq!(text.matches(&version).count(), 2, "{text}");
-    // It would remove other groups.
     let output = probe(&cluster, 0, &["--apply", "--nodes", "node-0,node-1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--nodes"), "{output:?}");
@@ -181,7 +178,6 @@ fn probes_that_cannot_be_are_refused() {
     let mut long = begin_long(&cluster, 0);
     await_that("the probe to begin", || !echo_ports(&cluster, 1).is_empty());
     assert!(fail(&[]).contains("coordinates at once are limited to 1"));
-    // One probe at a time.
     let other = failure(&probe(&cluster, 1, &[]).output().unwrap());
     assert!(other.contains("needs two nodes"), "{other}");
     long.kill().unwrap();
@@ -253,7 +249,6 @@ fn peers_get_only_what_a_probe_directs() {
     };
     refused(Kind::Echo, &|peer, kind| peer.say(kind, &v1::Echo { nonce: 7 }));
     refused(Kind::TakeTrain, &|peer, kind| peer.say(kind, &v1::TakeTrain { nonce: 7, bytes: 1 << 20 }));
-    // Invalid messages close the connection.
     for (kind, message) in [
         (Kind::Arm, v1::Arm { nonce: 7, asker: "127.0.0.1:9".to_owned() }.encode_to_vec()),
         (Kind::Measure, v1::Measure::default().encode_to_vec()),

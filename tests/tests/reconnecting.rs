@@ -40,7 +40,6 @@ fn the_next_call_succeeds_or_reports_what_was_lost() {
         let error = threads.get(&only_here, PATIENCE).unwrap_err();
         assert!(matches!(error, Error::Object(ObjectError::ObjectLost { .. })), "{error}");
         assert!(threads.get(&copied, PATIENCE).unwrap()[..] == contents[..]);
-        // Into memory without readers.
         writer.write(b"5678").unwrap();
         let error = writer.seal().unwrap_err();
         assert!(matches!(error, Error::ConnectionLost { call: LostCall::Ended, .. }), "{error}");
@@ -93,7 +92,6 @@ fn a_call_in_flight_says_if_it_may_be_made_again() {
             }
         }
     });
-    // No call is repeated.
     cluster.restart_store(0);
     threads.put("late", b"1").unwrap();
     assert!(!runtime.block_on(tasks.contains("sum")).unwrap());

@@ -279,7 +279,6 @@ fn tls_1_2_is_refused_on_every_port() {
         stream.write_all(&hello_of_tls_1_2()).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
-        // Alert 70 is protocol_version.
         assert_eq!(answer, [21, 3, 3, 0, 2, 2, 70]);
     }
     cluster.assert_serves();

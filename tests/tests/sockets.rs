@@ -16,7 +16,6 @@ use rustix::process::Signal;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Assigned on no machine.
 const STRANGER: u32 = 4_000_001;
 const COLLEAGUE: u32 = 4_000_002;
 
@@ -84,7 +83,6 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     let (code, text) = status(0, "no such name here");
     assert!(code == 1 && text.contains("no user \"no such name here\""), "{text}");
 
-    // As with the packages.
     for user in [0, COLLEAGUE] {
         let (code, text) = status(user, &STRANGER.to_string());
         assert_eq!(code, 0, "{text}");
@@ -132,7 +130,6 @@ fn a_directory_that_others_may_write_to_is_refused_by_the_store_and_by_clients()
     );
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("other users may write to"), "{text}");
-    // Sticky like /tmp.
     set_mode(cluster.directory(), 0o1777);
     connect(&cluster.socket(0), None).unwrap();
 }
@@ -164,7 +161,6 @@ fn the_path_of_a_socket_may_have_any_length() {
     let place = tempfile::tempdir().unwrap();
     let long = place.path().join("job-1234567.node-a012.cluster.example.org".repeat(4));
     fs::create_dir(&long).unwrap();
-    // Batch systems provide one for each job.
     let mut command = Command::new(program("hoplite"));
     command.args(["up", "--nodes", "2", "--memory", "16MiB"]).env("TMPDIR", &long);
     let mut up = Daemon::start("up", &mut command);
@@ -204,7 +200,6 @@ fn a_store_whose_socket_is_removed_makes_it_again_and_its_clients_go_on() {
     writer.put("before", &large).unwrap();
     reader.get("before", PATIENCE).unwrap();
     fs::remove_file(&socket).unwrap();
-    // Does not use the path of the socket.
     reader.put("after", &large).unwrap();
     assert!(writer.get("after", PATIENCE).unwrap()[..] == large[..]);
     await_that("a socket again", || Client::connect(&socket).is_ok());

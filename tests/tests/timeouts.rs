@@ -14,7 +14,6 @@ fn worker(socket: &Path, timeout: &str, line: &str) -> Output {
     command.arg(socket).env("HOPLITE_TIMEOUT", timeout);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It may end without reading.
     let _ = writeln!(child.stdin.take().unwrap(), "{line}");
     child.wait_with_output().unwrap()
 }
@@ -59,7 +58,6 @@ fn a_wrong_variable_is_an_error_that_names_it() {
         let said = text(&output.stderr);
         assert!(said.contains("HOPLITE_TIMEOUT") && said.contains("\"soon\" is not a timeout"), "{said}");
     }
-    // Empty counts as unset.
     assert_eq!(text(&worker(&socket, "", "put x 1").stdout), "done\n");
     assert!(command_line(&socket, "", &["get", "x"]).output().unwrap().status.success());
 }

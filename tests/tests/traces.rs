@@ -173,7 +173,6 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
     assert_eq!(serve.parent_span_id, pull.span_id);
     assert_eq!(text(&serve.attributes, "hoplite.object").as_deref(), Some("a"));
     assert!(trace.named("publish", None).iter().all(|publish| publish.parent_span_id == get.span_id));
-    // The put began the trace.
     let spans = collector.spans();
     let put = spans.iter().find(|(_, span)| span.name == "put").unwrap();
     assert!(put.1.parent_span_id.is_empty() && put.1.trace_id != TRACE);
@@ -273,7 +272,6 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
     assert_eq!(text(&enlist.attributes, "hoplite.member").as_deref(), Some("node-1"));
     let part = trace.one("take part", Some("node-1"));
     assert_eq!(part.parent_span_id, enlist.span_id, "{}", trace.tree());
-    // The coordinator enlists only others.
     let [first, second] = [("node-0", collective), ("node-1", part)].map(|(node, parent)| {
         let exchange = trace.one("exchange", Some(node));
         assert_eq!(exchange.parent_span_id, parent.span_id, "{}", trace.tree());
@@ -360,7 +358,6 @@ fn nobody_waits_for_a_collector_that_is_away() {
 fn nobody_waits_for_a_collector_that_never_answers() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", deaf.local_addr().unwrap());
-    // Looks healthy until an answer is due.
     let accepting = deaf.try_clone().unwrap();
     std::thread::spawn(move || {
         for mut stream in accepting.incoming().map_while(Result::ok) {
@@ -370,7 +367,6 @@ fn nobody_waits_for_a_collector_that_never_answers() {
     let mut cluster = cluster(&endpoint, &[]);
     let client = cluster.client(0);
     let before = private_bytes(&cluster);
-    // More than the export's queue holds.
     for number in 0..5000 {
         client.put(format!("{number}"), &bytes(number, 100)).unwrap();
     }
@@ -378,7 +374,6 @@ fn nobody_waits_for_a_collector_that_never_answers() {
     assert!(growth < MAX_GROWTH_BYTES, "{growth} bytes more");
     cluster.assert_serves();
     drop(client);
-    // At most one second each.
     end(&mut cluster);
 }
 

@@ -130,7 +130,7 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// In the fallback: put by receiver, and gotten by sender.
+    /// By receiver in the fallback.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
@@ -261,7 +261,6 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(None)
     }
 
-    /// Its own part is in its source.
     async fn split(&self, all: &ObjectView, order: &[ByteRange]) -> Result<Vec<ObjectView>> {
         let own = self.client.get(self.source(), self.left()).await?;
         let (start, part_bytes) = (self.start_bytes(order), self.part_bytes());
@@ -312,7 +311,6 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.client.forget(slice::from_ref(id), self.participant.deadline).await
     }
 
-    /// Names the missing ranks, if they caused `error`.
     async fn explained(&self, error: Error) -> Error {
         let is_wait = match &error {
             Error::Object(ObjectError::Timeout { .. }) => true,
@@ -342,10 +340,9 @@ fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata>
     fits.then(|| Metadata { shape, ..metadata.clone() })
 }
 
-/// The fallback.
+/// Used if the stores cannot exchange.
 struct Pairs<'a, 'b, P> {
     exchange: &'a AllToAll<'b, P>,
-    /// Ranks whose parts have arrived.
     has: UnboundedSender<usize>,
 }
 
@@ -355,7 +352,6 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         (Self { exchange, has }, had)
     }
 
-    /// Puts, gets, and deletes at the same time.
     async fn run<T>(
         &self,
         parts: &[P],
@@ -371,7 +367,6 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         Ok(all)
     }
 
-    /// Begins with the rank that gets from this rank first.
     async fn put_all(&self, parts: &[P]) -> Result<()> {
         let (rank, participants) = (self.exchange.participant.rank, parts.len());
         let order = (1..=participants).map(|step| (rank + participants - step) % participants);
@@ -411,11 +406,9 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
     }
 
     fn took(&self, from: usize) {
-        // The receiving end is gone after a failure.
         let _ = self.has.unbounded_send(from);
     }
 
-    /// Batches the ids that are ready.
     async fn delete_all(&self, had: UnboundedReceiver<usize>) -> Result<()> {
         let AllToAll { client, connection, taken, .. } = self.exchange;
         let deletes = had.ready_chunks(taken.len()).map(async |ranks| {
@@ -425,7 +418,6 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         deletes.buffer_unordered(in_flight(connection)).try_for_each(|_| ready(Ok(()))).await
     }
 
-    /// A timeout names the missing rank.
     fn missing(&self, from: usize, error: Error) -> Error {
         match error {
             Error::Object(ObjectError::Timeout { .. }) => {

@@ -66,7 +66,6 @@ impl Client {
         call.run(wait, Repeat::Never, barrier).await
     }
 
-    /// Returns the objects that this rank must delete.
     async fn meet<'a>(
         &self,
         name: &ObjectId,

@@ -120,7 +120,6 @@ async fn views(
     in_order(connection, gets.collect()).await
 }
 
-/// Sorts the views by their indices.
 pub(super) async fn in_order<F>(connection: &Connection, gets: Vec<F>) -> Result<Vec<ObjectView>>
 where
     F: Future<Output = Result<(usize, ObjectView)>>,
@@ -171,7 +170,6 @@ where
     }
 }
 
-/// Splits the object's place off the buffer.
 fn split<'a>(
     room: &'a mut [u8],
     given_bytes: u64,

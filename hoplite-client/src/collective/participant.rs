@@ -23,7 +23,6 @@ pub(super) struct Participant {
     pub(super) kind: Collective,
     pub(super) request: Reduce,
     pub(super) rank: usize,
-    /// Of each source.
     pub(super) source_bytes: u64,
     pub(super) dtype: Dtype,
     pub(super) deadline: Deadline,
@@ -51,7 +50,6 @@ impl Out<'_> {
         }
     }
 
-    /// Returns the front of the place.
     pub(super) fn room(&mut self, needed_bytes: u64) -> Result<&mut [u8]> {
         self.check_room(needed_bytes)?;
         // The source, which is at least as long, fits into the mapped arena.
@@ -81,7 +79,6 @@ pub(super) fn check(
     Ok(request)
 }
 
-/// Returns size and element type.
 pub(super) async fn describe(
     connection: &Arc<Connection>,
     source: &ObjectId,
@@ -92,7 +89,6 @@ pub(super) async fn describe(
 }
 
 impl Participant {
-    /// The own source stands for all.
     pub(super) async fn prepare(
         connection: &Arc<Connection>,
         kind: Collective,
@@ -107,7 +103,6 @@ impl Participant {
         Self::checked(kind, request, rank, source, deadline)
     }
 
-    /// Checks that the operation is defined for `source`.
     pub(super) fn checked(
         kind: Collective,
         request: Reduce,
@@ -139,7 +134,6 @@ impl Participant {
         (self.source_bytes, self.dtype)
     }
 
-    /// Performs `join`, while rank 0's store coordinates.
     pub(super) async fn run<T>(
         &self,
         connection: &Arc<Connection>,
@@ -164,7 +158,6 @@ impl Participant {
         }
     }
 
-    /// Until the collective is done.
     async fn coordinate(&self, connection: &Arc<Connection>) -> Result<()> {
         let timeout = self.deadline.left();
         let request = node::Request::Collective(self.kind, Reduce { timeout, ..self.request.clone() });

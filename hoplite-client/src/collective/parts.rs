@@ -111,7 +111,6 @@ impl Client {
         self.parts_to(gather, target.as_ref(), sources, rank, out, options).await
     }
 
-    /// Returns the length of the result.
     async fn parts_to<I>(
         &self,
         kind: Collective,
@@ -183,7 +182,6 @@ impl Parts {
         Ok(parts)
     }
 
-    /// The name of the part if it is reduced alone.
     fn own_target(&self) -> Result<ObjectId> {
         let target = self.participant.target().as_bytes();
         let rank = self.participant.rank.to_string();
@@ -241,7 +239,6 @@ impl Parts {
         Ok(())
     }
 
-    /// Checks their sizes and types.
     async fn all_sources(&self, client: &Client) -> Result<Vec<ObjectView>> {
         let views = client.gather(self.sources(), self.participant.deadline.left()).await?;
         let (source_bytes, dtype) = (to_index(self.participant.source_bytes), self.participant.dtype);
@@ -251,7 +248,6 @@ impl Parts {
         Err(ObjectError::TypeMismatch { id: self.sources()[other].clone(), reason }.into())
     }
 
-    /// Returns `true` if an exchange has delivered everything.
     async fn exchanged(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {
         if self.all_bytes() <= self.participant.kind.properties().max_general_bytes {
             return Ok(false);
@@ -323,7 +319,6 @@ impl Parts {
         Ok(())
     }
 
-    /// Gets all sources, and reduces this participant's part.
     async fn reduce_all(&self, client: &Client, out: &mut [u8]) -> Result<()> {
         let Participant { request, dtype, .. } = &self.participant;
         let views = self.all_sources(client).await?;

@@ -40,7 +40,6 @@ pub(super) enum Delivery {
 
 #[derive(Debug)]
 pub(super) struct Calls {
-    /// The limit of the store.
     limit: usize,
     state: Mutex<State>,
     /// Set after `State::lost`, so that readers need no lock.
@@ -49,7 +48,6 @@ pub(super) struct Calls {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The first call is 1.
     latest: u64,
     open: HashMap<CallId, Waiter>,
     lost: Option<Loss>,
@@ -79,7 +77,6 @@ impl Calls {
         Ok(call)
     }
 
-    /// Returns `false` if the call was answered or forgotten.
     pub(super) fn close(&self, call: CallId) -> bool {
         self.lock().open.remove(&call).is_some()
     }
@@ -117,7 +114,6 @@ impl Calls {
             self.is_lost.store(true, Ordering::Release);
             std::mem::take(&mut state.open)
         };
-        // Dropping the senders wakes the waiting tasks.
         drop(abandoned);
     }
 

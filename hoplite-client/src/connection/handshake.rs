@@ -30,9 +30,7 @@ pub(crate) struct Greeted {
     pub(crate) path: PathBuf,
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
-    /// The largest object that the store can hold.
     pub(crate) max_object_bytes: u64,
-    /// Called when a put finds no room.
     pub(crate) on_full: Option<fn()>,
     pub(crate) confirmed_from_bytes: u64,
     pub(crate) max_calls: usize,
@@ -167,7 +165,6 @@ fn send_hello(socket: &OwnedFd, hello: &v1::ClientHello, deadline: &Deadline) ->
             Ok(length) => unsent = &unsent[length..],
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(passed(deadline)),
-            // The store may have sent a reason first.
             Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
             Err(error) => return Err(system(error)),
         }

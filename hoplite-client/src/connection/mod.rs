@@ -43,7 +43,6 @@ pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 /// In microseconds: a check is a system call, and no store restarts so fast.
 const CHECK_INTERVAL_US: u64 = 1000;
 
-/// The kind of a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// `Release`.
@@ -67,7 +66,6 @@ pub(crate) struct Shared {
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
-    /// Called when a put finds no room.
     on_full: Option<fn()>,
     confirmed_from_bytes: u64,
     max_ids: usize,
@@ -80,11 +78,9 @@ pub(crate) struct Shared {
     checked_us: AtomicU64,
 }
 
-/// Also watches the deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReceivedBy {
     Task,
-    /// A waiting thread: see [`pump`].
     Pump,
 }
 
@@ -94,14 +90,12 @@ impl Connection {
         Self::start_in(std::process::id(), greeted)
     }
 
-    /// Only the process `process` can use it.
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
         let shared = Shared::new(process, greeted, ReceivedBy::Task);
         receiver::spawn(Arc::clone(&shared))?;
         Ok(Arc::new(Self { shared, recent_puts: RecentPuts::default() }))
     }
 
-    /// For futures that [`Pump::run`] drives.
     pub(crate) fn pumped(greeted: handshake::Greeted) -> Result<(Arc<Self>, Pump)> {
         let shared = Shared::new(std::process::id(), greeted, ReceivedBy::Pump);
         let pump = Pump::new(Arc::clone(&shared)).map_err(|error| Error::Connect {
@@ -119,12 +113,10 @@ impl Connection {
         &self.shared.cluster
     }
 
-    /// The largest object that the store can hold.
     pub(crate) fn max_object_bytes(&self) -> u64 {
         self.shared.max_object_bytes
     }
 
-    /// Absolute if possible.
     pub(crate) fn path(&self) -> &Path {
         &self.shared.path
     }
@@ -140,7 +132,6 @@ impl Connection {
     pub(crate) async fn give_back_unneeded(&self) {
         let Some(give_back) = self.shared.on_full else { return };
         match self.shared.received_by {
-            // The hook may take long.
             ReceivedBy::Task => {
                 let _ = tokio::task::spawn_blocking(give_back).await;
             }
@@ -214,7 +205,6 @@ impl Connection {
         }
     }
 
-    /// Keeps only the latest update.
     pub(crate) fn subscribe(&self, request: node::Request) -> Result<(CallId, watch::Receiver<News>)> {
         let (sender, receiver) = watch::channel(None);
         let call = self.shared.open(Waiter::Latest(sender))?;
@@ -222,14 +212,12 @@ impl Connection {
         Ok((call, receiver))
     }
 
-    /// Never blocks.
     pub(crate) fn unsubscribe(&self, call: CallId) {
         if self.shared.check_process().is_ok() && self.shared.calls.close(call) {
             self.shared.give_back(&[Request::Node(node::Request::Unsubscribe { call })]);
         }
     }
 
-    /// Sends requests without answers. Waits until the operating system has taken them.
     pub(crate) async fn tell(
         &self,
         requests: &[Request],
@@ -248,7 +236,6 @@ impl Connection {
         }
     }
 
-    /// Returns `None` after `limit`.
     pub(crate) async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
         match self.shared.received_by {
             ReceivedBy::Task => tokio::time::timeout(limit, future).await.ok(),
@@ -363,7 +350,6 @@ impl Drop for OpenCall<'_> {
         if self.shared.calls.close(self.call) {
             self.shared.give_back(&[Request::Node(node::Request::Cancel { call: self.call })]);
         }
-        // The answer may just have arrived.
         self.answer.close();
         if let Ok(answer) = self.answer.try_recv() {
             self.shared.discard(answer);
@@ -402,7 +388,6 @@ impl Shared {
         }
     }
 
-    /// The store has closed its end.
     fn has_hung_up(&self) -> bool {
         let mut fds = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -459,7 +444,6 @@ impl Shared {
         }
     }
 
-    /// From the answer to a cancelled call.
     fn discard(&self, answer: Answer) {
         match answer {
             Ok(Response::Node(node::Response::Created(view))) => {
@@ -503,9 +487,7 @@ impl Shared {
         self.calls.lose(reason);
     }
 
-    /// The store then takes everything back.
     fn shut_down(&self) {
-        // The peer may have closed the socket.
         let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
     }
 

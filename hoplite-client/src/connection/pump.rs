@@ -29,12 +29,10 @@ use crate::error::Loss;
 
 /// Waking a sleeping core takes longer than the store's answer.
 const LOOK: Duration = Duration::from_micros(50);
-/// Includes waking the store and the leader.
 const QUICK: Duration = Duration::from_micros(80);
 /// A program that alternates a put with a remote get must not spin.
 const QUICK_IN_A_ROW: u32 = 2;
 
-/// Answers are short, apart from listings.
 const CHUNK_BYTES: usize = 16 << 10;
 
 thread_local! {
@@ -45,9 +43,7 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Pump {
     shared: Arc<Shared>,
-    /// Interrupts the leader's `poll`.
     interrupt: Arc<OwnedFd>,
-    /// Locked by the leader.
     incoming: Mutex<Incoming>,
     followers: Mutex<VecDeque<Arc<Sleeper>>>,
     pace: Pace,
@@ -66,7 +62,6 @@ impl Pump {
         Ok(Self { shared, interrupt, incoming, followers: Mutex::default(), pace: Pace::default() })
     }
 
-    /// Threads may call this concurrently.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let sleeper = Arc::new(Sleeper::new(Arc::clone(&self.interrupt)));
@@ -125,7 +120,6 @@ impl Pump {
         self.pace.took(asked.elapsed());
     }
 
-    /// Until a message or an interrupt arrives.
     fn sleep(&self, wake_at: Option<Instant>) -> Result<(), Loss> {
         let mut fds =
             [PollFd::new(&*self.shared.socket, PollFlags::IN), PollFd::new(&*self.interrupt, PollFlags::IN)];
@@ -138,7 +132,6 @@ impl Pump {
             Err(error) => return Err(system(error)),
         }
         if !fds[1].revents().is_empty() {
-            // Empty if an earlier interrupt was seen late.
             let _ = rustix::io::read(&*self.interrupt, &mut [0; 8]);
         }
         Ok(())
@@ -159,7 +152,6 @@ impl Pump {
     /// Sleeps until this thread's future is woken, or it becomes leader.
     fn follow(&self, sleeper: &Arc<Sleeper>, wake_at: Option<Instant>) {
         self.followers().push_back(Arc::clone(sleeper));
-        // The leader may have left unseen.
         let leaderless = self.try_lead().is_some();
         if !leaderless {
             sleeper.sleep(wake_at);
@@ -179,7 +171,6 @@ struct Pace {
 }
 
 impl Pace {
-    /// The time to spin before sleeping.
     fn looks_for(&self) -> Duration {
         let is_quick = self.quick_in_a_row.load(Ordering::Relaxed) >= QUICK_IN_A_ROW;
         if is_quick { LOOK } else { Duration::ZERO }
@@ -243,7 +234,6 @@ impl Wake for Sleeper {
             return;
         }
         if self.leads.load(Ordering::SeqCst) {
-            // The leader may be interrupted already.
             let _ = rustix::io::write(&*self.interrupt, &1_u64.to_ne_bytes());
         }
         self.thread.unpark();

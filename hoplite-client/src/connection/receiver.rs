@@ -13,10 +13,8 @@ use tokio::task::coop::consume_budget;
 use super::{Result, Shared};
 use crate::error::{ConnectFailure, Error, Loss};
 
-/// For listings the buffer grows.
 const RESERVED_BYTES: usize = 4 << 10;
 
-/// The task ends with the connection.
 pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
     let socket = register(&shared).map_err(|error| Error::Connect {
         path: shared.path.clone(),
@@ -42,12 +40,10 @@ fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
 
 struct Registration {
     shared: Arc<Shared>,
-    /// `Some` until `drop`.
     socket: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Registration {
-    /// Returns the reason of the end.
     async fn receive(&mut self) -> Loss {
         let Some(socket) = &self.socket else { return Loss::RuntimeEnded };
         let mut received = BytesMut::new();
@@ -59,7 +55,6 @@ impl Registration {
                 Ok(mut ready) => {
                     let read = ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), &mut received));
                     if received.len() < received.capacity() {
-                        // Saves a system call.
                         ready.clear_ready();
                     }
                     read.map_err(drop)

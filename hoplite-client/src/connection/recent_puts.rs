@@ -7,7 +7,6 @@ use hoplite_core::ObjectId;
 use hoplite_core::dtype::Dtype;
 use lru::LruCache;
 
-/// Far more than usually precede a collective.
 const MAX_PUTS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 pub(crate) type Description = (u64, Dtype);

@@ -25,7 +25,6 @@ const MAX_UNSENT_BYTES: usize = 32 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     Call,
-    /// The end of a call or of a reference.
     GiveBack,
 }
 
@@ -45,10 +44,8 @@ pub(super) struct Sender {
 #[derive(Debug, Default)]
 struct Unsent {
     buffer: BytesMut,
-    /// Taken from the buffer since the start.
     sent_bytes: u64,
     flusher: Flusher,
-    /// Set once, when no more bytes can be sent.
     broken: Option<Loss>,
 }
 
@@ -106,7 +103,6 @@ impl Sender {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread for the rest.
     fn flush(self: &Arc<Self>, unsent: &mut Unsent) -> Result<(), Loss> {
         match write_out(&self.socket, unsent) {
             Ok(()) => {}
@@ -126,7 +122,6 @@ impl Sender {
             .spawn(move || sender.flush_in_background())
         {
             Ok(_) => unsent.flusher = Flusher::Running,
-            // The next request tries again.
             Err(error) => tracing::warn!(%error, "cannot start the thread that sends queued requests"),
         }
         Ok(())
@@ -167,7 +162,6 @@ fn write_out(socket: &OwnedFd, unsent: &mut Unsent) -> Result<(), Loss> {
             Err(error) => return Err(system(error)),
         }
     }
-    // Frees only a large buffer.
     if unsent.buffer.capacity() > 1 << 16 {
         unsent.buffer = BytesMut::new();
     }

@@ -21,7 +21,6 @@ fn i32s() -> PutOptions {
     PutOptions { metadata, ..PutOptions::default() }
 }
 
-/// Different for each seed.
 fn array(length_bytes: usize, seed: u8) -> Vec<u8> {
     pattern(length_bytes, seed)
 }
@@ -205,7 +204,6 @@ async fn a_gather_keeps_the_order_of_its_ids() {
 async fn gathered_objects_stand_one_after_the_other_and_are_copied_while_they_arrive() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    // More than wakes the copying task.
     const FIRST: usize = 1 << 20;
     const LARGE: usize = FIRST + 100_000;
     let pieces = [pattern(10_000, 1), pattern(0, 2), pattern(LARGE, 3), pattern(1, 4)];
@@ -345,7 +343,6 @@ async fn an_allreduce_that_cannot_succeed_fails_at_once() {
     assert!(matches!(error, Error::BufferTooSmall { needed_bytes: 40, given_bytes: 39 }), "{error}");
     assert_eq!(store.state().count(is_reduce), 0);
 
-    // The target will never exist.
     client.put_with("longer", &array(44, 1), i32s()).await.unwrap();
     let error = fail(&["a", "b", "longer"], 0, &default).await;
     assert!(matches!(error, Error::Object(ObjectError::TypeMismatch { .. })), "{error}");
@@ -369,7 +366,6 @@ async fn the_reduce_says_why_its_target_was_lost() {
         let target = store.produce("t", &array, 0);
         store.until("it is copied", |state| state.count(is_follow) == 1).await;
         store.lose(target);
-        // Two puts and the join.
         store.send_response(4, Err(reason.clone()));
     });
     assert_eq!(object_error(result), reason);
@@ -407,7 +403,6 @@ async fn a_source_that_others_have_replaced_is_looked_at_again() {
             other.put_with(name, array, i32s()).await.unwrap();
         }
         let (mut out, options) = ([0; 40], AllreduceOptions::default());
-        // This participant checks its source again.
         other.reduce(format!("t{round}"), ["a", "b"], ReduceOp::Sum, LONG).await.unwrap();
         let sources = ["b", "a"];
         let length = client.allreduce_into(format!("t{round}"), sources, 1, &mut out, options).await.unwrap();
@@ -488,7 +483,6 @@ fn a_frozen_store_ends_the_blocking_gather_of_many_objects() {
     let view = client.get("a", LONG).unwrap();
     store.set_paused(true);
     drop(view);
-    // More than are polled together.
     let ids: Vec<_> = (0..100).map(|number| format!("{number}")).collect();
     let error = client.gather(&ids, Duration::ZERO).unwrap_err();
     assert!(

@@ -126,7 +126,6 @@ async fn the_store_says_how_much_it_takes() {
     };
     assert_eq!(client.cluster().as_str(), "fakes");
     assert_eq!(limit(client.gather(["a", "b", "c"], Duration::ZERO).await.unwrap_err()), 2);
-    // Split into several requests.
     client.delete(["a", "b", "c"], Duration::ZERO).await.unwrap();
     let deletes = |request: &Request| matches!(request, Request::Node(NodeRequest::Delete { .. }));
     assert_eq!(store.state().count(deletes), 2);

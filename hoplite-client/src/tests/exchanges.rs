@@ -13,7 +13,6 @@ fn within(timeout: Duration) -> PutOptions {
     PutOptions { timeout, ..PutOptions::default() }
 }
 
-/// From zero to more than one request holds.
 fn part(from: usize, to: usize) -> Vec<u8> {
     let sizes = [0, 1, 5000, 300_001];
     pattern(sizes[(from + 3 * to) % sizes.len()], (16 * from + to) as u8)
@@ -137,7 +136,6 @@ async fn a_part_that_was_taken_before_its_put_was_confirmed_is_put() {
         store.send_held();
         store.hold_answers();
         store.until("all is asked for", |state| gets(state).len() == 2).await;
-        // After put, join and delete.
         store.send_response(4, Err(ObjectError::Deleted { id: ObjectId::new("m/1/0").unwrap() }));
         store.produce("m/0/1", b"from 0", 6);
         store.send_held();
@@ -202,7 +200,6 @@ async fn a_barrier_opens_when_all_have_called_and_leaves_its_name() {
     let client = connect(&store).await;
     assert_eq!(missing(client.barrier("b", 3, 1, Duration::ZERO).await), [0, 2]);
     assert_eq!(missing(client.barrier("b", 3, 0, Duration::ZERO).await), [2]);
-    // After a timeout, participants can call again.
     let all = join_all((0..3).map(|rank| client.barrier("b", 3, rank, LONG))).await;
     assert!(all.iter().all(Result::is_ok), "{all:?}");
     assert_eq!(ids(&client).await, ["b"]);
@@ -268,7 +265,6 @@ async fn a_rank_asks_again_when_the_directory_has_what_it_has_put() {
         store.send_response(1, Err(ObjectError::ObjectLost { id: ObjectId::new("b").unwrap() }));
         store.until("it puts and waits", |state| state.count(is_put) == 1 && gets(state) == ["b"]).await;
         assert_eq!(store.state().count(is_locate), 1);
-        // Rank 0 was faster than the confirmation.
         store.send_response(2, Err(ObjectError::Deleted { id: ObjectId::new("b/1").unwrap() }));
         store.until("it has asked again", |state| state.count(is_locate) == 2).await;
         store.produce("b", b"", 0);

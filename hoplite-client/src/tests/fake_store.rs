@@ -51,12 +51,9 @@ pub(super) struct State {
     next_offset_bytes: u64,
     waiting: Vec<Waiting>,
     pub(super) requests: Vec<Request>,
-    /// Set while answers are held back.
     held: Option<Vec<(usize, v1::Response)>>,
-    /// No request is handled.
     pub(super) paused: bool,
     pub(super) ended_clients: usize,
-    /// Deletes are confirmed too late.
     pub(super) deletes_are_late: bool,
 }
 
@@ -108,14 +105,12 @@ impl FakeStore {
         self.shared.state.lock().unwrap()
     }
 
-    /// Every change of the state wakes it.
     pub(super) fn wait_until(&self, what: &str, condition: impl Fn(&State) -> bool) {
         let waited =
             self.shared.changed.wait_timeout_while(self.state(), super::LONG, |state| !condition(state));
         assert!(!waited.unwrap().1.timed_out(), "in vain: {what}");
     }
 
-    /// Does not block the runtime.
     pub(super) async fn until(
         &self,
         what: &'static str,
@@ -220,7 +215,6 @@ impl Shared {
             }
         }
         let client = {
-            // The client must miss no request.
             let mut state = self.state.lock().unwrap();
             if !self.greet(&mut stream) {
                 return;
@@ -234,7 +228,6 @@ impl Shared {
                 Ok(0) | Err(_) => break,
                 Ok(length) => received.extend_from_slice(&chunk[..length]),
             }
-            // Pausing also works while this thread reads.
             let state = self.state.lock().unwrap();
             drop(self.changed.wait_while(state, |state| state.paused).unwrap());
             let limits = Limits::default();
@@ -382,7 +375,6 @@ impl State {
                 copy.buffer.set_failed();
             }
             Request::Node(node::Request::Release { copy }) => {
-                // Tests name unknown copies.
                 if let Some(copy) = self.copies.get_mut(copy) {
                     copy.references -= 1;
                     assert!(copy.references >= 0, "a reference was released twice");
@@ -430,7 +422,6 @@ impl State {
             };
             self.answer(waiting.client, waiting.call, answer);
             if matches!(waiting.request, Request::Node(node::Request::Subscribe { .. })) {
-                // At every request.
                 self.waiting.push(waiting);
             }
         }
@@ -538,7 +529,6 @@ impl State {
         Some(answer)
     }
 
-    /// In the order of creation. Returns errors for misfits at once.
     fn try_reduce(&mut self, arena: &Arc<Arena>, reduce: &node::Reduce) -> Option<Result<Response, Error>> {
         let node::Reduce { target, sources, count, range, .. } = reduce;
         assert_eq!(reduce.op, ReduceOp::Sum, "this store can do nothing else");

@@ -183,7 +183,6 @@ async fn references_come_back_even_if_the_socket_is_full_when_they_are_dropped()
     }
     store.until("the put is done", |state| state.references() == 3000).await;
     store.set_paused(true);
-    // Far more than a socket buffers.
     std::thread::spawn(move || drop(views)).join().unwrap();
     store.set_paused(false);
     store.wait_until("all references are back", |state| state.references() == 0);

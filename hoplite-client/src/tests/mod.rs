@@ -17,10 +17,8 @@ use std::time::Duration;
 
 use fake_store::FakeStore;
 
-/// Longer than any step.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Differs between and within objects.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     let mut state = u64::from(seed) + 1;
     let mut bytes = Vec::with_capacity(length + 8);

@@ -16,7 +16,6 @@ use crate::{
     Result, StoreAfterLoss, blocking,
 };
 
-/// Longer than one attempt.
 const BRIEF: Duration = Duration::from_millis(200);
 
 fn is_put(request: &Request) -> bool {
@@ -167,7 +166,6 @@ async fn a_client_that_shall_not_connect_again_does_not() {
     assert!(!client.is_connected() && !threads.is_connected());
 }
 
-/// Stops the store during a call; returns the call's state.
 async fn lost<T: Future<Output = Result<()>>>(what: &str, begin: impl FnOnce(Client) -> T) -> LostCall {
     let store = FakeStore::start();
     let client = connect(&store).await;

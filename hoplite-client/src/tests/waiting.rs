@@ -10,7 +10,6 @@ use crate::{Client, ConnectOptions, Notice, PutOptions, Result, blocking};
 
 const LONG_WAIT: Duration = Duration::from_millis(50);
 
-/// Produces `ids` after a notice; returns all notices.
 async fn reports<T>(
     store: &FakeStore,
     notices: &'static Mutex<Vec<String>>,

@@ -12,7 +12,6 @@ use hyper::{Request, Uri, header};
 const MAX_NAMES: usize = 64;
 const MAX_NAME_BYTES: usize = 253;
 
-/// Empty until the settings are read.
 static ALLOWED: OnceLock<Vec<String>> = OnceLock::new();
 
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -44,7 +43,6 @@ impl HostSettings {
     }
 }
 
-/// Browsers always send a host name.
 pub(super) fn are_known<B>(request: &Request<B>) -> bool {
     let in_headers = request.headers().get_all(header::HOST).iter();
     let mut in_headers = in_headers.map(|host| host.to_str().ok()?.parse::<Uri>().ok());

@@ -52,7 +52,6 @@ pub const MAX_BODY_BYTES: usize = 16 << 10;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// For handshake, request and answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Includes cookies of other programs on the host.
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
 /// The protocol below HTTP.
@@ -100,7 +99,6 @@ where
     }
 }
 
-/// A connection's place while it waits, then its seat.
 #[derive(Debug, Clone)]
 struct Seating {
     held: Arc<Mutex<(Option<HalfOpenPlace>, Option<OwnedSemaphorePermit>)>>,
@@ -112,7 +110,6 @@ impl Seating {
         Self { held: Arc::new(Mutex::new((Some(place), None))), seats }
     }
 
-    /// Another connection has taken the place.
     fn lost(&self) -> impl Future<Output = ()> + use<> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let lost = held.0.as_ref().map(HalfOpenPlace::lost);

@@ -188,7 +188,6 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&self.0.registry.gather()).expect("every metric has a value")
     }
 
-    /// An error says why the daemon is not ready.
     async fn readiness(&self) -> Result<(), String> {
         let _one_at_a_time = self.0.answering.lock().await;
         self.look().await

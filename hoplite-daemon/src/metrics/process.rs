@@ -31,7 +31,6 @@ impl ProcessMetrics {
         }
     }
 
-    /// Unavailable values stay.
     pub(super) fn update(&self) {
         if let Some(seconds) = cpu_seconds() {
             self.cpu_seconds.inc_by((seconds - self.cpu_seconds.get()).max(0.0));

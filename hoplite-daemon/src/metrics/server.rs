@@ -70,7 +70,6 @@ mod tests {
     async fn answer_to(address: SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let mut answer = Vec::new();
-        // The server may refuse earlier.
         let _ = stream.write_all(request).await;
         let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
         String::from_utf8_lossy(&answer).into_owned()

@@ -98,7 +98,6 @@ def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
 
 @contextmanager
 def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
-    """Ray nodes on one machine, connected by TCP."""
     from ray.cluster_utils import Cluster
 
     with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as directory:

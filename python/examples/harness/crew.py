@@ -74,7 +74,6 @@ def hoplite_crew(
             sockets = cleanup.enter_context(cluster.stores(args.nodes, memory_bytes))
             hoplite.init(sockets[0])
             cleanup.callback(hoplite.shutdown)
-            # This program uses the first node.
             theirs = sockets[1:] or sockets
             crew: Crew = cleanup.enter_context(_processes(args.workers, theirs, worker_class, arguments))
         else:

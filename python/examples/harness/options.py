@@ -9,7 +9,6 @@ DEFAULT_SECONDS = 10.0
 
 
 def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
-    """Returns a parser. `doc`, the docstring of the example, is the help."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     run = parser.add_argument_group("how much")
     run.add_argument("--workers", type=positive, default=workers, metavar="N", help=f"how many [{workers}]")

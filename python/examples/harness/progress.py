@@ -15,9 +15,7 @@ from harness.report import Report, Sample
 if TYPE_CHECKING:
     from typing import Self
 
-#: Does not slow the run down.
 SCORE_INTERVAL = 0.25
-#: Between lines without a terminal.
 LINE_INTERVAL = 5.0
 
 
@@ -53,7 +51,6 @@ class Progress:
             self._bar.close()
 
     def __iter__(self) -> Iterator[int]:
-        """Ends at the limit of steps or seconds."""
         self._began = time.monotonic()
         for step in itertools.count():
             self.steps = step + 1

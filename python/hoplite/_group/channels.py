@@ -13,7 +13,6 @@ class Channels:
 
     def __init__(self, prefixes: Sequence[str]) -> None:
         self._prefixes = prefixes
-        #: The last numbers, and released ones, which come first.
         self._numbers: Counter[str] = Counter()
         self._returned: dict[str, list[int]] = {}
         self._lock = threading.Lock()

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-#: At 16, a meeting costs little.
 MAX_AHEAD = 16
-#: In the stores, by these collectives.
 MAX_AHEAD_BYTES = 32 << 20
 
 
@@ -23,7 +21,6 @@ class Ledger:
         self._ahead_bytes = 0
 
     def making(self, sequence: int, ids: list[str]) -> None:
-        """The caller adds ids to this list later."""
         self._made.append((sequence, ids))
 
     def passed(self, nbytes: int) -> None:

@@ -35,7 +35,6 @@ class Link:
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C must end the coroutine.
             future.cancel()
             raise
 
@@ -103,7 +102,6 @@ _process = _Process()
 
 
 def _forget() -> None:
-    """The parent keeps using them."""
     global _process
     _inherited.append(_process)
     _process = _Process()

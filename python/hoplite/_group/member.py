@@ -35,7 +35,6 @@ LEAVE_TIMEOUT = 5.0
 #: In a failed group, slower ranks are dead or busy elsewhere.
 PEERS_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
-#: Rank 0 may use another store.
 HELLO_TIMEOUT = 20.0
 #: A batch, because a delete costs as much as two small collectives.
 DISCARD_OBJECTS = 64
@@ -44,7 +43,6 @@ PAGE = 1000
 #: A receive accepts any rank.
 ANY = -1
 
-#: Errors of a client that is closed or has lost its store.
 _GONE = (HopliteError, ValueError)
 
 
@@ -66,8 +64,6 @@ class Operation:
 
 
 class End(NamedTuple):
-    """A rank stops taking part."""
-
     rank: int
     after: int
     """The last collective that the rank completes."""
@@ -243,7 +239,6 @@ class Group:
     def _passed(self, task: asyncio.Task[None]) -> None:
         operation = self._messages.pop(task, None)
         if operation is not None and task.cancelled():
-            # Cancelled before its first step.
             self._fail_message(operation, self._ended(operation))
 
     async def _pass(self, operation: Operation) -> None:
@@ -294,7 +289,6 @@ class Group:
             task.uncancel()
             return self._ended(operation)
         if isinstance(cause, ObjectLost):
-            # A dead rank's end explains its lost objects.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._has_heard.wait(), PEERS_TIMEOUT)
             if self._end is not None:
@@ -389,7 +383,6 @@ class Group:
         self._announce(self._announce_death(rank, process))
 
     async def _announce_death(self, rank: int, process: int) -> None:
-        """Unless the rank had left."""
         with contextlib.suppress(*_GONE):
             if await self._client.contains(self._id("done", rank)):
                 # Only the first rank to leave announces an end.
@@ -466,7 +459,6 @@ class Group:
                 await self._remove_all(prefix)
 
     async def _wait_for_others(self) -> set[int]:
-        """Returns the ranks that have left."""
         assert self._end is not None
         deadline = time.monotonic() + PEERS_TIMEOUT
         # No rank needs the objects then.
@@ -484,7 +476,6 @@ class Group:
         return await self._left()
 
     async def _left(self) -> set[int]:
-        """Returns the ranks that have left or died."""
         marks = [self._id(what, rank) for rank in range(self.size) for what in ("done", "dead")]
         there = await self._client.wait(marks, len(marks), 0.0)
         return {index // 2 for index in there}
@@ -513,7 +504,6 @@ class Group:
     # Deletions
 
     def _discard(self, ids: Iterable[str], nbytes: int) -> None:
-        """In the background, in batches."""
         self._unneeded += ids
         self._unneeded_bytes += nbytes
         is_much = len(self._unneeded) >= DISCARD_OBJECTS or self._unneeded_bytes >= DISCARD_BYTES
@@ -527,7 +517,6 @@ class Group:
                 self._unneeded_bytes = 0
                 await self._client.delete(ids, "default")
         except _GONE:
-            # The last rank to leave deletes them.
             pass
         finally:
             self._deleter = None

@@ -32,8 +32,6 @@ GroupOp = Op | Literal["and", "or", "xor"]
 
 
 class Buffer(NamedTuple):
-    """Memory of a collective, with its description."""
-
     memory: Bytes
     dtype: str = OPAQUE
     shape: tuple[int, ...] | None = None
@@ -47,17 +45,13 @@ class Buffer(NamedTuple):
 
 
 class Round:
-    """One rank's part in a collective or message."""
-
     def __init__(
         self, client: _native.AsyncClient, prefixes: Sequence[str], rank: int, deadline: float
     ) -> None:
         self.client = client
         self.rank = rank
         self.size = len(prefixes)
-        #: Deleted once all ranks are done.
         self.made: list[str] = []
-        #: The awaited object of each rank, for errors.
         self.awaited: dict[int, str] = {}
         self._prefixes = prefixes
         self._deadline = deadline
@@ -146,7 +140,6 @@ def reduced(memories: Sequence[Bytes], dtype: str, op: GroupOp) -> Bytes:
         return result
     of_numpy, known = _OF_NUMPY[op], DTYPES.get(dtype) or bfloat16()
     array = memories[0].copy().view(known)
-    # As in the stores.
     with np.errstate(all="ignore"):
         for memory in memories[1:]:
             of_numpy(array, memory.view(known), out=array)

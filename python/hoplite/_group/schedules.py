@@ -64,7 +64,6 @@ async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -
 
 
 async def _put_source(round: Round, buffer: Buffer, part: str) -> tuple[str, list[str]]:
-    """Returns the ids of the target and all sources."""
     sources = round.ids(f"{part}s")
     target = round.id(f"{part}t", 0)
     round.awaited = dict(enumerate(sources))
@@ -75,7 +74,6 @@ async def _put_source(round: Round, buffer: Buffer, part: str) -> tuple[str, lis
 
 
 async def reduce(round: Round, root: int, buffer: Buffer, op: GroupOp) -> None:
-    """Reduces into the root's buffer."""
     sources = round.ids("s")
     if round.rank != root:
         await round.put(sources[round.rank], buffer)
@@ -115,12 +113,10 @@ async def reduce_scatter(
         )
         return
     await round.put(round.id(f"{part}s", round.rank), contents)
-    # The local source comes last.
     await _reduce_into(round, [*round.others(), round.rank], part, out, store_op, (start, stop))
 
 
 def _by_the_stores(round: Round, buffer: Buffer, op: GroupOp) -> Op | None:
-    """None if ranks reduce themselves."""
     if op == "and" or op == "or" or op == "xor" or is_small(round, buffer.nbytes):
         return None
     return op

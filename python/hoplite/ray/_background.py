@@ -27,7 +27,6 @@ async def _perform(call: Callable[[hoplite.aio.Client], Awaitable[T]], socket: s
     try:
         return await call(await _connected(socket))
     except (hoplite.ConnectFailed, hoplite.ConnectionLost) as error:
-        # As in `_connection.twice`.
         if not error.retryable:
             raise
         return await call(await _connected(socket))
@@ -51,7 +50,6 @@ _state = _State()
 
 
 def _forget() -> None:
-    # The parent's.
     global _state
     _state = _State()
 

@@ -42,7 +42,6 @@ def own() -> Connection:
 
 
 def _forget() -> None:
-    # The parent's.
     global _own
     _own = Connection()
 
@@ -65,7 +64,6 @@ def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
     try:
         return act(client())
     except ConnectFailed:
-        # Raised before anything was sent.
         return act(client())
     except ClusterMismatch:
         # Another store may have replaced the connected one.

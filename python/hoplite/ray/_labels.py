@@ -10,15 +10,12 @@ if TYPE_CHECKING:
 
 #: Outermost first.
 PLACE_KEYS: Final = ("zone", "pod", "rack", "host")
-#: In a cloud or Kubernetes.
 _RAY_ZONE: Final = "ray.io/availability-zone"
 
 
 def place_labels(node: Mapping[str, Any], settings: Settings) -> dict[str, str]:
-    """`node` is an element of `ray.nodes()`."""
     if any(option == "--labels" or option.startswith("--labels=") for option in settings.options):
         return {}
-    # Older versions of Ray have none.
     labels: Mapping[str, str] = node.get("Labels") or {}
     found = {}
     for key in PLACE_KEYS:

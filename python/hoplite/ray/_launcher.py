@@ -26,11 +26,11 @@ from typing import Any
 #: Commands; addresses; reason of a failed start; process id; log.
 SPEC, READY, FAILED, LOCK, LOG = "spec.json", "ready.json", "failed.txt", "launcher.lock", "log"
 
-#: A start usually takes milliseconds.
+#: Seconds; a start usually takes milliseconds.
 START_TIMEOUT = 30.0
-#: After this time, the daemon is killed.
+#: Seconds; then the daemon is killed.
 STOP_TIMEOUT = 10.0
-#: The back-off doubles with each failure.
+#: Seconds; the back-off doubles with each failure.
 FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
 #: A daemon that runs this long resets the back-off.
 STABLE = 30.0
@@ -68,7 +68,6 @@ class Daemon:
 
     @property
     def directory(self) -> str:
-        """The address of the directory shard."""
         address: str = json.loads(self.says)["directory"]
         return address
 
@@ -116,7 +115,6 @@ class Launcher:
     def start(self) -> None:
         if self._directory is not None:
             self._directory.start()
-            # A restart keeps the address.
             listen = self._directory.command.index("--listen") + 1
             self._directory.command[listen] = self._directory.directory
             self._remember(self._directory.command)
@@ -125,7 +123,6 @@ class Launcher:
         self._announce()
 
     def tend(self, wakeup: int) -> None:
-        """Restarts daemons until SIGTERM or the end of the raylet."""
         poll = select.poll()
         poll.register(wakeup, select.POLLIN)
         raylet = None
@@ -143,7 +140,6 @@ class Launcher:
             if wakeup in fired and signal.SIGTERM in os.read(wakeup, 4096):
                 return
             now = time.monotonic()
-            # The store waits for the directory.
             daemons = [daemon for daemon in (self._directory, self._store) if daemon is not None]
             is_running = all([daemon.tend(now) for daemon in daemons])
             # SIGCHLD interrupts the poll.
@@ -156,7 +152,6 @@ class Launcher:
             self._directory.stop()
 
     def _remember(self, directory: list[str]) -> None:
-        """For the next launcher."""
         spec = json.loads((self._place / SPEC).read_text())
         write(self._place / SPEC, json.dumps({**spec, "directory": directory}))
 
@@ -195,7 +190,6 @@ def launch(place: Path) -> None:
     launcher.stop()
     shutil.rmtree(place, ignore_errors=True)
     for parent in place.parents[:3]:
-        # If they are empty.
         with contextlib.suppress(OSError):
             parent.rmdir()
 
@@ -216,7 +210,6 @@ def wake_up_on_signals() -> int:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    # Meant for Ray's terminal.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     return reader

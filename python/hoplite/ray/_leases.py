@@ -21,7 +21,6 @@ from pathlib import Path
 
 from hoplite.ray._place import Place, here
 
-#: Not locked yet.
 _UNFINISHED = ".new"
 _CLAIMS = ".claims"
 
@@ -47,7 +46,6 @@ class Lease:
 
     @property
     def prefix(self) -> str:
-        """The prefix of all objects that depend on the lease."""
         return f"{self.place.prefix}{self.token}/"
 
     def claim(self, id: str) -> None:
@@ -55,7 +53,6 @@ class Lease:
         with self._lock:
             self._counts[id] += 1
             if self._counts[id] == 1:
-                # The store was stopped.
                 with contextlib.suppress(OSError):
                     os.close(os.open(self._file_of(id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
@@ -124,7 +121,6 @@ _state = _State()
 
 
 def _forget() -> None:
-    # The parent's.
     global _state
     _state = _State()
 
@@ -133,7 +129,6 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def of_process() -> Lease:
-    """Returns the lease that ends with this process."""
     with _state.lock:
         place = here()
         if _state.lease is None or _state.lease.place != place or not _state.lease.is_held:

@@ -113,7 +113,6 @@ def _run_on_all_nodes(settings: Settings, timeout: float) -> list[Node]:
         except ray.exceptions.RayError:
             if alive_nodes() == nodes:
                 raise
-            # A node has left.
             continue
         return found
 
@@ -164,20 +163,6 @@ def refresh(timeout: float = 120.0) -> list[Node]:
 
 
 def stop_on_all_nodes(timeout: float = 120.0) -> None:
-    """Stops all stores that `start_on_all_nodes` started, with their objects.
-
-    In other running stores, it deletes the objects of this Ray cluster. Arrays stay readable.
-    Blocks until all stores have ended.
-
-    Raises:
-        RuntimeError: A store could not be stopped; the message says where and why.
-        ray.exceptions.GetTimeoutError: Names nodes that did not end in time.
-
-    Examples:
-        >>> hoplite.ray.stop_on_all_nodes()
-        >>> len(hoplite.ray.start_on_all_nodes(memory="128MiB"))
-        2
-    """
     found = [
         (node, supervisor) for node in alive_nodes() if (supervisor := _known_supervisor(node)) is not None
     ]

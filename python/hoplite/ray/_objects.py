@@ -106,12 +106,10 @@ def client() -> Client:
 
 
 def lease() -> _leases.Lease:
-    """Raises as `client`."""
     client()
     try:
         return _leases.of_process()
     except FileNotFoundError:
-        # The client has not noticed the store's end.
         own().close()
         client()
         return _leases.of_process()

@@ -59,7 +59,6 @@ class Place:
 
     @property
     def exists(self) -> bool:
-        """A store runs or starts."""
         return self.directory.is_dir()
 
     def export(self) -> None:
@@ -84,13 +83,11 @@ class Place:
 
 
 def here() -> Place:
-    """Raises `RuntimeError` without Ray."""
     _private.check_is_running()
     context = ray.get_runtime_context()
     return place(context.get_session_name(), context.get_node_id())
 
 
-# Used by every call.
 @functools.lru_cache(maxsize=16)
 def place(session: str, node_id: str) -> Place:
     cluster = hashlib.sha256(session.encode()).hexdigest()[:8]

@@ -15,7 +15,6 @@ from ray._private.serialization import SerializationContext
 from ray._private.worker import global_worker
 from ray.experimental.rdt.util import get_transport_data_type
 
-#: With out-of-band buffers.
 _PICKLE_PROTOCOL = 5
 _Pickling = Callable[[Any], Any]
 
@@ -38,7 +37,6 @@ def can_receive(actor: Any) -> bool:
 
 
 def alive_nodes() -> list[dict[str, Any]]:
-    """In a fixed order."""
     check_is_running()
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from hoplite.ray._leases import PREFIX, Found
 
-#: Far longer than metadata is in flight.
+#: Seconds, far longer than metadata is in flight.
 GRACE = 5.0
 
 
@@ -62,7 +62,6 @@ class Reclaimer:
 
 
 def unknown(ids: Iterable[str], known: Iterable[str]) -> set[str]:
-    """Returns tokens in `ids` without a known lease."""
     tokens = {part for id in ids for part in id.split("/")[2:3] if part.startswith(PREFIX)}
     return tokens - set(known)
 

@@ -23,7 +23,7 @@ from itertools import count
 from hoplite import Client
 
 _INTERVAL = 0.02
-#: For accepting an offer if the rank has another member, and for descriptions.
+#: Seconds for accepting an offer if the rank has another member, and for descriptions.
 _WAIT_LIMIT = 1.0
 
 
@@ -69,8 +69,6 @@ def _prefix(prefix: str, name: str) -> str:
 
 
 def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> tuple[str, list[str]] | None:
-    """None after the deadline."""
-
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
 
@@ -114,7 +112,6 @@ class _Host:
         self._prefix = prefix
         self._own = own
         self._ranks = range(1, size)
-        # Ranks by number.
         self._joined: dict[str, int] = {}
         # Descriptions by number. The last one of a rank counts.
         self._answers: dict[str, str] = {}
@@ -159,13 +156,11 @@ class _Host:
         here, missing = self._client.wait([*answers, *accepted], timeout=_INTERVAL)
         for id in here:
             if id in answers:
-                # The next poll looks again.
                 with contextlib.suppress(TimeoutError):
                     self._answers[answers[str(id)]] = self._client.get(str(id), _WAIT_LIMIT)
         self._silent = [accepted[str(id)] for id in missing if id in accepted]
 
     def _prefer_others(self) -> None:
-        """For ranks that have not accepted in time."""
         if self._offer and time.monotonic() > self._offer.made + _WAIT_LIMIT:
             silent = [self._offer.numbers[rank] for rank in self._silent]
             self._answers = {number: self._answers.pop(number) for number in silent} | self._answers

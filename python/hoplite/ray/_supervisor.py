@@ -33,30 +33,24 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: The namespace in Ray.
 ACTORS = "hoplite"
-#: For ended processes.
+#: Seconds between checks for ended processes.
 _INTERVAL = 1.0
-#: For ended nodes and jobs, by one supervisor for all.
+#: Seconds between checks for ended nodes and jobs.
 _CLEAN_UP_INTERVAL = 5.0
-#: Per node: all others send at most 20 queries a second.
+#: Seconds per node: all other supervisors send at most 20 queries a second.
 _OTHERS_INTERVAL_PER_NODE = 0.05
-#: For another supervisor or a store.
 _WAIT_LIMIT = 10.0
 _START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5
 _STOP_TIMEOUT = 2 * _launcher.STOP_TIMEOUT + 5
-#: Far below a store's limit.
 _BATCH = 1024
 #: The settings of a store started here; the raylet's id beside another program's store.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
-#: Flags and variables have the same names.
 CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The same on all nodes."""
-
     memory: str | None
     insecure: bool
     socket: str | None
@@ -75,7 +69,6 @@ class Settings:
 
     @property
     def on_network(self) -> bool:
-        """Other machines may connect."""
         return self.insecure or self.token_file is not None or self.tls_cert is not None
 
 
@@ -193,7 +186,6 @@ class Supervisor:
                 try:
                     self._start_launcher()
                 except RuntimeError:
-                    # Prevents a retry.
                     self._stop_launcher()
                     _remove(self._place)
                     raise
@@ -248,7 +240,6 @@ class Supervisor:
             except Exception:
                 if self._is_stopped.is_set():
                     return
-                # No other process does this work.
                 logger.warning(
                     "The supervisor of %s has a problem, and tries again.", self._place.node, exc_info=True
                 )
@@ -368,7 +359,6 @@ class Supervisor:
         }
 
     def _await_store(self) -> None:
-        """The store may be restarting."""
         deadline = time.monotonic() + _WAIT_LIMIT
         while True:
             try:
@@ -395,7 +385,6 @@ class Supervisor:
             time.sleep(0.01)
 
     def _stop_launcher(self) -> None:
-        # Prevents a restart.
         (self._place.directory / _launcher.SPEC).unlink(missing_ok=True)
         deadline = time.monotonic() + _STOP_TIMEOUT
         while self._has_launcher():

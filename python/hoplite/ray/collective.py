@@ -47,7 +47,6 @@ from hoplite.ray._rendezvous import clean_up, meet
 
 #: In seconds; by default `HOPLITE_TIMEOUT`.
 TIMEOUT_VARIABLE = "HOPLITE_COLLECTIVE_TIMEOUT"
-#: 30 days.
 _FOREVER = 30 * 86400.0
 
 _OPS: dict[ReduceOp, Op] = {
@@ -337,7 +336,6 @@ def _buffer(array: Any) -> Buffer:
 
 
 def _joined(parts: list[Buffer], own: Buffer, room: Buffer) -> Buffer:
-    """`own` is reduced into `room`."""
     if own.layout is None or room.layout is None:
         raise AssertionError("the layout of arrays is known")
     if (own.dtype, own.shape) != (room.dtype, room.shape) or any(part.dtype != own.dtype for part in parts):

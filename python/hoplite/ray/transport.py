@@ -34,7 +34,6 @@ from hoplite.ray._connection import twice
 
 logger = logging.getLogger(__name__)
 
-#: For room.
 PUT_TIMEOUT = 30.0
 #: Half of Ray's largest message.
 MAX_CARRIED_BYTES = 256 << 20
@@ -58,7 +57,6 @@ class Tensors(TensorTransportMetadata):
         super().__init__(tensor_meta, tensor_device)
         self.ray_id = ray_id
         self.id = id
-        #: If the store had no room.
         self.contents = contents
         self._was_made_here = True
 
@@ -108,8 +106,6 @@ class Fetch(FetchRequest):
 
 
 class HopliteTransport(TensorTransportManager):
-    """The common part of both transports."""
-
     _name: str
 
     def __init__(self) -> None:
@@ -136,7 +132,6 @@ class HopliteTransport(TensorTransportManager):
         self, src_actor: Any, dst_actor: Any, backend: str | None = None
     ) -> CommunicatorMetadata:
         if dst_actor is not None and not _private.can_receive(dst_actor):
-            # An exception may crash Ray.
             logger.warning(
                 "%s will hang: its class needs @ray.remote(enable_tensor_transport=True)", dst_actor
             )
@@ -183,7 +178,6 @@ class HopliteTransport(TensorTransportManager):
     ) -> None:
         made = self._made.pop(obj_id, None)
         if made is not None and (id := made.id) is not None:
-            # No caller could handle a failure.
             _background.begin(lambda client: client.delete(id))
 
     def send_multiple_tensors(

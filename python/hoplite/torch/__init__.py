@@ -53,7 +53,6 @@ __all__ = [
     "stream_state_dict",
 ]
 
-#: For `init_process_group`.
 NAME = "hoplite"
 
 
@@ -74,7 +73,6 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """On first use: the backend alone loads faster."""
     if name in __all__:
         module = {"VersionLost": "_versions", "RankFailed": "_together"}.get(name, "_weights")
         return getattr(importlib.import_module(f"hoplite.torch.{module}"), name)

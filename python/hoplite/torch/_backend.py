@@ -111,7 +111,6 @@ class HopliteBackend(C10DBackend):
         self._departed()
 
     def abort(self) -> None:
-        """Fails pending operations on all ranks."""
         self.abort_with(f"rank {self._rank} has aborted it")
 
     def abort_with(self, reason: str) -> None:
@@ -258,7 +257,6 @@ class HopliteBackend(C10DBackend):
         results: list[torch.Tensor],
         options: Any,
     ) -> Work:
-        """Each into one tensor per rank, or into one for all."""
         inputs = [Lent(tensor, is_read=True) for tensor, _ in pairs]
         outs = [[Lent(out, is_written=True) for out in parts] for _, parts in pairs]
         wholes = [parts[0].buffer if len(parts) == 1 else None for parts in outs]

@@ -44,7 +44,6 @@ def depart(socket: str, group: Departed) -> None:
 
 
 def _at_exit() -> None:
-    """Waits for ranks that still read this process's objects."""
     for backend in list(still_open):
         with contextlib.suppress(Exception):
             backend.abandon()
@@ -75,7 +74,6 @@ def _is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        # The kernel has no pidfd.
         return True
     try:
         poll = select.poll()

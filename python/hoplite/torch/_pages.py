@@ -34,7 +34,6 @@ def encode(page: Page) -> tuple[bytes, bytes]:
         _check_keys(page.values)
         _check_keys(page.empty)
         told = {
-            # Lists become tuples again.
             "entries": page.entries,
             "values": [[path, _told(value)] for path, value in page.values.items()],
             "empty": [[path, about] for path, about in page.empty.items()],

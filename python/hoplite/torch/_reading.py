@@ -191,7 +191,6 @@ class _Target:
     def fill(
         self, fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str, strict: bool
     ) -> dict[Path, Any]:
-        """Only if all match."""
         there = {entry.path: (entry.dtype, entry.shape) for item in fetched for entry in item.page.entries}
         there.update(empty)
         values = {path for item in fetched for path in item.page.values}
@@ -211,7 +210,6 @@ class _Target:
         return {path: tensor for path, tensor in self._tensors.items() if path in there or not strict}
 
     def _apart(self) -> set[Path]:
-        """Plain bytes, without shared memory."""
         plain = [(part.local.data_ptr(), part) for part in self._parts.values() if is_in_place(part.local)]
         apart: set[Path] = set()
         last, end = None, 0

@@ -44,8 +44,6 @@ class Handle:
 
 
 class ReconfigurableGroup(dist.ProcessGroup):
-    """Takes rank and size from its backend."""
-
     def __init__(self, store: Any, backend: ReconfigurableBackend) -> None:
         super().__init__(store, backend._rank, backend._size)
         self._hoplite = backend
@@ -58,7 +56,6 @@ class ReconfigurableGroup(dist.ProcessGroup):
 
 
 def create_reconfigurable(options: Any) -> ReconfigurableGroup:
-    """Makes a group without members."""
     rank, size = options.group_rank, options.group_size
     socket = agree(options.store, rank, size, options.timeout).socket
     backend = ReconfigurableBackend(None, rank, size, options.timeout)
@@ -82,7 +79,6 @@ class ReconfigurableBackend(HopliteBackend):
         self._used: set[int] = set()
 
     def get_error(self) -> ErrorType:
-        """Operations of an ended group raise its error."""
         return ErrorType.SUCCESS
 
     def get_reconfigure_handle(self) -> str:

@@ -30,9 +30,7 @@ _QUESTION = "hoplite/question/{}"
 _ANSWER = "hoplite/answer/{}"
 _RECORD = "hoplite/{}/{}"
 _PRIVATE = "hoplite/{}/private"
-#: For all requests; then rank 0 answers the first ones.
 _FIRST_WAIT = timedelta(seconds=1)
-#: Most ranks come soon.
 _FIRST_INTERVAL = 0.0005
 _LAST_INTERVAL = 0.02
 
@@ -120,7 +118,6 @@ def _socket_of(record: Record, records: list[Record]) -> str | None:
 
 
 def _request_token(store: Store, rank: int) -> str:
-    """Returns the number of the request."""
     number = secrets.token_hex(8)
     store.set(_QUESTION.format(rank), number)
     return number
@@ -138,9 +135,7 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
     answered: set[bytes] = set()
     if len(records) > 1:
         questions = [_QUESTION.format(rank) for rank in range(1, len(records))]
-        # The timeout of torch's stores.
         with contextlib.suppress(RuntimeError):
-            # Perhaps some of an earlier meeting.
             store.wait(questions, min(timeout, _FIRST_WAIT))
     interval = _FIRST_INTERVAL
     while not store.check(records):

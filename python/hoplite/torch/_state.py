@@ -118,7 +118,6 @@ def unflatten(values: dict[Path, Any]) -> Any:
 
 
 def named(path: Path) -> str:
-    """In torch's style."""
     return ".".join(str(key) for _, key in path) or "the state dict"
 
 
@@ -223,7 +222,6 @@ def is_in_place(out: torch.Tensor) -> bool:
 
 
 def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor) -> int:
-    """Returns the number of copied elements."""
     is_same = (source.offsets, source.sizes) == (target.offsets, target.sizes)
     if is_same and is_in_place(out):
         memory_of(out, torch)[:] = contents
@@ -272,7 +270,6 @@ def starts(entries: Iterable[Entry]) -> list[int]:
 
 
 def bundled(parts: Iterable[Part]) -> Iterator[Bundle]:
-    """In order, except for large parts."""
     waiting: list[Part] = []
     nbytes = 0
     for part in parts:

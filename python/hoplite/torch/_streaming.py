@@ -105,7 +105,6 @@ class stream_state_dict:
             raise
 
     def close(self) -> None:
-        """Unnecessary after the last tensor."""
         if self._reading is not None:
             self._link.run(self._reading.aclose())
             self._reading = None

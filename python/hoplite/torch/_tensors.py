@@ -90,7 +90,6 @@ def average(sums: torch.Tensor, count: int) -> None:
     if dtype.is_floating_point:
         sums.div_(count)
     elif dtype.is_signed:
-        # The dtype may be too narrow for the count.
         wide = sums if count <= torch.iinfo(dtype).max else sums.long()
         sums.copy_(wide.div_(count, rounding_mode="trunc"))
     else:

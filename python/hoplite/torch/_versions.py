@@ -36,9 +36,8 @@ from hoplite.torch._state import Entry, Page, starts
 
 Version = int | str
 
-#: The directory must confirm an announcement.
 ANNOUNCE_TIMEOUT = 30.0
-#: A poll costs the directory less than a millisecond.
+#: Seconds; a poll costs the directory less than a millisecond.
 LOOK_INTERVAL = 1.0
 #: Keeps links busy with small objects.
 MAX_FETCHES = 8
@@ -78,8 +77,6 @@ class Turn(NamedTuple):
 
 @dataclass
 class Known:
-    """The versions of a name at some time, in order."""
-
     begun: list[Turn]
     complete: list[Turn]
     failed: dict[str, str]
@@ -104,7 +101,6 @@ class Wanted(NamedTuple):
         return [turn for turn in turns if self.version is None or turn.version == self.version]
 
     def choose(self, known: Known) -> Turn | None:
-        """The newest complete version, or else the newest unfinished one."""
         for turns in (known.complete,) if self.is_complete else (known.complete, known.under_way()):
             if found := self.among(turns):
                 return found[-1]
@@ -174,7 +170,6 @@ class Versions:
                 number += 1
 
     async def _tell(self, id: str, pieces: list[Any], user: bytes = b"") -> None:
-        # Later listings contain it.
         await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
@@ -280,7 +275,6 @@ class Versions:
     async def _fetch(
         self, turn: Turn, rank: int, use: Callable[[Fetched], bool], queue: asyncio.Queue[Any]
     ) -> None:
-        """Concurrently, in order."""
         coming: asyncio.Queue[tuple[Fetched, asyncio.Task[_native.View] | None] | None]
         coming = asyncio.Queue(MAX_FETCHES)
         tasks: set[asyncio.Task[Any]] = set()
@@ -315,7 +309,6 @@ class Versions:
         coming: asyncio.Queue[Any],
         tasks: set[asyncio.Task[Any]],
     ) -> None:
-        """Starts the needed fetches."""
         try:
             for index in count():
                 fetched = await self._page(turn, rank, index)

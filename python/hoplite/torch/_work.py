@@ -31,7 +31,6 @@ class Work(dist.Work):
 
     def __init__(self, name: str, results: list[torch.Tensor], link: Link, source: int | None = None) -> None:
         super().__init__()
-        #: The source of a receive, once known.
         self.source = source
         self._name = name
         self._results = results
@@ -44,7 +43,6 @@ class Work(dist.Work):
         self._error: Exception | None = None
 
     def finish(self, error: Exception | None) -> None:
-        """Called once, by the thread of operations."""
         with self._lock:
             self._error = error
             self._done.set()
@@ -150,7 +148,6 @@ def _forwarding(name: str, original: Callable[[dist.Work], Any]) -> Callable[[di
 
 def _inside(work: dist.Work) -> Work | None:
     """Returns this backend's `Work` inside the wrapper, if any."""
-    # All wrappers have this class.
     if type(work) is not dist.Work:
         return None
     _query.is_active, _query.answer = True, None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PUT_TIMEOUT = 300.0
 #: One is copied while the next is announced.
 MAX_PUTS = 4
-#: For pending puts after a failure.
+#: Seconds for pending puts after a failure.
 END_TIMEOUT = 5.0
 
 
@@ -166,7 +166,6 @@ class _Writing:
             self._opened.__exit__()
 
     def begin(self, state_dict: Any, version: Version | None) -> Turn | None:
-        """The first rank announces the version for all."""
         leaves = flatten(state_dict)
         parts = [part_of(path, tensor) for path, tensor in leaves.tensors.items()]
         own = [
@@ -175,7 +174,6 @@ class _Writing:
             if part is not None
             and part.local.numel()
             and is_first_copy(tensor)
-            # Only one rank puts a common tensor.
             and (self._rank == 0 or is_distributed(tensor))
         ]
         self.bundles = bundled(own)
@@ -225,8 +223,6 @@ class _Writing:
             self._link.run(self._versions.forget_old(keep))
 
     def _tell(self, error: BaseException) -> None:
-        """Before the data is deleted."""
-        # The store may have failed.
         if self.turn is not None:
             with contextlib.suppress(HopliteError, ValueError):
                 self._link.run(self._versions.fail(self.turn, f"{type(error).__name__}: {error}"))

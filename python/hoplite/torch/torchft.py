@@ -66,7 +66,6 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         put_state_dict(self._name, sent, version=step, keep=1, client=self._client, timeout=seconds)
 
     def disallow_checkpoint(self) -> None:
-        # Transfers in flight continue.
         pass
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:

@@ -30,7 +30,7 @@ except ImportError as error:
 
 __all__ = ["HopliteCheckpointEngine"]
 
-#: For weights.
+#: Seconds.
 RECEIVE_TIMEOUT = 600.0
 
 

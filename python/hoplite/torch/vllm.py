@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 NAME = "hoplite"
-#: For announced weights.
+#: Seconds.
 RECEIVE_TIMEOUT = 600.0
 
 
@@ -88,7 +88,6 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
 
     def init_transfer_engine(self, init_info: HopliteInitInfo) -> None:
         self._name = init_info.name
-        # Fails now, not during an update.
         hoplite.init()
 
     def start_weight_update(self) -> None:
@@ -97,7 +96,6 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: HopliteUpdateInfo) -> None:
-        """Loads tensors as they arrive."""
         if self._name is None:
             raise RuntimeError("call init_transfer_engine before receive_weights")
         # A copy to another device replaces the copy in host memory.

@@ -78,7 +78,6 @@ macro_rules! methods {
                         .is_some_and(|client| client.is_connected())
             }
 
-            /// Over the same connection.
             fn share(&self, py: Python<'_>) -> PyResult<Self> {
                 let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
                 let (node, cluster) = (self.node.clone(), self.cluster.clone());
@@ -86,7 +85,6 @@ macro_rules! methods {
                 Ok(Self { process, node, cluster, max_object_bytes, client, progress: None })
             }
 
-            /// Over the same connection.
             fn tracked(&self, py: Python<'_>, progress: Py<Progress>) -> PyResult<Self> {
                 Ok(Self { progress: Some(progress), ..self.share(py)? })
             }
@@ -118,7 +116,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Requests room for an object, and returns its writer.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn create(
                 &self,
@@ -140,7 +137,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Appends a piece to a new object.
             fn write(&self, py: Python<'_>, writer: &Writer, piece: Input) -> PyResult<Py<PyAny>> {
                 let (id, between) = (writer.id.clone(), writer.writer.clone());
                 let writer = taken(&between).ok_or_else(|| PyValueError::new_err("the writer has ended"))?;
@@ -148,7 +144,6 @@ macro_rules! methods {
                 self.perform_with(py, Some(id), keep, move |_| operations::append(between, writer, piece))
             }
 
-            /// Declares a new object complete.
             fn seal(&self, py: Python<'_>, writer: &Writer) -> PyResult<Py<PyAny>> {
                 let id = writer.id.clone();
                 let writer = taken(&writer.writer).ok_or_else(|| PyValueError::new_err("the writer has ended"))?;
@@ -439,7 +434,6 @@ macro_rules! methods {
                 self.perform(py, Some(id.clone()), move |client| operations::contains(client, id))
             }
 
-            /// Waits for a location, and returns the description.
             fn locate(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| {

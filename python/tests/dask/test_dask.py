@@ -136,7 +136,6 @@ def test_what_is_deleted_later_does_not_undo_shutdown(client: Any, cluster: Clus
     del future
     with cluster.connect() as store:
         await_that("it is deleted", lambda: not list(store.list("dask/")))
-    # `init` raises in other clusters' processes.
     hoplite.init(cluster.sockets[2])
     hoplite.shutdown()
 
@@ -158,7 +157,6 @@ def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
     process = client.run(os.getpid, workers=[first])[first]
     os.kill(process, signal.SIGKILL)
     await_that("what it had put is deleted", lambda: before.id not in {info.id for info in objects()})
-    # From the second worker's memory.
     assert client.submit(look, made, workers=[third], pure=False).result()[2] == 2.0 * LARGE
     await_that("there are three again", lambda: len(addresses(client)) == 3)
     new = next(worker for worker in addresses(client) if worker not in (second, third))
@@ -170,7 +168,6 @@ def test_an_array_whose_object_is_gone_is_sent_again(client: Any) -> None:
     hoplite_client.put("dask/gone", make(1.0))
     array = hoplite.dask._handles.get("dask/gone")
     hoplite_client.delete("dask/gone")
-    # The memory is still valid.
     future = client.scatter(array, hash=False)
     assert client.submit(np.sum, future).result() == LARGE
 

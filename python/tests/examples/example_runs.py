@@ -19,7 +19,6 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def complaints(err: str) -> list[str]:
-    """Omits progress lines."""
     return [line for line in err.splitlines() if not re.match(r"\d+ s: \d+ steps", line)]
 
 
@@ -38,8 +37,6 @@ class Done:
 
 
 class Place:
-    """It identifies processes and leftovers."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.environment = {**os.environ, "TMPDIR": str(directory), "XDG_RUNTIME_DIR": str(directory)}
@@ -56,7 +53,6 @@ class Place:
         )
 
     def run(self, name: str, *arguments: str) -> Done:
-        """Checks that no processes and files are left."""
         with self.start(name, *arguments) as process:
             try:
                 out, err = process.communicate(timeout=PATIENCE)

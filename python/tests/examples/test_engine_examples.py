@@ -54,7 +54,6 @@ def test_servers_of_vllm_have_the_weights_of_each_step(place: Place, cluster: Cl
     sums = [[json.loads(line) for line in lines.splitlines()] for lines in said]
     assert sums[0] == sums[1]
     assert len(sums[0]) == STEPS
-    # The model halves in each step.
     for before, after in zip(sums[0], sums[0][1:], strict=False):
         assert after == pytest.approx([value / 2 for value in before])
     with hoplite.connect(cluster.sockets[0]) as client:

@@ -17,10 +17,8 @@ SEED = os.environ.get("HOPLITE_SEED", "0")
 
 
 def check(report: dict[str, Any]) -> None:
-    """The last of four workers was killed."""
     seed = f"with seed {SEED}"
     answers, accuracies = report["answers_by_votes"], report["accuracy_by_votes"]
-    # One query is extra.
     assert sum(answers.values()) == STEPS + 1
     assert set(answers) == {"4", "3"}
     assert answers["4"] >= KILL_AFTER + 1

@@ -155,11 +155,9 @@ def test_both_backends_are_compared_on_the_same(place: Place) -> None:
     values = dict(zip(head.split("|")[1:-1], row.split("|")[1:-1], strict=True))
     found = {name.strip(): float(value) for name, value in values.items()}
     assert found["workers"] == 2
-    # All three numbers are rounded.
     rounding = 0.005
     ours, rays = found["hoplite, steps/s"], found["ray, steps/s"]
     assert found["ratio"] >= (ours - rounding) / (rays + rounding) - rounding
     assert found["ratio"] <= (ours + rounding) / (rays - rounding) + rounding
-    # The order of additions differs.
     assert found["accuracy, hoplite"] == pytest.approx(found["accuracy, ray"], abs=0.02)
     assert is_png(plot)

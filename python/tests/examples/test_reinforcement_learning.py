@@ -11,14 +11,12 @@ import pytest
 from example_runs import EXAMPLES, Place, is_png
 
 EXAMPLE = "reinforcement_learning"
-#: Chance does not reach twice as much.
 AT_RANDOM = 25
 ENOUGH = ("--workers", "3", "--steps", "150", "--json")
 SEED = os.environ.get("HOPLITE_SEED", "0")
 
 
 def learned(report: dict[str, Any]) -> bool:
-    """Compares both halves."""
     returns = [sample["score"] for sample in report["samples"]]
     return bool(returns[0] < 2 * AT_RANDOM and np.mean(returns[len(returns) // 2 :]) > 2 * returns[0])
 
@@ -74,7 +72,6 @@ def cartpole(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_gradient_is_that_of_the_loss(cartpole: Any) -> None:
-    """torch differentiates the papers' loss."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(int(SEED))
     weights = rng.normal(0, 0.3, cartpole.WEIGHTS).astype(np.float32)

@@ -27,7 +27,6 @@ def outer_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sessions_of_ray() -> Iterator[Path]:
-    """Separate, so that leftovers are found."""
     # Paths of Ray's sockets may have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:
         os.environ["RAY_TMPDIR"] = directory

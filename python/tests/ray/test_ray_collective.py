@@ -45,8 +45,6 @@ def array(kind: str, count: int, value: float, dtype: str = "float32") -> Any:
 
 @ray.remote(num_cpus=0)
 class Member:
-    """Collectives return their tensors."""
-
     def init(self, size: int, rank: int, group: str, timeout: str = "200") -> None:
         os.environ["HOPLITE_COLLECTIVE_TIMEOUT"] = timeout
         collective.init_collective_group(size, rank, "hoplite", group)
@@ -380,7 +378,6 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
     before = objects(client)
     victim = Member.options(**on("second")).remote()
     pair = [members[0], victim]
-    # The timeout must not include its start.
     ray.get(victim.__ray_ready__.remote())
     ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
     call_all(pair, "allreduce", [np.ones(100_000)] * 2)

@@ -75,7 +75,6 @@ def round_trip_again() -> bool:
     try:
         return round_trip()
     except (hoplite.HopliteError, ray.exceptions.RayTaskError):
-        # Other processes may notice the lost connection later.
         return False
 
 
@@ -139,7 +138,6 @@ def refreshed() -> Nodes | None:
     try:
         return hoplite.ray.refresh()
     except (ray.exceptions.RayError, RuntimeError):
-        # Not restarted yet.
         return None
 
 
@@ -167,7 +165,6 @@ def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> No
     client = hoplite.ray.client()
     node = two_nodes.add_node(**NODE, resources={"third": 100})
     consumer = Consumer.options(**on("second")).remote()
-    # Started on first use.
     producer = Producer.options(**on("third")).remote()
     with hoplite.ray.put(np.ones(100_000)) as ref:
         tensor = producer.make.remote(ref)
@@ -313,7 +310,6 @@ def test_what_the_caller_says_about_security_reaches_both_daemons(monkeypatch: p
     assert not settings_of(monkeypatch).on_network
     settings = settings_of(monkeypatch, **SECURITY)
     assert settings.on_network
-    # Arguments override variables.
     for name, value in SECURITY.items():
         monkeypatch.setenv(f"HOPLITE_{name.upper()}", value)
     assert settings_of(monkeypatch) == settings

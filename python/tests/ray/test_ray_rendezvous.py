@@ -74,7 +74,6 @@ def test_the_last_to_answer_counts(meeting: Meeting) -> None:
 @pytest.mark.parametrize("number", ["0" * 16, "f" * 16])
 def test_one_who_does_not_accept_gives_way(meeting: Meeting, number: str) -> None:
     members = [meeting.begin(3, rank, f"alive {rank}") for rank in (1, 2)]
-    # Rank 0 then welcomes both at once.
     client = meeting.clients[0]
     while len(joined := list(client.list(f"{meeting.ids}join/"))) < 2:
         pass

@@ -31,7 +31,6 @@ def model() -> Any:
 
 
 def trained(group: Any, backend: str) -> tuple[float, Any]:
-    """Returns the mean loss of the last epoch, and the model."""
     import torch.distributed as dist
     from ray.train.torch import prepare_data_loader, prepare_model
 

@@ -216,7 +216,6 @@ def test_an_object_that_is_lost(producer: Any, consumers: list[Any], client: hop
     with pytest.raises(ray.exceptions.GetTimeoutError):
         ray.get(ref, timeout=0.5)
     assert time.monotonic() - began < 30
-    # As Ray does after a while.
     consumers[1].__ray_call__.options(concurrency_group="_ray_system_error").remote(_abort, ref.hex())
     with pytest.raises(RayDirectTransportError, match="aborted"):
         ray.get(waiting)
@@ -271,8 +270,6 @@ def test_a_producer_that_is_restarted(mortal: Any, consumers: list[Any], client:
 
 @ray.remote(num_cpus=0)
 class Mixed:
-    """Some by the transports, others through Ray's store."""
-
     @ray.method(tensor_transport="hoplite")
     def send_tensor(self) -> torch.Tensor:
         return torch.ones(1000)

@@ -18,7 +18,6 @@ from typing import Any
 
 from stores import NODE_GRACE, PATIENCE
 
-#: Before the test's timeout.
 TIMEOUT = PATIENCE / 2
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"

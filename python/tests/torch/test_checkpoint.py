@@ -49,7 +49,6 @@ def test_one_process(client: hoplite.Client, name: str) -> None:
     for value in (1.0, 2.0):
         dcp.save(state(value), storage_writer=HopliteWriter(name, client=client), no_dist=True)
     into = state(0)
-    # As with files.
     into["model"]["bias"] = into["model"]["bias"].double()
     dcp.load(into, storage_reader=HopliteReader(name, client=client), no_dist=True)
     assert (into["model"]["weight"] == 2).all()

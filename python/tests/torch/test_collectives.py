@@ -48,7 +48,6 @@ def reduced(op: str, dtype: Any, shape: tuple[int, ...] = (5, 3)) -> Any:
 
 def check(found: Any, expected: Any) -> None:
     if found.dtype != expected.dtype or not torch.equal(found, expected):
-        # Describes the difference slowly.
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
         raise AssertionError(f"{found} is not {expected}")
 
@@ -212,7 +211,6 @@ def test_sparse_tensors() -> None:
 def through_autograd(rank: int, length: int) -> None:
     from torch.distributed.nn import functional
 
-    # Its strides are 0.
     def gradient(make: Any, *tensors: Any) -> list[Any]:
         given = [tensor.clone().requires_grad_() for tensor in tensors]
         made = make(given)

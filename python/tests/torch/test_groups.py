@@ -21,7 +21,6 @@ torch = pytest.importorskip("torch", reason="torch is an optional extra of sever
 import torch.distributed as dist  # noqa: E402
 from ranks import Setting, is_installed, run  # noqa: E402
 
-#: For operations that fail earlier.
 NEVER = 1000.0
 
 
@@ -123,7 +122,6 @@ def callbacks(rank: int) -> None:
 
     def again(future: Any) -> Any:
         (reduced,) = future.value()
-        # As hooks of DDP do.
         dist.all_reduce(second, async_op=True).get_future().wait()
         return reduced + second
 
@@ -209,7 +207,6 @@ def train_for_long(rank: int, socket: str) -> None:
             else:
                 dist.recv(tensor, 0)
         dist.barrier()
-    # One window of collectives, and pending deletions.
     assert most < 200
 
 
@@ -379,7 +376,6 @@ def failing_after_one_has_left(rank: int) -> str | None:
     await_an_end()
     if rank == 1:
         return error_of(lambda: dist.broadcast(torch.ones(11), 0))
-    # The second call waits for ever.
     return error_of(lambda: [dist.broadcast(torch.ones(10), 0), dist.reduce(torch.ones(10), 2)])
 
 
@@ -419,7 +415,6 @@ def forgetful(rank: int) -> str | None:
         await_that(
             "somebody gives up", lambda: any("/end/" in str(info.id) for info in client.list("torch/"))
         )
-    # This rank gets the reason.
     return error_of(lambda: dist.all_reduce(torch.ones(10)))
 
 

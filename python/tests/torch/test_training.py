@@ -42,7 +42,6 @@ def train(rank: int, wrapped: Any, epochs: int = 6, batch: int = 64) -> float:
 
 
 def train_with_ddp(rank: int) -> tuple[float, list[Any]]:
-    # Makes several buckets.
     wrapped = torch.nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.005)
     accuracy = train(rank, wrapped)
     return accuracy, [parameter.detach().numpy() for parameter in wrapped.parameters()]

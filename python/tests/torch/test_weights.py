@@ -391,7 +391,6 @@ def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster
         assert version == 2  # The second version 2.
         assert all((tensor == 1).all() for tensor in got.values())
         assert len(got) == 4
-        # Or the next version may be complete.
         with pytest.raises(
             VersionLost, match=r"version 2 of .* was (deleted while it was read|not finished, and 2 has)"
         ):

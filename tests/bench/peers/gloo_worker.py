@@ -51,7 +51,6 @@ class Worker:
                 dist.broadcast(self.result, 0)
             case "gather", _:
                 dist.gather(self.source, self.gathered or None, 0)
-            # Both work in place: the source becomes the result.
             case "reduce", _:
                 dist.reduce(self.source, 0)
             case "allreduce", _:

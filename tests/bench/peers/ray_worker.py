@@ -19,7 +19,6 @@ import ray
 STRIDE = 61
 START_TIMEOUT_S = 150
 ASK_INTERVAL_S = 0.2
-# One thread talks to the benchmark, and the others handle calls.
 THREADS = 3
 NO_RESOURCES = 0.001
 
@@ -196,7 +195,6 @@ class Worker:
             self.results, self.expected = ([model], [self.sum() - self.factor(0) if is_all else float(model[0])])
 
     def computed(self) -> Iterator[int]:
-        """A synchronous worker knows the end."""
         for step in range(self.steps if self.workload == "ps_sync" else sys.maxsize):
             parts = 4 + (5 * self.rank + 2 * step) % 9
             time.sleep(self.compute_s * parts / 8)

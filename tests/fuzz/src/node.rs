@@ -63,10 +63,8 @@ struct World {
     clients: [ClientId; CLIENTS],
     last_number: u64,
     is_up: [bool; SHARDS],
-    /// The start, and the end of the object.
     pulls: BTreeMap<PullId, (u64, u64)>,
     serves: BTreeSet<ServeId>,
-    /// The start, and the end of the object.
     combinations: BTreeMap<CombineId, (u64, u64)>,
     /// Hops that were not ended, and hops that may still report.
     hops: BTreeSet<HopId>,
@@ -303,7 +301,6 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
         0..=13 => {
             let client = world.clients[input.choose_index(CLIENTS)?];
             let call = match (&world.checker, input.int_in_range(0..=7)?) {
-                // A reused call number.
                 (None, number @ 0..=3) => CallId(number),
                 _ => CallId(world.next_number()),
             };
@@ -533,7 +530,6 @@ fn hop_reported(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// Mostly an answer to a request, sometimes nonsense.
 fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStore)> {
     let asked = pick(input, &world.asked)?;
     let (shard, request, id) = match asked {
@@ -719,6 +715,5 @@ fn f32s() -> Metadata {
 }
 
 fn timeout(input: &mut Unstructured<'_>) -> Result<Duration> {
-    // The last one is the longest permitted.
     input.choose(&[0, 100, 60_000, 30 * 24 * 60 * 60 * 1000]).copied().map(Duration::from_millis)
 }

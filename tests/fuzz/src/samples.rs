@@ -301,7 +301,6 @@ pub fn frames() -> Vec<Vec<u8>> {
     ];
     let frame = |(kind, payload): (Kind, Vec<u8>)| {
         let header = Header::control(kind, &payload).expect("samples are short").encode();
-        // Odd: checksums are repaired.
         [&[1], header.as_slice(), &payload].concat()
     };
     requests.into_iter().chain(ends).map(frame).collect()

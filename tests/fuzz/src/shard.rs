@@ -57,7 +57,6 @@ struct Session {
     incarnation: Incarnation,
     unanswered: BTreeMap<RequestId, usize>,
     queries: BTreeSet<RequestId>,
-    /// May be reported as deleted repeatedly.
     subscriptions: BTreeSet<RequestId>,
 }
 
@@ -308,7 +307,6 @@ fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
         state: *input.choose(&STATES)?,
         retention: *input.choose(&[Retention::Pinned, Retention::Evictable])?,
         pulling_from: if input.arbitrary()? { Some(node(input)?) } else { None },
-        // Also inline bytes where none are permitted.
         inline: match input.int_in_range(0..=3)? {
             0 => Some(Bytes::from_static(b"1234").into()),
             1 => Some(Bytes::from_static(b"12345").into()),

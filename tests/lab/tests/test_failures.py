@@ -26,7 +26,6 @@ CONTENTS = Random(SEED).randbytes(SIZE_BYTES)
 
 
 def floats(factor: int) -> bytes:
-    """Each sum reveals its sources."""
     return array("f", [factor * element for element in range(1, 9)]).tobytes() * (SIZE_BYTES // 32)
 
 

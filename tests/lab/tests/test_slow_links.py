@@ -52,7 +52,6 @@ class SlowLinks(unittest.TestCase):
     def test_others_do_not_wait_for_a_receiver_whose_link_has_got_slow(self) -> None:
         with Lab(Plan(hosts=5)) as lab, Hoplite(lab, PROGRAMS, memory="256MiB") as hoplite:
             h0 = lab.host("h0")
-            # The usual speed.
             for host in RECEIVERS:
                 self.put(hoplite, h0, f"first-{host}")
                 self.assert_got(self.get(lab, host, f"first-{host}"))
@@ -84,7 +83,6 @@ class SlowLinks(unittest.TestCase):
                 self.put(hoplite, lab.host(host), f"source-{host}")
             _, received, _ = self.reduced(hoplite, "usual")
             self.assertGreater(received, len(CONTENTS))
-            # The usual speed, for two senders.
             for sender, receivers in (("h0", RECEIVERS), ("h1", ("h0", "h3", "h4"))):
                 for host in receivers:
                     self.put(hoplite, lab.host(sender), f"first-{sender}-{host}")

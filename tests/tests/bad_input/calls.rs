@@ -137,7 +137,6 @@ fn a_put_during_another_waits_for_its_bytes() {
     let first = bytes(1, size);
     let mut writer = cluster.client(0).create("object", size as u64, PutOptions::default()).unwrap();
     writer.write(&first[..size / 2]).unwrap();
-    // The first put must be known first.
     let observer = cluster.client(0);
     await_that("the directory to know it", || {
         observer.describe("object").unwrap().locations.object.is_some()

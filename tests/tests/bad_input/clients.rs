@@ -172,7 +172,6 @@ fn a_client_may_die_between_any_two_messages() {
     };
     for (what, script) in SCRIPTS {
         gone(what, *script);
-        // Copies that cannot be evicted must not stay.
         here.delete(["new"], PATIENCE).unwrap();
         await_that(&format!("memory back after {what:?}"), || {
             let status = here.status().unwrap();

@@ -17,7 +17,6 @@ use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The next frame, without settings.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 #[test]
@@ -98,10 +97,8 @@ fn with_hello(hello: Hello) -> StoreMessages {
     StoreMessages { hello: Some(hello), messages: vec![] }
 }
 
-/// The error that ends a session with these messages.
 async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
     let mut client = DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
-    // Open, so that the shard ends the stream.
     let open = futures::StreamExt::chain(futures::stream::iter(said), futures::stream::pending());
     let ended = async {
         let mut answers = client.session(open).await?.into_inner();

@@ -148,7 +148,6 @@ fn output(put: u64) -> Bytes {
     Bytes::copy_from_slice(ObjectId::of_hop(PutId(put)).as_bytes())
 }
 
-/// Passes 200,000 bytes of store number 0 on.
 fn combine(cluster: &Cluster, put: u64) -> Combine {
     let input = HopInput {
         id: b"object".to_vec().into(),
@@ -325,7 +324,6 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
     }
     drop(peer);
     await_no_output(&cluster);
-    // A pull from a hop that never begins.
     let mut puller = RawPeer::greeted(&address);
     puller
         .say(Kind::Pull, &Pull { id: output(2), put: 2, size_bytes: 1, awaits_hop: true, ..Pull::default() });

@@ -69,7 +69,6 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
                 }
                 assert!(read == contents, "{size} bytes");
             }
-            // Compares with the stored bytes.
             client.put("x", &contents).unwrap();
         }
         // Only bytes that the store knows to be valid are sent.

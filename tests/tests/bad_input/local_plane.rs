@@ -156,7 +156,6 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
         client.request(body);
         assert_eq!(error_code(client.answer()), code as u32, "{what}");
     }
-    // No answer, no effect.
     client.request(Body::SealUnconfirmed(request::SealUnconfirmed { copy }));
     client.request(Body::Abort(request::Abort { copy }));
     client.request(Body::Release(request::Release { copy: u64::MAX }));

@@ -10,7 +10,6 @@ use hoplite_tests::contents::bytes;
 
 use super::PATIENCE;
 
-/// No reduce uses it up.
 const TIMEOUT: Duration = PATIENCE;
 
 fn put(client: &Client, id: &str, dtype: Dtype, shape: Option<Vec<u64>>, size: usize) {
@@ -60,7 +59,6 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
         put(client, name, *dtype, shape.clone(), *size);
     }
     let right = (kinds[0].0, kinds[0].4);
-    // Local sources.
     put(&cluster.client(0), "array-0", Dtype::F32, Some(vec![50, 1000]), 200_000);
     put(&cluster.client(0), "small-0", Dtype::F32, Some(vec![3]), 12);
     for (name, .., kind) in &kinds[1..] {
@@ -73,7 +71,6 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
     }
     let error = attempt(&cluster.client(0), "target", &["array-0", "small-0"], ReduceOp::Sum);
     assert_mismatch(&error, ("array-0", "f32[50, 1000]"), ("small-0", "f32[3]"));
-    // A source that appears later.
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let late = scope.spawn(move || attempt(&client, "target", &["array", "late"], ReduceOp::Sum));
@@ -185,7 +182,6 @@ fn a_target_that_exists_is_refused() {
         }
         assert!(cluster.client(2).get(&name, PATIENCE).unwrap()[..] == bytes(1, size)[..], "it stays");
     }
-    // The target of a running reduce.
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let first = scope.spawn(move || {

@@ -17,7 +17,6 @@ use hoplite_tests::raw::RawClient;
 
 use super::PATIENCE;
 
-/// For bytes that the store does not read.
 const SHORT: Duration = Duration::from_secs(2);
 
 /// Runs below limits of `ulimit`, such as `-n 64`.
@@ -159,7 +158,6 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let mut store = Daemon::start("flooded", &mut command);
     let client = Client::connect(&socket).unwrap();
     let began = Instant::now();
-    // More clients can then connect.
     let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned() };
     let flood: Vec<RawClient> = (0..150)
         .map(|_| {
@@ -224,7 +222,6 @@ fn requests_that_never_end_are_bounded_for_all_connections_of_a_user() {
     client.put("object", b"bytes").expect("others are served");
     assert_eq!(&client.get("object", PATIENCE).unwrap()[..], b"bytes");
     drop(unfinished);
-    // Needs the room that the flood had taken.
     let ids: Vec<String> = (0..20_000).map(|number| format!("{number:0>200}")).collect();
     assert_eq!(client.delete(&ids, PATIENCE).unwrap(), 0);
     wait_until(|| private_bytes(pid).saturating_sub(before) < 40 << 20);

@@ -28,7 +28,6 @@ fn cluster() -> (Cluster, u64) {
     (cluster, put)
 }
 
-/// These tests play the coordinator.
 fn attempt(number: u64) -> Option<AttemptId> {
     Some(AttemptId { run: 1, number })
 }

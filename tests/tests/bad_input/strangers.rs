@@ -34,11 +34,8 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 struct Port {
     name: &'static str,
     address: SocketAddr,
-    /// Most half-open connections.
     places: usize,
-    /// An unfinished introduction.
     beginning: Vec<u8>,
-    /// The counter of refused connections.
     counter: &'static str,
     metrics: SocketAddr,
 }
@@ -125,7 +122,6 @@ fn crowd(port: &Port) -> VecDeque<TcpStream> {
             await_end(&waiting.pop_front().unwrap(), PATIENCE);
         }
     }
-    // Other peers are still answered.
     assert_eq!(get(port.metrics, "/healthz").0, 200);
     waiting
 }
@@ -180,7 +176,6 @@ fn a_handshake_that_stays_half_open_ends() {
     let ports = ports(&cluster);
     thread::scope(|scope| {
         for port in &ports {
-            // One is silent, the other sends bytes one by one.
             scope.spawn(|| {
                 let mut silent = TcpStream::connect(port.address).unwrap();
                 silent.write_all(&port.beginning).unwrap();

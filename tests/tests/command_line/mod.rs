@@ -65,7 +65,6 @@ impl Up {
     fn put(&self, node: usize, id: &str, bytes: &[u8], arguments: &[&str]) -> Output {
         let mut command = self.hoplite(node, &["put", id, "-"]);
         let mut child = command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // The command may have ended already.
         let _ = child.stdin.take().unwrap().write_all(bytes);
         child.wait_with_output().unwrap()
     }
@@ -268,7 +267,6 @@ fn everybody_gets_the_reduction_of_everybodys_array() {
         let arguments = [&["allreduce", "sum", "a", "b", "c", "--rank", &number][..], output].concat();
         up.hoplite(rank, &arguments).stdout(Stdio::piped()).spawn().unwrap()
     };
-    // A late source, an existing one, and a file.
     let file = up.path("sum");
     let first = call(1, &[]);
     put(0, "a", 1);
@@ -358,7 +356,6 @@ fn a_timeout_of_zero_takes_what_is_there() {
 fn what_has_no_end_cannot_be_put() {
     let up = Up::start(1, 1);
     assert!(up.fail(0, &["put", "endless", "/dev/zero"]).contains("larger than the limit"));
-    // Reads no input.
     let endless = ["put", "endless", "/dev/zero", "--socket", "/no/such/socket"];
     assert!(up.fail(0, &endless).contains("/no/such/socket"));
     assert_eq!(up.json(0, &["ls", "--json"]), serde_json::json!([]));
@@ -513,7 +510,6 @@ fn up_ends_with_a_daemon_and_says_which() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("node-1 ended with signal: 9"), "{text}");
     assert!(children.iter().all(|pid| !is_alive(*pid)));
-    // Logs of a failed cluster stay.
     assert_eq!(names(place.path()), ["logs"]);
     assert_eq!(names(&place.path().join("logs")), ["directory-0.log", "node-0.log", "node-1.log"]);
 }

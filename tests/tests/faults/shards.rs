@@ -12,7 +12,6 @@ fn ids(prefix: &str) -> Vec<String> {
     (0..16).map(|number| format!("{prefix}-{number}")).collect()
 }
 
-/// Half are inline.
 fn contents(number: usize) -> Vec<u8> {
     bytes(number as u64, if number.is_multiple_of(2) { 1000 } else { 200_000 })
 }

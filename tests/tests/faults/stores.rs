@@ -50,7 +50,6 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
         let grants = cluster.client(2).describe("object").unwrap().grants;
         grants.len() == 1 && grants.iter().all(|grant| grant.outcome.is_some())
     });
-    // The origin must die during a pull.
     for holder in 0..2 {
         cluster.store(holder).signal(Signal::STOP);
     }
@@ -153,7 +152,6 @@ fn a_copy_that_replaces_a_pinned_one_is_pinned() {
     assert_eq!(keeper.status().unwrap().pinned_bytes, 0);
     cluster.kill_store(0);
     await_that("the promotion", || keeper.status().unwrap().pinned_bytes > size as u64);
-    // Each evicts the previous one.
     for round in 0..4 {
         let id = format!("filler-{round}");
         cluster.client(2).put(&id, &bytes(round, 2 * size)).unwrap();

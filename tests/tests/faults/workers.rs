@@ -12,7 +12,6 @@ use super::{PATIENCE, await_received, begin, gets};
 #[test]
 fn an_object_whose_writer_dies_is_aborted_everywhere() {
     let mut cluster = Cluster::of(3);
-    // The last three are not sealed.
     let large = 8 << 20;
     let rounds = [
         (large, 0),

@@ -77,7 +77,6 @@ fn traffic(participants: usize, seed: u64) -> Vec<[u64; 2]> {
             scope.spawn(move || client.allreduce("target", sources, rank, AllreduceOptions::default()))
         };
         let calls: Vec<_> = order.iter().map(call).collect();
-        // All participants take first.
         for rank in 0..participants {
             let client = cluster.client(rank);
             await_that("the ring is closed", || client.status().unwrap().serves > 0);
@@ -116,7 +115,6 @@ fn an_allreduce_whose_participant_dies_fails_for_all() {
     for rank in 0..2 {
         put(&cluster, rank, LARGE, rank as u64);
     }
-    // No part is complete.
     let mut unfinished = Unfinished::begin(&cluster, 2, LARGE, 2);
     unfinished.write_to(MIB / 4).unwrap();
     scope(|scope| {

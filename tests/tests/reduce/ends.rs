@@ -141,7 +141,6 @@ fn a_hop_waits_for_room() {
 #[test]
 fn reduces_that_compete_for_room_all_succeed() {
     let nodes = 4;
-    // For the source, the targets and one output.
     let mut cluster = Cluster::start(Plan { memory: "11MiB".to_owned(), ..chained(nodes) });
     for node in 0..nodes {
         put(&cluster, node, LARGE, node as u64);

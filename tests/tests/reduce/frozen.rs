@@ -195,7 +195,6 @@ fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed(
             await_that("its own session has taken the room", || client.status().unwrap().copies == 4);
         }
         links.open();
-        // One aborts, and the other may wait for it.
         await_that("no session", || {
             rounds.iter().enumerate().any(|(node, (target, _))| {
                 let record = cluster.client(node).describe(*target).unwrap().reduce;

@@ -123,7 +123,6 @@ fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
 
 #[test]
 fn who_is_late_is_told() {
-    // The unused source's node learns of the end.
     let (mut cluster, _links) = linked(4);
     cluster.client(TAKER).delete([id(2)], PATIENCE).unwrap();
     scope(|scope| {

@@ -132,14 +132,12 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
         links.hold(GIVER, TAKER, at);
         let results = disturbed(&mut cluster, "target", |_| {
             links.await_held(GIVER, TAKER);
-            // Also breaks the connection of the plan.
             links.reset(0, TAKER);
             links.reset(0, GIVER);
             links.open();
         });
         assert_sums(results);
         let plan = record(&cluster, 0, "target").plan;
-        // It may be complete earlier.
         assert!(at == END || plan.contains("could not be reached"), "{plan}");
         cluster.client(0).delete(["target"], PATIENCE).unwrap();
     }
@@ -148,7 +146,6 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
 
 #[test]
 fn when_a_member_dies_the_others_are_told_or_have_it_already() {
-    // Direction, held bytes, and victim.
     let moments = [
         ((0, TAKER), 0, TAKER),
         ((GIVER, TAKER), 0, GIVER),
@@ -342,7 +339,6 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 links.await_held(GIVER, TAKER);
                 worker.kill();
             } else {
-                // The others advance as far as they can.
                 let timeout = Duration::from_secs(5);
                 let leaving = call(scope, &cluster, rank, ("target", timeout));
                 links.await_held(GIVER, TAKER);
@@ -356,7 +352,6 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 let got = other.join().unwrap();
                 match (rank, dies) {
                     (0, true) => assert_lost(got),
-                    // Rank 0 reports its failure.
                     (0, false) => {
                         let error = refusal(got);
                         assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
@@ -404,7 +399,6 @@ fn the_only_shard_may_be_away_while_sources_gather_and_while_results_are_publish
 #[test]
 fn two_exchanges_that_hold_the_room_which_the_other_one_waits_for_both_succeed() {
     let links = Links::new(2);
-    // For two sources and one exchange.
     let plan = Plan { memory: "7MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
     let mut cluster = Cluster::start(plan);
     links.attach(&cluster);
@@ -469,7 +463,6 @@ fn no_connection_is_left_of_those_that_broke() {
         }
     }
     for (node, before) in before.into_iter().enumerate() {
-        // Pooled connections, and clients.
         let spare = 4;
         await_that("no more connections", || open_files(&mut cluster, node) <= before + spare);
     }

@@ -87,7 +87,6 @@ fn who_comes_after_a_disagreement_was_told_is_told_too() {
     links.open();
     let error = refusal(call(2, options()));
     assert!(error.to_string().contains("a participant asks for max"), "{error}");
-    // The first error may still be in transit.
     let again = |rank: usize| {
         let is_of_first = |result: &Result<_>| match result {
             Err(Error::Object(error @ ObjectError::TypeMismatch { .. })) => {
@@ -186,7 +185,6 @@ fn a_rank_that_comes_after_others_whose_sources_do_not_go_together_is_told() {
         let call = &call;
         scope(|scope| {
             let [first, second] = [0, 1].map(|rank| scope.spawn(move || call(rank)));
-            // A late rank 1 learns later.
             let first = first.join().unwrap();
             put(&cluster, 2, usual, 2);
             let last = call(2);
@@ -235,7 +233,6 @@ fn a_rank_that_calls_again_gets_the_same_or_is_told_that_it_was_done() {
         move || client.allreduce("target", ids(&ALL), rank, options())
     };
     scope(|scope| {
-        // Calls twice at the same time.
         let calls = [0, 1, 1, 2, 2].map(|rank| scope.spawn(call(rank)));
         for result in calls.into_iter().map(|call| call.join().unwrap()) {
             assert!(result.unwrap() == expected);
@@ -268,7 +265,6 @@ fn more_ranks_than_a_session_takes_do_without_one() {
         }
     });
     let plan = record(&cluster, 0, "target").plan;
-    // So many ranks may come late.
     let reasons = ["there are too many members", "not all sources came in time"];
     assert!(reasons.iter().any(|reason| plan.contains(&format!("no session, since {reason}"))), "{plan}");
     assert_nothing_left(&mut cluster);

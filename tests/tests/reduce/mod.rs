@@ -149,7 +149,6 @@ fn read_to(reader: &mut ObjectReader, end: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the reader of half of the sum.
 fn await_half(cluster: &Cluster, node: usize, target: &str, numbers: &[u64]) -> ObjectReader {
     let mut reader = cluster.client(node).get_reader(target, PATIENCE).unwrap();
     let half = LARGE.bytes(0).len() / 2;
@@ -199,7 +198,6 @@ fn await_idle(cluster: &Cluster) {
     }
 }
 
-/// No memory, hop or collective is left.
 fn assert_nothing_left(cluster: &mut Cluster) {
     await_no_hops(cluster);
     await_idle(cluster);

@@ -56,7 +56,6 @@ impl Way {
     }
 }
 
-/// The target marks the end.
 fn delete_target(cluster: &Cluster) {
     let target = cluster.client(running(cluster)[0]).get("target", PATIENCE).unwrap();
     assert!(target.is_empty());
@@ -80,7 +79,6 @@ fn each_rank_gets_its_parts_from_the_ring() {
             scope(|scope| {
                 let call = |rank| way.start(scope, &cluster, rank, (arrays, &all, rank));
                 let others: Vec<_> = (1..nodes).map(call).collect();
-                // Otherwise ranks may finish before all join.
                 let client = cluster.client(0);
                 await_that("the others have joined", || {
                     client.status().unwrap().shards[0].waiting_queries == others.len() as u64

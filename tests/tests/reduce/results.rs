@@ -73,7 +73,6 @@ fn arrays_of_any_size_are_reduced_in_any_order() {
 fn sources_may_be_anywhere() {
     let mut cluster = Cluster::start(chained(3));
     for arrays in [Arrays::of_bytes(1000), Arrays::of_bytes(100_000)] {
-        // The caller is node 0.
         for places in [
             &[0][..],
             &[0, 0, 0],
@@ -107,7 +106,6 @@ fn the_first_so_many_are_reduced_and_named() {
         for number in 0..4 {
             put(&cluster, number, arrays, number as u64);
         }
-        // Two are never put.
         let numbers = [10, 3, 0, 11, 1, 2];
         for order in ORDERS {
             for count in 1..=4 {
@@ -127,7 +125,6 @@ fn the_first_so_many_are_reduced_and_named() {
     assert_nothing_left(&mut cluster);
 }
 
-/// The order of the additions matters.
 fn rough(number: u64) -> Vec<f32> {
     (0..100_000_u64).map(|index| 1.0 / (1 + (index * 31 + number * 17) % 1009) as f32).collect()
 }

@@ -272,7 +272,6 @@ fn elements_of_every_type_are_reduced() {
         }
         let expected = arrays.reduced(ReduceOp::Sum, &ALL);
         for order in [ReduceOrder::Any, ReduceOrder::Fixed] {
-            // Another node may still have the old copy.
             let target = &format!("{dtype}-{order:?}");
             scope(|scope| {
                 let calls: Vec<_> = (0..3)

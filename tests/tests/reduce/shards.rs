@@ -16,7 +16,6 @@ fn with_two_shards_one_may_die_in_the_middle() {
             let early = start(scope, &cluster, 0, "early", &[1, 2, 3], ReduceOptions::default());
             drop(await_half(&cluster, 4, "early", &[1, 2, 3]));
             cluster.kill_shard(victim);
-            // One while the shard is away, one later.
             put(&cluster, 4, LARGE, 4);
             drop(await_half(&cluster, 1, "early", &[1, 2, 3]));
             cluster.restart_shard(victim);

@@ -38,7 +38,6 @@ fn a_target_is_read_everywhere_while_its_sources_are_written() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &numbers, ReduceOptions::default());
         let mut readers: Vec<_> = (0..4).map(|node| await_half(&cluster, node, "target", &numbers)).collect();
-        // Common bytes are readable early.
         for end in [MIB + 4096, MIB + 300 * 1024, 2 * MIB - 4096] {
             unfinished.iter_mut().for_each(|unfinished| unfinished.write_to(end).unwrap());
             for reader in &mut readers {
@@ -79,7 +78,6 @@ fn a_source_that_comes_in_the_middle_joins() {
 fn reduces_of_reduces_stream() {
     let mut cluster = Cluster::start(chained(5));
     std::thread::scope(|scope| {
-        // The last reduce starts first.
         let client = cluster.client(0);
         let sources = ["left".to_owned(), "right".to_owned(), id(1)];
         let last = scope.spawn(move || client.reduce("all", sources, ReduceOp::Sum, PATIENCE));
@@ -145,7 +143,6 @@ fn a_target_is_broadcast_while_it_grows() {
         let running = start(scope, &cluster, 0, "target", &numbers, ReduceOptions::default());
         let unfinished = halves(&cluster, 5);
         let half = |node: usize| {
-            // Only node 1 starts the chain.
             let streams = if node <= 1 { 1 } else { 2 };
             let client = cluster.client(node);
             await_that("half of it", || client.status().unwrap().received_bytes >= streams * MIB as u64);

@@ -47,7 +47,6 @@ fn main() -> anyhow::Result<()> {
     writeln!(answers, "hello {rank}")?;
     for line in commands.lines() {
         let answer = worker.perform(&line?).unwrap_or_else(|error| format!("error {error:#}"));
-        // One write wakes the benchmark once.
         answers.write_all(format!("{}\n", answer.replace('\n', " ")).as_bytes())?;
     }
     Ok(())
@@ -89,7 +88,6 @@ impl Workload {
         })
     }
 
-    /// Numbers of parts that each rank gives and gets.
     fn parts(self, ranks: usize) -> (usize, usize) {
         match self {
             Self::Allgather => (1, ranks),

@@ -13,9 +13,7 @@ use hoplite_client::{AllreduceOptions, Dtype, Metadata, ObjectId, ObjectView, Pu
 use crate::TIMEOUT;
 use crate::contents::factor;
 
-/// Relative to a rollout.
 const ROLLOUT_PART: usize = 4;
-/// Tells a worker to stop.
 const STOP: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +99,6 @@ impl Training<'_> {
     }
 
     fn serve(&self) -> anyhow::Result<Outcome> {
-        // The present step of each worker.
         let mut at = vec![0; self.ranks];
         let mut outcome = Outcome::default();
         for step in 0..self.steps {
@@ -123,7 +120,6 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    /// Returns the chosen workers.
     fn reduce(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
         let options =
             ReduceOptions { num_objects: Some(count), timeout: TIMEOUT, ..ReduceOptions::default() };
@@ -139,7 +135,6 @@ impl Training<'_> {
         Ok((first, Outcome { views, factors: vec![sum], ..Outcome::default() }))
     }
 
-    /// Returns the chosen workers.
     fn learn(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
         let mut ready = self.client.wait(gifts, count, TIMEOUT)?;
         ready.truncate(count);
@@ -170,7 +165,6 @@ impl Training<'_> {
         Ok(self.compute * u32::try_from(parts)? / 8)
     }
 
-    /// `None` if the worker must stop.
     fn next_model(&self, step: usize) -> anyhow::Result<Option<usize>> {
         let turn = self.client.get(self.turn(self.rank, step), TIMEOUT)?;
         let number = u64::from_le_bytes(turn[..].try_into().context("a turn is no number")?);
