@@ -498,7 +498,8 @@ class Client(Many):
             sources: An id for each participant.
             rank: The index of this participant in `sources`.
             value: The array of this participant, put under `sources[rank]`; `None` if it is there.
-            op, deterministic: As for `reduce`.
+            op: As for `reduce`.
+            deterministic: As for `reduce`.
             out: A contiguous array of the dtype and shape of the sources for the result; `None` for a
                 new one.
             progress: As for `get`, for the bytes of the result.
