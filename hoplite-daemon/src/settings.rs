@@ -46,7 +46,7 @@ pub(crate) struct CommonSettings {
     pub(crate) traces: TraceSettings,
 }
 
-/// Why settings are invalid.
+/// The reason why settings are invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {

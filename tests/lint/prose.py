@@ -78,9 +78,9 @@ class Limit:
 
 LIMITS = {
     "Rust": Limit(1, 8, 20, 150_000),
-    "Python": Limit(1, 8, 5, 36_000),
-    "pages for users": Limit(0, 1, 0, 24_100),
-    "pages for maintainers": Limit(0, 4, 2, 12_600),
+    "Python": Limit(1, 8, 5, 22_000),
+    "pages for users": Limit(0, 1, 0, 23_900),
+    "pages for maintainers": Limit(0, 4, 2, 11_700),
 }
 
 

@@ -36,7 +36,7 @@ const QUICK_IN_A_ROW: u32 = 2;
 const CHUNK_BYTES: usize = 16 << 10;
 
 thread_local! {
-    /// When this thread must poll its future again.
+    /// The latest time for the next poll of this thread.
     static WAKE_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
