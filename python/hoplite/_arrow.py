@@ -50,7 +50,7 @@ class Form(NamedTuple):
 
 
 class _Pieces:
-    """Arrow's writer to it keeps large buffers in place, and joins small ones."""
+    """A file for Arrow's writer that keeps large buffers in place, and joins small ones."""
 
     closed = False
 

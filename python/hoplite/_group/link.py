@@ -84,7 +84,7 @@ def event_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
     with _process.lock:
         if _process.running is None:
             loop = asyncio.new_event_loop()
-            # A program may end without leaving its groups.
+            # A daemon thread lets a program end without leaving its groups.
             thread = threading.Thread(target=loop.run_forever, name="hoplite-group", daemon=True)
             thread.start()
             _process.running = loop, thread

@@ -61,7 +61,7 @@ class Tensors(TensorTransportMetadata):
         self._was_made_here = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # This process owns objects of `ray.put`.
+        # Ray manages objects of `ray.put` here, which this process owns.
         goes_to_owner = self._was_made_here and not _private.is_managed_here(self.ray_id)
         return _arrived, (
             self.ray_id,
