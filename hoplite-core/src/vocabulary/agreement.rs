@@ -1,4 +1,4 @@
-//! The kinds of collectives, and the agreement of their participants.
+//! What the participants of a collective must agree on.
 
 use std::fmt;
 
@@ -11,18 +11,18 @@ use super::reduce::{Reduce, ReduceOrder};
 /// A kind of collective, by its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Collective {
-    /// Every member gets the whole combination.
+    /// Every member gets the full result.
     #[default]
     Allreduce,
-    /// Every member gets its parts of the combination.
+    /// Every member gets its own parts of the result.
     ReduceScatter,
-    /// Every member gets the parts of all.
+    /// Every member gets all parts.
     Allgather,
-    /// Every member gets the parts that each one has for it.
+    /// Every member gets its part from each member.
     AllToAll,
 }
 
-/// The properties that all participants of a collective must agree on.
+/// The properties that all participants must request alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
     /// The collective.
@@ -33,12 +33,12 @@ pub struct Agreement {
     pub order: ReduceOrder,
     /// The number of participants.
     pub participants: u32,
-    /// A digest of the ids of the sources, in the order of the ranks. It finds mistakes, not forgeries.
+    /// A digest of the source ids in rank order; it finds mistakes, not forgeries.
     pub sources: u64,
 }
 
 impl Agreement {
-    /// Returns the agreement of a participant with this request.
+    /// Derives the agreement from a request.
     pub fn of(kind: Collective, request: &Reduce) -> Self {
         let mut digest = 0;
         for id in &request.sources {
@@ -54,7 +54,6 @@ impl Agreement {
     }
 
     /// Checks that a participant and the coordinator agree.
-    ///
     /// # Errors
     /// [`Error::TypeMismatch`], which names both sides.
     pub fn check(&self, target: &ObjectId, coordinator: &Self) -> Result<()> {

@@ -1,23 +1,23 @@
-//! The calls and the planes that errors name.
+//! The calls and planes that errors name.
 
 use std::fmt;
 
 /// The blocking call that timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Waiting for space, for another put of the same id, or for the directory.
+    /// Waiting for space, another put, or the directory.
     Put,
-    /// Waiting for an object to appear or to arrive.
+    /// Waiting for an object.
     Get,
-    /// Waiting for all copies to be dropped.
+    /// Waiting until all copies are dropped.
     Delete,
     /// Waiting for some of several objects.
     Wait,
     /// Waiting for a location.
     Locate,
-    /// Waiting for sources, or for their combination.
+    /// Waiting for sources or their combination.
     Reduce,
-    /// Waiting for a daemon to answer or to accept a connection.
+    /// Waiting for a daemon or a connection.
     Connect,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The plane on which something malformed was received.
+/// The plane of a malformed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
     /// Client to store, Unix socket.

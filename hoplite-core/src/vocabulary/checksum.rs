@@ -1,4 +1,4 @@
-//! CRC-32C (Castagnoli), the checksum of all data that crosses the network.
+//! CRC-32C (Castagnoli), the checksum of all data on the network.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -9,7 +9,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     checksum.finish()
 }
 
-/// A CRC-32C over bytes that arrive in pieces.
+/// A CRC-32C over successive pieces.
 #[derive(Debug, Clone)]
 pub struct Checksum(Digest);
 
@@ -37,8 +37,7 @@ mod tests {
 
     #[test]
     fn it_matches_the_checksum_of_the_standard() {
-        // Thirty-two zero bytes from RFC 3720, B.4, and the check value of the catalogue of CRC
-        // algorithms.
+        // RFC 3720, B.4, and the check value of the CRC catalogue.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(b""), 0);

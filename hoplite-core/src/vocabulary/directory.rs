@@ -1,7 +1,5 @@
-//! The messages of a session between a store and a shard. The wire form is in
-//! `proto/hoplite/v1/directory.proto`.
-//!
-//! This file has the types of both directions; the messages are in `to_shard` and `to_store`.
+//! The messages between a store and a shard, and the types that both directions use. The wire form
+//! is in `proto/hoplite/v1/directory.proto`.
 
 mod inline;
 mod replication;
@@ -21,116 +19,113 @@ pub use replication::*;
 pub use to_shard::*;
 pub use to_store::*;
 
-/// Correlates a request of one store with its answers; unique among that store's open requests.
+/// Matches answers to a request; unique among a store's open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// One sender slot, granted by one shard to one receiver. Unique per run of the shard.
+/// A sender slot that a shard granted to a receiver; unique per run of the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
 
-/// One run of a shard: a random number, chosen at the start. A shard knows nothing of its earlier
-/// runs.
+/// One run of a shard, a random number. A shard knows nothing of its earlier runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardRun(pub u64);
 
-/// The data address of a store without peers, which has no data plane.
+/// The data address of a store without a data plane.
 pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The identity of a store, sent at the start of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// The name of the node.
+    /// The node's name.
     pub node: NodeId,
     /// The run of the store.
     pub incarnation: Incarnation,
-    /// The address of its data plane; [`UNREACHABLE`] without one.
+    /// Its data plane, or [`UNREACHABLE`].
     pub data_address: SocketAddr,
-    /// Labels of the operator's, such as `rack=7`; at most 32.
+    /// The operator's labels, such as `rack=7`; at most 32.
     pub labels: Vec<(String, String)>,
-    /// The shards of the cluster, as the store names them.
+    /// The shards, as the store names them.
     pub shards: ShardList,
 }
 
 /// The completeness of an object at a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LocationState {
-    /// A worker of the node is still writing the object: the copy needs no transfer to become
-    /// complete.
+    /// A worker of the node is still writing it, so it needs no transfer.
     Producing,
-    /// It is being pulled from another node.
+    /// It is being pulled.
     Partial,
-    /// All of it is there.
+    /// It has all bytes.
     Complete,
 }
 
 /// The lifetime of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Retention {
-    /// Made by `Put`, or promoted when the last pinned copy was lost: stays until `Delete`.
+    /// Stays until `Delete`: put here, or promoted after the last pinned copy was lost.
     Pinned,
-    /// Made by `Get`: evicted for room.
+    /// May be evicted.
     Evictable,
 }
 
-/// The place of a store, by one version of the measured places.
+/// A store's place in one version of the measured places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
-    /// The version; the highest one counts. Zero, which is never sent, if nothing was measured.
+    /// The highest version counts. Zero, which is never sent, means unmeasured.
     pub version: u64,
     /// The groups, by labels or by measurements.
     pub path: Path,
-    /// The capacity of the uplinks at each level, if it was measured for any store.
+    /// The measured capacity of the uplinks at each level.
     pub uplink: Uplink,
 }
 
 impl Placed {
-    /// Merges two places of one version. A restarted shard may know less than others, and two
-    /// probes in one millisecond share a version. The result only grows, so exchanges come to an
-    /// end.
+    /// Merges two places of one version: a restarted shard may know less, and two probes may share
+    /// a version. The result only grows, so exchanges end.
     pub(crate) fn or_larger(self, other: Self) -> Self {
         Self { path: self.path.max(other.path), uplink: self.uplink.max(other.uplink), ..self }
     }
 }
 
-/// One location, as told to subscribers and tools.
+/// A location, for subscribers and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The node that has the copy.
+    /// The node.
     pub node: NodeId,
-    /// The address of its data plane.
+    /// Its data plane.
     pub data_address: SocketAddr,
-    /// The completeness of the copy.
+    /// The copy's completeness.
     pub state: LocationState,
-    /// The lifetime of the copy.
+    /// The copy's lifetime.
     pub retention: Retention,
-    /// The node from which the copy is being pulled.
+    /// The sender of the running pull.
     pub pulling_from: Option<NodeId>,
-    /// The groups that the node is in.
+    /// The node's groups.
     pub path: Path,
-    /// The peers to which the links of the node have been slow for long.
+    /// The peers over persistently slow links.
     pub slow_peers: Vec<NodeId>,
 }
 
-/// All that a shard knows about an object at one moment.
+/// A shard's knowledge of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locations {
-    /// The id of the object.
+    /// The object.
     pub id: ObjectId,
-    /// The put and its size; `None` if no such object is known.
+    /// `None` if the object is unknown.
     pub object: Option<ObjectSummary>,
     /// The copies, by node id.
     pub locations: Vec<Location>,
 }
 
-/// An object, apart from its locations.
+/// An object without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
-    /// The put that the locations have.
+    /// The put.
     pub put: PutId,
     /// The size in bytes.
     pub size_bytes: u64,
-    /// The metadata of the put.
+    /// The put's metadata.
     pub metadata: Metadata,
     /// `true` if the shard itself holds the bytes.
     pub inline: bool,

@@ -16,7 +16,7 @@ macro_rules! dtypes {
         }
 
         impl Dtype {
-            /// All element types, in the order of their declaration.
+            /// All element types.
             pub const ALL: &[Self] = &[Self::Opaque, $(Self::$variant,)*];
 
             /// Returns the bytes per element; 1 for opaque bytes.
@@ -24,12 +24,12 @@ macro_rules! dtypes {
                 match self { Self::Opaque => 1, $(Self::$variant => $size,)* }
             }
 
-            /// Returns the name, as on the command line: `f32`, `bf16`, `opaque`.
+            /// The command line's name: `f32`, `bf16`, `opaque`.
             pub const fn name(self) -> &'static str {
                 match self { Self::Opaque => "opaque", $(Self::$variant => $name,)* }
             }
 
-            /// The name in numpy and torch: `float32`, `bfloat16`; `opaque` has none.
+            /// The name in numpy and torch, such as `float32`.
             pub const fn numpy_name(self) -> Option<&'static str> {
                 match self { Self::Opaque => None, $(Self::$variant => Some($numpy),)* }
             }
@@ -59,7 +59,7 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// Parses a name of Hoplite or of numpy: `f32` and `float32` are the same.
+/// Parses a name of Hoplite (`f32`) or numpy (`float32`).
 impl FromStr for Dtype {
     type Err = MetadataError;
 
@@ -79,27 +79,27 @@ pub enum MetadataError {
     /// No element type has this name.
     #[error("unknown dtype {name:?}")]
     UnknownDtype {
-        /// The given name, cut to 32 characters.
+        /// The name, cut to 32 characters.
         name: String,
     },
     /// The shape has too many dimensions.
     #[error("a shape has at most 64 dimensions, this one has {dimensions}")]
     TooManyDimensions {
-        /// The number of dimensions of the shape.
+        /// The number of dimensions.
         dimensions: usize,
     },
-    /// The number of elements times the element size differs from the size of the object.
+    /// Elements times element size differs from the object's size.
     #[error("dtype {dtype} and the shape do not make {size_bytes} bytes")]
     ShapeDisagrees {
         /// The element type.
         dtype: Dtype,
-        /// The size of the object.
+        /// The object's size.
         size_bytes: u64,
     },
-    /// A peer refused the metadata for this reason.
+    /// A peer rejected the metadata.
     #[error("{reason}")]
     Reported {
-        /// The peer's text, cut to the limit of the wire.
+        /// The peer's text, cut to the wire's limit.
         reason: Cow<'static, str>,
     },
     /// The application's metadata is too long.

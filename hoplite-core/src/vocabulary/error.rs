@@ -1,7 +1,6 @@
-//! The failures of operations on objects.
-//!
-//! One enum serves the shard, the store, the wire and the clients, because a shard's error travels
-//! through a store to a client unchanged. The crates of the transports add their errors.
+//! The failures of operations on objects. Shards, stores, clients and the wire share one enum,
+//! because a shard's error reaches a client unchanged. The crates of the transports add their
+//! errors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +16,6 @@ pub use crate::vocabulary::call::{Operation, Plane};
 /// The result of an operation on objects.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The last part of a message: the reasons why room is in use, if known.
 struct Holders<'a>(&'a str);
 
 impl fmt::Display for Holders<'_> {
@@ -33,54 +31,53 @@ pub enum Error {
     /// The object id is empty or too long.
     #[error("{}", IdError::Length { length_bytes: *length_bytes })]
     InvalidId {
-        /// The length of the refused id.
+        /// The id's length.
         length_bytes: usize,
     },
-    /// A node or cluster id is empty, too long or has characters that are not allowed.
+    /// A node or cluster id has a wrong length or character.
     #[error("{}", IdError::Name { name: name.clone() })]
     InvalidName {
-        /// The refused name, cut to 63 characters.
+        /// The name, cut to 63 characters.
         name: String,
     },
     /// Dtype, shape and size do not fit together.
     #[error(transparent)]
     InvalidMetadata(#[from] MetadataError),
-    /// A well-formed request without a meaning, such as a wait for more ids than were given.
+    /// A well-formed request without a meaning.
     #[error("invalid request: {reason}")]
     InvalidRequest {
-        /// The mistake, in words.
+        /// The mistake.
         reason: Cow<'static, str>,
     },
-    /// The id already names an object of other bytes, size or metadata.
+    /// The id names a different object.
     #[error("object {id} already exists, with other bytes, or of another dtype or shape")]
     AlreadyExists {
-        /// The id under which both were put.
+        /// The id.
         id: ObjectId,
     },
     /// The object can never fit.
     #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
     ObjectTooLarge {
-        /// The object to make.
+        /// The object.
         id: ObjectId,
         /// Its size.
         size_bytes: u64,
-        /// The arena's capacity, or the configured limit if that is less.
+        /// The arena's capacity or the configured limit.
         limit_bytes: u64,
     },
-    /// There was no room before the deadline, even after eviction.
+    /// Even eviction made no room before the deadline.
     #[error(
         "store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free{}",
         Holders(holders)
     )]
     StoreFull {
-        /// The number of bytes that the call needed.
+        /// Bytes that the call needed.
         needed_bytes: u64,
-        /// The free bytes of the arena when the call gave up.
+        /// Free bytes when the call gave up.
         free_bytes: u64,
-        /// The size of the arena.
+        /// The arena's size.
         capacity_bytes: u64,
-        /// The store, the reasons why the rest is in use, and the programs with references, in
-        /// words; empty if unknown.
+        /// The store, and the users of its memory; empty if unknown.
         holders: String,
     },
     /// The deadline passed.
@@ -88,124 +85,122 @@ pub enum Error {
     Timeout {
         /// The call.
         operation: Operation,
-        /// The time that it waited.
+        /// The time waited.
         waited: Duration,
         /// The missing thing, if known.
         missing: Option<Box<Missing>>,
     },
-    /// Every copy of the object is gone, or its producer died before it was complete.
+    /// Every copy is gone, or its producer died before completion.
     #[error("object {id} is lost: no copy of it is left")]
     ObjectLost {
-        /// The lost object.
+        /// The object.
         id: ObjectId,
     },
-    /// The object was the target of a reduce that replaced a lost source. The bytes read so far are
-    /// wrong; the reduce makes the object again.
+    /// A reduce replaced a lost source and makes its target again: the bytes read so far are wrong.
     #[error("object {id} is made anew, since a source of its reduce was lost")]
     Superseded {
-        /// The target of the reduce.
+        /// The target.
         id: ObjectId,
     },
-    /// The object was deleted while the call was under way.
+    /// The object was deleted during the call.
     #[error("object {id} was deleted")]
     Deleted {
-        /// The deleted object.
+        /// The object.
         id: ObjectId,
     },
-    /// The object cannot be reduced: its type, shape or size differs from the others, or the
-    /// operation is undefined for its type.
+    /// The object's type, shape or size differs, or its type lacks the operation.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
-        /// The object that differs from the others, or for which the operation is not defined.
+        /// The object.
         id: ObjectId,
-        /// The difference, and the object to which it applies.
+        /// The difference.
         reason: Cow<'static, str>,
     },
     /// An id occurs twice in a list without duplicates.
     #[error("object {id} is named more than once")]
     DuplicateId {
-        /// The id that occurs twice.
+        /// The id.
         id: ObjectId,
     },
-    /// A limit on a number of things was reached.
+    /// A limit was reached.
     #[error("{what} are limited to {maximum}")]
     LimitExceeded {
-        /// The limited things, in the plural: `open calls of a client`.
+        /// The limited things: `open calls of a client`.
         what: Cow<'static, str>,
-        /// The largest number that is allowed.
+        /// The limit.
         maximum: u64,
     },
-    /// The connection has no such reference: it was released already, or never given.
+    /// The reference was released already or never given.
     #[error("no reference {reference} on this connection")]
     UnknownReference {
-        /// The number of the copy that the client named.
+        /// The copy that the client named.
         reference: u64,
     },
     /// Another daemon of this name is alive.
     #[error("node id {node} is in use by another store of this cluster")]
     NodeIdInUse {
-        /// The name that two stores claim.
+        /// The name.
         node: NodeId,
     },
     /// The peer belongs to another cluster.
     #[error("{}", IdError::OtherCluster { ours: ours.clone(), theirs: theirs.clone() })]
     ClusterMismatch {
-        /// The cluster of this side.
+        /// This side's cluster.
         ours: String,
-        /// The cluster of the peer.
+        /// The peer's cluster.
         theirs: String,
     },
-    /// The store spells the list of directory shards in another way than the other stores: it would
-    /// look for objects at other shards.
+    /// The store configures other directory shards than the others, so it would look up objects at
+    /// the wrong shards.
     #[error(
         "the directory shards of this store are [{refused}], those of the others in the cluster [{in_use}]"
     )]
     ShardListMismatch {
-        /// The list of the store that is refused.
+        /// The rejected store's list.
         refused: String,
-        /// The list of the stores that are connected.
+        /// The connected stores' list.
         in_use: String,
     },
-    /// The peer speaks another version of the protocol.
+    /// The peer speaks another protocol version.
     #[error("the peer speaks protocol version {theirs}, this is version {ours}")]
     VersionMismatch {
-        /// The version of this side.
+        /// This side's version.
         ours: u32,
-        /// The version of the peer.
+        /// The peer's version.
         theirs: u32,
     },
-    /// The peer lacks the proof that it may do this, or must not do it.
+    /// The peer lacks a proof or a right.
     #[error("permission denied: {reason}")]
     PermissionDenied {
-        /// The missing proof or right, in words.
+        /// The missing proof or right.
         reason: Cow<'static, str>,
     },
-    /// The peer sent a message that breaks the protocol.
+    /// The peer broke the protocol.
     #[error("malformed message on the {plane} plane: {reason}")]
     Malformed {
-        /// The plane on which it arrived.
+        /// The message's plane.
         plane: Plane,
-        /// The broken rule, in words.
+        /// The broken rule.
         reason: Cow<'static, str>,
     },
-    /// The daemon, or the directory behind it, cannot be reached now.
+    /// The daemon, or the directory behind it, is unreachable now.
     #[error("{what} cannot be reached")]
     Unavailable {
-        /// The daemon that cannot be reached, in words.
+        /// The daemon.
         what: Cow<'static, str>,
     },
     /// The daemon is shutting down.
     #[error("the daemon is shutting down")]
     ShuttingDown,
-    /// A put wants more copies than there are connected stores that do not drain.
+    /// A put wants more copies than there are stores that do not drain.
     #[error("{wanted} replicas are wanted, but only {present} stores can keep one")]
     NotEnoughNodes {
-        /// The number of copies that the put wants.
+        /// Copies that the put wants.
         wanted: u64,
-        /// The number of stores that can keep one.
+        /// Stores that can keep one.
         present: u64,
     },
-    /// The store drains: it moves its objects to other stores before it stops, and accepts no new ones.
+    /// The store moves its objects away before it stops, and accepts no new ones.
     #[error("the store drains, and accepts no new objects")]
     Draining,
 }
@@ -220,7 +215,7 @@ impl From<IdError> for Error {
     }
 }
 
-/// Stable numbers of the errors: on the wire, in metrics, and for `match` across languages.
+/// Stable error numbers, for the wire, metrics and other languages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is documented at the variant of Error of the same name")]
@@ -253,37 +248,37 @@ pub enum ErrorCode {
 }
 
 impl Error {
-    /// An [`Error::InvalidRequest`] for `reason`.
+    /// Makes an [`Error::InvalidRequest`].
     pub const fn invalid_request(reason: &'static str) -> Self {
         Self::InvalidRequest { reason: Cow::Borrowed(reason) }
     }
 
-    /// An [`Error::Malformed`] on `plane` for `reason`.
+    /// Makes an [`Error::Malformed`].
     pub const fn malformed(plane: Plane, reason: &'static str) -> Self {
         Self::Malformed { plane, reason: Cow::Borrowed(reason) }
     }
 
-    /// An [`Error::PermissionDenied`] for `reason`.
+    /// Makes an [`Error::PermissionDenied`].
     pub const fn permission_denied(reason: &'static str) -> Self {
         Self::PermissionDenied { reason: Cow::Borrowed(reason) }
     }
 
-    /// An [`Error::Unavailable`] of `what`.
+    /// Makes an [`Error::Unavailable`].
     pub const fn unavailable(what: &'static str) -> Self {
         Self::Unavailable { what: Cow::Borrowed(what) }
     }
 
-    /// An [`Error::Timeout`] without a known cause.
+    /// Makes an [`Error::Timeout`] without a known cause.
     pub const fn timeout(operation: Operation, waited: Duration) -> Self {
         Self::Timeout { operation, waited, missing: None }
     }
 
-    /// An [`Error::LimitExceeded`] of `what`.
+    /// Makes an [`Error::LimitExceeded`].
     pub const fn limit_exceeded(what: &'static str, maximum: u64) -> Self {
         Self::LimitExceeded { what: Cow::Borrowed(what), maximum }
     }
 
-    /// The stable code of this error.
+    /// The stable code.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::InvalidId { .. } => ErrorCode::InvalidId,
@@ -340,7 +335,7 @@ pub enum Missing {
         /// The object.
         id: ObjectId,
     },
-    /// The directory knows no store that has these sources of a reduce.
+    /// The directory knows no store with these sources of a reduce.
     Sources {
         /// The sources.
         sources: Named<ObjectId>,
@@ -350,26 +345,26 @@ pub enum Missing {
         /// The participants.
         participants: Named<Absent>,
     },
-    /// The participant with rank 0 has not begun the collective, or its store has not finished it.
+    /// Rank 0 has not begun the collective, or its store has not finished it.
     Coordinator {
-        /// The target of the collective.
+        /// The collective's target.
         target: ObjectId,
     },
-    /// These stores have not done their part of a reduce or a collective.
+    /// These stores have not done their part of a reduce or collective.
     Stores {
         /// The stores.
         nodes: Named<NodeId>,
     },
-    /// The store has no room. A call that waited for that fails with [`Error::StoreFull`] instead of a timeout.
+    /// The store has no room. Calls that wait for room fail with [`Error::StoreFull`] instead.
     Room {
-        /// The number of bytes that the call needs.
+        /// Bytes that the call needs.
         needed_bytes: u64,
-        /// The number of bytes of the arena that are free.
+        /// Free bytes of the arena.
         free_bytes: u64,
-        /// The size of the arena.
+        /// The arena's size.
         capacity_bytes: u64,
     },
-    /// A client of this store creates the object, and has not sealed it.
+    /// A local client has not sealed the object.
     Seal {
         /// The object.
         id: ObjectId,
@@ -378,41 +373,41 @@ pub enum Missing {
     Bytes {
         /// The object.
         id: ObjectId,
-        /// The store that sends them.
+        /// The sender.
         from: NodeId,
     },
-    /// A store refuses this store, or cannot be reached.
+    /// A store is unreachable or refuses this one.
     Peer {
         /// The store.
         node: NodeId,
-        /// The reason of the last failure.
+        /// The last failure.
         reason: Box<Error>,
     },
-    /// The directory shard of the object refuses this store, or cannot be reached.
+    /// The object's shard is unreachable or refuses this store.
     Shard {
-        /// The address of the shard, as configured.
+        /// The shard's configured address.
         address: String,
-        /// The reason of the last failure.
+        /// The last failure.
         reason: Box<Error>,
     },
     /// A directory shard has not answered.
     Answer {
-        /// The address of the shard, as configured.
+        /// The shard's configured address.
         address: String,
     },
-    /// The directory has accepted a put, but too few stores have a pinned copy.
+    /// Too few stores have a pinned copy.
     Replicas {
         /// The object.
         id: ObjectId,
-        /// The number of copies that the put waits for.
+        /// Copies that the put waits for.
         wanted: u64,
-        /// The number of copies that exist.
+        /// Existing copies.
         present: u64,
     },
 }
 
 impl Missing {
-    /// The name of the kind: stable, for programs.
+    /// A stable name of the kind, for programs.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Object { .. } => "object",
@@ -482,7 +477,6 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The end of the message of a timeout.
 struct Because<'a>(&'a Option<Box<Missing>>);
 
 impl fmt::Display for Because<'_> {

@@ -1,5 +1,4 @@
-//! Repeated failures: selects the news for the log, and the failures that the store shows to
-//! people.
+//! Repeated failures: decides which ones are logged and shown.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,18 +7,15 @@ use crate::vocabulary::error::{Error, ErrorCode};
 use crate::vocabulary::id::NodeId;
 use crate::vocabulary::time::Time;
 
-/// The time for which a kind of failure is old news: two alternating kinds are logged twice per
-/// period, not at each attempt.
+/// Each kind of failure is logged once per period, even if two kinds alternate.
 const REPEAT_PAUSE: Duration = Duration::from_secs(10);
-/// Most kinds of failures to remember of one peer.
 const MAX_KINDS: usize = 8;
-/// Most peers whose failures are remembered.
+/// Most peers with remembered failures.
 pub const MAX_FAULTY_PEERS: usize = 64;
-/// The time for which a failure is shown and named as a cause: a store tries an object's senders
-/// again within seconds.
+/// How long a failure is shown as a cause. A store retries an object's senders within seconds.
 pub const FAULT_TTL: Duration = Duration::from_secs(60);
 
-/// The kind of a failure: its code and its text without numbers, which differ between attempts.
+/// The code and the text without numbers, which differ between attempts.
 type Kind = (ErrorCode, String);
 
 fn kind(error: &Error) -> Kind {
@@ -27,15 +23,15 @@ fn kind(error: &Error) -> Kind {
     (error.code(), text)
 }
 
-/// The kinds of failures of one peer that the log has told.
+/// The kinds of failures of a peer in the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToldFailures {
-    /// The kinds, and the time when each was logged, the latest last.
+    /// The latest last.
     kinds: VecDeque<(Kind, Time)>,
 }
 
 impl ToldFailures {
-    /// Notes a failure. Returns `true` if its kind differs from the last one in the log.
+    /// Notes a failure. Returns `true` if the log should tell it.
     pub fn is_news(&mut self, now: Time, error: &Error) -> bool {
         let kind = kind(error);
         let is_last = self.kinds.back().is_some_and(|(last, _)| *last == kind);
@@ -57,9 +53,9 @@ impl ToldFailures {
 pub struct Fault {
     /// The failure.
     pub error: Error,
-    /// The time at which attempts began to fail.
+    /// The time of the first failed attempt.
     pub since: Time,
-    /// The time at which the last attempt failed.
+    /// The time of the last failed attempt.
     pub at: Time,
 }
 
@@ -70,7 +66,7 @@ pub struct PeerFaults {
 }
 
 impl PeerFaults {
-    /// Notes that an attempt has failed. Returns `true` if the log should tell it.
+    /// Notes a failed attempt. Returns `true` if the log should tell it.
     pub fn failed(&mut self, now: Time, peer: &NodeId, error: Error) -> bool {
         if let Some((fault, told)) = self.faults.get_mut(peer) {
             *fault = Fault { error, at: now, since: fault.since };
@@ -88,18 +84,18 @@ impl PeerFaults {
         is_news
     }
 
-    /// Notes that an attempt has succeeded. Returns `true` if the one before had failed.
+    /// Notes a successful attempt. Returns `true` if the previous one had failed.
     pub fn reached(&mut self, peer: &NodeId) -> bool {
         self.faults.remove(peer).is_some()
     }
 
-    /// The last failure of a peer, if it is recent.
+    /// A peer's last failure, if recent.
     pub fn of(&self, now: Time, peer: &NodeId) -> Option<&Fault> {
         let (fault, _) = self.faults.get(peer)?;
         (now.since(fault.at) <= FAULT_TTL).then_some(fault)
     }
 
-    /// The recent failures of all peers.
+    /// All recent failures.
     pub fn recent(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
         let faults = self.faults.iter().map(|(peer, (fault, _))| (peer, fault));
         faults.filter(move |(_, fault)| now.since(fault.at) <= FAULT_TTL)

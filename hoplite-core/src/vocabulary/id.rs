@@ -1,4 +1,4 @@
-//! Names of objects, nodes, puts and clusters. Each type proves that the name was checked.
+//! Checked names of objects, nodes, puts and clusters.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,46 +6,45 @@ use std::sync::Arc;
 
 use crate::vocabulary::text::escape_into;
 
-/// Longest object id, in bytes: the range of a length byte.
+/// The range of a length byte.
 pub const MAX_OBJECT_ID_BYTES: usize = 255;
-/// Longest node or cluster id, in bytes: the limit of a DNS label, so that a host name fits.
+/// The limit of a DNS label, so that a host name fits.
 pub const MAX_NODE_ID_BYTES: usize = 63;
 
-/// The reason for which a name is refused.
+/// The reason to reject a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdError {
     /// An object id is empty or too long.
     #[error("an object id has 1 to 255 bytes, this one has {length_bytes}")]
     Length {
-        /// The length of the refused id.
+        /// The id's length.
         length_bytes: usize,
     },
-    /// A node or cluster id is empty, too long or has characters that are not allowed.
+    /// A node or cluster id has a wrong length or character.
     #[error("{name:?} is not a valid name: 1 to 63 of the characters A-Z a-z 0-9 - _ .")]
     Name {
-        /// The refused name, cut to 63 characters.
+        /// The name, cut to 63 characters.
         name: String,
     },
-    /// A peer belongs to another cluster.
+    /// The peer belongs to another cluster.
     #[error("the peer belongs to cluster {theirs:?}, and this side to {ours:?}")]
     OtherCluster {
-        /// The cluster of this side.
+        /// This side's cluster.
         ours: String,
-        /// The cluster of the peer.
+        /// The peer's cluster.
         theirs: String,
     },
 }
 
-/// The name of an object: 1 to 255 bytes, chosen by the application.
+/// An object's name: 1 to 255 bytes, chosen by the application.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(Arc<[u8]>);
 
 impl ObjectId {
-    /// Checks the length of `bytes` and makes an id.
-    ///
+    /// Checks the length of `bytes`.
     /// # Errors
-    /// [`IdError::Length`] if `bytes` is empty or longer than 255 bytes.
+    /// [`IdError::Length`] unless `bytes` has 1 to 255 bytes.
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, IdError> {
         let bytes = bytes.as_ref();
         if bytes.is_empty() || bytes.len() > MAX_OBJECT_ID_BYTES {
@@ -54,7 +53,7 @@ impl ObjectId {
         Ok(Self(bytes.into()))
     }
 
-    /// Returns the private name of the output of a hop, which only the stores of that reduce know.
+    /// Names the output of a hop, which only the stores of that reduce know.
     pub fn of_hop(put: PutId) -> Self {
         Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
     }
@@ -64,8 +63,8 @@ impl ObjectId {
         &self.0
     }
 
-    /// Returns the id for people: text in its original form, and other bytes, or characters that
-    /// would disturb a terminal or a table, escaped as in Rust.
+    /// Returns the id for people: bytes that are no text, or would disturb a terminal, are escaped
+    /// as in Rust.
     pub fn readable(&self) -> String {
         let mut text = String::new();
         for chunk in self.0.utf8_chunks() {
@@ -105,7 +104,7 @@ impl TryFrom<&[u8]> for ObjectId {
 }
 
 impl fmt::Display for ObjectId {
-    /// Prints readable ids unchanged, and other bytes escaped as in a Rust byte string.
+    /// Escapes unreadable ids as a Rust byte string.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.escape_ascii())
     }
@@ -125,15 +124,14 @@ fn check_name(text: &str) -> Result<Arc<str>, IdError> {
     Ok(text.into())
 }
 
-/// The name of a node: 1 to 63 of the characters `A-Z a-z 0-9 - _ .`; unique in its cluster.
+/// A node's name, unique in its cluster: 1 to 63 of `A-Z a-z 0-9 - _ .`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(Arc<str>);
 
 impl NodeId {
-    /// Checks `text` and makes a node id.
-    ///
+    /// Checks `text`.
     /// # Errors
-    /// [`IdError::Name`] if it is empty, too long, or has other characters than those allowed.
+    /// [`IdError::Name`] if the length or a character is wrong.
     pub fn new(text: &str) -> Result<Self, IdError> {
         check_name(text).map(Self)
     }
@@ -156,15 +154,14 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// The name of a cluster, written like a [`NodeId`]. Daemons of different clusters refuse to talk to each other.
+/// A cluster's name, written like a [`NodeId`]. Daemons of different clusters refuse each other.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ClusterId(Arc<str>);
 
 impl ClusterId {
-    /// Checks `text` and makes a cluster id.
-    ///
+    /// Checks `text`.
     /// # Errors
-    /// [`IdError::Name`] if it is empty, too long, or has other characters than those allowed.
+    /// [`IdError::Name`] if the length or a character is wrong.
     pub fn new(text: &str) -> Result<Self, IdError> {
         check_name(text).map(Self)
     }
@@ -174,8 +171,7 @@ impl ClusterId {
         &self.0
     }
 
-    /// Compares this cluster with the one that a peer names.
-    ///
+    /// Checks that a peer names the same cluster.
     /// # Errors
     /// [`IdError::OtherCluster`], or [`IdError::Name`] if the peer names none.
     pub fn check_same(&self, theirs: &str) -> Result<(), IdError> {
@@ -199,11 +195,8 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// The `Put` that made an object, so that stale copies of a deleted object differ from a later
-/// object with the same id.
-///
-/// Chosen by the store of the putting client: random, or a counter in the simulation. All copies of
-/// an object have the same one.
+/// The `Put` that made an object. It tells stale copies of a deleted object from a later object of
+/// the same id. The store chooses it at random (a simulation counts), and all copies share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 
@@ -213,10 +206,8 @@ impl fmt::Display for PutId {
     }
 }
 
-/// The run of a store. A restarted node has a new one, and none of its old copies.
-///
-/// A secret of the store and the shards: a store shows it to take over its earlier session. No
-/// report contains it, and `Debug` does not print it.
+/// One run of a store; a restarted node has a new one. A secret of the store and the shards: it
+/// proves the right to take over an earlier session. Reports and `Debug` omit it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 

@@ -2,34 +2,31 @@
 
 use std::time::Duration;
 
-/// Limits that a store or shard enforces. `docs/reference/limits.md` has a row for each, with its
-/// flag if it has one.
+/// Limits of a store or shard. `docs/reference/limits.md` has a row for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest object, in bytes. The arena's capacity also limits objects.
+    /// Largest object, in bytes.
     pub max_object_bytes: u64,
-    /// Objects with fewer bytes are also kept in their directory shards. Zero disables this.
+    /// Shards also keep smaller objects. Zero disables this.
     pub inline_below_bytes: u64,
-    /// A put of this size or more is answered after the directory has accepted it. A smaller put
-    /// waits only if its caller requests it, and is published only when it is complete.
+    /// A put of at least this size waits until the directory accepts it. A smaller one waits only
+    /// on request.
     pub confirmed_from_bytes: u64,
-    /// Most clients connected to one store.
+    /// Most clients of a store.
     pub max_clients: usize,
-    /// Most unanswered requests of one client.
+    /// Most open requests of a client.
     pub max_requests_per_client: usize,
-    /// Most references (views and writers) that one client may hold. Several references to one copy
-    /// count separately.
+    /// Most views and writers of one client.
     pub max_references_per_client: usize,
     /// Most copies in one store, and most objects in one shard.
     pub max_objects: usize,
-    /// Most ids in the open `delete`s and `wait`s of one client together.
+    /// Most ids in a client's open `delete`s and `wait`s.
     pub max_ids_per_request: usize,
-    /// Most receivers that one location serves at once, per object.
+    /// Most receivers per location and object at once.
     pub slots_per_location: u32,
-    /// Time for which a node may be away from its shard before its copies count as lost.
+    /// How long a node may be away before its copies count as lost.
     pub node_grace: Duration,
-    /// Time for which a shard remembers a deleted object, so that a late publication does not bring
-    /// it back.
+    /// How long a shard rejects late publications of a deleted object.
     pub tombstone_ttl: Duration,
 }
 

@@ -1,44 +1,42 @@
-//! The measured properties of links and connections.
+//! Measured properties of links and connections.
 
 use super::place::{MAX_LEVELS, Path};
 
-/// The capacity of the uplink of a group, by the level of the group, in thousandths of one host's
-/// link. The default is unmeasured, and counts as one host's link. Faster uplinks only make
-/// estimates pessimistic; with slower ones, schedules that cross fewer uplinks are chosen too
-/// seldom.
+/// The capacity of groups' uplinks by level, in thousandths of a host's link. An unmeasured uplink
+/// counts as one host's link: pessimistic for faster uplinks, and optimistic for slower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Uplink {
     permille: [u32; MAX_LEVELS],
 }
 
 impl Uplink {
-    /// Creates an uplink with the same measured capacity at all levels; zero if unmeasured.
+    /// Makes an uplink of equal capacity at all levels.
     pub const fn measured(permille: u32) -> Self {
         Self::of_levels([permille; MAX_LEVELS])
     }
 
-    /// Creates an uplink from the capacity at each level, outermost first; zero if unmeasured.
+    /// Makes an uplink from the capacity at each level, outermost first; zero if unmeasured.
     pub const fn of_levels(permille: [u32; MAX_LEVELS]) -> Self {
         Self { permille }
     }
 
-    /// Returns the capacity at each level in thousandths, outermost first; zero if unmeasured.
+    /// Capacities in thousandths, outermost first; zero if unmeasured.
     pub const fn levels(self) -> [u32; MAX_LEVELS] {
         self.permille
     }
 
-    /// Returns the least measured capacity in thousandths; zero without a measurement.
+    /// The least measured capacity in thousandths, or zero.
     pub fn permille(self) -> u32 {
         self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
     }
 
-    /// Returns `true` if it was measured at any level.
+    /// Returns `true` if any level was measured.
     pub fn is_measured(self) -> bool {
         self.permille() > 0
     }
 
-    /// Returns the capacity of the uplink of this group in links of hosts. An unmeasured level
-    /// counts as the slowest other one, because a label may name the level by another key.
+    /// Returns the capacity of a group's uplink in links of hosts. An unmeasured level counts as
+    /// the slowest other one, because a label may use another key for it.
     pub fn links(self, group: Path) -> f64 {
         let level = group.iter().rposition(|number| *number != 0);
         let measured = level.map(|level| self.permille[level]).filter(|permille| *permille > 0);
@@ -49,19 +47,17 @@ impl Uplink {
     }
 }
 
-/// The acknowledgements of the peer of a connection. The kernel measures them, so bytes in buffers
-/// do not count.
+/// A connection's acknowledgements, measured by the kernel: buffered bytes do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivery {
     /// All bytes so far.
     pub acknowledged_bytes: u64,
-    /// The recent rate. With less to send than the link carries, the highest rate seen, possibly of
-    /// a burst.
+    /// The recent rate; if the application limited it, the highest rate seen, possibly of a burst.
     pub bytes_per_second: u64,
-    /// `true` if there was less to send when the rate was measured.
+    /// `true` if the link could carry more.
     pub is_application_limited: bool,
-    /// The shortest round trip of the last minutes, in microseconds.
+    /// The shortest recent round trip, in microseconds.
     pub round_trip_us: u32,
-    /// The time for which the receiver's window stopped the sender, in microseconds.
+    /// Microseconds in which the receiver's window stopped the sender.
     pub receiver_limited_us: u64,
 }

@@ -1,8 +1,5 @@
-//! Reports of a store to tools that watch the cluster: its use of memory, its transfers, and the
-//! reduces that it coordinates.
-//!
-//! No decision depends on these reports. A store sends them only while a tool watches (see
-//! [`Reporter`]), and their length is bounded.
+//! A store's reports for the dashboard and `hoplite top`. No decision depends on them. A store
+//! reports only while a tool watches ([`Reporter`]). Every list is bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +8,9 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 use crate::vocabulary::tally::Tally;
 use crate::vocabulary::time::Time;
 
-/// Most transfers, and most reduces, in a report: about the pulls of a busy receiver.
+/// Most transfers or reduces in a report: about the pulls of a busy receiver.
 pub const MAX_REPORTED: usize = 16;
-/// Most links in a report, slowest first: as many as one view shows.
+/// Most links in a report, as many as one view shows.
 pub const MAX_LINKS: usize = 32;
 /// Longest description of a plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
@@ -21,109 +18,109 @@ pub const MAX_PLAN_BYTES: usize = 256;
 pub const MAX_TROUBLES: usize = 16;
 /// Longest description of a trouble, in bytes.
 pub const MAX_TROUBLE_BYTES: usize = 256;
-/// Most clients in a report, those with the most bytes first.
+/// Most clients in a report.
 pub const MAX_CLIENTS: usize = 64;
 /// Longest name of a client, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 256;
-/// Most lines of the log in a report.
+/// Most log lines in a report.
 pub const MAX_LOG_LINES: usize = 64;
-/// Longest line of the log in a report, in bytes.
+/// Longest log line, in bytes.
 pub const MAX_LOG_LINE_BYTES: usize = 512;
-/// Shortest time between two reports of a store.
+/// Shortest time between two reports.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
-/// Longest time for which one request makes a store report.
+/// Longest watch per request.
 pub const MAX_WATCH: Duration = Duration::from_secs(60);
 
 /// The state of a store at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
-    /// The size of the arena in bytes.
+    /// The arena's size.
     pub capacity_bytes: u64,
-    /// The free bytes of the arena.
+    /// The arena's free bytes.
     pub free_bytes: u64,
-    /// The bytes of copies that stay until they are deleted.
+    /// Bytes of pinned copies.
     pub pinned_bytes: u64,
-    /// The bytes of copies that the store may evict.
+    /// Bytes of evictable copies.
     pub evictable_bytes: u64,
-    /// The bytes that are reserved for targets of reduces.
+    /// Bytes reserved for targets of reduces.
     pub reserved_bytes: u64,
-    /// The number of copies, complete and partial.
+    /// Copies, complete and partial.
     pub copies: u64,
-    /// The number of connected clients.
+    /// Connected clients.
     pub clients: u64,
-    /// The number of running transfers from other stores.
+    /// Transfers from other stores.
     pub pulls: u64,
-    /// The number of hops of reduces that the store performs now.
+    /// Hops of reduces.
     pub hops: u64,
-    /// Bytes of objects sent to other stores since the start.
+    /// Object bytes sent since the start.
     pub sent_bytes: u64,
-    /// Bytes of objects received from other stores since the start.
+    /// Object bytes received since the start.
     pub received_bytes: u64,
-    /// Bytes sent per second since the previous report.
+    /// Bytes sent per second since the last report.
     pub send_rate: u64,
-    /// Bytes received per second since the previous report.
+    /// Bytes received per second since the last report.
     pub receive_rate: u64,
-    /// `true` for each shard with an open session, in the order of the shards' names.
+    /// `true` for each shard with an open session, ordered by name.
     pub shards_up: Vec<bool>,
-    /// Transfers to the store, at most [`MAX_REPORTED`].
+    /// Pulls, at most [`MAX_REPORTED`].
     pub transfers: Vec<TransferLoad>,
-    /// Reduces and allreduces that the store coordinates, at most [`MAX_REPORTED`].
+    /// Coordinated reduces, at most [`MAX_REPORTED`].
     pub reduces: Vec<ReduceLoad>,
-    /// Links to other stores, at most [`MAX_LINKS`], slowest first.
+    /// At most [`MAX_LINKS`], slowest first.
     pub links: Vec<LinkLoad>,
-    /// Troubles, at most [`MAX_TROUBLES`], the most important first.
+    /// At most [`MAX_TROUBLES`], most important first.
     pub troubles: Vec<Trouble>,
-    /// The calls of clients that were answered since the start.
+    /// Answered calls since the start.
     pub tally: Tally,
-    /// The clients and the log, if a tool looks at this store alone.
+    /// Set if a tool looks at this store alone.
     pub detail: Option<Detail>,
 }
 
 /// The kind of a trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TroubleKind {
-    /// Calls or transfers wait for room in the store.
+    /// Calls or transfers wait for room.
     Full,
-    /// The store has no session with a shard of the directory.
+    /// A shard has no session.
     Shard,
-    /// Another store refuses this one, or cannot be reached.
+    /// A store is unreachable or refuses this one.
     Peer,
-    /// A call of a client has waited for long.
+    /// A client's call waits for long.
     Wait,
-    /// A trouble of a kind that this version does not know.
+    /// A kind that this version does not know.
     Other,
 }
 
-/// A trouble of a store, for people.
+/// A store's trouble, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// The kind.
     pub kind: TroubleKind,
-    /// The description, at most [`MAX_TROUBLE_BYTES`].
+    /// At most [`MAX_TROUBLE_BYTES`].
     pub text: String,
 }
 
-/// The part of a report that only the page of one node shows.
+/// Details for the page of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Detail {
-    /// The connected clients, at most [`MAX_CLIENTS`].
+    /// At most [`MAX_CLIENTS`], most bytes first.
     pub clients: Vec<ClientLoad>,
-    /// The latest lines of the log, oldest first, at most [`MAX_LOG_LINES`].
+    /// The latest log lines, at most [`MAX_LOG_LINES`].
     pub log: Vec<String>,
 }
 
 /// A client of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientLoad {
-    /// The name of the program, and the number of its process if it is known.
+    /// The program, and its process id if known.
     pub name: String,
-    /// The number of copies to which the client refers.
+    /// Copies that the client refers to.
     pub references: u64,
-    /// The size of these copies.
+    /// The size of those copies.
     pub bytes: u64,
-    /// The size of the copies that only references keep, because they are deleted or evictable.
+    /// The size of deleted or evictable copies that only references keep.
     pub held_bytes: u64,
-    /// The number of open calls.
+    /// Open calls.
     pub calls: u64,
 }
 
@@ -132,24 +129,24 @@ pub struct ClientLoad {
 pub struct TransferLoad {
     /// The object.
     pub id: ObjectId,
-    /// The size of the object in bytes.
+    /// The object's size.
     pub size_bytes: u64,
-    /// The bytes that have arrived.
+    /// Arrived bytes.
     pub valid_bytes: u64,
-    /// Bytes per second since the previous report.
+    /// Bytes per second since the last report.
     pub rate: u64,
 }
 
-/// A reduce or an allreduce that a store coordinates.
+/// A reduce or collective that the store coordinates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceLoad {
-    /// The object that the reduce produces.
+    /// The target.
     pub target: ObjectId,
-    /// The operation, such as `sum`.
+    /// The operation: `sum`.
     pub op: String,
-    /// The number of sources that have joined.
+    /// Joined sources.
     pub joined: u64,
-    /// The number of sources that the call names.
+    /// Named sources.
     pub sources: u64,
     /// The schedule so far.
     pub plan: String,
@@ -157,22 +154,20 @@ pub struct ReduceLoad {
     pub elapsed: Duration,
 }
 
-/// A link to another store, as transfers measured it.
+/// A link as transfers measured it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkLoad {
     /// The other store.
     pub peer: NodeId,
-    /// The rate of the link.
+    /// The link's rate.
     pub bytes_per_second: u64,
-    /// The round-trip time in nanoseconds.
+    /// The round trip in nanoseconds.
     pub round_trip_ns: u64,
-    /// `true` if the link is much slower than most links of this store, or has a much longer round
-    /// trip.
+    /// `true` if much slower, or with a much longer round trip, than most links.
     pub is_slow: bool,
 }
 
 impl Load {
-    /// Sets the rates since `before`.
     fn since(mut self, before: &Self, elapsed: Duration) -> Self {
         let rate = |now: u64, then: u64| per_second(now.saturating_sub(then), elapsed);
         self.send_rate = rate(self.sent_bytes, before.sent_bytes);
@@ -192,41 +187,36 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX)
 }
 
-/// Decides when a store reports to one shard: while a tool watches, at regular times, and only
-/// changes.
+/// Decides when a store reports to one shard: regularly while a tool watches, and only changes.
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
-    /// The end of the watch, and the interval.
     watched: Option<(Time, Duration)>,
     next: Option<Time>,
-    /// The last measurement and its time.
     last: Option<(Time, Load)>,
-    /// The last load that was reported.
     told: Option<Load>,
 }
 
 impl Reporter {
-    /// Starts or extends a watch: reports every `interval` for `duration`.
+    /// Starts or extends a watch.
     pub fn watch(&mut self, now: Time, interval: Duration, duration: Duration) {
         let interval = interval.clamp(MIN_INTERVAL, MAX_WATCH);
         if self.next.is_none() {
             // The last report may be old, and the shard may have forgotten it.
             (self.last, self.told, self.next) = (None, None, Some(now));
         }
-        // A tool that watches closely gets its first report at once.
+        // A shorter interval begins at once.
         if self.watched.is_some_and(|(_, known)| interval < known) {
             self.next = Some(now);
         }
         self.watched = Some((now + duration.min(MAX_WATCH), interval));
     }
 
-    /// Returns the time of the next measurement; `None` without a watch.
+    /// The time of the next measurement.
     pub fn next(&self) -> Option<Time> {
         self.next
     }
 
-    /// Adds the measurement for the time that [`next`](Self::next) returned. Returns the report to
-    /// send if the load has changed.
+    /// Returns a report if the load has changed.
     pub fn measured(&mut self, now: Time, load: Load) -> Option<Load> {
         let (until, interval) = self.watched?;
         self.next = (now < until).then(|| now + interval);
@@ -242,52 +232,46 @@ impl Reporter {
         Some(load)
     }
 
-    /// Notes that the last report was not sent, so that the next one is sent even without a change.
+    /// Notes that the last report was not sent, so that the next one is sent in any case.
     pub fn was_not_told(&mut self) {
         self.told = None;
     }
 }
 
-/// The interval at which stores report for the history of the dashboard, while no tool watches.
+/// The interval of reports for the dashboard's history, without a tool.
 pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
-/// Interval at which a shard repeats the request for the history.
 const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
-/// Time for which a shard requests reports.
+/// How long a shard requests reports.
 pub const ASKED_FOR: Duration = Duration::from_secs(15);
-/// Interval at which a shard repeats the request while a tool watches.
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Most reports per second that a shard requests from all stores together. Each costs some ten
-/// microseconds.
+/// Most reports per second to request from all stores. Each costs some ten microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
-/// Decides when a shard requests reports from its stores: while a tool watches, and no more often
-/// than the shard has time for.
+/// Decides when a shard requests reports: while a tool watches, at a rate that the shard can
+/// handle.
 #[derive(Debug, Clone, Default)]
 pub struct ReportRequests {
-    /// The time of the last request for a tool.
+    /// The last request for a tool.
     requested: Option<Time>,
-    /// The time of the last request for the history.
+    /// The last request for the history.
     kept: Option<Time>,
-    /// The time until which stores report.
     reporting_until: Option<Time>,
 }
 
 /// A request for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportRequest {
-    /// The interval at which each store must report.
+    /// The interval.
     pub interval: Duration,
-    /// The time for which each store must report.
+    /// The duration.
     pub duration: Duration,
-    /// `true` if earlier reports are too old to be shown. A store may report for one more interval
-    /// after a request, and does not repeat unchanged loads. Therefore recent reports are still
-    /// valid.
+    /// `true` if earlier reports are too old to show. A store does not repeat an unchanged load,
+    /// and may report one interval longer than requested, so recent reports are still valid.
     pub forget: bool,
 }
 
 impl ReportRequests {
-    /// Notes that a tool watches `stores` stores. Returns the request to send, unless one was sent
-    /// just now.
+    /// Notes that a tool watches. Returns a request unless one was sent just now.
     pub fn look(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         if self.requested.is_some_and(|requested| now.since(requested) < RENEWAL) {
             return None;
@@ -296,8 +280,7 @@ impl ReportRequests {
         Some(self.request(now, shortest_interval(stores), ASKED_FOR))
     }
 
-    /// Notes that the shard keeps a history of `stores` stores. Returns the request to send, unless
-    /// the stores report already. To be called every few seconds.
+    /// Requests reports for the history unless stores report already. Call it every few seconds.
     pub fn keep(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         let is_watched = self.requested.is_some_and(|requested| now.since(requested) < ASKED_FOR);
         let is_kept = self.kept.is_some_and(|kept| {
@@ -316,13 +299,12 @@ impl ReportRequests {
         ReportRequest { interval, duration, forget }
     }
 
-    /// Returns `true` if a store that connects now must report, too.
+    /// Returns `true` if a newly connected store must report.
     pub fn holds(&self, now: Time) -> bool {
         self.reporting_until.is_some_and(|until| now < until)
     }
 }
 
-/// Returns the interval at which a shard has the time for the reports of `stores` stores.
 fn shortest_interval(stores: usize) -> Duration {
     Duration::from_secs((stores as u64).div_ceil(REPORTS_A_SECOND).max(1))
 }

@@ -1,4 +1,4 @@
-//! The metadata of an object: element type, shape, and some bytes of the application.
+//! An object's metadata: element type, shape, and the application's bytes.
 
 use bytes::Bytes;
 
@@ -12,52 +12,51 @@ pub const MAX_DIMENSIONS: usize = 64;
 /// Most bytes of application metadata.
 pub const MAX_USER_METADATA_BYTES: usize = 4096;
 
-/// Most pinned copies that a put may request. Each copy is on another node.
+/// Most pinned copies of an object.
 pub const MAX_REPLICAS: u8 = 64;
 
-/// The number of pinned copies of an object that a put requests.
+/// The pinned copies that a put requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Replicas {
-    /// The number of pinned copies, each on another node. Zero stands for the default of the store.
+    /// Pinned copies, each on another node. Zero means the store's default.
     pub wanted: u8,
-    /// The number of these copies after which the put returns. Zero stands for all of them.
+    /// Copies that the put waits for. Zero means all.
     pub awaited: u8,
 }
 
 impl Replicas {
-    /// Returns the number of copies to keep: at least one.
+    /// Returns the copies to keep: at least one.
     pub fn to_keep(self) -> usize {
         usize::from(self.wanted.max(1))
     }
 
-    /// Returns the number of copies that the put waits for.
+    /// Returns the copies to wait for.
     pub fn to_await(self) -> usize {
         let all = self.to_keep();
         if self.awaited == 0 { all } else { all.min(usize::from(self.awaited)) }
     }
 }
 
-/// Typed metadata of an object: set by `Put`, the same for every copy.
+/// Metadata set by `Put`, equal in every copy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
     /// The element type.
     pub dtype: Dtype,
-    /// The shape, in elements, row-major; `None` for bytes without a shape, `Some([])` for a scalar.
+    /// Row-major, in elements: `None` for bytes without a shape, `Some([])` for a scalar.
     pub shape: Option<Vec<u64>>,
-    /// Bytes of the application, at most 4 KiB, unread by Hoplite.
+    /// The application's bytes, at most 4 KiB.
     pub user: Bytes,
-    /// The agreement of the participants, set by the store that makes the target of a collective.
+    /// Set by the store that makes a collective's target.
     pub agreement: Option<Agreement>,
-    /// The number of copies to keep. Two puts of one object may differ in it.
+    /// The copies to keep. Equal puts may differ in it.
     pub replicas: Replicas,
 }
 
 impl Metadata {
     /// Checks the limits, and that dtype, shape and size agree.
-    ///
     /// # Errors
-    /// [`Error::InvalidMetadata`], which names the mismatch. [`Error::LimitExceeded`] for more than
-    /// [`MAX_REPLICAS`] replicas, and [`Error::InvalidRequest`] if a put waits for more copies than that.
+    /// [`Error::InvalidMetadata`] for a mismatch. [`Error::LimitExceeded`] or
+    /// [`Error::InvalidRequest`] for too many replicas or awaited copies.
     pub fn validate(&self, size_bytes: u64) -> Result<()> {
         if self.replicas.wanted > MAX_REPLICAS {
             return Err(Error::limit_exceeded("replicas of an object", u64::from(MAX_REPLICAS)));
@@ -89,15 +88,13 @@ impl Metadata {
         }
     }
 
-    /// Returns `true` if both describe the same object, for any number of copies.
+    /// Compares without the number of copies.
     pub fn describes_same(&self, other: &Self) -> bool {
         let Self { dtype, shape, user, agreement, replicas: _ } = self;
         (dtype, shape, user, agreement) == (&other.dtype, &other.shape, &other.user, &other.agreement)
     }
 
-    /// Checks that the object `target` with this metadata is the result that a participant of a
-    /// collective wants.
-    ///
+    /// Checks that the existing `target` is the result that a participant wants.
     /// # Errors
     /// [`Error::TypeMismatch`], which names the collective that made the object, or none.
     pub fn check_made_by(&self, target: &ObjectId, asked: &Agreement) -> Result<()> {

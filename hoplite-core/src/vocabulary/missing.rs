@@ -1,24 +1,23 @@
-//! The causes of a wait, by name: some of them, and their number.
+//! The things that a call waits for, some of them by name.
 
 use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Most objects, participants or nodes that a cause names: a readable number, far below the limit
-/// of a frame.
+/// Most names in a cause, so that it stays readable.
 pub const MAX_NAMED: usize = 8;
 
-/// Some of the things that are missing, and the number of all of them.
+/// The first few missing things, and their number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named<T> {
-    /// The first ones, at most [`MAX_NAMED`].
+    /// At most [`MAX_NAMED`].
     pub first: Vec<T>,
-    /// The number of all.
+    /// All of them.
     pub count: u64,
 }
 
 impl<T> Named<T> {
-    /// Counts `all`, and keeps the first ones.
+    /// Counts all and keeps the first.
     pub fn of(all: impl IntoIterator<Item = T>) -> Self {
         let mut named = Self { first: Vec::new(), count: 0 };
         for one in all {
@@ -35,7 +34,6 @@ impl<T> Named<T> {
         self.count == 0
     }
 
-    /// The number of things that are not named.
     fn others(&self) -> u64 {
         self.count.saturating_sub(self.first.len() as u64)
     }
@@ -44,9 +42,9 @@ impl<T> Named<T> {
 /// A participant of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
-    /// The rank of the participant.
+    /// Its rank.
     pub rank: u32,
-    /// The id of its source.
+    /// Its source.
     pub source: ObjectId,
 }
 

@@ -1,7 +1,5 @@
-//! The words that all other modules use: names, errors, limits, times, places, links, requests and messages.
-//!
-//! They hold no state machine, and import no other module of this crate. `placement` ranks the
-//! shards of an id.
+//! The words that all other modules use: names, errors, limits, places, requests, messages. It has
+//! no state machine, and imports no other module of this crate.
 
 pub mod agreement;
 pub mod block;

@@ -1,18 +1,16 @@
-//! Numbers that one run of a store uses once.
+//! Numbers that a run of a store uses once.
 
 use super::id::PutId;
 use super::placement::mix;
 
-/// The source of numbers of one run.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     last: u64,
-    /// Makes the [`PutId`]s of this run unique among runs and nodes.
+    /// Makes [`PutId`]s unique among runs and nodes.
     seed: u64,
 }
 
 impl Numbers {
-    /// The numbers of a run with this random seed.
     pub(crate) const fn new(seed: u64) -> Self {
         Self { last: 0, seed }
     }
@@ -23,7 +21,7 @@ impl Numbers {
         self.last
     }
 
-    /// Returns a number that differs from that of every other run and node.
+    /// Returns a number that differs between runs and nodes.
     pub(crate) fn run(&self) -> u64 {
         mix(self.seed)
     }

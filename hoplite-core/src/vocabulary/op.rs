@@ -1,4 +1,4 @@
-//! The operations of a reduce, and the element types for which they are defined.
+//! The operations of reduces, and the types that they accept.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,14 +9,14 @@ use crate::vocabulary::error::{Error, Result};
 /// A commutative, associative operation on two elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum ReduceOp {
-    /// The sum. Integers wrap around.
+    /// Integers wrap around.
     #[default]
     Sum,
     /// The smaller element; NaN if either is NaN.
     Min,
     /// The larger element; NaN if either is NaN.
     Max,
-    /// The product. Integers wrap around.
+    /// Integers wrap around.
     Prod,
 }
 
@@ -24,7 +24,7 @@ impl ReduceOp {
     /// All operations.
     pub const ALL: &[Self] = &[Self::Sum, Self::Min, Self::Max, Self::Prod];
 
-    /// Returns the name, as on the command line.
+    /// The command line's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -34,8 +34,8 @@ impl ReduceOp {
         }
     }
 
-    /// Returns `true` if the operation is defined for elements of this type. No operation is
-    /// defined for opaque bytes, and only minimum and maximum for bool.
+    /// Returns `true` if elements of this type have the operation: bool has only minimum and
+    /// maximum, and opaque bytes have none.
     pub const fn is_defined_for(self, dtype: Dtype) -> bool {
         match dtype {
             Dtype::Opaque => false,

@@ -1,23 +1,18 @@
-//! The place of a node: a path of groups, outermost first, and a position in the order of all
-//! nodes.
-//!
-//! A place has 20 bytes per node, where a matrix has 8 bytes per pair. The groups come from labels,
-//! from measurements, or from both. The number of a labelled group depends only on its label, so
-//! all processes that know the label agree on the number.
+//! The place of a node: a path of groups, and a position in the order of all nodes. A place has 20
+//! bytes per node; a matrix of distances would have 8 bytes per pair. A labelled group's number
+//! depends only on the label, so all processes agree on it.
 
 use crate::vocabulary::placement::{fnv1a, mix};
 
 /// Most levels of groups.
 pub const MAX_LEVELS: usize = 4;
 
-/// The keys of place labels, outermost level first. A prefix up to a slash may precede a key, as in
-/// `topology.kubernetes.io/zone`.
+/// The keys of place labels, outermost first. A prefix is allowed: `topology.kubernetes.io/zone`.
 pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 
-/// Numbers of groups, outermost level first; zero where a node is in no group.
-///
-/// A path also names a group: with the numbers of the group and of all groups around it, and zeros
-/// within it. All zeros stand for the group of all nodes.
+/// Numbers of a node's groups, outermost first; zero where it is in no group. A path also names a
+/// group: its number and those of the groups around it, and zeros within. All zeros name the group
+/// of all nodes.
 pub type Path = [u32; MAX_LEVELS];
 
 /// The group of all nodes.
@@ -26,15 +21,15 @@ pub const EVERYWHERE: Path = [0; MAX_LEVELS];
 /// The place of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Place {
-    /// The groups of the node, outermost first; zero for a level without a group.
+    /// The node's groups.
     pub path: Path,
-    /// The node's rank in the order of all nodes, along which chains run.
+    /// Its rank in the order of all nodes, along which chains run.
     pub position: u32,
 }
 
 impl Place {
-    /// Returns the place that labels describe, without a position. Ignores unknown keys. The first
-    /// of several labels of a level counts.
+    /// Returns the place of these labels, without a position. Ignores unknown keys and repeated
+    /// levels.
     pub fn of_labels(labels: &[(String, String)]) -> Self {
         let number = |level: &str| {
             let label = labels.iter().find(|(key, value)| is_of(key, level) && !value.is_empty());
@@ -43,21 +38,20 @@ impl Place {
         Self { path: LEVEL_KEYS.map(number), position: 0 }
     }
 
-    /// Returns the lowest level at which both nodes are in one group: 0 if they share the innermost
-    /// group, [`MAX_LEVELS`] if they share none.
+    /// Returns the lowest level of a common group: 0 for the innermost one, [`MAX_LEVELS`] for
+    /// none.
     pub fn level(&self, other: &Self) -> usize {
         level(self.path, other.path)
     }
 
-    /// Returns the number of positions from this place forward to `to`. A place before this one is
-    /// farther than all places after it.
+    /// Returns the number of positions forward to `to`. Earlier places are farther than later ones.
     pub const fn forward(&self, to: &Self) -> u32 {
         to.position.wrapping_sub(self.position)
     }
 }
 
-/// Returns two labels that put a node into two groups of one level, such as `zone=a` and
-/// `topology.kubernetes.io/zone=b`, if there are any.
+/// Finds two labels of one level with different groups, such as `zone=a` and
+/// `topology.kubernetes.io/zone=b`.
 pub fn contradiction(labels: &[(String, String)]) -> Option<[&(String, String); 2]> {
     LEVEL_KEYS.into_iter().find_map(|level| {
         let mut of_level = labels.iter().filter(|(key, value)| is_of(key, level) && !value.is_empty());
@@ -66,43 +60,41 @@ pub fn contradiction(labels: &[(String, String)]) -> Option<[&(String, String); 
     })
 }
 
-/// Returns `true` if a key belongs to a level.
 fn is_of(key: &str, level: &str) -> bool {
     key.rsplit('/').next() == Some(level)
 }
 
-/// Returns the number of the measured group of a level with this first member, which is the same in
-/// every probe. Labels may equal names of nodes, but contain no zero bytes.
+/// Numbers a measured group by its first member, equally in every probe. The zero byte keeps it
+/// apart from labels.
 pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }
 
-/// Returns the number of the group of a label. Among a thousand groups, two have the same number in
-/// one of ten thousand clusters. They then count as one group.
+/// Numbers the group of a label. A collision merges two groups: with a thousand groups, in one of
+/// ten thousand clusters.
 pub fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)
 }
 
-/// Returns the groups of a node with this path, innermost first. The group of all nodes comes last.
+/// Returns the groups of a path, innermost first, down to the group of all nodes.
 pub fn groups_of(path: Path) -> impl Iterator<Item = Path> {
     let within = move |levels: usize| (path[levels - 1] != 0).then(|| group(path, levels));
     (1..=MAX_LEVELS).rev().filter_map(within).chain([EVERYWHERE])
 }
 
-/// Returns the lowest level at which both paths are in one group, as [`Place::level`] does.
+/// Like [`Place::level`].
 pub fn level(one: Path, other: Path) -> usize {
     let shared = one.iter().zip(&other).take_while(|(one, other)| one == other);
     MAX_LEVELS - shared.count()
 }
 
-/// Returns `true` if a node with this path is in the group `of`.
+/// Returns `true` if the path is within the group `of`.
 pub fn is_in(path: Path, of: Path) -> bool {
     let levels = of.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     path[..levels] == of[..levels]
 }
 
-/// Returns the outermost levels of a path.
 fn group(path: Path, levels: usize) -> Path {
     let mut group = EVERYWHERE;
     group[..levels].copy_from_slice(&path[..levels]);

@@ -1,7 +1,6 @@
-//! Ranks the shards that are responsible for an id, by rendezvous hashing: each shard name is
-//! hashed together with the id, and the hash is the rank. When a shard joins or leaves, only the
-//! ids that rank it first move (Thaler and Ravishankar, "Using name-based mappings to increase hit
-//! rates", 1998).
+//! Ranks the shards of an id by rendezvous hashing: the hash of a shard's name and the id is the
+//! rank. When a shard joins or leaves, only the ids that rank it first move (Thaler and
+//! Ravishankar, "Using name-based mappings to increase hit rates", 1998).
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -9,35 +8,32 @@ use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// The number of shards that know each id, the first two in rank order, so that a lost shard loses
-/// nothing.
+/// Shards per id, so that a lost shard loses nothing.
 pub const REPLICAS: usize = 2;
 
-/// Most shards of a cluster. A store has a session with each; 16 of them handle a million messages in a second.
+/// Most shards of a cluster. A store has a session with each; 16 handle a million messages per
+/// second.
 pub const MAX_SHARDS: usize = 256;
-/// Longest name of a shard: a host name of DNS, a colon and a port.
+/// A DNS host name, a colon and a port.
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
-/// Most bytes of a list in an error; the rest is cut off.
 const MAX_SHOWN_BYTES: usize = 480;
 
-/// The shards of a cluster in the configuration of a store. The order is free; the spelling decides
-/// where an id belongs.
+/// The configured shards. Their spelling, but not their order, decides where an id belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardList(BTreeSet<String>);
 
 impl ShardList {
-    /// The list of `names`.
+    /// Makes the list.
     pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Self {
         Self(names.into_iter().map(Into::into).collect())
     }
 
-    /// The names, in alphabetical order.
+    /// The names, sorted.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
-    /// Returns `true` if stores with these lists agree on the shards of each id: equal spelling, or
-    /// only one shard.
+    /// Returns `true` if both lists place each id alike: equal spelling, or only one shard.
     pub fn agrees_with(&self, other: &Self) -> bool {
         self == other || (self.0.len() == 1 && other.0.len() == 1)
     }
@@ -57,8 +53,7 @@ impl fmt::Display for ShardList {
     }
 }
 
-/// The configured shards of a cluster, by name. All stores of a cluster need the same list, in any
-/// order.
+/// The shards of a cluster, ranked for each id. All stores need the same list, in any order.
 #[derive(Debug, Clone)]
 pub struct ShardMap {
     names: Vec<String>,
@@ -66,28 +61,28 @@ pub struct ShardMap {
 }
 
 impl ShardMap {
-    /// Creates a map of the shards `names`, their configured addresses.
+    /// Makes the map from the shards' configured addresses.
     pub fn new<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
         let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
         Self { seeds: names.iter().map(|name| fnv1a(name.as_bytes())).collect(), names }
     }
 
-    /// The name of a shard; empty if there is no such shard.
+    /// A shard's name, or an empty one.
     pub fn name(&self, shard: usize) -> &str {
         self.names.get(shard).map_or("", String::as_str)
     }
 
-    /// Returns the number of shards.
+    /// The number of shards.
     pub fn len(&self) -> usize {
         self.seeds.len()
     }
 
-    /// Returns `true` if there is no shard.
+    /// Returns `true` without shards.
     pub fn is_empty(&self) -> bool {
         self.seeds.is_empty()
     }
 
-    /// The indices of all shards in rank order for `id`, the responsible one first. O(K log K) for K shards.
+    /// Returns all shards in rank order for `id`, in O(K log K).
     pub fn ranked(&self, id: &ObjectId) -> Vec<usize> {
         let hash = fnv1a(id.as_bytes());
         let mut ranked: Vec<usize> = (0..self.seeds.len()).collect();
@@ -95,13 +90,12 @@ impl ShardMap {
         ranked
     }
 
-    /// Returns the weight of `shard` for ids with this `hash`: the largest weight comes first.
     fn rank(&self, hash: u64, shard: usize) -> (u64, Reverse<usize>) {
         (mix(hash ^ self.seeds[shard]), Reverse(shard))
     }
 
-    /// Returns the first [`REPLICAS`] usable shards in rank order for `id`. Takes O(K) time without
-    /// sorting or allocating, because a store calls it for each copy when a shard comes or goes.
+    /// Returns the first [`REPLICAS`] usable shards for `id`, in O(K) without allocating: a store
+    /// calls it for each copy when a shard comes or goes.
     pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
         let hash = fnv1a(id.as_bytes());
         let mut first = [const { None }; REPLICAS];
@@ -117,14 +111,14 @@ impl ShardMap {
     }
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): a stable input for [`mix`].
+/// FNV-1a, 64 bits (Fowler, Noll, Vo).
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, 2014): every input bit changes every output bit.
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, 2014).
 pub const fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -13,25 +13,23 @@ use super::op::ReduceOp;
 pub struct Reduce {
     /// The object to make.
     pub target: ObjectId,
-    /// The objects to combine, without duplicates; they need not exist yet.
+    /// The objects to combine, without duplicates. They need not exist yet.
     pub sources: Vec<ObjectId>,
-    /// The number of sources to combine.
+    /// The sources to combine.
     pub count: usize,
-    /// The operation on two elements.
+    /// The operation.
     pub op: ReduceOp,
-    /// The order of the operands.
+    /// The operands' order.
     pub order: ReduceOrder,
-    /// The part of each source to combine, a multiple of the element size at both ends; `None` for
-    /// all. The plan assumes that the other parts are reduced at the same time, as in an allreduce.
+    /// The part of each source to combine, aligned to elements; `None` for all. The plan assumes
+    /// that the other parts are reduced at the same time.
     pub range: Option<ByteRange>,
-    /// The timeout of the whole reduce.
+    /// The timeout.
     pub timeout: Duration,
 }
 
 impl Reduce {
-    /// Checks a reduce before any source exists: it has sources, names no object twice (the target
-    /// included), combines no more sources than it names, and its range does not overflow.
-    ///
+    /// Checks a reduce before any source exists.
     /// # Errors
     /// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
     pub fn check(&self) -> Result<(), Error> {
@@ -54,13 +52,12 @@ impl Reduce {
     }
 }
 
-/// The order in which the sources of a reduce are combined.
+/// The order of combining sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReduceOrder {
-    /// The order of readiness and topology. Sums and products of floats may differ by rounding.
+    /// By readiness and topology. Sums and products of floats may differ by rounding.
     #[default]
     Any,
-    /// The order of the request, from left to right: the same bits in every run over the same
-    /// sources.
+    /// As requested, from left to right: the same bits in every run.
     Fixed,
 }

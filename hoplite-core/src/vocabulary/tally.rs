@@ -1,30 +1,29 @@
-//! Counts of the calls that a store has answered, and of their waiting times.
+//! Counts of answered calls and their waiting times.
 
 use std::time::Duration;
 
-/// The number of classes of waiting times. Class `n` holds times from 2^n to 2^(n+1) microseconds,
-/// and the last one all longer times, from about two minutes.
+/// Classes of waiting times. Class `n` starts at 2^n microseconds; the last one has no end.
 pub const WAIT_CLASSES: usize = 28;
 
-/// The calls of clients that a store has answered since its start.
+/// The answered calls since a store's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// The number of calls that an object answered.
+    /// Calls answered with an object.
     pub gets: u64,
-    /// The number of calls that failed.
+    /// Failed calls.
     pub failures: u64,
-    /// The time that these `gets` waited in the store.
+    /// Waiting times of `gets`.
     pub waits: Waits,
 }
 
 impl Tally {
-    /// Counts a call that an object answered.
+    /// Counts an answered call.
     pub fn got(&mut self, waited: Duration) {
         self.gets += 1;
         self.waits.add(waited);
     }
 
-    /// Returns the counts since `before`; zero after a restart of the store.
+    /// Returns the difference to `before`; zero after a restart.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             gets: self.gets.saturating_sub(before.gets),
@@ -34,7 +33,7 @@ impl Tally {
     }
 }
 
-/// A histogram of waiting times, with [`WAIT_CLASSES`] classes.
+/// A histogram of waiting times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Waits(pub [u64; WAIT_CLASSES]);
 
@@ -45,7 +44,7 @@ impl Waits {
         self.0[class] += 1;
     }
 
-    /// Adds the counts of `other`.
+    /// Adds `other`.
     pub fn merge(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count = count.saturating_add(more));
     }
@@ -56,8 +55,7 @@ impl Waits {
         Self(counts)
     }
 
-    /// Returns an upper bound for the time of this share of the calls, from 0 to 1; `None` without
-    /// calls. The bound is at most twice the time.
+    /// Returns an upper bound, at most twice the time, for this share of the calls.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let all: u64 = self.0.iter().fold(0, |sum, count| sum.saturating_add(*count));
         #[expect(clippy::cast_precision_loss, reason = "a rounded rank is precise enough")]

@@ -1,7 +1,6 @@
 //! Text from other parties, made safe for a terminal or a table.
 
-/// Appends `text` to `out`. Characters that would disturb a terminal, or falsify a table, are
-/// escaped as in Rust.
+/// Appends `text`, with characters that disturb a terminal or table escaped as in Rust.
 pub(crate) fn escape_into(out: &mut String, text: &str) {
     for character in text.chars() {
         if disturbs(character) {
@@ -12,20 +11,19 @@ pub(crate) fn escape_into(out: &mut String, text: &str) {
     }
 }
 
-/// Returns `text`. Characters that would disturb a terminal, or falsify a table, are escaped as in
-/// Rust.
+/// Escapes characters that disturb a terminal or table, as in Rust.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     escape_into(&mut escaped, text);
     escaped
 }
 
-/// Returns `true` if `text` needs no [escape].
+/// Returns `true` if [`escape`] changes nothing.
 pub fn is_plain(text: &str) -> bool {
     !text.chars().any(disturbs)
 }
 
-/// Returns the beginning of a text: at most `max_bytes`.
+/// Returns at most the first `max_bytes`.
 pub fn cut(mut text: String, max_bytes: usize) -> String {
     while text.len() > max_bytes {
         text.pop();
@@ -37,7 +35,7 @@ fn disturbs(character: char) -> bool {
     character.is_control() || reorders(character)
 }
 
-/// Returns `true` if a character breaks lines or changes the direction of those around it.
+/// Returns `true` for characters that break lines or change the direction of text.
 fn reorders(character: char) -> bool {
     matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

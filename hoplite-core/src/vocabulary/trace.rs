@@ -1,4 +1,4 @@
-//! The trace context of a call, which travels with calls and messages. Other modules record spans.
+//! The trace context of calls and messages. Other modules record spans.
 
 use std::str::FromStr;
 
@@ -10,38 +10,37 @@ pub struct TraceContext {
     is_sampled: bool,
 }
 
-/// The error for a text that is not a `traceparent` of W3C Trace Context.
+/// The text is not a `traceparent` of W3C Trace Context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a traceparent, which looks like 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
 pub struct NotATraceparent;
 
 impl TraceContext {
-    /// The length of the binary form: two ids and the flags.
+    /// Two ids and the flags.
     pub const BYTES: usize = 25;
-    /// The flag that the spans of the trace are recorded.
     const SAMPLED: u8 = 1;
 
-    /// Creates the context of a span. Returns `None` if either id is zero, which is invalid.
+    /// Returns `None` if an id is zero, which is invalid.
     pub fn new(trace: [u8; 16], span: [u8; 8], is_sampled: bool) -> Option<Self> {
         (trace != [0; 16] && span != [0; 8]).then_some(Self { trace, span, is_sampled })
     }
 
-    /// Returns the id of the trace.
+    /// The trace's id.
     pub const fn trace(&self) -> [u8; 16] {
         self.trace
     }
 
-    /// Returns the id of the span.
+    /// The span's id.
     pub const fn span(&self) -> [u8; 8] {
         self.span
     }
 
-    /// Returns `true` if the spans of the trace are recorded.
+    /// Returns `true` if the trace's spans are recorded.
     pub const fn is_sampled(&self) -> bool {
         self.is_sampled
     }
 
-    /// Returns the binary form.
+    /// The binary form.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..16].copy_from_slice(&self.trace);
@@ -50,8 +49,8 @@ impl TraceContext {
         bytes
     }
 
-    /// Reads the binary form. Returns `None` if it is invalid. The receiver then continues without
-    /// the trace, as W3C Trace Context demands.
+    /// Reads the binary form; `None` if invalid. The receiver then continues without a trace, as
+    /// the standard demands.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (trace, rest) = bytes.split_first_chunk::<16>()?;
@@ -101,7 +100,6 @@ mod tests {
     #[test]
     fn a_traceparent_is_read_by_the_rules_of_the_standard() {
         let read = |text: &str| text.parse::<TraceContext>();
-        // The examples of the standard.
         let sampled = read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
         assert!(sampled.is_sampled());
         assert_eq!(sampled.trace()[..2], [0x4b, 0xf9]);

@@ -1,11 +1,10 @@
-//! The bytes of a small object that a shard keeps, and their checksum.
+//! Small objects whose bytes a shard keeps.
 
 use bytes::Bytes;
 
 use crate::vocabulary::checksum::crc32c;
 
-/// All bytes of a small object, with the CRC-32C that the putting store computed. The reading store
-/// checks it, so that every change on the way or in a shard is noticed.
+/// The bytes of a small object, with the CRC-32C of the putting store. The reading store checks it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InlineBytes {
     bytes: Bytes,
@@ -13,7 +12,7 @@ pub struct InlineBytes {
 }
 
 impl InlineBytes {
-    /// Checks bytes that arrived with the checksum `crc`; `None` if they do not match.
+    /// Checks received bytes; `None` if `crc` does not match.
     pub fn checked(bytes: Bytes, crc: u32) -> Option<Self> {
         (crc32c(&bytes) == crc).then_some(Self { bytes, crc })
     }
@@ -23,12 +22,12 @@ impl InlineBytes {
         &self.bytes
     }
 
-    /// Their checksum.
+    /// Their CRC-32C.
     pub const fn crc(&self) -> u32 {
         self.crc
     }
 
-    /// Copies the bytes into separate memory, with the same checksum.
+    /// Copies the bytes into separate memory.
     pub(crate) fn to_owned_memory(&self) -> Self {
         Self { bytes: Bytes::copy_from_slice(&self.bytes), crc: self.crc }
     }

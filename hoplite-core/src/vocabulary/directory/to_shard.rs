@@ -1,4 +1,4 @@
-//! The messages of stores to shards.
+//! The messages of stores to shards. Those not marked as answered get no answer.
 
 use std::time::Duration;
 
@@ -9,84 +9,83 @@ use crate::vocabulary::metadata::Metadata;
 /// Store to shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToShard {
-    /// A copy has started or is complete. Answered by `Published` if the store wants that, or the copy is not accepted.
+    /// A copy has started or is complete. Answered by `Published` if the store wants that or the
+    /// copy is rejected.
     Publish(Publish),
-    /// A copy is gone. Not answered.
+    /// A copy is gone.
     Unpublish {
-        /// The object that the copy was of.
+        /// The object.
         id: ObjectId,
-        /// The put that the copy was of.
+        /// The put.
         put: PutId,
-        /// The reason for which the copy is gone.
+        /// The reason.
         reason: UnpublishReason,
     },
-    /// A synchronous location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
+    /// A location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
-    /// Withdraws a `Query`, or the answer to a `Delete`, which goes on. A `Granted` slot that is
-    /// under way must still be returned. Not answered.
+    /// Withdraws a `Query`, or the answer to a `Delete`, which goes on. A slot `Granted` at the
+    /// same time must still be returned.
     Cancel {
         /// The query, or the delete.
         request: RequestId,
     },
-    /// Returns a slot whose pull did not bring all bytes; [`Publish::slot`] returns the others. Not answered.
+    /// Returns a slot whose pull did not bring all bytes. [`Publish::slot`] returns the others.
     ReturnSlot {
-        /// The slot of a `Granted`.
+        /// The slot.
         grant: GrantId,
         /// The end of the pull.
         outcome: PullOutcome,
     },
     /// Removes every copy. Answered by `DeleteDone` when all nodes have dropped theirs or are gone.
     Delete {
-        /// Correlates the answer.
+        /// Matches the answer.
         request: RequestId,
-        /// The object to remove.
+        /// The object.
         id: ObjectId,
     },
-    /// Tells the second shard of an id what the first one deleted. Not answered.
+    /// Tells the second shard of an id about a delete.
     Forget {
-        /// The object that was deleted.
+        /// The object.
         id: ObjectId,
-        /// The put that was deleted.
+        /// The deleted put.
         put: PutId,
     },
-    /// An asynchronous location query: answered at once by `Locations`, and again at every change, until `Unsubscribe`.
+    /// Requests `Locations` now and at every change, until `Unsubscribe`.
     Subscribe {
-        /// Correlates the answers.
+        /// Matches the answers.
         request: RequestId,
-        /// The object to watch.
+        /// The object.
         id: ObjectId,
         /// The content of the first answer.
         wants: Wants,
     },
-    /// Ends a subscription. Not answered; updates under way may still arrive.
+    /// Ends a subscription. Updates may still be in flight.
     Unsubscribe {
         /// The subscription.
         request: RequestId,
     },
-    /// Only the links to these peers have been slow for long: transfers should avoid them. Not
-    /// answered.
+    /// The persistently slow links of the store, which transfers avoid.
     SlowLinks {
         /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
         peers: Vec<NodeId>,
     },
-    /// The place of the store after a probe, from another shard, or from this one before a restart.
-    /// Not answered.
+    /// The store's place, from another shard or from an earlier run of this one.
     Placed(Placed),
-    /// Says if the shard is the first connected shard of an object. Answered by `Replication`.
+    /// Names the first connected shard of an object. Answered by `Replication`.
     Lead(Lead),
-    /// The store does not keep the copy that a `Replicate` requested. Not answered.
+    /// The store rejects a `Replicate`.
     NotReplicated {
         /// The object.
         id: ObjectId,
-        /// The put that the store was asked to keep.
+        /// The put.
         put: PutId,
         /// The reason.
         reason: Obstacle,
     },
-    /// The store is about to stop, or no longer is. While it drains, its copies do not count, and it
-    /// gets no new ones. Not answered.
+    /// The store starts or ends draining. While it drains, its copies do not count, and it gets no
+    /// new ones.
     Drain {
-        /// `true` if the store drains.
+        /// `true` while draining.
         is_draining: bool,
     },
 }
@@ -131,84 +130,83 @@ impl ToShard {
     }
 }
 
-/// A store announces a copy: when it starts, when it is complete, and again when a session is new. The shard that granted
-/// a slot for a copy knows without this that the copy has started.
+/// Announces a copy: at its start, when complete, and again in a new session. The shard that
+/// granted its slot knows of the start already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
-    /// The object that the copy is of.
+    /// The object.
     pub id: ObjectId,
-    /// The put that made it.
+    /// The put.
     pub put: PutId,
-    /// The size of the whole object.
+    /// The object's size.
     pub size_bytes: u64,
-    /// The metadata of the object.
+    /// The object's metadata.
     pub metadata: Metadata,
-    /// The completeness of the copy.
+    /// The copy's completeness.
     pub state: LocationState,
-    /// The lifetime of the copy.
+    /// The copy's lifetime.
     pub retention: Retention,
-    /// For a [`LocationState::Partial`] copy: its sender, so that the shard grants no cycle.
+    /// The sender of a [`LocationState::Partial`] copy, so that the shard grants no cycle.
     pub pulling_from: Option<NodeId>,
-    /// The bytes, if the object is complete, small and this store put it.
+    /// The bytes of a complete small object that this store put.
     pub inline: Option<InlineBytes>,
-    /// For a [`LocationState::Complete`] copy: the slot over which its last bytes came, which is returned with this.
+    /// The slot of a [`LocationState::Complete`] copy's last bytes, returned with this.
     pub slot: Option<GrantId>,
-    /// `true` if the store waits even for `Accepted`.
+    /// `true` if even `Accepted` needs an answer.
     pub wants_answer: bool,
-    /// For a copy of a put that this run of the shard has listed, in the first publication of a new session: the time
-    /// since the store last heard from the shard. The shard rejects a put that was deleted since.
+    /// In a new session, for a put known to this run of the shard: the time since the store last
+    /// heard from it. The shard rejects a put that was deleted since.
     pub returning: Option<Duration>,
 }
 
-/// The reason for which a copy is no longer there.
+/// The reason for the loss of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnpublishReason {
     /// Evicted to make room.
     Evicted,
-    /// The pull ended without all the bytes.
+    /// The pull ended early.
     PullEnded,
-    /// The worker that was writing it died or gave up: no copy of this put can ever be complete.
+    /// The writing worker gave up or died: no copy of this put can become complete.
     Aborted,
-    /// The producing node makes the object again, under another put id. Calls that wait for the
-    /// object continue.
+    /// The producer makes the object again under another put id. Waiting calls continue.
     Superseded,
-    /// Given up by its store, because another put of the id was first.
+    /// Given up, because another put of the id was first.
     Conceded,
-    /// Deleted, as the shard had asked.
+    /// Deleted on the shard's order.
     Deleted,
 }
 
-/// The end of a pull, reported when the slot is returned.
+/// The end of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PullOutcome {
     /// All bytes arrived.
     Complete,
-    /// The sender could not be reached, or its connection broke.
+    /// The sender's connection failed.
     SenderUnreachable,
-    /// The sender sent nothing for too long, or needs this put from the receiver.
+    /// The sender sent nothing for too long, or waits for the receiver itself.
     SenderStalled,
-    /// The sender does not have this put of the object (any more).
+    /// The sender lacks this put.
     SenderHasNoCopy,
-    /// A frame was damaged on the way.
+    /// A frame was damaged.
     Corrupt,
-    /// The receiver no longer wants it, or has no room, and has no copy.
+    /// The receiver cancelled it or has no room.
     Cancelled,
-    /// The receiver returned the slot on request: [`ToStore::GiveWay`](super::ToStore::GiveWay).
+    /// Returned on request: [`ToStore::GiveWay`](super::ToStore::GiveWay).
     GaveWay,
 }
 
-/// A request for one location to pull from, answered when there is one, or at the deadline.
+/// A request for a sender, answered when there is one or at the deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// Correlates the answer: `Granted`, `Inline` or `Failed`.
+    /// Matches the answer.
     pub request: RequestId,
-    /// The object to find a sender for.
+    /// The object.
     pub id: ObjectId,
-    /// The time to wait at most, from arrival.
+    /// The longest wait, from arrival.
     pub timeout: Duration,
-    /// The put whose leading bytes the receiver has: only its copies are useful.
+    /// The put of the bytes that the receiver has already.
     pub resume: Option<PutId>,
-    /// Senders that failed this receiver lately: granted only if there is no other.
+    /// Senders that failed this receiver lately, granted only as a last resort.
     pub avoid: Vec<NodeId>,
 }
 
@@ -217,7 +215,6 @@ pub struct Query {
 pub enum Wants {
     /// The locations of the object.
     Locations,
-    /// Also the bytes, which come first if the shard has them and the store has no copy. Saves the
-    /// store a query.
+    /// Also the bytes, if the shard has them and the store has no copy. Saves a query.
     Bytes,
 }

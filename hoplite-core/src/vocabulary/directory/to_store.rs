@@ -12,90 +12,89 @@ use crate::vocabulary::metadata::Metadata;
 pub enum ToStore {
     /// The answer to `Publish`.
     Published {
-        /// The object that was published.
+        /// The object.
         id: ObjectId,
-        /// The put that was published.
+        /// The put.
         put: PutId,
-        /// The decision of the shard.
+        /// The decision.
         verdict: Verdict,
     },
-    /// A sender slot: an answer to `Query`.
+    /// Answers `Query` with a sender slot.
     Granted(Grant),
-    /// The bytes themselves: an answer to `Query`. The receiver counts as a complete, evictable location from now on.
+    /// Answers `Query` with the bytes. The receiver counts as a complete, evictable location from
+    /// now on.
     Inline {
-        /// The query that this answers.
+        /// The query.
         request: RequestId,
-        /// The id of the object.
+        /// The object.
         id: ObjectId,
-        /// The put that the bytes are of.
+        /// The put.
         put: PutId,
-        /// The metadata of the object.
+        /// The object's metadata.
         metadata: Metadata,
-        /// All bytes of the object.
+        /// The object's bytes.
         bytes: InlineBytes,
     },
-    /// The failure of a query or a delete.
+    /// A query or a delete failed.
     Failed {
         /// The query, or the `Delete`.
         request: RequestId,
-        /// The reason for which it failed.
+        /// The reason.
         error: Error,
     },
-    /// The store must drop its copy, if it has one.
+    /// The store must drop its copy of this put.
     Drop {
-        /// The object to drop.
+        /// The object.
         id: ObjectId,
-        /// The put to drop; copies of others stay.
+        /// The put.
         put: PutId,
-        /// The reason for which the copy must go.
+        /// The reason.
         reason: DropReason,
     },
-    /// The store's copy must survive from now on: it becomes pinned.
+    /// The store must pin its copy.
     Promote {
-        /// The object to keep.
+        /// The object.
         id: ObjectId,
-        /// The put to keep.
+        /// The put.
         put: PutId,
     },
-    /// The last copy of an inline object is gone with its node: the store keeps one from now on, pinned. It says so with
-    /// `Publish`, or has no room.
+    /// The last copy of an inline object is lost: the store keeps a pinned one, and answers with
+    /// `Publish` if it has room.
     TakeOver {
-        /// The object to keep.
+        /// The object.
         id: ObjectId,
-        /// The put that the bytes are of.
+        /// The put.
         put: PutId,
-        /// The metadata of the object.
+        /// The object's metadata.
         metadata: Metadata,
-        /// All bytes of the object.
+        /// The object's bytes.
         bytes: InlineBytes,
     },
-    /// A closer or better linked receiver needs this slot. The store ends the pull, returns the
-    /// slot with [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and sends another query to
-    /// resume.
+    /// A better receiver needs this slot. The store ends the pull, returns the slot with
+    /// [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and queries again to resume.
     GiveWay {
         /// The slot.
         grant: GrantId,
     },
-    /// The groups of the store, by its labels or by measurements, and the capacity of uplinks.
+    /// The store's groups, and the capacity of uplinks.
     Placed(Placed),
     /// No copy is left.
     DeleteDone {
-        /// The `Delete` that this answers.
+        /// The `Delete`.
         request: RequestId,
-        /// The put that was deleted; `None` if there was no such object.
+        /// The deleted put; `None` if there was no object.
         put: Option<PutId>,
     },
-    /// An answer to `Subscribe`, and every change after it.
+    /// Answers `Subscribe`, now and at every change.
     Locations {
-        /// The `Subscribe` that this answers.
+        /// The `Subscribe`.
         request: RequestId,
-        /// The locations now.
+        /// The locations.
         locations: Locations,
     },
-    /// The store fetches an object and keeps it, pinned. It says so with `Publish`, or answers with
-    /// `NotReplicated`.
+    /// The store fetches and pins an object. It answers with `Publish` or `NotReplicated`.
     Replicate(Replicate),
-    /// The copies of an object of which the store has a pinned copy.
+    /// The copies of an object pinned at this store.
     Replication(Replication),
 }
 
@@ -137,107 +136,108 @@ impl ToStore {
     }
 }
 
-/// The reason for the choice of a sender, for logs and `hoplite stat`.
+/// The reason for the choice of a sender, for logs and tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GrantReason {
-    /// The only location that could be chosen.
+    /// The only candidate.
     OnlyCandidate,
-    /// A complete copy while others were partial.
+    /// The only complete copy.
     CompleteBeforePartial,
-    /// The closest, by the places of the nodes: without them another would have been chosen.
+    /// The closest, against the order of age.
     Closest,
-    /// As close as others, and longest without a grant.
+    /// Among the closest, longest without a grant.
     LeastRecentlyUsed,
-    /// A copy that is not complete, as close as others, and the first of them to have bytes.
+    /// Among the closest partial copies, the first to have bytes.
     EarliestBytes,
-    /// A copy that is not complete, while many others receive the object too: the bytes are about to reach it. Until then a
-    /// chain is not extended, so that none gets longer than a transfer takes.
+    /// A partial copy that has or soon gets its first bytes. With many receivers, a chain grows
+    /// only then, so that none gets longer than a transfer takes.
     ChainHasBytes,
-    /// It failed this receiver lately, but there is no other.
+    /// Failed this receiver lately, but there is no other.
     AvoidedButOnly,
-    /// The receiver is the first of its group to get the object: no node there has any of it.
+    /// The receiver is the first of its group.
     FirstOfGroup,
-    /// The copies that are closer served others for too long.
+    /// Closer copies have been busy for too long.
     CloserAreBusy,
-    /// The link from the next best sender is slow, or its bytes come over a slow link.
+    /// The next best sender has a slow link or gets its bytes over one.
     FasterLink,
-    /// The link from this sender is slow, or its bytes come over a slow link, but there is no
-    /// other.
+    /// This sender has a slow link or gets its bytes over one, but there is no other.
     SlowButOnly,
 }
 
 impl GrantReason {
-    /// Returns `true` if it was chosen only since there was no better one.
+    /// Returns `true` if there was no better sender.
     pub const fn is_last_resort(self) -> bool {
         matches!(self, Self::AvoidedButOnly | Self::SlowButOnly)
     }
 }
 
-/// A slot at a sender. The receiver counts as a partial location from now on, until it says otherwise.
+/// A slot at a sender. The receiver counts as a partial location from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The query it answers.
+    /// The query.
     pub request: RequestId,
-    /// The slot, to be returned with [`Publish::slot`](super::Publish::slot) or [`ToShard::ReturnSlot`](super::ToShard::ReturnSlot).
+    /// The slot, returned with [`Publish::slot`](super::Publish::slot) or
+    /// [`ToShard::ReturnSlot`](super::ToShard::ReturnSlot).
     pub grant: GrantId,
-    /// The object to pull.
+    /// The object.
     pub id: ObjectId,
-    /// The put that the sender has.
+    /// The put.
     pub put: PutId,
-    /// The size of the whole object.
+    /// The object's size.
     pub size_bytes: u64,
-    /// The metadata of the object.
+    /// The object's metadata.
     pub metadata: Metadata,
-    /// The node to pull from.
+    /// The sender.
     pub sender: NodeId,
-    /// The address of the data plane of that node.
+    /// The sender's data plane.
     pub sender_address: SocketAddr,
     /// The completeness of the sender's copy.
     pub sender_state: LocationState,
-    /// The reason for which this sender was chosen.
+    /// The reason for this choice.
     pub reason: GrantReason,
 }
 
 /// The answer to `Publish`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The location is known now.
+    /// The location is known.
     Accepted,
-    /// Another put of this id was here first. If it was equal (same size, metadata and bytes, known only for inline
-    /// objects), the store's copy may take its place under the put id `winner`.
+    /// Another put of this id was first. The store may replace an equal copy's put id with
+    /// `winner`.
     Conflict {
-        /// The put that was first.
+        /// The first put.
         winner: PutId,
-        /// The result of the comparison.
+        /// The comparison of both puts.
         equality: Equality,
     },
-    /// This put was deleted; the copy must be dropped.
+    /// This put was deleted: drop the copy.
     Deleted,
-    /// The shard holds as many objects as it may.
+    /// The shard has too many objects.
     ShardFull,
 }
 
-/// The result of a comparison of two puts of one id.
+/// The comparison of two puts of one id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Equality {
     /// The puts are equal.
     Equal,
     /// The puts differ.
     Different,
-    /// Size and metadata agree; the bytes must be compared with a copy at this node, if there is one.
+    /// Size and metadata agree. The store must compare the bytes.
     Unknown {
-        /// A node that has, or will have, a complete copy of the winner, and its data plane.
+        /// A node with a copy of the winner, and its data plane.
         holder: Option<(NodeId, SocketAddr)>,
     },
 }
 
-/// The reason for which a shard tells a store to drop its copy.
+/// The reason to drop a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DropReason {
-    /// `Delete` was called. The store answers with `Unpublish` and [`UnpublishReason::Deleted`](super::UnpublishReason::Deleted), even if it has no copy.
+    /// `Delete` was called. The store answers with
+    /// [`UnpublishReason::Deleted`](super::UnpublishReason::Deleted) even without a copy.
     Deleted,
-    /// Its producer gave up, or the last node with all the bytes was lost, so that it can never be complete.
+    /// It can never be complete: the producer or the last complete copy is lost.
     Lost,
-    /// The producer makes the object again, under another put id.
+    /// The producer makes the object again under another put id.
     Superseded,
 }
