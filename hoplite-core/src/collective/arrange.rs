@@ -1,4 +1,4 @@
-//! The plan of an attempt: its schedule, the order of its members, and the reasons, for people.
+//! The plan of an attempt: its schedule, the order of its members, and the reasons.
 
 use super::action::Context;
 use super::message::{AttemptId, MAX_EXPLANATION_BYTES, Member, Plan};
@@ -12,7 +12,6 @@ use crate::time::Time;
 use crate::topology::place::Path;
 use crate::vocabulary::agreement::Agreement;
 
-/// Chooses the schedule and the order of the members.
 pub(super) fn plan_attempt(
     ctx: &Context<'_>,
     call: &CoordinatedCall,
@@ -50,7 +49,6 @@ pub(super) fn plan_attempt(
     (plan, members)
 }
 
-/// Describes a choice to members and to people.
 fn explanation(ctx: &Context<'_>, choice: &Choice<Schedule>, remark: &str, started: Time) -> String {
     let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
         format!("; the next best is a {schedule}, {estimate:.1?}")

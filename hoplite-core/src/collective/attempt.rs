@@ -1,16 +1,16 @@
-//! The coordinator's view of an attempt, and its decision to commit or to abort.
+//! The coordinator's decision to commit or to abort an attempt.
 
 use super::{Decision, EnlistmentId, Failure, Report};
 use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
 
-/// The decision about an attempt.
+/// The decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
-    /// The coordinator's own member misses bytes. In a collective of parts: a member does.
+    /// The coordinator's own member misses bytes; in a collective of parts, any member does.
     Open,
-    /// The copies are the target, for good. In a collective of parts: all members have their parts.
+    /// The copies are the target for good; in a collective of parts, all members have their parts.
     Committed,
     /// The attempt never makes the target.
     Aborted,
@@ -21,22 +21,22 @@ pub enum AttemptState {
 pub enum AttemptAction {
     /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
-    /// End the enlistment of a member.
+    /// End an enlistment.
     Dismiss(EnlistmentId),
-    /// Take the general path for this reason.
+    /// Take the general path.
     FallBack(String),
     /// Fail the whole collective.
     Fail(Error),
 }
 
-/// An attempt, as its coordinator sees it.
+/// An attempt, seen by its coordinator.
 #[derive(Debug)]
 pub struct Attempt {
     kind: Collective,
     target: ObjectId,
     members: Vec<AttemptMember>,
-    /// The member at the coordinator's own store. It decides an allreduce when it has all bytes,
-    /// because its copy stands even if the other members are lost.
+    /// The coordinator's own member. It decides an allreduce when it has all bytes, because its
+    /// copy stands even if the other members are lost.
     own: Option<EnlistmentId>,
     state: AttemptState,
 }
@@ -55,7 +55,7 @@ enum MemberState {
 }
 
 impl Attempt {
-    /// Returns an attempt of these members.
+    /// Begins an attempt.
     pub fn new(
         kind: Collective,
         target: ObjectId,
@@ -67,18 +67,17 @@ impl Attempt {
         Self { kind, target, members, own, state: AttemptState::Open }
     }
 
-    /// Returns the number of members that may still report.
+    /// Counts members that may still report.
     pub(super) fn present(&self) -> usize {
         self.members.iter().filter(|member| member.state != MemberState::Out).count()
     }
 
-    /// Returns `true` if this member may still report.
     pub(super) fn awaits(&self, enlistment: EnlistmentId) -> bool {
         let is_meant = |member: &AttemptMember| member.enlistment == enlistment;
         self.members.iter().any(|member| is_meant(member) && member.state != MemberState::Out)
     }
 
-    /// Returns the member at the coordinator's own store.
+    /// The coordinator's own member.
     pub const fn own(&self) -> Option<EnlistmentId> {
         self.own
     }
@@ -88,19 +87,19 @@ impl Attempt {
         self.state
     }
 
-    /// Returns `true` if no member is left to report or to tell.
+    /// Returns `true` if no member remains.
     pub fn is_over(&self) -> bool {
         let is_exchanging = |member: &AttemptMember| member.state == MemberState::Exchanging;
         self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
     }
 
-    /// Returns the indices of the members that have neither all bytes nor failed.
+    /// Returns members that have neither all bytes nor failed.
     pub fn unfinished(&self) -> impl Iterator<Item = usize> {
         let members = self.members.iter().enumerate();
         members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)
     }
 
-    /// Takes in the report of a member.
+    /// Takes in a report.
     pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<AttemptAction> {
         let index = self.members.iter().position(|member| member.enlistment == enlistment);
         let Some(index) = index.filter(|index| self.members[*index].state != MemberState::Out) else {
@@ -138,7 +137,7 @@ impl Attempt {
         actions
     }
 
-    /// Dismisses the members that still give, once all have reported.
+    /// Dismisses members that still give, once all have reported.
     fn dismissals(&self) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed || !self.is_over() {
             return Vec::new();
@@ -147,7 +146,7 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// Stops the members that miss bytes of a deleted target. The directory cannot tell them.
+    /// Stops the members of a deleted target, because the directory cannot tell them.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();
@@ -161,7 +160,7 @@ impl Attempt {
         actions
     }
 
-    /// Aborts the attempt, unless it is committed. Participants at the members' nodes get `error`.
+    /// Aborts an open attempt with an error for its participants.
     pub fn give_up(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Open {
             return Vec::new();
@@ -176,7 +175,6 @@ impl Attempt {
     }
 }
 
-/// Describes the failure of a member for people.
 pub(crate) fn describe_failure(index: usize, failure: &Failure) -> String {
     match failure {
         Failure::Unreachable => format!("member {index} could not be reached"),

@@ -1,4 +1,4 @@
-//! The coordinator of collectives: it looks for sources, plans attempts, and decides about them.
+//! The coordinator: looks for sources, plans attempts, decides about them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,27 +22,21 @@ use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::CallKey;
 use crate::vocabulary::reduce::Reduce;
 
-/// An attempt that this store coordinates.
 #[derive(Debug)]
 pub(super) struct Coordinated {
     call: CoordinatedCall,
     attempt: Attempt,
-    /// The nodes of the members, in their order.
     nodes: Vec<NodeId>,
     plan: String,
 }
 
-/// The collectives that this store coordinates.
 #[derive(Debug, Default)]
 pub(crate) struct Coordinator {
-    /// By target.
     searches: BTreeMap<ObjectId, Search>,
-    /// By put.
     attempts: BTreeMap<PutId, Coordinated>,
-    /// Targets without bytes that this store has made and the directory does not know yet: the
-    /// queries whether the target exists.
+    /// Queries for the targets of empty objects that the directory does not know yet.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// By target, after a search and until the call ends.
+    /// From the search until the call ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -78,12 +72,11 @@ impl Coordinated {
 }
 
 impl Coordinator {
-    /// Returns the number of collectives.
     pub(crate) fn len(&self) -> usize {
         self.searches.len() + self.attempts.len()
     }
 
-    /// Returns the number of members that may still report to this store.
+    /// Counts members that may still report.
     pub(crate) fn enlistments(&self) -> usize {
         self.attempts.values().map(|one| one.attempt.present()).sum()
     }
@@ -92,12 +85,11 @@ impl Coordinator {
         self.searches.get(target)
     }
 
-    /// Returns the sources for which a search waits, by their ranks.
+    /// Returns the sources for which a search waits, by rank.
     pub(crate) fn absent_sources(&self, target: &ObjectId) -> Option<BTreeMap<usize, ObjectId>> {
         self.searches.get(target).map(Search::missing_sources)
     }
 
-    /// Returns the undecided attempt to make `target`.
     pub(super) fn open_for(&self, target: &ObjectId) -> Option<(PutId, &Coordinated)> {
         let is_open = |(_, one): &(&PutId, &Coordinated)| {
             one.call.request.target == *target && one.attempt.state() == AttemptState::Open
@@ -105,31 +97,27 @@ impl Coordinator {
         self.attempts.iter().find(is_open).map(|(put, one)| (*put, one))
     }
 
-    /// Returns the stores that have not completed their part in the attempt that makes a target.
+    /// Returns the stores that have not completed their part.
     pub(crate) fn unfinished_stores(&self, target: &ObjectId) -> Option<Vec<NodeId>> {
         let (_, Coordinated { attempt, nodes, .. }) = self.open_for(target)?;
         Some(attempt.unfinished().filter_map(|index| nodes.get(index).cloned()).collect())
     }
 
-    /// Returns `true` if a search or an undecided attempt is to make `target`.
     pub(crate) fn contains(&self, target: &ObjectId) -> bool {
         self.searches.contains_key(target) || self.open_for(target).is_some()
     }
 
-    /// Returns the participants of a target, as long as rank 0's call is open.
     pub(crate) fn participants(&self, target: &ObjectId) -> Option<&Participants> {
         self.participants.get(target)
     }
 
-    /// Returns the request, the start, the number of members and the plan of each collective.
     pub(crate) fn under_way(&self) -> impl Iterator<Item = (&Reduce, Time, usize, &str)> {
         let searches = self.searches.values().map(|one| (&one.call, 0, ""));
         let attempts = self.attempts.values().map(|one| (&one.call, one.nodes.len(), one.plan.as_str()));
         searches.chain(attempts).map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
-    /// Coordinates a collective for a call. The queries ask the directory whether the target
-    /// exists, and where each source is.
+    /// Coordinates a collective. The queries ask for the target and each source.
     pub(crate) fn coordinate(
         &mut self,
         ctx: &mut Context<'_>,
@@ -145,8 +133,7 @@ impl Coordinator {
         self.reconsider(ctx, &target);
     }
 
-    /// Takes in the locations of a source. Returns them unless a search or a disagreement used
-    /// them.
+    /// Returns the locations unless a search or a disagreement used them.
     pub(crate) fn source_located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -168,8 +155,7 @@ impl Coordinator {
         Some(locations)
     }
 
-    /// Takes in the answer of the directory about a target. Returns `true` if a collective makes
-    /// it.
+    /// Returns `true` if a collective makes the target.
     pub(crate) fn target_located(&mut self, ctx: &mut Context<'_>, locations: &Locations) -> bool {
         let target = &locations.id;
         if locations.object.is_some() && self.withdraw_announcement(ctx, target) {
@@ -187,7 +173,7 @@ impl Coordinator {
         true
     }
 
-    /// Begins an attempt or takes the general path, if the search for the sources allows it.
+    /// Begins an attempt or takes the general path, if the search allows it.
     pub(super) fn reconsider(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         let Some(search) = self.searches.get_mut(target) else { return };
         let outlook = search.outlook(ctx.now, ctx.link, ctx.node);
@@ -198,7 +184,6 @@ impl Coordinator {
                     ctx.schedule(time, Timer::Search(target.clone()));
                 }
             }
-            // The queries about the target and the sources were sent at the same time.
             Outlook::Ready(_) if !search.is_new => {}
             Outlook::Ready(members) => {
                 let Some(Search { call, asks, .. }) = self.end_search(ctx, target) else { return };
@@ -212,7 +197,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends a search. The coordinator tells its participants if the call fails.
+    /// Ends a search, after which the coordinator tells participants of a failure.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -222,14 +207,13 @@ impl Coordinator {
         Some(search)
     }
 
-    /// Ends a search without a result. Returns its call.
+    /// Ends a search without a result.
     fn drop_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<CallKey> {
         let Search { call, asks, .. } = self.end_search(ctx, target)?;
         ctx.withdraw(asks.into_iter().chain(call.existence));
         call.key
     }
 
-    /// Enlists the stores of the sources.
     fn begin_attempt(&mut self, ctx: &mut Context<'_>, call: CoordinatedCall, members: Members) {
         let put = ctx.numbers.next_put();
         let attempt = self.next_attempt(ctx, &call.request.target);
@@ -256,7 +240,6 @@ impl Coordinator {
         }
     }
 
-    /// Numbers another attempt to make a target.
     fn next_attempt(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> AttemptId {
         let attempt = ctx.next_attempt();
         if let Some(participants) = self.participants.get_mut(target) {
@@ -265,7 +248,6 @@ impl Coordinator {
         attempt
     }
 
-    /// Takes in the report of a member.
     pub(super) fn reported(&mut self, ctx: &mut Context<'_>, enlistment: EnlistmentId, report: Report) {
         let mut attempts = self.attempts.iter_mut();
         let Some((put, coordinated)) = attempts.find(|(_, one)| one.attempt.awaits(enlistment)) else {
@@ -281,7 +263,6 @@ impl Coordinator {
         self.perform_attempt(ctx, put, actions);
     }
 
-    /// Tells the members the decision, and goes on without the attempt if it is over.
     fn perform_attempt(&mut self, ctx: &mut Context<'_>, put: PutId, actions: Vec<AttemptAction>) {
         let Entry::Occupied(attempt) = self.attempts.entry(put) else { return };
         let mut end = None;
@@ -309,23 +290,22 @@ impl Coordinator {
                 self.next_attempt(ctx, &call.request.target);
                 self.fall_back(ctx, call, &reason, None);
             }
-            // Participants of an exchange that does not end for all at once look for the target.
+            // Participants of such an exchange look for the target.
             None if is_exchanged && !kind.awaits_commit => self.announce(ctx, call),
             end => {
                 ctx.withdraw(call.existence.take());
                 match end {
                     Some(AttemptAction::Fail(error)) => ctx.answer(call.key, Err(error)),
                     None if is_exchanged => ctx.answer(call.key, Ok(call.request.sources.len())),
-                    // The call of an aborted attempt was answered. The directory answers the call
-                    // for a target.
+                    // The call was answered, or the directory answers it.
                     _ => {}
                 }
             }
         }
     }
 
-    /// Answers rank 0, which has its parts: all sources are complete. The other members continue
-    /// without its call, unless all end together.
+    /// Answers rank 0, which has its parts. The other members continue without its call, unless all
+    /// end together.
     pub(super) fn answer_rank_0(&mut self, ctx: &mut Context<'_>, put: PutId) {
         let Some(Coordinated { call, .. }) = self.attempts.get_mut(&put) else { return };
         if !call.kind.properties().awaits_commit {
@@ -333,8 +313,8 @@ impl Coordinator {
         }
     }
 
-    /// Makes the target of an allreduce with a reduce, which takes over the queries and answers of
-    /// a search. Participants of a collective of parts get their parts without help.
+    /// Makes the target of an allreduce with a reduce, which takes over the queries of a search.
+    /// Participants of a collective of parts get their parts without help.
     fn fall_back(
         &mut self,
         ctx: &mut Context<'_>,
@@ -360,21 +340,20 @@ impl Coordinator {
         ctx.push(Action::Reduce { key, request, reason: reason.to_owned(), found });
     }
 
-    /// Makes the target as an object without bytes, which tells participants without parts that the
-    /// exchange is over, whenever and wherever they come.
+    /// Makes an empty target, which tells late participants that the exchange is over.
     fn announce(&mut self, ctx: &mut Context<'_>, call: CoordinatedCall) {
         let timeout = call.time_left(ctx.now);
         let CoordinatedCall { key, kind, request, existence, .. } = call;
         let metadata = Metadata { agreement: Some(Agreement::of(kind, &request)), ..Metadata::default() };
         if let Some(existence) = existence {
-            // A delete before the directory knows the target deletes this target, too.
+            // A delete before the directory knows the target must find it.
             self.announcements.insert(request.target.clone(), existence);
         }
         ctx.push(Action::Announce(request.target, metadata, timeout));
         ctx.answer(key, Ok(request.sources.len()));
     }
 
-    /// Ends the search or the undecided attempt that would make `target`, and its call.
+    /// Ends the search or the open attempt for `target`, and its call.
     pub(crate) fn fail(&mut self, ctx: &mut Context<'_>, target: &ObjectId, error: &Error) {
         let mut key = self.drop_search(ctx, target);
         if let Some((put, _)) = self.open_for(target) {
@@ -384,7 +363,6 @@ impl Coordinator {
         ctx.answer(key, Err(error.clone()));
     }
 
-    /// Aborts an attempt, unless it is decided.
     fn abort(&mut self, ctx: &mut Context<'_>, put: PutId, error: &Error) {
         if let Some(coordinated) = self.attempts.get_mut(&put) {
             let actions = coordinated.attempt.give_up(error);
@@ -392,8 +370,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes in the end of the call of a reduce or a collective. If it failed, participants at
-    /// other stores get the error.
+    /// Ends a call. If it failed, participants at other stores get the error.
     pub(crate) fn call_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -417,7 +394,7 @@ impl Coordinator {
                 self.abort(ctx, put, error);
             }
         }
-        // A committed target does not end with its call.
+        // A committed target outlives its call.
         if let Some(participants) = participants
             && let Some(error) = error.filter(|_| !is_committed)
         {
@@ -425,7 +402,6 @@ impl Coordinator {
         }
     }
 
-    /// Stops the members that still make a deleted target.
     pub(crate) fn target_deleted(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         let error = &Error::Deleted { id: target.clone() };
         let attempts = self.attempts.iter();
@@ -438,13 +414,12 @@ impl Coordinator {
             }
             let key = coordinated.call.key.take();
             self.perform_attempt(ctx, put, actions);
-            // In general the end of the copy has ended the call.
+            // Usually the end of the copy has ended the call.
             ctx.answer(key, Err(error.clone()));
         }
     }
 
-    /// Withdraws the target that this store has announced and the directory does not know yet.
-    /// Returns `true` if there is one.
+    /// Withdraws a target that the directory does not know yet. Returns `true` if there was one.
     pub(crate) fn withdraw_announcement(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> bool {
         let existence = self.announcements.remove(target);
         ctx.withdraw(existence);

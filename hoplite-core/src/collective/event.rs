@@ -7,46 +7,45 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// A message of another store, or of the shell.
+/// A message of another store or the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEvent {
-    /// A coordinator elsewhere enlists this store. The store answers with at most one `Filled`, and
-    /// with `Done` or `Failed`, after which no report comes.
+    /// A remote coordinator enlists this store, which answers with at most one `Filled`, and
+    /// finally `Done` or `Failed`.
     Asked {
-        /// A number that the shell chose.
+        /// Chosen by the shell.
         membership: MembershipId,
-        /// The task of the member.
+        /// The member's task.
         plan: Box<Plan>,
     },
-    /// The coordinator has decided: at most one `Commit`, and then at most one `Stop`.
+    /// The decision: at most one `Commit`, then at most one `Stop`.
     Told {
-        /// The number of the `Asked`.
+        /// From `Asked`.
         membership: MembershipId,
         /// The decision.
         decision: Decision,
     },
-    /// The coordinator does not need this member any more, or is gone. It follows each `Asked`
-    /// exactly once.
+    /// The coordinator dismissed this member or is gone. Follows each `Asked` exactly once.
     Left {
-        /// The number of the `Asked`.
+        /// From `Asked`.
         membership: MembershipId,
     },
-    /// All bytes of the copy of a `StartExchange` are there. The member still gives to others.
+    /// The copy of a `StartExchange` has all bytes. The member still gives.
     Filled {
-        /// The number of the exchange.
+        /// The exchange.
         combine: CombineId,
     },
-    /// A coordinator rejects an attempt, which will not make its target.
+    /// A coordinator rejects an attempt.
     Rejected {
         /// The target.
         target: ObjectId,
-        /// The latest attempt. Its members hear a `Told` as well, before or after.
+        /// The latest attempt. Its members also hear a `Told`, before or after.
         attempt: AttemptId,
-        /// The error for participants.
+        /// For participants.
         error: Error,
     },
-    /// A member of an attempt that this store coordinates has reported, or is lost. No report comes
-    /// after `Done`, `Failed`, `Dismiss` or a `Tell` that stops.
+    /// A member has reported or is lost. Nothing follows `Done`, `Failed`, `Dismiss` or a `Tell`
+    /// that stops.
     Reported {
         /// The member.
         enlistment: EnlistmentId,
@@ -58,10 +57,9 @@ pub enum CollectiveEvent {
 /// An effect that the shell performs for a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEffect {
-    /// Ask another store to be a member, and bring its reports, until `Dismiss` or a `Tell` that
-    /// stops.
+    /// Enlist another store and bring its reports, until `Dismiss` or a `Tell` that stops.
     Enlist {
-        /// The number of the new member.
+        /// The new member's number.
         enlistment: EnlistmentId,
         /// The plan, which names the node.
         plan: Box<Plan>,
@@ -73,41 +71,41 @@ pub enum CollectiveEffect {
         /// The decision.
         decision: Decision,
     },
-    /// End the enlistment of a member.
+    /// End an enlistment.
     Dismiss {
         /// The member.
         enlistment: EnlistmentId,
     },
     /// Report to a coordinator.
     Report {
-        /// The number of the `Asked`.
+        /// From `Asked`.
         membership: MembershipId,
         /// The report.
         report: Report,
     },
-    /// Tell the store of participants that the attempt will not make its target.
+    /// Reject an attempt at its participants' store.
     Reject {
         /// The store.
         node: NodeId,
-        /// The address of its data plane.
+        /// Its data plane.
         address: SocketAddr,
         /// The target.
         target: ObjectId,
         /// The latest attempt.
         attempt: AttemptId,
-        /// The error for participants.
+        /// For participants.
         error: Error,
     },
-    /// Fill a copy as a member of an attempt. Say `Filled` when all bytes are there, and
-    /// `CombineEnded` when the exchange touches the sources no more. `CancelCombine` ends it.
+    /// Fill a copy. Say `Filled` when it has all bytes, and `CombineEnded` when the sources are not
+    /// used any more. `CancelCombine` ends it.
     StartExchange {
-        /// The number of the new exchange.
+        /// The new exchange's number.
         combine: CombineId,
         /// The copy to fill.
         copy: CopyId,
-        /// The member's own sources, in this order.
+        /// The member's sources, in order.
         sources: Vec<CopyId>,
-        /// The task of the member.
+        /// The member's task.
         plan: Box<Plan>,
     },
 }

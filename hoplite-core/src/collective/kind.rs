@@ -1,38 +1,37 @@
-//! The kinds of collectives, and the properties in which they differ.
+//! The differences between the kinds of collectives.
 
 use crate::vocabulary::agreement::Collective;
 
-/// Rank 0's store performs an allreduce alone if all its sources together have at most this size.
-/// They fit in one send and one receive, so any schedule of steps only adds latency.
+/// Largest allreduce (all sources together) that rank 0's store performs alone. It fits in one send
+/// and one receive, so any schedule of steps only adds latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
-/// Participants perform a collective of parts alone if all its sources together have at most this
-/// size: each gets all sources. This takes n(n-1) gets, so an attempt pays off sooner, as measured
-/// on 4, 8 and 16 hosts.
+/// Largest collective of parts whose participants get all sources. This takes n(n-1) gets, so an
+/// attempt pays off sooner, as measured on 4, 8 and 16 hosts.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 
 /// The properties of a kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
-    /// `true` if all members make one object, the target. Otherwise members exchange parts in
-    /// private copies, and the target only announces the end.
+    /// `true` if all members make the target. Otherwise they exchange parts in private copies, and
+    /// the target only announces the end.
     pub makes_target: bool,
-    /// `true` if a member's copy is complete only after the coordinator's commit. Otherwise each
-    /// member keeps its parts, and the coordinator commits when all have reported.
+    /// `true` if copies are complete only after the coordinator's commit. Otherwise each member
+    /// keeps its parts, and the coordinator commits when all have reported.
     pub awaits_commit: bool,
     /// `true` if elements are combined.
     pub combines: bool,
-    /// `true` if the coordinator waits for the last source, however late it is. The general path
-    /// would move more bytes over the last node's link: 2S instead of 2S(n-1)/n in an allreduce. In
-    /// an all-to-all the last rank gets all its parts there anyway.
+    /// `true` if the coordinator waits for the last source, however late. The general path would
+    /// move 2S bytes instead of 2S(n-1)/n over the last link of an allreduce; in an all-to-all the
+    /// last rank gets its parts anyway.
     pub awaits_sources: bool,
-    /// `true` if each source is divided into one part for each rank.
+    /// `true` if each source has one part per rank.
     pub divides_sources: bool,
-    /// `true` if the result is all sources, one after the other.
+    /// `true` if the result is all sources in order.
     pub joins_sources: bool,
-    /// `true` if each pair of members exchanges separate parts. Then one member, or few parts, are
-    /// an exchange, too.
+    /// `true` if each pair of members exchanges separate parts, so that one member, or few parts,
+    /// are an exchange too.
     pub is_paired: bool,
-    /// The largest size of all sources together for which the general path is faster.
+    /// Sources of at most this total size take the general path.
     pub max_general_bytes: u64,
 }
 
@@ -64,20 +63,18 @@ const ALL_TO_ALL: Properties = Properties {
     divides_sources: true,
     joins_sources: false,
     is_paired: true,
-    // Pairs of ranks exchange objects of any size.
     max_general_bytes: 0,
 };
 
 impl Properties {
-    /// Returns `true` if the members continue together, when all have their parts. Then the sources
-    /// are useless.
+    /// Returns `true` if members wait for each other and the sources are useless afterwards.
     pub const fn ends_together(self) -> bool {
         self.awaits_commit && !self.makes_target
     }
 }
 
 impl Collective {
-    /// Returns the properties of this kind.
+    /// The properties of this kind.
     pub const fn properties(self) -> Properties {
         match self {
             Self::Allreduce => ALLREDUCE,

@@ -7,21 +7,21 @@ use crate::vocabulary::local::{CombineId, CopyId};
 /// The stage of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberStage {
-    /// It waits for room for the target.
+    /// Waits for room.
     AwaitingRoom,
-    /// It gives and takes in this copy.
+    /// Gives and takes.
     Exchanging {
         /// The copy.
         copy: CopyId,
     },
-    /// It has all bytes, and waits for the decision. It still gives.
+    /// Has all bytes, still gives, and waits for the decision.
     Filled {
         /// The copy.
         copy: CopyId,
     },
-    /// The copy is the target. It still gives.
+    /// The copy is the target. Still gives.
     Complete,
-    /// It has failed, or was stopped.
+    /// Failed or stopped.
     Over,
 }
 
@@ -31,21 +31,20 @@ pub struct Membership {
     pub(super) plan: Box<Plan>,
     pub(super) asked_at: Time,
     stage: MemberStage,
-    /// The time at which the wait for room, or for the participants of its node, ends.
+    /// The end of the wait for room or for this node's participants.
     pub(super) deadline: Option<Time>,
-    /// The exchange, until it touches no memory any more.
+    /// The exchange, while it touches memory.
     pub(super) running: Option<CombineId>,
     is_committed: bool,
-    /// The number of participants that have its copy.
+    /// Participants with the copy.
     pub(super) answered: usize,
-    /// The reason of a failure of this member.
     pub(super) failure: Option<String>,
-    /// The time at which it had all bytes or lost the hope for them.
+    /// The time of the last byte or of the failure.
     pub(super) ended_at: Option<Time>,
 }
 
 impl Membership {
-    /// Returns a member that follows `plan`.
+    /// Makes a member of `plan`.
     pub const fn new(plan: Box<Plan>, now: Time) -> Self {
         Self {
             plan,
@@ -60,12 +59,12 @@ impl Membership {
         }
     }
 
-    /// Returns the stage.
+    /// The stage.
     pub const fn stage(&self) -> MemberStage {
         self.stage
     }
 
-    /// Returns the copy that is not the target yet.
+    /// The copy, before it is the target.
     pub const fn growing_copy(&self) -> Option<CopyId> {
         match self.stage {
             MemberStage::Exchanging { copy } | MemberStage::Filled { copy } => Some(copy),
@@ -73,18 +72,18 @@ impl Membership {
         }
     }
 
-    /// Begins: there is room.
+    /// Begins, now that there is room.
     pub fn begin(&mut self, copy: CopyId, combine: CombineId) {
         self.stage = MemberStage::Exchanging { copy };
         self.running = Some(combine);
     }
 
-    /// Returns `true` if the copy is the target, or the member has nothing to give.
+    /// Returns `true` if the copy is the target or useless.
     pub(super) const fn has_ended(&self) -> bool {
         matches!(self.stage, MemberStage::Complete | MemberStage::Over)
     }
 
-    /// Notes that all bytes are there. Returns the copy if it is the target now.
+    /// Notes that all bytes are there. Returns the copy if it is now the target.
     pub fn filled(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         if let MemberStage::Exchanging { copy } = self.stage {
@@ -93,18 +92,17 @@ impl Membership {
         self.settle()
     }
 
-    /// Returns `true` if all participants of its node have the copy.
     pub(super) fn has_answered_all(&self) -> bool {
         self.plan.ranks.get(self.plan.index).is_none_or(|ranks| self.answered >= ranks.len())
     }
 
-    /// Notes the commit of the coordinator. Returns the copy if it has all bytes.
+    /// Notes the commit. Returns the copy if it has all bytes.
     pub fn commit(&mut self) -> Option<CopyId> {
         self.is_committed = true;
         self.settle()
     }
 
-    /// Returns `true` if the coordinator has committed.
+    /// Returns `true` after the commit.
     pub const fn is_committed(&self) -> bool {
         self.is_committed
     }
@@ -117,7 +115,7 @@ impl Membership {
         })
     }
 
-    /// Gives up the target. Returns the copy, which is useless now.
+    /// Gives up. Returns the useless copy.
     pub fn fail(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         let copy = self.growing_copy();

@@ -17,17 +17,16 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
 
-/// The time in which participants look elsewhere for the target of a lost coordinator: the longest
-/// silence of a store.
+/// How long participants look elsewhere for the target of a lost coordinator: the longest silence
+/// of a store.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time for which a member with all parts waits for participants of its node. Late participants
-/// get their parts in a more expensive way. Most come when their source is put.
+/// How long a member with all parts waits for this node's participants. Most come when their source
+/// is put; late ones get their parts in a more expensive way.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Participants get a larger target in ranges. A smaller one is copied in some microseconds, less
-/// than a message about one range takes.
+/// Participants get a larger target in ranges. A smaller one is copied in microseconds, faster than
+/// a message about a range.
 const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 
-/// The attempts of this store as a member, and the rejections that its participants have heard.
 #[derive(Debug, Default)]
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
@@ -39,7 +38,6 @@ impl Memberships {
         self.members.len()
     }
 
-    /// Returns the member in whose copy `target` grows.
     fn growing(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
         self.find(|member| member.plan.target == *target && member.growing_copy().is_some())
     }
@@ -48,37 +46,34 @@ impl Memberships {
         self.members.iter().find(|(_, member)| is_meant(member)).map(|(id, member)| (*id, member))
     }
 
-    /// Returns the member that makes a target. A member that is not over comes first.
+    /// Returns the member that makes a target; one that is not over comes first.
     pub(super) fn latest_for(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
         let members = self.members.iter().filter(|(_, member)| member.plan.target == *target);
         let latest = members.max_by_key(|(_, member)| (member.stage() != MemberStage::Over, member.asked_at));
         latest.map(|(id, member)| (*id, member))
     }
 
-    /// Describes how this store makes `target` as a member for another store.
     pub(crate) fn record(&self, target: &ObjectId, link: LinkEstimate, now: Time) -> Option<ReduceRecord> {
         let (id, member) = self.latest_for(target)?;
         matches!(id, MembershipId::Elsewhere(_)).then(|| record_of(id, member, link, now))
     }
 
-    /// Returns the members of the attempt that makes `target`, in their order, and the index of
-    /// this store among them.
+    /// Returns the members that make `target`, in order, and this store's index.
     pub(crate) fn members_making(&self, target: &ObjectId) -> Option<(usize, &[Member])> {
         let (_, member) = self.latest_for(target)?;
         Some((member.plan.index, &member.plan.members))
     }
 
-    /// Returns `true` if this store was a member of the attempt that makes `put`, and has nothing
-    /// to give.
+    /// Returns `true` if this store was a member for `put` and has nothing to give.
     pub(crate) fn has_ended(&self, put: PutId) -> bool {
         self.outcomes.has_left(put)
             || self.find(|member| member.plan.put == put && member.has_ended()).is_some()
     }
 
-    /// Takes in the request of a coordinator to be a member. Returns `true` if the member begins.
+    /// Returns `true` if the member begins.
     pub(super) fn asked(&mut self, ctx: &mut Context<'_>, membership: MembershipId, plan: Box<Plan>) -> bool {
         // A coordinator that enlists again has lost the connection, so bytes that this store needs
-        // may be overwritten. A plan of an older attempt was overtaken.
+        // may be overwritten. An older plan was overtaken.
         let is_known = |member: &Membership| {
             member.plan.target == plan.target && member.plan.attempt.includes(plan.attempt)
         };
@@ -87,7 +82,7 @@ impl Memberships {
             self.report(ctx, membership, Report::Failed(Failure::Refused(error)));
             return false;
         }
-        // This store does not know yet that the earlier attempt is over: its target was deleted.
+        // The earlier attempt's target was deleted, which this store does not know yet.
         if let Some((older, member)) = self.growing(&plan.target)
             && !member.plan.properties().makes_target
         {
@@ -100,20 +95,17 @@ impl Memberships {
         true
     }
 
-    /// Lets a member wait for room, or for participants of its node.
     fn wait(&mut self, ctx: &mut Context<'_>, membership: MembershipId, deadline: Time) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         member.deadline = Some(deadline);
         ctx.schedule(deadline, Timer::Member(membership));
     }
 
-    /// Returns the plan of a member that waits for room.
     pub(crate) fn awaits_room(&self, membership: MembershipId) -> Option<&Plan> {
         let member = self.members.get(&membership)?;
         (member.stage() == MemberStage::AwaitingRoom).then_some(&*member.plan)
     }
 
-    /// Takes in the copy and the exchange of a member that begins.
     pub(crate) fn began(
         &mut self,
         ctx: &mut Context<'_>,
@@ -128,7 +120,6 @@ impl Memberships {
         }
     }
 
-    /// Fails a member that cannot go on.
     pub(crate) fn refused(&mut self, ctx: &mut Context<'_>, membership: MembershipId, failure: Failure) {
         let Some(Membership { plan, .. }) = self.members.get(&membership) else { return };
         let error = if let Failure::Disagrees(error) = &failure {
@@ -140,7 +131,6 @@ impl Memberships {
         self.member_failed(ctx, membership, failure, error);
     }
 
-    /// Ends the wait of a member for participants, or for room.
     pub(super) fn member_expired(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         if member.deadline.take().is_none() {
@@ -153,7 +143,6 @@ impl Memberships {
         }
     }
 
-    /// Takes in that all bytes of a member's copy are there.
     pub(super) fn filled(&mut self, ctx: &mut Context<'_>, combine: CombineId) {
         let mut members = self.members.iter_mut();
         let found = members.find(|(_, member)| {
@@ -171,20 +160,19 @@ impl Memberships {
         match (membership, completed) {
             (MembershipId::Here(_), _) => self.report(ctx, membership, Report::Filled),
             (MembershipId::Elsewhere(_), Some(copy)) => self.complete_member(ctx, membership, copy, None),
-            // The coordinator decides by its own member, without reports of others.
+            // The coordinator decides by its own member alone.
             (MembershipId::Elsewhere(_), None) => {}
         }
     }
 
-    /// Ends a member whose attempt was overtaken.
     fn supersede(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get(&membership) else { return };
         let error = Error::Superseded { id: member.plan.target.clone() };
         self.refused(ctx, membership, Failure::Refused(error));
     }
 
-    /// Returns the member that fills a copy, and the order in which bytes become valid, if
-    /// participants get ranges.
+    /// Returns the member that fills a copy, and the order of its bytes, if participants get
+    /// ranges.
     pub(crate) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
         let (membership, member) = self.find(|member| member.growing_copy() == Some(copy))?;
         let plan = &member.plan;
@@ -199,18 +187,16 @@ impl Memberships {
         Some((membership, plan.finals(&program).into_iter().map(range).collect()))
     }
 
-    /// Notes that a participant has the copy of a member.
+    /// Notes that a participant has the copy.
     pub(crate) fn answered(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         member.answered += 1;
-        // A member with a deadline and a copy waits for participants.
+        // A deadline and a copy: the member waits for participants.
         if member.has_answered_all() && end_wait(ctx, membership, member) {
             self.report(ctx, membership, Report::Filled);
         }
     }
 
-    /// Takes in the commit of the coordinator. `call` waits for the target, and returns this number
-    /// of sources.
     pub(super) fn commit(
         &mut self,
         ctx: &mut Context<'_>,
@@ -222,17 +208,16 @@ impl Memberships {
         }
     }
 
-    /// Takes in the decision of the coordinator.
     pub(super) fn told(&mut self, ctx: &mut Context<'_>, membership: MembershipId, decision: Decision) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         match decision {
-            // A commit means nothing where each part is for one participant.
+            // A commit means nothing to collectives of parts.
             Decision::Commit if !member.plan.properties().awaits_commit => {}
             Decision::Commit => self.commit(ctx, membership, None),
             Decision::Stop(error) => {
                 let (target, attempt) = (member.plan.target.clone(), member.plan.attempt);
                 match (member.is_committed(), error) {
-                    // The coordinator takes the general path.
+                    // The general path follows.
                     (false, error @ Error::Superseded { .. }) => self.end_member(ctx, membership, error),
                     (false, error) => self.rejected(ctx, &target, attempt, &error),
                     (true, error @ Error::Deleted { .. }) => {
@@ -245,7 +230,6 @@ impl Memberships {
         }
     }
 
-    /// Completes the copy of a member: the target, or all parts.
     fn complete_member(
         &mut self,
         ctx: &mut Context<'_>,
@@ -266,14 +250,13 @@ impl Memberships {
     /// Reports a copy that is the target. Other members may still need its bytes.
     fn report_complete(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get(&membership) else { return };
-        // The coordinator of parts is about to dismiss the member.
         if member.plan.properties().makes_target {
             let report = if member.running.is_some() { Report::Filled } else { Report::Done };
             self.report(ctx, membership, report);
         }
     }
 
-    /// Ends a membership: the coordinator does not need the member, or is gone.
+    /// Ends a membership that the coordinator has dismissed or lost.
     pub(super) fn left(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         let plan = &member.plan;
@@ -286,8 +269,8 @@ impl Memberships {
         } else if is_orphan {
             member.failure = Some("the store of rank 0 is gone".to_owned());
         }
-        // Others have a committed target. Otherwise the coordinator may take the general path,
-        // unheard by this store.
+        // Others have a committed target. Otherwise the general path may follow without this
+        // store's knowledge.
         self.end_member(ctx, membership, Error::Superseded { id: target.clone() });
         if is_orphan {
             ctx.schedule(ctx.now + ORPHAN_TIMEOUT, Timer::Orphan(target.clone(), attempt));
@@ -301,7 +284,7 @@ impl Memberships {
         }
     }
 
-    /// Takes in the end of an exchange. `failure` is `None` if the copy was given up before.
+    /// `failure` is `None` if the copy was given up before.
     pub(crate) fn exchange_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -312,7 +295,6 @@ impl Memberships {
         member.running = None;
         let Some(failure) = failure else { return };
         match member.stage() {
-            // Bytes are missing.
             MemberStage::Exchanging { .. } => self.refused(ctx, membership, failure),
             MemberStage::Complete => self.report_complete(ctx, membership),
             MemberStage::AwaitingRoom | MemberStage::Filled { .. } | MemberStage::Over => {}
@@ -344,7 +326,7 @@ impl Memberships {
         }
     }
 
-    /// Ends a member without a target. Its participants get the reason, or look elsewhere.
+    /// Ends a member without a target. Its participants get the error, or look elsewhere.
     fn end_member(&mut self, ctx: &mut Context<'_>, membership: MembershipId, error: Error) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         end_wait(ctx, membership, member);
@@ -363,13 +345,11 @@ impl Memberships {
                 MembershipId::Elsewhere(_) => {
                     self.member_failed(ctx, membership, Failure::Refused(error.clone()), error);
                 }
-                // The attempt ends with the call, or with this store.
                 MembershipId::Here(_) => self.end_member(ctx, membership, error),
             }
         }
     }
 
-    /// Remembers the end of an attempt, unless the coordinator here remembers it.
     fn remember(&self, ctx: &mut Context<'_>, id: MembershipId) {
         if let MembershipId::Elsewhere(_) = id
             && let Some(member) = self.members.get(&id)
@@ -387,10 +367,10 @@ impl Memberships {
         self.outcomes.forget_rejections(target);
     }
 
-    /// Checks that a participant may join. `is_here` looks for the copy of a source.
+    /// Checks that a participant may join; `is_here` looks for the copy of a source.
     ///
     /// # Errors
-    /// The reason for which its target will not be made.
+    /// The reason why the target will not be made.
     pub(crate) fn join(
         &mut self,
         ctx: &mut Context<'_>,
@@ -403,8 +383,8 @@ impl Memberships {
         }
         let Some((membership, member)) = self.growing(target) else { return Ok(()) };
         let plan = &member.plan;
-        // This store does not know yet that an earlier collective of this target is over: its
-        // sources are gone, or it has all parts and the participant has agreed to something else.
+        // An earlier collective of this target is over without this store's knowledge: its sources
+        // are gone, or it has all parts and this participant wants something else.
         let is_filled = matches!(member.stage(), MemberStage::Filled { .. });
         let is_stale = plan.sources.iter().any(|(id, put)| !is_here(id, *put))
             || is_filled && agreement != plan.agreement;
@@ -421,8 +401,8 @@ impl Memberships {
         checked
     }
 
-    /// Limits the wait of a participant after a recent disagreement. Ranks may try again, and this
-    /// store does not hear of every attempt before its target is made.
+    /// Limits the wait of a participant after a recent disagreement. Ranks may try again, but this
+    /// store may not hear of every attempt.
     pub(crate) fn joined(&mut self, ctx: &mut Context<'_>, key: CallKey, target: &ObjectId) {
         if let Some((too_old, _)) = self.outcomes.disagreement(ctx.now, target)
             && ctx.now < too_old
@@ -432,7 +412,6 @@ impl Memberships {
         }
     }
 
-    /// Fails a participant that waited in vain for another attempt after a disagreement.
     pub(super) fn join_expired(&mut self, ctx: &mut Context<'_>, key: CallKey, target: ObjectId) {
         if let Some((_, error)) = self.outcomes.disagreement(ctx.now, &target) {
             let error = error.clone();
@@ -440,8 +419,7 @@ impl Memberships {
         }
     }
 
-    /// Takes in the rejection of an attempt, and fails its participants. Participants that joined
-    /// since, or that joined a newer attempt, wait for the newer one.
+    /// Fails the participants of a rejected attempt. Those that joined later wait for a newer one.
     pub(crate) fn rejected(
         &mut self,
         ctx: &mut Context<'_>,
@@ -469,7 +447,7 @@ impl Memberships {
     }
 }
 
-/// Ends the wait of a member. Returns `true` if it waited.
+/// Returns `true` if it waited.
 fn end_wait(ctx: &mut Context<'_>, id: MembershipId, member: &mut Membership) -> bool {
     let Some(deadline) = member.deadline.take() else { return false };
     ctx.unschedule(deadline, Timer::Member(id));

@@ -15,41 +15,39 @@ use crate::plan::collective::{
 use crate::shard::PullOutcome;
 use crate::vocabulary::agreement::Agreement;
 
-/// Most sources of one member. With the longest ids they fill a quarter of a frame.
+/// With the longest ids they fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
-/// Most parts that the ranks of a member receive in an all-to-all: each participant is told their
-/// ranges.
+/// Most parts received in an all-to-all, because each participant is told their ranges.
 pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
-/// Longest [explanation](Plan::explanation) of a plan in bytes. It fits in a frame with all
-/// members.
+/// Longest [`Plan::explanation`] in bytes. It fits in a frame with all members.
 pub const MAX_EXPLANATION_BYTES: usize = 512;
 
 /// An attempt to make a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
-    /// The run of the coordinator.
+    /// The coordinator's run.
     pub run: u64,
-    /// The number within that run, which grows with each attempt.
+    /// Grows with each attempt of the run.
     pub number: u64,
 }
 
 impl AttemptId {
-    /// Returns `true` if the other attempt is this one, or an older one of the same run.
+    /// Returns `true` if the other attempt is this or an older one of the same run.
     pub const fn includes(self, other: Self) -> bool {
         self.run == other.run && self.number >= other.number
     }
 }
 
-/// A member of an attempt that this store coordinates.
+/// A member, numbered by its coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
-/// An attempt in which this store is a member.
+/// An attempt, numbered at its member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipId {
-    /// This store also coordinates the attempt.
+    /// This store is the coordinator.
     Here(EnlistmentId),
-    /// Another store coordinates the attempt. The shell chose the number.
+    /// Another store is the coordinator. The shell chose the number.
     Elsewhere(u64),
 }
 
@@ -58,46 +56,45 @@ pub enum MembershipId {
 pub struct Member {
     /// The node.
     pub node: NodeId,
-    /// The address of its data plane.
+    /// Its data plane.
     pub address: SocketAddr,
 }
 
-/// The task of a member.
+/// A member's task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The object that all members make, or whose name they use for the exchange of parts.
+    /// The object to make, or the name of an exchange of parts.
     pub target: ObjectId,
     /// The attempt.
     pub attempt: AttemptId,
-    /// The put of the copies of the attempt.
+    /// The put of its copies.
     pub put: PutId,
-    /// The agreement of the participants.
+    /// The participants' agreement.
     pub agreement: Agreement,
-    /// The size of the result, in an all-to-all that of each rank. A source has this size, or the
-    /// size of a part.
+    /// The size of the result, in an all-to-all per rank. A source has this size, or that of a
+    /// part.
     pub size_bytes: u64,
-    /// The metadata of the target. The sources have its type, and in an allreduce its shape.
+    /// The target's metadata. Sources have its type, and in an allreduce its shape.
     pub metadata: Metadata,
-    /// The schedule, from which the member derives its program.
+    /// The member derives its program from it.
     pub schedule: Schedule,
-    /// The length of a frame.
+    /// Bytes per frame.
     pub frame_bytes: u64,
-    /// All members, in the order of the schedule.
+    /// All members, in the schedule's order.
     pub members: Vec<Member>,
-    /// The index of this member.
+    /// This member's index.
     pub index: usize,
-    /// In a collective of parts: the ranks at each member, in the order of its sources. Rank k has
-    /// the k-th of the equal parts.
+    /// For parts: the ranks at each member, in the order of its sources. Rank k has the k-th part.
     pub ranks: Vec<Vec<usize>>,
-    /// The member's own sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
+    /// Own sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
-    /// The time to wait for room.
+    /// The longest wait for room.
     pub timeout: Duration,
-    /// The reason for the schedule, for people: at most [`MAX_EXPLANATION_BYTES`].
+    /// For people: at most [`MAX_EXPLANATION_BYTES`].
     pub explanation: String,
 }
 
-/// Describes the schedule, the reason for it, and the members.
+/// Describes a plan for people.
 pub fn describe_plan(kind: Collective, schedule: &Schedule, explanation: &str, members: &[Member]) -> String {
     let nodes: Vec<&str> = members.iter().map(|member| member.node.as_str()).collect();
     let schedule = match kind {
@@ -108,7 +105,7 @@ pub fn describe_plan(kind: Collective, schedule: &Schedule, explanation: &str, m
 }
 
 impl Plan {
-    /// Returns the steps of this member.
+    /// Returns this member's steps.
     pub fn program(&self) -> Program {
         match self.agreement.kind {
             Collective::Allreduce => return self.schedule.program(self.index, self.size_bytes),
@@ -120,41 +117,39 @@ impl Plan {
         program_of_parts(self.agreement.kind, self.index, &parts)
     }
 
-    /// Returns the properties of the kind of collective.
+    /// The collective's properties.
     pub const fn properties(&self) -> Properties {
         self.agreement.kind.properties()
     }
 
-    /// Returns the steps of `program` that make bytes final, in this order.
+    /// Returns the steps that make bytes final, in order.
     pub fn finals(&self, program: &Program) -> Vec<usize> {
         let mut finals = program.finals();
         if self.agreement.kind == Collective::ReduceScatter {
-            // The member passes the parts of other members on.
+            // The other parts are passed on.
             let own: Vec<Range<u64>> = self.ranks[self.index].iter().map(|rank| self.part(*rank)).collect();
             finals.retain(|step| own.contains(program.steps()[*step].range()));
         }
         finals
     }
 
-    /// Returns the range of a rank's part.
     fn part(&self, rank: usize) -> Range<u64> {
         let part_bytes = self.size_bytes / u64::from(self.agreement.participants.max(1));
         let start = rank as u64 * part_bytes;
         start..start + part_bytes
     }
 
-    /// Returns the size of each source.
+    /// The size of each source.
     pub fn source_bytes(&self) -> u64 {
         if self.properties().joins_sources { length(&self.part(0)) } else { self.size_bytes }
     }
 
-    /// Returns `true` if the member combines its own sources in its copy before the exchange.
+    /// Returns `true` if own sources are combined before the exchange.
     pub fn is_folded(&self) -> bool {
         self.sources.len() > 1 && self.properties().combines
     }
 
-    /// Returns the index of the own source with this byte of the result, and the position of the
-    /// source in the result. The sources are not folded.
+    /// For unfolded sources: returns the index and the position of the own source with this byte.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
         match self.agreement.kind {
             Collective::Allreduce | Collective::ReduceScatter => return (0, 0),
@@ -184,8 +179,7 @@ impl Plan {
         }
     }
 
-    /// Returns the largest number of bytes that a member receives. All members choose a transport
-    /// by this number.
+    /// Returns the most bytes that a member receives, by which all members choose a transport.
     pub fn most_bytes(&self) -> u64 {
         let ranks = if self.properties().is_paired {
             self.ranks.iter().map(Vec::len).max().unwrap_or(1) as u64
@@ -195,8 +189,8 @@ impl Plan {
         self.size_bytes.saturating_mul(ranks)
     }
 
-    /// Returns the room that the member needs. The last bytes of an incomplete copy are kept back.
-    /// A copy of parts has more room, so that these bytes are beyond all parts.
+    /// Returns the room that the member needs. The last bytes of an incomplete copy are kept back;
+    /// in a copy of parts, these bytes lie beyond all parts.
     pub fn copy_bytes(&self) -> u64 {
         let copies = if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };
         let all_bytes = self.size_bytes.saturating_mul(copies);
@@ -204,28 +198,28 @@ impl Plan {
     }
 }
 
-/// A report of a member.
+/// A member's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The member has all bytes and still gives. The report of the coordinator's own member decides
-    /// an allreduce. Other members report after the commit, and members with parts at once.
+    /// It has all bytes and still gives. Sent after the commit, except by the coordinator's own
+    /// member and by members with parts.
     Filled,
-    /// The member has all bytes, has given all that others need, and has left.
+    /// It has all bytes and has given everything.
     Done,
-    /// The member does not get all bytes from this attempt.
+    /// It cannot get all bytes.
     Failed(Failure),
 }
 
-/// The reason for which a member failed.
+/// The reason for a member's failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// The node cannot be reached, or has been silent for too long.
+    /// The node is unreachable or silent.
     Unreachable,
-    /// The bytes of another member cannot be had.
+    /// Another member's bytes are unavailable.
     Peer {
-        /// The index of that member.
+        /// That member.
         index: usize,
-        /// The end of the transfer.
+        /// The transfer's end.
         outcome: PullOutcome,
     },
     /// The node cannot take part.
@@ -234,12 +228,13 @@ pub enum Failure {
     Disagrees(Error),
 }
 
-/// The decision of a coordinator.
+/// A coordinator's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The copies are the target, or, in an all-to-all, all members have their parts.
+    /// The copies are the target; in an all-to-all, all members have their parts.
     Commit,
-    /// The attempt never makes the target, or the target was deleted. Participants get this error.
+    /// The attempt is over without a target, or the target was deleted. Participants get this
+    /// error.
     Stop(Error),
 }
 

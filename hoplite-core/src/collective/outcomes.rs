@@ -1,7 +1,6 @@
-//! The attempts that are over for a store, whichever store coordinates them.
+//! The attempts that are over for a store.
 //!
-//! The store refuses a plan of such an attempt, or of an older one of the same coordinator, and
-//! ignores a second rejection.
+//! The store refuses plans of these and older attempts, and ignores a second rejection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,22 +10,20 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// The time for which a store tells participants of a rejection. A client joins again much sooner.
+/// How long participants are told of a rejection. A client joins again much sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
-/// The shortest wait for another attempt after a disagreement, for ranks that try again at the same
-/// time, and a busy store.
+/// The shortest wait for another attempt after a disagreement: ranks try again at the same time,
+/// and a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most rejected attempts that a store remembers.
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// Most left attempts that a store remembers: some seconds of them, in which others may want bytes.
+/// Some seconds of attempts, in which others may want bytes.
 const MAX_LEFT: usize = 256;
 
-/// The latest attempts that are over for a store.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
-    /// The attempts that this store has left as a member, oldest first.
+    /// Attempts that this member has left, oldest first.
     left: VecDeque<(ObjectId, AttemptId, PutId)>,
-    /// The attempts whose participants were rejected, oldest first.
+    /// Oldest first.
     rejected: VecDeque<Rejection>,
 }
 
@@ -35,7 +32,7 @@ struct Rejection {
     target: ObjectId,
     attempt: AttemptId,
     at: Time,
-    /// `None` once another attempt has begun.
+    /// `None` after a new attempt began.
     error: Option<Error>,
 }
 
@@ -44,8 +41,8 @@ impl Outcomes {
         push(&mut self.left, MAX_LEFT, (target, attempt, put));
     }
 
-    /// Rejects the participants of an attempt. Later participants get `error`. Returns `false` if
-    /// this attempt or a newer one was rejected before.
+    /// Rejects an attempt's participants, also later ones. Returns `false` if it or a newer one was
+    /// rejected before.
     pub(super) fn reject(
         &mut self,
         now: Time,
@@ -65,38 +62,34 @@ impl Outcomes {
         self.rejected.iter().any(|known| known.target == *target && known.attempt.includes(attempt))
     }
 
-    /// Returns `true` if an attempt, or a newer one, is over for this store.
+    /// Returns `true` if this or a newer attempt is over.
     pub(super) fn is_over(&self, target: &ObjectId, attempt: AttemptId) -> bool {
         let mut left = self.left.iter();
         left.any(|(id, known, _)| id == target && known.includes(attempt))
             || self.is_rejected(target, attempt)
     }
 
-    /// Returns `true` if this store has left the attempt that makes `put`.
     pub(super) fn has_left(&self, put: PutId) -> bool {
         self.left.iter().any(|(_, _, known)| *known == put)
     }
 
-    /// Returns the rejections of a target that participants are told, the latest first.
+    /// Returns the rejections to tell, latest first.
     fn told(&self, now: Time, target: &ObjectId) -> impl Iterator<Item = (Time, &Error)> {
         let of_target = self.rejected.iter().rev().filter(move |known| known.target == *target);
         let fresh = of_target.filter(move |known| now.since(known.at) <= REJECTION_TTL + MIN_ATTEMPT_TIMEOUT);
         fresh.filter_map(|known| Some((known.at, known.error.as_ref()?)))
     }
 
-    /// Returns the latest rejection of a target.
     pub(super) fn rejection(&self, now: Time, target: &ObjectId) -> Option<&Error> {
         self.told(now, target).next().map(|(_, error)| error)
     }
 
-    /// Returns the latest disagreement about a target, and the end of the time to tell it to new
-    /// participants.
+    /// Returns the latest disagreement, and the time until which new participants are told.
     pub(super) fn disagreement(&self, now: Time, target: &ObjectId) -> Option<(Time, &Error)> {
         let found = self.told(now, target).find(|(_, error)| is_disagreement(error));
         found.map(|(at, error)| (at + REJECTION_TTL, error))
     }
 
-    /// Forgets the errors of earlier attempts, because another attempt begins.
     pub(super) fn forget_rejections(&mut self, target: &ObjectId) {
         for known in self.rejected.iter_mut().filter(|known| known.target == *target) {
             known.error = None;
@@ -104,7 +97,6 @@ impl Outcomes {
     }
 }
 
-/// Returns `true` if an error says that participants disagree.
 pub(super) fn is_disagreement(error: &Error) -> bool {
     matches!(error, Error::TypeMismatch { .. })
 }

@@ -15,16 +15,15 @@ use crate::shard::{Location, Locations, RequestId};
 use crate::time::Time;
 use crate::vocabulary::local::CallKey;
 
-/// The participants of a collective, at the nodes of its sources, while rank 0's call is open.
+/// Participants at the nodes of the sources, while rank 0's call is open.
 #[derive(Debug)]
 pub(crate) struct Participants {
     pub(super) key: Option<CallKey>,
-    /// The time at which the search ended.
+    /// The end of the search.
     pub(crate) since: Time,
-    /// The latest attempt to make the target.
     pub(super) attempt: AttemptId,
     members: Vec<Member>,
-    /// The sources without a location, by their ranks.
+    /// Sources without a location.
     missing: BTreeMap<usize, ObjectId>,
 }
 
@@ -39,7 +38,6 @@ impl Participants {
         }
     }
 
-    /// Notes the location of a source that was missing.
     pub(super) fn note_source(&mut self, rank: usize, locations: &Locations) {
         if locations.locations.is_empty() || self.missing.remove(&rank).is_none() {
             return;
@@ -52,8 +50,7 @@ impl Participants {
     }
 }
 
-/// The disagreements of participants, by target. Participants whose sources appear later hear of
-/// them.
+/// The disagreements by target, to tell participants whose sources appear later.
 #[derive(Debug, Default)]
 pub(crate) struct Disagreements(BTreeMap<ObjectId, Disagreement>);
 
@@ -62,12 +59,10 @@ struct Disagreement {
     attempt: AttemptId,
     error: Error,
     until: Time,
-    /// The queries for the missing sources, by rank.
     asks: BTreeMap<usize, RequestId>,
 }
 
 impl Disagreements {
-    /// Rejects a failed collective at the stores of the participants, and at this store.
     pub(super) fn reject(
         &mut self,
         ctx: &mut Context<'_>,
@@ -87,7 +82,6 @@ impl Disagreements {
         }
     }
 
-    /// Takes in the queries for the missing sources.
     pub(crate) fn follows(
         &mut self,
         ctx: &mut Context<'_>,
@@ -100,8 +94,7 @@ impl Disagreements {
         }
     }
 
-    /// Takes in the locations of a source, and rejects its participant. Returns `false` without a
-    /// disagreement.
+    /// Rejects the participant at these locations. Returns `false` without a disagreement.
     pub(super) fn located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -122,7 +115,6 @@ impl Disagreements {
         true
     }
 
-    /// Ends a disagreement that is too old, or that another attempt overtakes.
     pub(super) fn end(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         let Some(disagreement) = self.0.remove(target) else { return };
         ctx.unschedule(disagreement.until, Timer::Disagreement(target.clone()));
@@ -135,7 +127,6 @@ fn members_at(locations: &Locations) -> impl Iterator<Item = Member> {
     locations.locations.iter().map(member)
 }
 
-/// Rejects a target at other stores.
 fn reject_at(
     ctx: &mut Context<'_>,
     members: impl IntoIterator<Item = Member>,

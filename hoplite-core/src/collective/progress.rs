@@ -1,88 +1,86 @@
-//! The progress of a member with its program: the bytes of each step that are done.
+//! The progress of a member with its program.
 //!
-//! The executor of the program moves the bytes. It checks each block with [`Progress`] before it,
-//! and reports the block afterwards. A block needs no allocation.
-//!
-//! No check prevents a step from overwriting a byte that an earlier step still has to give: see the
-//! invariants of [`plan::collective`](crate::plan::collective), and the tests here.
+//! The executor moves the bytes: it checks each block with [`Progress`] before, and reports it
+//! afterwards. No check prevents overwriting a byte that must still be given; see the invariants of
+//! [`plan::collective`](crate::plan::collective), and the tests here.
 
 use std::ops::Range;
 
 use super::Plan;
 use crate::plan::collective::{Program, Step, Taking};
 
-/// Work of the member itself.
+/// Work of the member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// The combination of the member's sources in the target.
+    /// Combining own sources in the target.
     Fold,
-    /// A step of its program, by index.
+    /// A step of the program.
     Step(usize),
 }
 
-/// Bytes that a block waits for.
+/// Missing bytes of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lack {
-    /// The work that makes the bytes.
+    /// The work that makes them.
     pub work: Work,
-    /// The number of bytes that the work must have done.
+    /// The bytes that the work must have done.
     pub bytes: u64,
 }
 
 /// A part of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// The index of the step.
+    /// The step.
     pub step: usize,
-    /// The use of the bytes, if the step takes them.
+    /// The use of taken bytes.
     pub taking: Option<Taking>,
-    /// The bytes, by their position in the result.
+    /// The position in the result.
     pub range: Range<u64>,
-    /// The position of the first byte in the stream.
+    /// The position in the stream.
     pub position_bytes: u64,
-    /// The number of bytes that the step has done after this block.
+    /// The step's bytes after this block.
     done_bytes: u64,
 }
 
 impl Block {
-    /// Returns the length.
+    /// The length.
     pub const fn length_bytes(&self) -> u64 {
         length(&self.range)
     }
 }
 
-/// The bytes of the member that a block reads.
+/// The bytes that a block reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
-    /// None: the block replaces bytes of the target.
+    /// No bytes: the block replaces the target's.
     Nothing,
     /// The same bytes of the target.
     Target,
-    /// Bytes of one of the member's own sources.
+    /// An own source.
     Source {
-        /// The index of the source.
+        /// Its index.
         index: usize,
-        /// The bytes of the source.
+        /// The bytes.
         range: Range<u64>,
-        /// The end of the part in the source. The last byte of a part is readable only after the
-        /// seal, because a receiver takes a whole part for a part of a complete object.
+        /// The part's end in the source. A part's last byte is readable only after the seal,
+        /// because a receiver takes a whole part for a part of a complete object.
         part_end: u64,
     },
 }
 
-/// The reason to reject a block of a peer.
+/// The reason to reject a peer's block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadBlock {
-    /// It does not begin where the stream continues.
+    /// It does not continue the stream.
     NotNext,
-    /// It is empty, longer than a frame, or longer than the rest of its step.
+    /// It is empty, or longer than a frame or the rest of its step.
     Length,
-    /// It ends in the middle of an element.
+    /// It splits an element.
     Element,
 }
 
 impl BadBlock {
-    /// Describes the reason for people.
+    /// Describes the reason.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::NotNext => "a block that is not the next one",
@@ -92,11 +90,11 @@ impl BadBlock {
     }
 }
 
-/// The steps from one member to another, and the position in them.
+/// The steps between two members, and a position in them.
 #[derive(Debug, Clone)]
 pub struct Stream {
     steps: Vec<(usize, Step)>,
-    /// The index in `steps` of the current step, and the number of its bytes that are done.
+    /// The index in `steps`, and the bytes done of that step.
     current: usize,
     done_bytes: u64,
     position_bytes: u64,
@@ -105,23 +103,23 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Returns the number of bytes that are done.
+    /// Bytes done.
     pub const fn position_bytes(&self) -> u64 {
         self.position_bytes
     }
 
-    /// Returns the number of bytes that are not done.
+    /// Bytes left.
     pub fn left_bytes(&self) -> u64 {
         let steps = self.steps.get(self.current..).unwrap_or_default();
         steps.iter().map(|(_, step)| length(step.range())).sum::<u64>() - self.done_bytes
     }
 
-    /// Returns `true` if all bytes are done.
+    /// Returns `true` at the end.
     pub const fn is_over(&self) -> bool {
         self.current == self.steps.len()
     }
 
-    /// Returns the next block, of at most one frame and `max_bytes`. `None` if the stream is over.
+    /// Returns the next block, within one frame and `max_bytes`.
     pub fn next(&self, max_bytes: u64) -> Option<Block> {
         let (step, does) = self.steps.get(self.current)?;
         let start = does.range().start + self.done_bytes;
@@ -139,10 +137,10 @@ impl Stream {
         })
     }
 
-    /// Checks that a block of a peer is the next one.
+    /// Checks that a peer's block is the next one.
     ///
     /// # Errors
-    /// The reason to reject the block.
+    /// The reason to reject it.
     pub fn check(&self, position_bytes: u64, length_bytes: u64) -> Result<Block, BadBlock> {
         if position_bytes != self.position_bytes {
             return Err(BadBlock::NotNext);
@@ -157,7 +155,7 @@ impl Stream {
         Ok(block)
     }
 
-    /// Advances by some bytes, through several steps if necessary, but not beyond the end.
+    /// Advances, through several steps if necessary.
     fn pass(&mut self, mut bytes: u64) {
         while let Some((_, step)) = self.steps.get(self.current) {
             let passed_bytes = bytes.min(length(step.range()) - self.done_bytes);
@@ -172,14 +170,13 @@ impl Stream {
     }
 }
 
-/// One member's progress.
+/// A member's progress.
 #[derive(Debug)]
 pub struct Progress {
     program: Program,
-    /// For each step: the earlier steps that write its bytes, and the number of its bytes that are
-    /// done.
+    /// For each step: the earlier steps that write its bytes, and the bytes done.
     steps: Vec<StepProgress>,
-    /// The steps that make bytes final, in this order.
+    /// The steps that make bytes final, in order.
     finals: Vec<usize>,
     fold: Option<Fold>,
     frame_bytes: u64,
@@ -192,7 +189,6 @@ struct StepProgress {
     done_bytes: u64,
 }
 
-/// The combination of several sources in the target, from the beginning.
 #[derive(Debug)]
 struct Fold {
     size_bytes: u64,
@@ -200,7 +196,7 @@ struct Fold {
 }
 
 impl Progress {
-    /// Returns the progress of a member that begins with `plan`.
+    /// Begins `plan`.
     pub fn new(plan: &Plan) -> Self {
         let program = plan.program();
         let progress = |step| StepProgress { writers: program.writers_before(step), done_bytes: 0 };
@@ -214,12 +210,12 @@ impl Progress {
         }
     }
 
-    /// Returns the program.
+    /// The program.
     pub const fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Returns the stream from another member, at its current position.
+    /// Returns the stream from a member, at its position.
     pub fn stream_from(&self, member: usize) -> Stream {
         let mut stream = self.stream(self.program.takes(member));
         let taken_bytes = stream.steps.iter().map(|(step, _)| self.steps[*step].done_bytes).sum();
@@ -227,8 +223,7 @@ impl Progress {
         stream
     }
 
-    /// Returns the stream to another member, which has `offset_bytes` of it already. These count as
-    /// given.
+    /// Returns the stream to a member that has `offset_bytes` already.
     pub fn stream_to(&mut self, member: usize, offset_bytes: u64) -> Stream {
         let mut stream = self.stream(self.program.gives(member));
         stream.pass(offset_bytes);
@@ -247,7 +242,7 @@ impl Progress {
         Stream { steps, current: 0, done_bytes: 0, position_bytes: 0, frame_bytes, element_bytes }
     }
 
-    /// Returns the work that a block waits for, unless the bytes that it reads are ready.
+    /// Returns the work that a block waits for; `None` if it may go.
     pub fn lack(&self, block: &Block) -> Option<Lack> {
         let end = block.range.end;
         if let Some(fold) = self.fold.as_ref().filter(|fold| fold.done_bytes < end) {
@@ -262,7 +257,7 @@ impl Progress {
         self.steps[block.step].writers.iter().find_map(lack)
     }
 
-    /// Returns the bytes that a block of `plan` reads.
+    /// Returns the bytes that a block reads.
     pub fn reading(&self, plan: &Plan, block: &Block) -> Reading {
         if block.taking == Some(Taking::Replace) {
             return Reading::Nothing;
@@ -276,34 +271,33 @@ impl Progress {
         Reading::Source { index, range: start - base..end - base, part_end }
     }
 
-    /// Notes that all bytes of a block were sent, or are in the target.
+    /// Notes a sent or received block.
     pub fn done(&mut self, stream: &mut Stream, block: &Block) {
         self.reach(block.step, block.done_bytes);
         stream.pass(block.length_bytes());
     }
 
-    /// Counts bytes of a step. A resumed stream repeats bytes, which count once.
+    /// A resumed stream repeats bytes, which count once.
     fn reach(&mut self, step: usize, done_bytes: u64) {
         let step = &mut self.steps[step];
         step.done_bytes = step.done_bytes.max(done_bytes);
     }
 
-    /// Returns the next bytes of the own sources to combine into the target: at most `max_bytes`,
-    /// of one part. `None` if there are no more.
+    /// Returns the next own bytes to combine, at most `max_bytes` of one part.
     pub fn next_fold(&self, plan: &Plan, max_bytes: u64) -> Option<Range<u64>> {
         let fold = self.fold.as_ref().filter(|fold| fold.done_bytes < fold.size_bytes)?;
         let start = fold.done_bytes;
         Some(start..plan.part_end(start).min(start.saturating_add(max_bytes)))
     }
 
-    /// Notes that the own sources are combined in the target up to `end`.
+    /// Notes that own sources are combined up to `end`.
     pub fn folded(&mut self, end: u64) {
         if let Some(fold) = &mut self.fold {
             fold.done_bytes = fold.done_bytes.max(end);
         }
     }
 
-    /// Returns the number of final bytes of the target, in the order in which bytes become final.
+    /// Returns the final bytes, in the order in which they become final.
     pub fn final_bytes(&self) -> u64 {
         let mut final_bytes = 0;
         for step in &self.finals {
@@ -315,19 +309,19 @@ impl Progress {
         final_bytes
     }
 
-    /// Returns `true` if no own source is left to combine.
+    /// Returns `true` if own sources are combined.
     pub fn is_folded(&self) -> bool {
         self.fold.as_ref().is_none_or(|fold| fold.done_bytes == fold.size_bytes)
     }
 
-    /// Returns `true` if the member has taken and combined all bytes.
+    /// Returns `true` if all bytes are taken and combined.
     pub fn is_filled(&self) -> bool {
         let mut steps = self.program.steps().iter().enumerate();
         self.is_folded() && steps.all(|(index, step)| !step.is_take() || self.is_done(index))
     }
 
-    /// Returns the first bytes that other members still need. Sent bytes count as given: a taker
-    /// checks them, and reports its position if it connects again.
+    /// Returns the first bytes that others still need. Sent bytes count as given: the taker checks
+    /// them, and reports its position when it reconnects.
     pub fn ungiven(&self) -> Option<Lack> {
         let mut steps = self.program.steps().iter().enumerate();
         let (index, step) = steps.find(|(index, step)| !step.is_take() && !self.is_done(*index))?;

@@ -11,36 +11,35 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::CopyId;
 
-/// The plan and the progress of a reduce or a collective.
+/// The plan and progress of a reduce or collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
-    /// The object that it makes.
+    /// The target.
     pub target: ObjectId,
     /// The operation.
     pub op: ReduceOp,
-    /// The number of sources that were reduced, and the number of all sources.
+    /// Reduced and all sources.
     pub reduced: (usize, usize),
-    /// The number of nodes that combine, beside the receiver.
+    /// Combining nodes, beside the receiver.
     pub hops: usize,
-    /// The schedule with its estimated time, and the runner-up.
+    /// The schedule, its estimated time, and the runner-up.
     pub plan: String,
-    /// The estimate of links at the time of the plan.
+    /// The link estimate of the plan.
     pub link: LinkEstimate,
-    /// The time from the call to the last byte.
+    /// From the call to the last byte.
     pub elapsed: Duration,
-    /// The number of repairs.
+    /// Repairs.
     pub mendings: u32,
-    /// The number of times that the target was begun again.
+    /// Restarts of the target.
     pub restarts: u32,
     /// `true` until it ends.
     pub is_running: bool,
-    /// The progress of this store, if it is a member of an attempt that makes the target.
+    /// This store's progress as a member.
     pub position: Option<Position>,
 }
 
 impl ReduceRecord {
-    /// Describes a collective that another store coordinates, with an estimate of links that is
-    /// unknown here.
+    /// Describes a collective of another store, whose link estimate is unknown here.
     pub(crate) fn of_another_store(target: &ObjectId, agreement: &Agreement, link: LinkEstimate) -> Self {
         Self {
             target: target.clone(),
@@ -57,27 +56,27 @@ impl ReduceRecord {
         }
     }
 
-    /// Returns `true` if this store was a member of an attempt that failed.
+    /// Returns `true` for a member of a failed attempt.
     pub fn has_failed(&self) -> bool {
         let short = |position: &Position| position.final_bytes < position.size_bytes;
         !self.is_running && self.position.as_ref().is_some_and(short)
     }
 }
 
-/// The progress of a member of an attempt.
+/// A member's progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
-    /// The index of the member in the schedule, from 0.
+    /// Its index, from 0.
     pub member: usize,
-    /// The number of members.
+    /// All members.
     pub members: usize,
-    /// The activity of the member, or its end.
+    /// Its activity or end.
     pub stage: String,
-    /// The copy that the member fills. The data plane knows how many bytes of it are there.
+    /// The copy; the data plane knows its bytes.
     pub copy: Option<CopyId>,
-    /// The number of final bytes here.
+    /// Final bytes.
     pub final_bytes: u64,
-    /// The size of the result here.
+    /// The result's size.
     pub size_bytes: u64,
 }
 

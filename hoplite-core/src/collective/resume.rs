@@ -1,52 +1,47 @@
-//! The decision to resume a stream between two members that broke.
+//! The decision to resume a broken stream between two members.
 
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// The number of times that a stream resumes within [`PERIOD`], and in all without progress.
+/// Most resumes within [`PERIOD`], and in all without progress.
 const MAX_RESUMES: u32 = 3;
-/// See [`MAX_RESUMES`].
 const PERIOD: Duration = Duration::from_secs(1);
-/// The time before a resume. A peer that was about to give has begun by then.
+/// A peer that was about to give has begun by then.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The reason for the early end of a stream.
+/// The reason for a stream's early end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
-    /// The connection broke or could not be made.
+    /// The connection failed.
     Broken,
     /// The peer has nothing to give.
     NothingToGive,
-    /// The peer was silent for as long as a peer may be.
+    /// The peer was silent for too long.
     Silent,
-    /// The member's own source is lost.
+    /// The own source is lost.
     SourceLost,
 }
 
-/// The breaks of one stream.
+/// A stream's breaks.
 #[derive(Debug)]
 pub struct Resumes {
     count: u32,
     since: Time,
     taken_bytes: u64,
-    /// The time of the latest request to the peer.
     asked: Time,
 }
 
 impl Resumes {
-    /// Returns the breaks of a stream that begins now.
+    /// Begins without breaks.
     pub const fn new(now: Time) -> Self {
         Self { count: 0, since: now, taken_bytes: 0, asked: now }
     }
 
-    /// Takes in that the stream broke after `taken_bytes` in all. Returns the pause before a
-    /// resume, if it resumes.
+    /// Notes a break after `taken_bytes` in all. Returns the pause before a resume.
     pub fn broke(&mut self, now: Time, taken_bytes: u64, cause: Break) -> Option<Duration> {
-        // The peer had longer than it needs to begin: its plan will not come, or it has given
-        // everything.
+        // The peer had time to begin: its plan will not come, or it has given everything.
         let is_final = cause == Break::NothingToGive && now.since(self.asked) > PERIOD;
-        // Progress earns a stream new resumes.
         if now.since(self.since) > PERIOD && taken_bytes > self.taken_bytes {
             *self = Self::new(now);
         }

@@ -1,5 +1,4 @@
-//! Searches: a coordinator looks for the sources of a collective, until an attempt can begin or the
-//! general path takes over.
+//! The coordinator's search for the sources of a collective.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,33 +19,30 @@ use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::CallKey;
 use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 
-/// Most late sources that are named.
 const MAX_NAMED: usize = 4;
-/// The shortest wait for late sources: some wake-ups and round trips of the directory.
+/// Some wake-ups and round trips of the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `true` if an attempt is likely for sources of this size. Other collectives certainly
-/// take the general path.
+/// Returns `false` if sources of this size certainly take the general path.
 pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
     let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
     agreement.order == ReduceOrder::Any && agreement.participants > 1 && is_large
 }
 
-/// The call of rank 0.
+/// Rank 0's call.
 #[derive(Debug)]
 pub(super) struct CoordinatedCall {
-    /// `None` once the call has ended.
+    /// `None` after the call's end.
     pub(super) key: Option<CallKey>,
     pub(super) started: Time,
     pub(super) kind: Collective,
     pub(super) request: Reduce,
-    /// The query whether the target exists, until this store has decided that it does.
+    /// The query for the target, until this store has decided that it exists.
     pub(super) existence: Option<RequestId>,
 }
 
 impl CoordinatedCall {
-    /// Describes the collective with this number of members for people.
     pub(super) fn record(&self, link: LinkEstimate, now: Time, members: usize, plan: String) -> ReduceRecord {
         let Self { request, started, kind, .. } = self;
         let sources = request.sources.len();
@@ -66,33 +62,27 @@ impl CoordinatedCall {
     }
 }
 
-/// A member of an attempt that may begin.
 #[derive(Debug, Clone)]
 pub(super) struct SourceMember {
     pub(super) member: Member,
-    /// The groups of the node.
     pub(super) path: Path,
-    /// The nodes to which its links are slow.
     pub(super) slow_peers: Vec<NodeId>,
-    /// The ranks of its sources.
     pub(super) ranks: Vec<usize>,
     pub(super) sources: Vec<(ObjectId, PutId)>,
 }
 
-/// The members of an attempt that may begin, in the order of their lowest ranks.
+/// Possible members, ordered by their lowest ranks.
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) members: Vec<SourceMember>,
     /// The size of the result.
     pub(super) size_bytes: u64,
-    /// The metadata of the target.
     pub(super) metadata: Metadata,
 }
 
 impl Members {
-    /// Returns the slow links between the members. A member of the same group reports a slow link.
-    /// All links of a node are slow if enough members of its group report it. A slow link between
-    /// groups is slow because of the uplink.
+    /// Returns the slow links between members. A node's links are all slow if enough members of its
+    /// group report it; a slow link between groups is due to the uplink.
     pub(super) fn slow_links(&self) -> SlowLinks {
         if self.members.iter().all(|member| member.slow_peers.is_empty()) {
             return SlowLinks::new();
@@ -107,30 +97,27 @@ impl Members {
     }
 }
 
-/// The result of a search.
 #[derive(Debug)]
 pub(super) enum Outlook {
-    /// The place of a source is unknown. At this time the wait for late sources ends.
+    /// A source is missing. The wait for late ones ends at this time.
     Waiting(Option<Time>),
-    /// An attempt can begin.
     Ready(Members),
-    /// The general path is taken, for this reason.
+    /// Take the general path.
     General(&'static str),
 }
 
-/// A collective whose sources the coordinator looks for.
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) call: CoordinatedCall,
     pub(super) attempt: AttemptId,
     /// The queries for the sources.
     pub(super) asks: Vec<RequestId>,
-    /// The latest answers of the directory about the sources.
+    /// The latest answers about the sources.
     pub(super) news: Vec<Option<Locations>>,
     first_at: Option<Time>,
-    /// `true` once the directory has answered that the target does not exist.
+    /// `true` once the directory answered that the target does not exist.
     pub(super) is_new: bool,
-    /// The time at which the wait for late sources ends.
+    /// The end of the wait for late sources.
     pub(super) due: Option<Time>,
 }
 
@@ -140,7 +127,6 @@ impl Search {
         Self { call, attempt, asks, news, first_at: None, is_new: false, due: None }
     }
 
-    /// Takes in the answer of the directory about a source.
     pub(super) fn located(&mut self, now: Time, index: usize, news: Locations) {
         if news.object.is_some() {
             self.first_at.get_or_insert(now);
@@ -150,7 +136,6 @@ impl Search {
         }
     }
 
-    /// Returns the outlook, seen from `coordinator`.
     pub(super) fn outlook(&self, now: Time, link: LinkEstimate, coordinator: &NodeId) -> Outlook {
         let (size_bytes, metadata) = match self.result() {
             Ok(Some(result)) => result,
@@ -180,7 +165,7 @@ impl Search {
         }
     }
 
-    /// Returns the size and the metadata of the result, once a source is known.
+    /// Returns the result's size and metadata, once a source is known.
     ///
     /// # Errors
     /// The reason to take the general path.
@@ -233,12 +218,10 @@ impl Search {
         Ok(Some((size_bytes, metadata)))
     }
 
-    /// Returns `true` if the plan can name all parts that a member receives.
     fn has_few_pairs(&self, member: &SourceMember) -> bool {
         member.ranks.len() * self.call.request.sources.len().saturating_sub(1) <= MAX_PAIRS_PER_MEMBER
     }
 
-    /// Returns the sources without a location, by their ranks.
     pub(super) fn missing_sources(&self) -> BTreeMap<usize, ObjectId> {
         let is_missing =
             |news: &Option<Locations>| news.as_ref().is_none_or(|news| news.locations.is_empty());
@@ -246,7 +229,6 @@ impl Search {
         sources.filter(|(_, news)| is_missing(news)).map(|((rank, id), _)| (rank, id.clone())).collect()
     }
 
-    /// Returns the known stores of participants.
     pub(super) fn known_members(&self) -> Vec<Member> {
         let mut members: Vec<Member> = Vec::new();
         for location in self.news.iter().flatten().flat_map(|news| &news.locations) {
@@ -257,7 +239,6 @@ impl Search {
         members
     }
 
-    /// Returns the members if all sources have a location.
     fn members(&self) -> Option<Vec<SourceMember>> {
         let mut members: Vec<SourceMember> = Vec::new();
         for (rank, (id, news)) in self.call.request.sources.iter().zip(&self.news).enumerate() {
@@ -277,7 +258,6 @@ impl Search {
         Some(members)
     }
 
-    /// Describes the search for people.
     pub(super) fn record(&self, link: LinkEstimate, now: Time) -> ReduceRecord {
         let missing = self.missing_sources();
         let named: Vec<String> = missing.values().take(MAX_NAMED).map(ToString::to_string).collect();
@@ -293,20 +273,20 @@ impl Search {
     }
 }
 
-/// Returns a location with its preference, the smallest first. A partial copy is useless, because
-/// it needs another one.
+/// Returns a location with its preference, smallest first. A partial copy is useless, because it
+/// needs another one.
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),
-        // A rank's node made the put.
+        // The rank's node made the put.
         LocationState::Complete if location.retention == Retention::Pinned => Some((1, location)),
         LocationState::Complete => Some((2, location)),
         LocationState::Partial => None,
     }
 }
 
-/// Returns the longest wait for late sources after the first one: the time of one member's part on
-/// its link. A wait in vain costs at most 1/n of the general path.
+/// Returns the longest wait for late sources: the time of one part on its link. A wait in vain
+/// costs at most 1/n of the general path.
 fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)
@@ -316,7 +296,7 @@ fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duratio
 mod tests {
     use super::*;
 
-    /// Returns the slow links between members in these racks, each with its slow peers.
+    /// Finds slow links; members are given as (rack, slow peers).
     fn slow_links(members: &[(u32, &[usize])]) -> Vec<(usize, usize)> {
         let name = |number: usize| NodeId::new(&format!("n{number}")).unwrap();
         let member = |(number, (rack, slow)): (usize, &(u32, &[usize]))| SourceMember {
@@ -341,7 +321,6 @@ mod tests {
     fn between_racks_it_is_the_uplink_that_is_slow() {
         assert_eq!(slow_links(&[(1, &[1]), (2, &[]), (1, &[1])]), []);
         assert_eq!(slow_links(&[(1, &[1]), (2, &[]), (2, &[1])]), [(2, 1)]);
-        // A slow node has slow links to other racks, too.
         assert_eq!(
             slow_links(&[(1, &[]), (2, &[]), (2, &[1]), (2, &[1])]),
             [(0, 1), (1, 0), (1, 2), (1, 3), (2, 1), (3, 1)]

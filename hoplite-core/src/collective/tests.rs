@@ -1,4 +1,4 @@
-//! The machine without a store: two stores exchange the messages that their machines ask for.
+//! Two machines exchange messages, without stores.
 
 use std::time::Duration;
 
@@ -26,7 +26,6 @@ fn lost() -> Error {
     Error::ObjectLost { id: id("t") }
 }
 
-/// A reduce of `a` and `b`.
 fn request() -> Reduce {
     Reduce {
         target: id("t"),
@@ -39,7 +38,6 @@ fn request() -> Reduce {
     }
 }
 
-/// The machine of one store.
 struct Store {
     machine: Collectives,
     node: NodeId,
@@ -54,7 +52,6 @@ impl Store {
         Self { machine, node, numbers, outbox }
     }
 
-    /// Gives an event to the machine; returns the actions that follow.
     fn feed(&mut self, event: impl FnOnce(&mut Collectives, &mut Context<'_>)) -> Vec<Action> {
         let Self { machine, node, numbers, outbox } = self;
         let (link, preference) = (LinkEstimate::default(), SchedulePreference::Auto);
@@ -63,7 +60,7 @@ impl Store {
         std::iter::from_fn(|| machine.next_action(&mut ctx)).collect()
     }
 
-    /// Coordinates a collective of `a`, which is here, and `b`, which is at `n1`.
+    /// Sources: `a` here, `b` at `n1`.
     fn coordinate(&mut self, kind: Collective) -> Vec<Action> {
         let asks = vec![RequestId(101), RequestId(102)];
         let mut actions = self.feed(|machine, ctx| {
@@ -103,7 +100,7 @@ fn located(name: &str, node: &str) -> Locations {
     Locations { id: id(name), object: Some(object), locations: vec![location] }
 }
 
-/// Coordinates; answers the store, its own member, and the member at `n1` with its plan.
+/// Answers the store, its own member, and the member at `n1` with its plan.
 fn coordinated(kind: Collective) -> (Store, MembershipId, EnlistmentId, Box<Plan>) {
     let mut store = Store::new("here", 1);
     let actions = store.coordinate(kind);
@@ -163,7 +160,7 @@ fn two_stores_agree_that_an_attempt_is_over() {
     };
     let opened = other.feed(|machine, ctx| machine.apply(ctx, asked(&plan)));
     assert_eq!(opened, [Action::Open(MembershipId::Elsewhere(1))]);
-    // Rank 0's call is cancelled: both stores fail their participants, each once.
+    // Cancelling rank 0's call fails each participant once.
     let actions =
         store.feed(|machine, ctx| machine.coordinator.call_ended(ctx, KEY, &id("t"), Some(&lost())));
     let fails = |actions: &[Action]| {
@@ -181,7 +178,6 @@ fn two_stores_agree_that_an_attempt_is_over() {
     let rejected = rejected.expect("the other store is told");
     assert!(fails(&other.feed(|machine, ctx| machine.apply(ctx, rejected.clone()))) > 0);
     assert_eq!(other.feed(|machine, ctx| machine.apply(ctx, rejected)), [], "it knows that");
-    // The plan comes again over another connection.
     let again = CollectiveEvent::Asked { membership: MembershipId::Elsewhere(2), plan };
     let actions = other.feed(|machine, ctx| machine.apply(ctx, again));
     let refused = Failure::Refused(Error::Superseded { id: id("t") });

@@ -1,4 +1,4 @@
-//! Sources join as they become ready, and hops are begun where there is something to combine.
+//! Ready sources join, and hops begin where there is something to combine.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,31 +17,31 @@ use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_g
 use crate::shard::Location;
 use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 
-/// Most sources of one node in one hop: half of the inputs of a hop. The other half is for streams.
+/// The other half of a hop's inputs is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
-/// The time in which a vertex takes in further sources of its node, although its hop has to
-/// restart: a separate vertex for each source would cost a transfer. Workers of one node that do
-/// the same finish within milliseconds of each other.
+/// How long a vertex takes in further sources of its node, although its hop must restart: a
+/// separate vertex per source would cost a transfer. Equal workers of one node finish within
+/// milliseconds.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
-/// Sources that are ready at one node.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) location: Location,
     sources: Vec<usize>,
-    /// `true` if one of them could not be had there before: its node may be gone without the directory knowing.
+    /// `true` if a source failed there before: the node may be gone without the directory's
+    /// knowledge.
     has_failed: bool,
-    /// `true` if all links of the node are slow.
     pub(super) is_slow: bool,
-    /// The distance from the receiver, as a level of groups.
+    /// The distance from the receiver.
     level: usize,
-    /// The place of the first of them in the list, counted cyclically from the one after this store's own.
+    /// The first source's place in the list, counted cyclically from the one after this store's
+    /// own.
     turn: usize,
 }
 
 impl Reduction {
-    /// Returns the number of sources that are in the reduce, or on their way into it.
+    /// Counts sources that are in the reduce or on their way.
     fn taken(&self) -> usize {
         self.joined.len() + self.fetching
     }
@@ -52,7 +52,6 @@ impl Reduction {
 }
 
 impl Reduction {
-    /// Lets sources that are ready join, until there are enough.
     pub(super) fn join_ready(&mut self, world: &mut World<'_>) -> Result<()> {
         if !self.has_room() {
             return Ok(());
@@ -76,7 +75,7 @@ impl Reduction {
                     group.sources.push(index);
                     group.has_failed |= has_failed;
                 }
-                // These sources cost no transfer, or a short one.
+                // These sources cost at most a short transfer.
                 readiness if self.has_room() => self.join_at_receiver(world, index, &readiness)?,
                 _ => {}
             }
@@ -93,10 +92,9 @@ impl Reduction {
         Ok(())
     }
 
-    /// Lets groups join, each as one vertex: the closest group to the receiver first, and among
-    /// equals the one whose turn it is. Nodes with only slow links come later, and nodes that have
-    /// failed before come last. Turns begin after the receiver's own source. So reduces of the same
-    /// sources with different receivers begin at different nodes.
+    /// Lets groups join, each as one vertex: closest to the receiver first, and among equals by
+    /// turn. Nodes with only slow links come later, failed ones last. Turns begin after the
+    /// receiver's own source, so that reduces of the same sources begin at different nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
         let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
@@ -106,7 +104,6 @@ impl Reduction {
             group.sources.sort_by_key(turn);
             group.turn = group.sources.first().map_or(0, turn);
         }
-        // The next one is taken from the end.
         groups.sort_by_key(|group| Reverse((group.has_failed, group.is_slow, group.level, group.turn)));
         while self.has_room()
             && let Some(Group { location, mut sources, .. }) = groups.pop()
@@ -120,7 +117,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Lets sources join a vertex of their node that has only begun; answers those for which there is none.
+    /// Joins sources to a vertex of their node that has only begun. Returns the others.
     fn join_young_vertex(
         &mut self,
         world: &mut World<'_>,
@@ -144,7 +141,7 @@ impl Reduction {
         Ok(Vec::new())
     }
 
-    /// In fixed order: the next ones in the order of the request; of a part of the sources, once it is known which.
+    /// Joins the next sources in the order of the request.
     fn join_in_order(&mut self, world: &mut World<'_>, ready: &[(usize, Readiness)]) -> Result<()> {
         let count = self.request.count;
         let takes_all = count == self.sources.len();
@@ -155,11 +152,11 @@ impl Reduction {
         while self.has_room()
             && let Some(index) = ready.next()
         {
-            // Asked again: the last one can be combined here.
+            // Again, because the last source can be combined here.
             match self.readiness(world, index) {
                 Some(Readiness::At(location)) if !takes_all || index == self.taken() => {
                     let mut sources = vec![index];
-                    // Neighbours in the order that are at one node cost one hop.
+                    // Neighbours in the order at one node share a hop.
                     while let Some(next) = ready.next_if(|next| {
                         let is_next = !takes_all || *next == index + sources.len();
                         is_next && self.may_accompany(world, *next, &location, sources.len())
@@ -169,14 +166,14 @@ impl Reduction {
                     self.join_at(world, &location, sources)?;
                 }
                 Some(Readiness::At(_)) | None => break,
-                // Fetched sources are put into order at the end.
+                // Fetched sources are sorted at the end.
                 Some(readiness) => self.join_at_receiver(world, index, &readiness)?,
             }
         }
         Ok(())
     }
 
-    /// Returns `true` if a source can be combined by the same hop, elsewhere, as `others` before it in the order.
+    /// Returns `true` if the hop of `others` can also take the source after them.
     fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
         location.node != *world.objects.ctx.node()
             && others < MAX_SOURCES_PER_VERTEX
@@ -184,7 +181,6 @@ impl Reduction {
             && matches!(self.readiness(world, index), Some(Readiness::At(at)) if at.node == location.node)
     }
 
-    /// Notes that a source joins at a vertex.
     fn join_elsewhere(&mut self, world: &World<'_>, index: usize) -> Result<()> {
         self.examine_known(world, index)?;
         self.sources[index].join_elsewhere();
@@ -212,7 +208,7 @@ impl Reduction {
             let group = schedule.entry().map_or(EVERYWHERE, |_| location.path);
             self.tree.grow(&schedule, group, sources, state)
         };
-        // It may have come between others, and behind one that was released.
+        // It may have come between others or behind a released vertex.
         for changed in self.tree.way_to_receiver(vertex) {
             self.redo(world, changed);
         }
@@ -230,16 +226,16 @@ impl Reduction {
             }
         }
         let missing = self.request.count - self.joined.len();
-        // Each source that is not ready may be at a different node.
+        // Each missing source may be at a different node.
         let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
-        // If a part is reduced, the whole counts: others reduce the other parts at the same time, over the same links.
+        // For a part, the whole size counts, because others reduce the other parts over the same
+        // links.
         let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
         if self.is_fixed() {
             let schedule = ReduceSchedule::chain(vertices);
             let estimate = estimate(&schedule, vertices, size_bytes, world.objects.ctx.link());
             return Choice { schedule, estimate, runner_up: None };
         }
-        // Sources that are not ready may be in other groups.
         let may_differ = self.own != EVERYWHERE && missing > at_nodes;
         let are_together = nodes.values().all(|path| *path == self.own);
         if !may_differ && (are_together || are_apart(nodes.values())) {
@@ -254,8 +250,8 @@ impl Reduction {
         choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
     }
 
-    /// Lets the streams of groups enter one another once all sources are there. The streams of the
-    /// receiver's group come last at each level.
+    /// Joins the streams of groups once all sources are there, the receiver's group last at each
+    /// level.
     pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
         let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else { return };
         if !self.is_full() || matches!(self.target, TargetState::Combining { .. }) {
@@ -270,8 +266,8 @@ impl Reduction {
         }
     }
 
-    /// Dissolves vertices with too many inputs: a vertex may take in the inputs of other vertices
-    /// that could not combine.
+    /// Dissolves vertices with too many inputs, which others that could not combine may have left
+    /// them.
     fn dissolve_oversized(&mut self, world: &mut World<'_>) {
         let oversized = |reduction: &Self| {
             let mut planned = planned_hops(reduction);
@@ -284,13 +280,13 @@ impl Reduction {
         }
     }
 
-    /// Begins the hops of all vertices that have something to combine, if the offset is decided.
+    /// Begins the planned hops, once the offset is decided.
     pub(super) fn start_hops(&mut self, world: &mut World<'_>) {
         let Some(offset_bytes) = self.offset_of_new_hops() else { return };
         let Some(common) = self.common.clone() else { return };
         self.dissolve_oversized(world);
         let planned: Vec<VertexId> = planned_hops(self).map(|(id, _)| id).collect();
-        // First the names of all outputs, since hops name each other.
+        // All outputs get names first, because hops name each other.
         for vertex in &planned {
             let put = world.objects.ctx.next_put();
             if let Some(run) = self.tree.state_mut(*vertex) {
@@ -313,7 +309,7 @@ impl Reduction {
                 size_bytes: common.length_bytes,
                 offset_bytes,
                 inputs: streams.chain(own).collect(),
-                // Not all of the time that is left, so that another way can be tried if there is no room.
+                // Leaves time for another way if there is no room.
                 timeout: (timeout / 2).min(ROOM_TIMEOUT),
             };
             let hop = world.begin_hop(&self.request.target, id, (run.node, run.address), spec);
@@ -321,26 +317,24 @@ impl Reduction {
                 run.phase = RunPhase::Running(hop);
             }
         }
-        // A vertex that combines nothing yet returns to the set when it does.
         self.to_begin.clear();
     }
 }
 
-/// Returns the vertices whose hops are planned.
 fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Vertex<Run>)> {
     let is_planned = |vertex: &Vertex<Run>| vertex.state.phase == RunPhase::Planned && !vertex.is_plain();
     let vertices = reduction.to_begin.iter().filter_map(|id| Some((*id, reduction.tree.get(*id)?)));
     vertices.filter(move |(_, vertex)| is_planned(vertex))
 }
 
-/// Returns `true` if no two of these nodes share a group that not all of them share: then one object leaves each group by any schedule.
+/// Returns `true` if every group contains all nodes or one: then one object leaves each group by
+/// any schedule.
 fn are_apart<'a>(paths: impl ExactSizeIterator<Item = &'a Path> + Clone) -> bool {
     let groups = |levels: usize| paths.clone().map(|path| &path[..levels]).collect::<BTreeSet<_>>().len();
     (1..=MAX_LEVELS).all(|levels| [1, paths.len()].contains(&groups(levels)))
         && groups(MAX_LEVELS) == paths.len()
 }
 
-/// The stream of a vertex, as an input of another.
 pub(super) fn stream(reduction: &Reduction, vertex: VertexId) -> Option<HopInput> {
     let vertex = reduction.tree.get(vertex)?;
     let run = &vertex.state;
@@ -359,7 +353,6 @@ pub(super) fn stream(reduction: &Reduction, vertex: VertexId) -> Option<HopInput
     })
 }
 
-/// A source at the node of its vertex, as an input.
 fn source_input(reduction: &Reduction, source: usize, run: &Run) -> HopInput {
     let (size_bytes, base_bytes) =
         reduction.common.as_ref().map_or((0, 0), |common| (common.size_bytes, common.base_bytes));

@@ -1,4 +1,4 @@
-//! Hops that this store performs, for itself or for a coordinator elsewhere.
+//! Hops that this store performs, for itself or for a remote coordinator.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +14,24 @@ use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
-/// A hop that was asked for and not released yet.
+/// A requested hop, until its release.
 #[derive(Debug)]
 struct Hosting {
     hop: Hop,
     output: Output,
 }
 
-/// The place of the output of a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
-    /// It waits for room, at most until the deadline.
-    Awaited { deadline: Time },
-    /// In this copy, which is live.
+    Awaited {
+        deadline: Time,
+    },
     In(CopyId),
-    /// The hop has failed, and has reported that.
+    /// The hop has reported its failure.
     Failed,
 }
 
-/// All hops that this store performs. A hop that has failed stays until its coordinator releases it.
+/// Failed hops stay until their coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,
@@ -43,7 +42,7 @@ impl Hostings {
         self.by_owner.len()
     }
 
-    /// Takes on a hop. It starts even if its inputs have not begun, because inputs may wait for each other.
+    /// Accepts a hop and starts it even without inputs, because inputs may wait for each other.
     pub(crate) fn accept(&mut self, objects: &mut Objects, owner: HopOwner, hop: Hop) {
         let deadline = objects.ctx.now() + hop.timeout;
         self.by_owner.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });
@@ -51,13 +50,13 @@ impl Hostings {
         self.begin(objects, owner);
     }
 
-    /// Starts a hop if there is room for its output, and waits for room if not.
+    /// Starts a hop, or waits for room.
     pub(crate) fn begin(&mut self, objects: &mut Objects, owner: HopOwner) {
         let Some(Hosting { hop, output: Output::Awaited { .. } }) = self.by_owner.get(&owner) else { return };
         if let Err(error) = check(objects, hop) {
             return self.fail(objects, owner, HopFailure::Refused(error));
         }
-        // Inputs are in use, so other copies are evicted before them.
+        // Evict other copies before the inputs.
         for input in &hop.inputs {
             if let Some(copy) = objects.copies.live_put(&input.id, input.put) {
                 objects.copies.touch(copy);
@@ -66,7 +65,6 @@ impl Hostings {
         let Some(room) = objects.allocate(hop.size_bytes) else {
             return objects.copies.wait_for_space(SpaceWaiter::Hop(owner));
         };
-        // Hop outputs are private; a get of the same id is unrelated.
         objects.end_fetch(&hop.output);
         self.stop_waiting(objects, owner);
         let Some(Hosting { hop, output }) = self.by_owner.get_mut(&owner) else { return };
@@ -93,7 +91,6 @@ impl Hostings {
         }
     }
 
-    /// The combination of a hop has ended.
     pub(crate) fn combined(&mut self, objects: &mut Objects, owner: HopOwner, outcome: CombineOutcome) {
         let Some(Hosting { output: Output::In(copy), .. }) = self.by_owner.get(&owner) else { return };
         match outcome {
@@ -104,14 +101,13 @@ impl Hostings {
             CombineOutcome::InputFailed { index, outcome } => {
                 self.fail(objects, owner, HopFailure::Input { index, outcome });
             }
-            // Only a release cancels, and it has detached the output; or the daemon stops.
+            // Only a release, which detaches the output first, or shutdown cancels.
             CombineOutcome::Cancelled => {
                 self.fail(objects, owner, HopFailure::Refused(Error::ShuttingDown));
             }
         }
     }
 
-    /// Drops the output of a hop, which is of no use any more; the coordinator will release the hop.
     fn fail(&mut self, objects: &mut Objects, owner: HopOwner, failure: HopFailure) {
         self.stop_waiting(objects, owner);
         let Some(Hosting { hop, output }) = self.by_owner.get_mut(&owner) else { return };
@@ -123,14 +119,12 @@ impl Hostings {
         report(&mut objects.ctx, owner, HopReport::Failed(failure));
     }
 
-    /// There was no room for the output of a hop in time.
     pub(crate) fn expired(&mut self, objects: &mut Objects, owner: HopOwner) {
         let Some(hosting) = self.by_owner.get(&owner) else { return };
         let error = objects.copies.store_full(objects.ctx.node(), hosting.hop.size_bytes);
         self.fail(objects, owner, HopFailure::Refused(error));
     }
 
-    /// Ends a hop that its coordinator no longer needs, and frees its output.
     pub(crate) fn release(&mut self, objects: &mut Objects, owner: HopOwner) {
         self.stop_waiting(objects, owner);
         let Some(hosting) = self.by_owner.remove(&owner) else { return };
@@ -140,7 +134,6 @@ impl Hostings {
         }
     }
 
-    /// Fails all hops, because the daemon stops.
     pub(crate) fn shut_down(&mut self, objects: &mut Objects) {
         let owners: Vec<HopOwner> = self.by_owner.keys().copied().collect();
         for owner in owners {
@@ -149,7 +142,6 @@ impl Hostings {
         objects.copies.refuse_awaiting(&mut objects.ctx);
     }
 
-    /// Ends the wait of a hop for room.
     fn stop_waiting(&self, objects: &mut Objects, owner: HopOwner) {
         objects.copies.stop_waiting_for_space(&SpaceWaiter::Hop(owner));
         if let Some(Hosting { output: Output::Awaited { deadline }, .. }) = self.by_owner.get(&owner) {
@@ -162,7 +154,7 @@ fn check(objects: &Objects, hop: &Hop) -> Result<()> {
     if objects.ctx.is_shutting_down() {
         return Err(Error::ShuttingDown);
     }
-    // Another hop, or a client that thought of the same name, may have made it.
+    // By another hop, or a client that guessed the name.
     if objects.copies.live(&hop.output).is_some() {
         return Err(Error::AlreadyExists { id: hop.output.clone() });
     }

@@ -4,21 +4,19 @@ use super::source::SourcePlace;
 use super::state::Reduction;
 use crate::id::{NodeId, ObjectId};
 
-/// The things for which a reduce waits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Lack {
-    /// The sources that no store offers, by their places in the request. None if enough sources have joined.
+    /// Sources that no store offers, by their places; empty if enough have joined.
     pub(crate) absent: Vec<(usize, ObjectId)>,
-    /// The nodes from which sources could not be had.
+    /// Nodes that failed to give sources.
     pub(crate) unusable: Vec<NodeId>,
-    /// The sources that are being fetched to this store.
+    /// Sources on their way to this store.
     pub(crate) fetched: Vec<ObjectId>,
-    /// The nodes that have not done their part.
+    /// Nodes that have not done their part.
     pub(crate) working: Vec<NodeId>,
 }
 
 impl Reduction {
-    /// Returns the things for which the reduce waits.
     pub(super) fn lack(&self) -> Lack {
         let mut lack = Lack::default();
         let is_short = self.joined.len() < self.request.count;

@@ -6,7 +6,6 @@ use crate::plan::link::LinkEstimate;
 use crate::time::Time;
 
 impl Reduction {
-    /// Describes the reduce.
     pub(super) fn record(&self, link: LinkEstimate, now: Time) -> ReduceRecord {
         let plan = match &self.choice {
             None => "at the receiver, since all sources are there or small".to_owned(),

@@ -5,15 +5,14 @@ use std::collections::VecDeque;
 use crate::id::ObjectId;
 use crate::message::ReduceRecord;
 
-/// Most reduces that a store remembers: what a person looks back on, at some 200 bytes each.
+/// What a person looks back on, at some 200 bytes each.
 const MAX_RECORDS: usize = 256;
 
-/// The latest reduces of a store, oldest first.
+/// Oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Records(VecDeque<ReduceRecord>);
 
 impl Records {
-    /// Returns the record of the latest reduce of this target.
     pub(super) fn latest(&self, target: &ObjectId) -> Option<&ReduceRecord> {
         self.0.iter().rev().find(|record| record.target == *target)
     }

@@ -13,14 +13,13 @@ use crate::plan::reduce::{Vertex, VertexId};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
-/// One failure shows in several places within a round trip: at the hop, and at the consumers of its
-/// stream. Reports within this time are repaired together.
+/// One failure shows at a hop and at its consumers within a round trip. Reports within this time
+/// are repaired together.
 const GATHERING: Duration = Duration::from_millis(2);
-/// The minimum time for which a reduce avoids a node from which a source could not be had.
+/// The shortest time to avoid a node that failed to give a source.
 const MIN_AVOIDED: Duration = Duration::from_millis(100);
 
 impl Reduction {
-    /// Takes in the report of the node that performs a hop.
     pub(super) fn hop_reported(
         &mut self,
         world: &mut World<'_>,
@@ -41,7 +40,7 @@ impl Reduction {
         }
     }
 
-    /// Releases the inputs of a complete hop, which are needed again only if the output is lost.
+    /// Releases a complete hop's inputs, needed again only if the output is lost.
     fn release_inputs(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let inputs = self.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
         for input in inputs {
@@ -57,7 +56,6 @@ impl Reduction {
         let Some(entry) = self.tree.get(vertex) else { return };
         let consumer = entry.consumer.and_then(|consumer| self.tree.get(consumer));
         if consumer.is_some_and(|consumer| consumer.state.phase.has_all()) {
-            // The hop is not needed any more. It restarts if that changes.
             return self.release_vertex(world, vertex);
         }
         let node = entry.state.node.clone();
@@ -83,7 +81,6 @@ impl Reduction {
         }
     }
 
-    /// Notes that an input of the target, or of a hop at `node`, cannot be had.
     pub(super) fn input_failed(
         &mut self,
         world: &mut World<'_>,
@@ -117,8 +114,8 @@ impl Reduction {
         self.faults.sources.insert(source);
     }
 
-    /// Takes in that the directory has lost the put of a joined source. Only a source without
-    /// consumer is removed here: a consumer notices a loss, and may have the last copy.
+    /// Removes a joined source whose put is lost, if it has no consumer. A consumer notices a loss,
+    /// and may have the last copy.
     pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
@@ -138,8 +135,8 @@ impl Reduction {
         }
     }
 
-    /// Takes out the failed parts, and plans again what depends on them. Returns `false` if that has to wait for
-    /// further reports, or for the target to stop.
+    /// Removes the failed parts and plans again. Returns `false` to wait for further reports, or
+    /// for the target to stop.
     pub(super) fn repair(&mut self, world: &mut World<'_>) -> bool {
         if self.faults.is_empty() {
             return true;
@@ -155,7 +152,7 @@ impl Reduction {
         if let TargetState::Combining { copy, .. } = self.target
             && world.objects.cancel_combine(copy)
         {
-            // It reports that it has ended.
+            // It reports its end.
             return false;
         }
         let faults = std::mem::take(&mut self.faults);
@@ -201,11 +198,11 @@ impl Reduction {
         }
     }
 
-    /// Takes a source out of the reduce; it can join again.
+    /// Takes a source out; it can join again.
     fn take_out(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
         if self.is_fixed() {
-            // The sources after it in the order join again after it.
+            // In fixed order, later sources must join again after it.
             let takes_all = self.request.count == self.sources.len();
             let is_later = |other: &usize| *other != source && (!takes_all || *other > source);
             leaving.extend(self.joined.iter().copied().filter(is_later));
@@ -240,7 +237,7 @@ impl Reduction {
         }
     }
 
-    /// Ends the hop of a vertex, which restarts later. Released inputs of the hop restart too.
+    /// Ends a vertex's hop, which restarts later with its released inputs.
     pub(super) fn redo(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let mut pending = vec![vertex];
         while let Some(vertex) = pending.pop() {

@@ -1,4 +1,4 @@
-//! Reduces go around links that stores say are slow, where another order of the vertices is better.
+//! Reorders vertices around reported slow links.
 
 use super::grow::Group;
 use super::parts::{Run, TargetState};
@@ -9,7 +9,7 @@ use crate::topology::place::Path;
 use crate::topology::reported::Reports;
 
 impl Reduction {
-    /// Marks the groups whose nodes have only slow links, according to the nodes' reports.
+    /// Marks groups whose nodes have only slow links.
     pub(super) fn note_slow_nodes(&self, world: &World<'_>, groups: &mut [Group]) {
         let mut locations = groups.iter().map(|group| &group.location);
         if !self.rerouting.are_sought && locations.all(|location| location.slow_peers.is_empty()) {
@@ -23,15 +23,15 @@ impl Reduction {
         }
     }
 
-    /// Returns the slow links that this store and the nodes of vertices have reported.
+    /// Returns the slow links that this store and the vertices' nodes reported.
     fn said(&self, world: &World<'_>) -> impl Iterator<Item = (NodeId, Path, Vec<NodeId>)> {
         let here = (world.objects.ctx.node().clone(), self.own, world.objects.ctx.slow_peers().to_vec());
         let runs = self.tree.iter().map(|(_, vertex)| &vertex.state);
         runs.map(|run| (run.node.clone(), run.path, run.slow_peers.clone())).chain([here])
     }
 
-    /// Lets vertices change places where streams would go over slow links, if hops restart anyway.
-    /// The consumer of the last stream is known once all sources are there.
+    /// Reorders restarting vertices whose streams would use slow links. The consumer of the last
+    /// stream is known once all sources are there.
     pub(super) fn go_around_slow_links(&mut self, world: &mut World<'_>) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         if !self.rerouting.are_sought || self.to_begin.is_empty() || self.is_fixed() || is_combining {

@@ -1,4 +1,4 @@
-//! One source of a reduce, and what all sources have in common.
+//! A source, and the properties that all sources share.
 
 use std::collections::BTreeMap;
 
@@ -11,56 +11,52 @@ use crate::metadata::Metadata;
 use crate::shard::{Location, Locations, RequestId};
 use crate::time::Time;
 
-/// One source.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) query: Option<RequestId>,
-    /// The latest answer of the directory.
     pub(super) news: Option<Locations>,
     pub(super) place: SourcePlace,
-    /// Nodes from which the source could not be had, and until when the reduce avoids them.
+    /// Nodes that failed to give the source, each with the end of its avoidance.
     pub(super) avoided: BTreeMap<NodeId, Time>,
-    /// The put of the source that was in the reduce last.
+    /// The put that joined last.
     pub(super) joined_put: Option<PutId>,
-    /// `true` if it was in the reduce, or on its way into it, at some time.
+    /// `true` if it ever joined or was on its way.
     pub(super) was_taken: bool,
     pub(super) missing_since: Option<Time>,
 }
 
-/// The place where a source enters the reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SourcePlace {
-    /// It has not joined.
     Apart,
-    /// It is being fetched to this store, and counts as one that joins.
+    /// On its way to this store; counts as joined.
     Fetching(CallId),
-    /// In this copy of this store, which is held.
-    Here { copy: CopyId },
-    /// At a vertex of the tree.
+    /// In this copy, which is held.
+    Here {
+        copy: CopyId,
+    },
+    /// At a vertex.
     Elsewhere,
 }
 
-/// The properties that all sources share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Common {
-    /// The first one that was known.
+    /// The first known source.
     pub(super) first: ObjectId,
     pub(super) size_bytes: u64,
     pub(super) dtype: Dtype,
     pub(super) shape: Option<Vec<u64>>,
-    /// The bytes of the application, if they are the same in all that were seen.
+    /// The application's bytes, if equal in all.
     pub(super) user: Bytes,
-    /// The offset of the reduced part in each source.
+    /// The reduced part's offset in each source.
     pub(super) base_bytes: u64,
-    /// The length of that part: the size of the target.
+    /// The part's length, and the target's size.
     pub(super) length_bytes: u64,
-    /// `true` if sources are fetched to the receiver. Decided once, so that an order that is asked for is kept.
+    /// `true` if sources are fetched. Decided once, so that a requested order holds.
     pub(super) is_fetched: bool,
 }
 
 impl Common {
-    /// The metadata of the target: the metadata of the sources, without the shape if only a part is
-    /// reduced.
+    /// Returns the sources' metadata, without the shape for a part.
     pub(super) fn target_metadata(&self) -> Metadata {
         let is_whole = self.length_bytes == self.size_bytes;
         let shape = if is_whole { self.shape.clone() } else { None };
@@ -68,14 +64,10 @@ impl Common {
     }
 }
 
-/// The way in which a source can join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// It is in this store.
     Here(CopyId),
-    /// Its bytes are fetched to this store.
     Small,
-    /// It is at this location.
     At(Location),
 }
 
@@ -92,8 +84,7 @@ impl Source {
         }
     }
 
-    /// Counts the source as lost once the directory knows no copy, because it was there before the
-    /// reduce began.
+    /// Counts a source without copies as lost, because it was there before the reduce.
     pub(super) const fn expect(&mut self) {
         self.was_taken = true;
     }
@@ -102,7 +93,6 @@ impl Source {
         matches!(self.place, SourcePlace::Apart)
     }
 
-    /// Leaves a node alone until then.
     pub(super) fn avoid(&mut self, node: NodeId, until: Time) {
         self.avoided.insert(node, until);
     }
@@ -111,12 +101,11 @@ impl Source {
         self.avoided.get(node).is_some_and(|until| now < *until)
     }
 
-    /// Returns `true` if it could not be had there before, lately or long ago.
     pub(super) fn has_failed_at(&self, node: &NodeId) -> bool {
         self.avoided.contains_key(node)
     }
 
-    /// It joins the reduce at a vertex, as the put that the directory knows.
+    /// Joins at a vertex, as the known put.
     pub(super) fn join_elsewhere(&mut self) {
         self.take(SourcePlace::Elsewhere);
         self.joined_put = self.known_put();
@@ -128,12 +117,10 @@ impl Source {
         self.missing_since = None;
     }
 
-    /// The nodes from which it could not be had.
     pub(super) fn avoided(&self) -> impl Iterator<Item = &NodeId> {
         self.avoided.keys()
     }
 
-    /// Returns the put that the directory knows.
     pub(super) fn known_put(&self) -> Option<PutId> {
         self.news.as_ref()?.object.as_ref().map(|object| object.put)
     }
@@ -142,7 +129,6 @@ impl Source {
         self.news.as_ref().and_then(|news| news.object.as_ref()).is_some_and(|object| object.lost)
     }
 
-    /// Returns `true` if the directory knows no copy of the put that has joined.
     pub(super) fn is_gone(&self) -> bool {
         self.is_lost() || self.known_put() != self.joined_put
     }

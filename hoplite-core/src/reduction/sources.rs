@@ -1,4 +1,4 @@
-//! The sources of a reduce: their locations, and their ways to join.
+//! The sources' locations and ways to join.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,30 +21,27 @@ use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention, Wants};
 use crate::topology::place::level;
 
-/// The time after which a source counts as lost that was in the reduce and is unknown to the
-/// directory. A shard that has just come back, or a put that replaces the one that is gone, takes
-/// less.
+/// How long a source that has joined may be unknown to the directory. A returning shard or a
+/// replacing put takes less.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The time to wait before a source is fetched again that was lost on the way: some round trips to the directory.
+/// The pause before another fetch: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes of all sources together that are fetched to the receiver instead of being reduced on their way: a small part of
-/// any store.
+/// Most bytes of all sources to fetch instead of reducing them on the way: a small part of any
+/// store.
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
-/// The extra time that fetching may take compared with hops: the setup of hops costs a round trip
-/// to another store.
+/// The setup of hops costs a round trip to another store.
 const HOP_SETUP: Duration = Duration::from_micros(250);
 
 impl Reduction {
-    /// Takes in the locations of a source.
     pub(super) fn source_located(
         &mut self,
         world: &mut World<'_>,
         index: usize,
         news: Locations,
     ) -> Result<()> {
-        // Unneeded sources may differ from the others.
+        // Unneeded sources may differ.
         let may_join = self.joined.len() < self.request.count;
         if let Some(object) = news.object.as_ref().filter(|object| !object.lost && may_join) {
             self.examine(world, index, object.size_bytes, &object.metadata)?;
@@ -57,7 +54,7 @@ impl Reduction {
                 self.open.insert(index);
             } else if let SourcePlace::Fetching(_) = source.place {
                 if !is_there {
-                    // The call would wait for another put of it, and keep others from joining.
+                    // Otherwise the call would wait for another put and keep other sources out.
                     self.leave_place(world, index);
                     self.open.insert(index);
                 }
@@ -68,7 +65,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Checks that a source is like the others. Notes the properties of the first one.
+    /// Checks that a source is like the first one, whose properties it notes.
     fn examine(
         &mut self,
         world: &World<'_>,
@@ -103,24 +100,21 @@ impl Reduction {
         Ok(())
     }
 
-    /// Checks what the directory says of a source that is about to join.
     pub(super) fn examine_known(&mut self, world: &World<'_>, index: usize) -> Result<()> {
         let object = self.sources[index].news.as_ref().and_then(|news| news.object.clone());
         object.map_or(Ok(()), |object| self.examine(world, index, object.size_bytes, &object.metadata))
     }
 
-    /// Returns `true` if sources, which are of this size, are fetched to the receiver.
     fn is_fetched(&self, world: &World<'_>, size_bytes: u64) -> bool {
         let decided = self.common.as_ref().map(|common| common.is_fetched);
         decided.unwrap_or_else(|| is_best_fetched(&world.objects.ctx, &self.request, size_bytes))
     }
 
-    /// Returns the way in which a source can join now.
     pub(super) fn readiness(&self, world: &World<'_>, index: usize) -> Option<Readiness> {
         let source = &self.sources[index];
         let id = &self.request.sources[index];
         let is_last = self.joined.len() + 1 == self.request.count;
-        // What a session fills is not valid from its first byte on, and may yet be given up.
+        // A session's bytes may become valid in any order, or never.
         let live = world.objects.copies.live(id);
         if let Some((copy, local)) =
             live.filter(|(copy, local)| local.is_public && world.objects.may_serve(*copy))
@@ -143,7 +137,7 @@ impl Reduction {
             (preference(location), level(self.own, location.path), location.node.clone())
         });
         let is_fetched = self.is_fetched(world, object.size_bytes);
-        // Into a chain in fixed order, too, only the last one can come from here.
+        // Even into a fixed chain, the last one may come from here.
         let may_fetch = !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now())
             && (is_fetched || is_last || !self.is_fixed());
         match best {
@@ -152,7 +146,6 @@ impl Reduction {
         }
     }
 
-    /// Takes a copy of this store as a source.
     pub(super) fn join_here(&mut self, world: &mut World<'_>, index: usize, copy: CopyId) -> Result<()> {
         let local = &world.objects.copies[&copy];
         let (size_bytes, metadata, put) = (local.size_bytes, local.metadata.clone(), local.put);
@@ -166,7 +159,6 @@ impl Reduction {
         Ok(())
     }
 
-    /// Fetches a source to this store.
     pub(super) fn fetch_source(&mut self, world: &mut World<'_>, index: usize) {
         let call = CallId(world.objects.ctx.next_number());
         self.sources[index].take(SourcePlace::Fetching(call));
@@ -179,7 +171,6 @@ impl Reduction {
         world.objects.get(key, id, terms, self.time_left(world.now()));
     }
 
-    /// A source that was fetched is here, or cannot be had.
     pub(super) fn take_fetched(
         &mut self,
         world: &mut World<'_>,
@@ -192,7 +183,7 @@ impl Reduction {
         match fetched {
             Ok(copy) => self.join_here(world, index, copy),
             Err(Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. }) => {
-                // The directory will say the same, or knows of another put by now.
+                // The directory will repeat that, or knows another put by now.
                 let until = world.objects.ctx.now() + FETCH_PAUSE;
                 self.sources[index].avoid(world.objects.ctx.node().clone(), until);
                 Ok(())
@@ -201,7 +192,7 @@ impl Reduction {
         }
     }
 
-    /// Ends a reduce that can no longer have enough sources.
+    /// Ends a reduce that cannot get enough sources.
     pub(super) fn check_hope(&mut self, world: &mut World<'_>) -> Result<()> {
         if self.is_full() {
             return Ok(());
@@ -226,7 +217,7 @@ impl Reduction {
                 due = Some(due.map_or(lost_at, |pause| pause.min(lost_at)))
                     .filter(|due| *due > world.objects.ctx.now());
             } else if due.is_none() && !source.was_taken && !source.is_known() {
-                // The directory tells when there is something.
+                // A change wakes the reduce.
                 self.open.remove(&index);
             }
             if let Some(due) = due {
@@ -241,7 +232,7 @@ impl Reduction {
         }
     }
 
-    /// Ends the subscriptions of the sources, and lets go of local copies.
+    /// Ends the sources' subscriptions and releases local copies.
     pub(super) fn leave_sources(&mut self, world: &mut World<'_>) {
         let queries = self.sources.iter_mut().filter_map(|source| source.query.take());
         for query in queries.chain(self.existence.take()) {
@@ -252,7 +243,6 @@ impl Reduction {
         }
     }
 
-    /// Takes a source out of its place, apart from the tree.
     pub(super) fn leave_place(&mut self, world: &mut World<'_>, index: usize) {
         match std::mem::replace(&mut self.sources[index].place, SourcePlace::Apart) {
             SourcePlace::Here { copy } => world.objects.let_go(copy),
@@ -266,11 +256,9 @@ impl Reduction {
     }
 }
 
-/// Most sources for which a reduce requests bytes from the directory: of more sources, most may be
-/// combined elsewhere.
+/// Most sources whose bytes a reduce requests: with more, most may be combined elsewhere.
 const MAX_BROUGHT_SOURCES: usize = 16;
 
-/// Queries the directory for the target of a reduce, and for each source.
 pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (RequestId, Vec<RequestId>) {
     let Reduce { target, sources, .. } = request;
     let existence = objects.query(target.clone(), Purpose::Target);
@@ -278,8 +266,7 @@ pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (R
     (existence, sources.iter().enumerate().map(query).collect())
 }
 
-/// Returns what a reduce queries about its sources. Bytes come at once if the reduce may combine
-/// all small sources here.
+/// Bytes come at once if the reduce may combine all small sources here.
 pub(crate) fn what_to_query_for(request: &Reduce) -> Wants {
     let are_all_needed = request.count == request.sources.len();
     if are_all_needed && request.sources.len() <= MAX_BROUGHT_SOURCES {
@@ -289,10 +276,8 @@ pub(crate) fn what_to_query_for(request: &Reduce) -> Wants {
     }
 }
 
-/// Returns `true` if fetching is the best way: for small sources, if all of them together are not
-/// much, and do not take much longer through the receiver's link than reducing them on the way. In
-/// fixed order the time does not count: a source without copies, whose bytes the directory has,
-/// could not join a chain in its place.
+/// Returns `true` for small sources whose fetch takes about as long as hops. In fixed order the
+/// time does not count: a source that only the directory has cannot join a chain.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
     if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {
@@ -301,13 +286,13 @@ fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     if request.order == ReduceOrder::Fixed {
         return true;
     }
-    // One of them is mostly here.
+    // Mostly one is here.
     let vertices = request.count.saturating_sub(1).max(1);
     let best = choose(vertices, size_bytes, ctx.link()).estimate;
     estimate(&ReduceSchedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP
 }
 
-/// Ranks the locations of a source. The best, with the smallest rank, is complete and stays.
+/// Ranks locations, smallest first: complete and pinned.
 const fn preference(location: &Location) -> (u8, bool) {
     let state = match location.state {
         LocationState::Complete => 0,
@@ -317,7 +302,6 @@ const fn preference(location: &Location) -> (u8, bool) {
     (state, matches!(location.retention, Retention::Evictable))
 }
 
-/// Returns the properties of all sources, given the first known source.
 fn common_of(
     request: &Reduce,
     first: ObjectId,
@@ -346,7 +330,7 @@ fn common_of(
     Ok(Common { first, size_bytes, dtype, shape, user, base_bytes, length_bytes, is_fetched })
 }
 
-/// A type in words: `f32[2, 3]`, `f32 of 24 bytes`.
+/// Formats `f32[2, 3]` or `f32 of 24 bytes`.
 fn kind(size_bytes: u64, dtype: Dtype, shape: Option<&[u64]>) -> String {
     match shape {
         Some(shape) => format!("{dtype}{shape:?}"),

@@ -1,4 +1,4 @@
-//! One reduce under way, and the order of its steps.
+//! A running reduce and the order of its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,59 +17,53 @@ use crate::shard::RequestId;
 use crate::time::Time;
 use crate::topology::place::Path;
 
-/// The time that a reduce waits for the first answers of the directory, before it begins with the
-/// known sources: several round trips to a shard that is busy.
+/// How long a reduce waits for the directory's first answers: several round trips to a busy shard.
 const FIRST_NEWS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A collective whose target a reduce makes, because no session does.
+/// A collective without a session, whose target a reduce makes.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     pub(crate) agreement: Agreement,
-    /// The reason for which there is no session.
     pub(crate) reason: String,
 }
 
-/// See the [module documentation](self).
+/// See the [module documentation](super).
 #[derive(Debug)]
 pub(super) struct Reduction {
     key: CallKey,
     pub(super) request: Reduce,
     pub(super) started: Time,
-    /// The groups that this store is in.
+    /// This store's groups.
     pub(super) own: Path,
-    /// The collective whose target it makes.
     pub(super) fallback: Option<Fallback>,
     pub(super) sources: Vec<Source>,
-    /// The number of sources that the directory has not spoken of yet.
+    /// Sources of which the directory has not told yet.
     pub(super) unheard: usize,
-    /// The sources that are apart and may join, or be lost: all but unknown sources.
+    /// Sources apart that may join or be lost; unknown ones are not.
     pub(super) open: BTreeSet<usize>,
-    /// The number of sources that are on their way to this store.
     pub(super) fetching: usize,
-    /// The sources that are in the reduce now, in joining order.
+    /// In joining order.
     pub(super) joined: Vec<usize>,
-    /// The query whether the target exists already.
+    /// The query for the target.
     pub(super) existence: Option<RequestId>,
-    /// The properties that all sources share, once one source is known.
+    /// Known with the first source.
     pub(super) common: Option<Common>,
     pub(super) choice: Option<Choice<ReduceSchedule>>,
     pub(super) tree: Tree<Run>,
-    /// The vertices that are new or restart. Among them are all vertices whose hops are planned.
+    /// New or restarting vertices, with all planned hops.
     pub(super) to_begin: BTreeSet<VertexId>,
-    /// The latest vertex of each node.
+    /// Each node's latest vertex.
     pub(super) latest: BTreeMap<NodeId, VertexId>,
     pub(super) rerouting: Rerouting,
     pub(super) target: TargetState,
-    /// Failures, and counts of repairs.
     pub(super) faults: Faults,
-    /// The time at which the reduction goes on.
     wake_at: Option<Time>,
-    /// `true` once it holds nothing any more.
+    /// `true` once it holds nothing.
     pub(super) is_over: bool,
 }
 
 impl Reduction {
-    /// A reduce that knows only the `open` sources, which are here.
+    /// Makes a reduce that knows only the `open` local sources.
     pub(super) fn new(
         (key, request, fallback): (CallKey, Reduce, Option<Fallback>),
         (started, own): (Time, Path),
@@ -101,7 +95,6 @@ impl Reduction {
         }
     }
 
-    /// The call that asked for it.
     pub(super) const fn key(&self) -> CallKey {
         self.key
     }
@@ -110,12 +103,11 @@ impl Reduction {
         self.request.order == ReduceOrder::Fixed
     }
 
-    /// Returns the time that the call has left.
     pub(super) fn time_left(&self, now: Time) -> Duration {
         (self.started + self.request.timeout).since(now)
     }
 
-    /// Does all that can be done now.
+    /// Does everything that is possible now.
     pub(super) fn drive(&mut self, world: &mut World<'_>) -> Result<()> {
         self.wake_no_more(world);
         if self.repair(world) && self.has_heard_enough(world) {
@@ -124,8 +116,8 @@ impl Reduction {
             self.supersede_if_wrong(world);
             self.join_streams_of_groups(world);
             self.go_around_slow_links(world);
-            // The target gets room first, because hops that wait for each other's targets could
-            // wait for ever.
+            // Hops that wait for each other's targets could wait for ever, so the target gets room
+            // first.
             if self.reserve_target(world)? {
                 self.start_hops(world);
                 self.start_target(world)?;
@@ -137,7 +129,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Wakes the reduction at this time at the latest.
+    /// Goes on at this time at the latest.
     pub(super) fn wake_by(&mut self, time: Time) {
         self.wake_at = Some(self.wake_at.map_or(time, |earlier| earlier.min(time)));
     }
@@ -148,8 +140,7 @@ impl Reduction {
         }
     }
 
-    /// Returns `true` if the directory has answered for all sources, so that the ready ones can be
-    /// arranged well.
+    /// Returns `true` if the ready sources can be arranged well.
     fn has_heard_enough(&mut self, world: &World<'_>) -> bool {
         let due = self.started + FIRST_NEWS_TIMEOUT;
         let has_begun = !self.joined.is_empty() || world.now() >= due;
@@ -160,21 +151,20 @@ impl Reduction {
         false
     }
 
-    /// Gives back all that it holds, here and elsewhere. A target that is not complete is aborted.
+    /// Returns everything that it holds. Aborts an incomplete target.
     pub(super) fn end(&mut self, world: &mut World<'_>) {
         self.release_hops(world);
         self.abort_target(world);
         self.leave(world);
     }
 
-    /// Lets go of all sources, after the target and the hops are done with.
+    /// Releases the sources, after the target and hops.
     pub(super) fn leave(&mut self, world: &mut World<'_>) {
         self.wake_no_more(world);
         self.leave_sources(world);
         self.is_over = true;
     }
 
-    /// Ends all hops.
     pub(super) fn release_hops(&mut self, world: &mut World<'_>) {
         let vertices: Vec<VertexId> = self.tree.iter().map(|(id, _)| id).collect();
         for vertex in vertices {
@@ -182,7 +172,7 @@ impl Reduction {
         }
     }
 
-    /// Ends the hop of a vertex for good, unless the tree changes.
+    /// Ends a vertex's hop for good, unless the tree changes.
     pub(super) fn release_vertex(&mut self, world: &mut World<'_>, vertex: VertexId) {
         if let Some(run) = self.tree.state_mut(vertex) {
             world.end_hop(run.turn(RunPhase::Released));

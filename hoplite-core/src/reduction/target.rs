@@ -1,4 +1,4 @@
-//! The target of a reduce: opened when enough sources have joined, combined here, and superseded if it turns out wrong.
+//! The target: opened with enough sources, combined here, and superseded if wrong.
 
 use super::grow::stream;
 use super::parts::{Ingredients, Stream, TargetState};
@@ -19,18 +19,15 @@ impl Reduction {
         self.joined.len() == self.request.count && self.fetching == 0
     }
 
-    /// The copy that is being made.
     pub(super) const fn target_copy(&self) -> Option<CopyId> {
         self.target.copy()
     }
 
-    /// Returns the size of the target, once that is known.
     pub(super) fn target_size(&self) -> Option<u64> {
         Some(self.common.as_ref()?.length_bytes)
     }
 
-    /// At which offset hops are begun now: where the target has got to. `None` while sources are
-    /// missing.
+    /// Returns the offset of new hops, at the target's progress; `None` while sources are missing.
     pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
         match &self.target {
             TargetState::Stopped { valid_bytes, .. } => self.is_full().then_some(*valid_bytes),
@@ -43,7 +40,6 @@ impl Reduction {
         self.joined.iter().map(put).collect()
     }
 
-    /// The directory told whether the target exists.
     pub(super) fn target_located(&mut self, news: &Locations) -> Result<()> {
         let exists = news.object.as_ref().is_some_and(|object| !object.lost);
         if exists && self.target.copy().is_none() {
@@ -52,14 +48,14 @@ impl Reduction {
         Ok(())
     }
 
-    /// The directory knows the target by now, so a delete of it arrives as one of any object does.
+    /// Ends the query: from now on a delete of the target arrives like any other.
     pub(super) fn leave_target(&mut self, world: &mut World<'_>) {
         if let Some(query) = self.existence.take() {
             world.objects.withdraw_query(query);
         }
     }
 
-    /// Gives up a partial target that was made from other puts than have joined by now.
+    /// Gives up a target of other puts than those that have joined.
     pub(super) fn supersede_if_wrong(&mut self, world: &mut World<'_>) {
         let TargetState::Stopped { copy, ingredients, .. } = &self.target else { return };
         let copy = *copy;
@@ -68,7 +64,7 @@ impl Reduction {
         }
         self.faults.restarts += 1;
         self.target = TargetState::None;
-        // An answer about the superseded target must not be taken for one about the next target.
+        // An answer about the old target must not count for the next one.
         self.leave_target(world);
         let late = self.tree.iter().filter(|(_, vertex)| vertex.state.offset_bytes > 0);
         let late: Vec<VertexId> = late.map(|(vertex, _)| vertex).collect();
@@ -79,7 +75,7 @@ impl Reduction {
         world.objects.detach(copy, Error::Superseded { id: self.request.target.clone() });
     }
 
-    /// Reserves room for the target, before anything elsewhere is made for it. Returns `false` if the target has to wait for room.
+    /// Returns `false` if the target must wait for room.
     pub(super) fn reserve_target(&mut self, world: &mut World<'_>) -> Result<bool> {
         let is_needed = self.is_full() || self.tree.iter().next().is_some();
         let Some(common) = self.common.as_ref().filter(|_| is_needed && self.target == TargetState::None)
@@ -101,8 +97,6 @@ impl Reduction {
         Ok(true)
     }
 
-    /// Opens the target in the reserved room, and combines the sources into it, once all have
-    /// joined.
     pub(super) fn start_target(&mut self, world: &mut World<'_>) -> Result<()> {
         let Some(common) = self.common.clone().filter(|_| self.is_full()) else { return Ok(()) };
         if let TargetState::Reserved { room } = self.target {
@@ -123,7 +117,6 @@ impl Reduction {
         Ok(())
     }
 
-    /// Returns the inputs of the target, in their order.
     fn target_streams(&self) -> Vec<Stream> {
         let streams = self.tree.loose().iter().map(|vertex| Stream::Vertex(*vertex));
         let is_here = |index: &usize| matches!(self.sources[*index].place, SourcePlace::Here { .. });
@@ -134,8 +127,7 @@ impl Reduction {
         streams.chain(here.into_iter().map(Stream::Source)).collect()
     }
 
-    /// Returns the place where an input is read. A missing local input is read like a remote one,
-    /// which waits or fails.
+    /// A missing local input is read like a remote one, which waits or fails.
     fn target_input(&self, world: &World<'_>, of: Stream) -> Option<CombineInput> {
         match of {
             Stream::Vertex(vertex) => {
@@ -151,7 +143,6 @@ impl Reduction {
         }
     }
 
-    /// The combination of the target has ended.
     pub(super) fn combined(&mut self, world: &mut World<'_>, valid_bytes: u64, outcome: CombineOutcome) {
         let TargetState::Combining { copy, ingredients, streams } = &self.target else {
             return;
@@ -174,7 +165,7 @@ impl Reduction {
         world.shared.records.push(record);
         let mut reduced = self.joined.clone();
         if self.is_fixed() {
-            // Small ones arrive in any order; that in which they were combined is what matters.
+            // Fetched ones arrive in any order; only the order of combining matters.
             reduced.sort_unstable();
         }
         debug_assert_eq!(reduced.len(), self.request.count, "as many are reduced as were asked for");
@@ -184,7 +175,7 @@ impl Reduction {
         world.objects.complete_target(self.key(), copy, reduced);
     }
 
-    /// Gives up a target that is not complete, everywhere, or the room for it.
+    /// Gives up an incomplete target, or its room.
     pub(super) fn abort_target(&mut self, world: &mut World<'_>) {
         let (objects, target) = (&mut *world.objects, &self.request.target);
         objects.copies.stop_waiting_for_space(&SpaceWaiter::Target(target.clone()));
@@ -194,9 +185,9 @@ impl Reduction {
         }
         match state.copy() {
             Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),
-            // The target was deleted, and waiting calls were told.
+            // The target was deleted, which calls know.
             Some(_) => {}
-            // Calls may still wait for a target that was superseded.
+            // Calls may still wait for a superseded target.
             None => objects.wake(target),
         }
     }

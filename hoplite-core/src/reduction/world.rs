@@ -1,4 +1,4 @@
-//! The machines and the shared state that a reduction acts on.
+//! The state on which a reduction acts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,28 +11,26 @@ use crate::objects::Objects;
 use crate::plan::reduce::VertexId;
 use crate::time::Time;
 
-/// The vertex of a hop that this store directs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DirectedHop {
     pub(super) target: ObjectId,
     pub(super) vertex: VertexId,
-    /// `true` if this store performs it.
     is_here: bool,
 }
 
-/// The state that all reductions of a store share.
+/// Shared by all reductions of a store.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// The hops that this store directs.
+    /// Directed hops.
     pub(super) hops: BTreeMap<HopId, DirectedHop>,
-    /// The sources that are being fetched, by the targets of their reduces and their places there.
+    /// Fetched sources: target and place.
     pub(super) fetches: BTreeMap<CallId, (ObjectId, usize)>,
     pub(super) records: Records,
-    /// The hops that this store performs.
+    /// Performed hops.
     pub(super) hostings: Hostings,
 }
 
-/// See the [module documentation](self).
+/// See the [module documentation](super).
 pub(super) struct World<'a> {
     pub(super) objects: &'a mut Objects,
     pub(super) shared: &'a mut Shared,
@@ -43,7 +41,6 @@ impl World<'_> {
         self.objects.ctx.now()
     }
 
-    /// Lets a node perform the hop of a vertex.
     pub(super) fn begin_hop(
         &mut self,
         target: &ObjectId,
@@ -62,7 +59,6 @@ impl World<'_> {
         hop
     }
 
-    /// Ends a hop, if there is one.
     pub(super) fn end_hop(&mut self, hop: Option<HopId>) {
         let Some(hop) = hop else { return };
         match self.shared.hops.remove(&hop) {

@@ -54,6 +54,7 @@ impl Agreement {
     }
 
     /// Checks that a participant and the coordinator agree.
+    ///
     /// # Errors
     /// [`Error::TypeMismatch`], which names both sides.
     pub fn check(&self, target: &ObjectId, coordinator: &Self) -> Result<()> {

@@ -1,5 +1,6 @@
-//! The messages between a store and a shard, and the types that both directions use. The wire form
-//! is in `proto/hoplite/v1/directory.proto`.
+//! The messages between a store and a shard, and the types that both directions use.
+//!
+//! The wire form is in `proto/hoplite/v1/directory.proto`.
 
 mod inline;
 mod replication;

@@ -1,6 +1,7 @@
-//! The failures of operations on objects. Shards, stores, clients and the wire share one enum,
-//! because a shard's error reaches a client unchanged. The crates of the transports add their
-//! errors.
+//! The failures of operations on objects.
+//!
+//! Shards, stores, clients and the wire share one enum, because a shard's error reaches a client
+//! unchanged. The crates of the transports add their errors.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -43,6 +43,7 @@ pub struct ObjectId(Arc<[u8]>);
 
 impl ObjectId {
     /// Checks the length of `bytes`.
+    ///
     /// # Errors
     /// [`IdError::Length`] unless `bytes` has 1 to 255 bytes.
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, IdError> {
@@ -130,6 +131,7 @@ pub struct NodeId(Arc<str>);
 
 impl NodeId {
     /// Checks `text`.
+    ///
     /// # Errors
     /// [`IdError::Name`] if the length or a character is wrong.
     pub fn new(text: &str) -> Result<Self, IdError> {
@@ -160,6 +162,7 @@ pub struct ClusterId(Arc<str>);
 
 impl ClusterId {
     /// Checks `text`.
+    ///
     /// # Errors
     /// [`IdError::Name`] if the length or a character is wrong.
     pub fn new(text: &str) -> Result<Self, IdError> {
@@ -172,6 +175,7 @@ impl ClusterId {
     }
 
     /// Checks that a peer names the same cluster.
+    ///
     /// # Errors
     /// [`IdError::OtherCluster`], or [`IdError::Name`] if the peer names none.
     pub fn check_same(&self, theirs: &str) -> Result<(), IdError> {
@@ -196,7 +200,9 @@ impl fmt::Debug for ClusterId {
 }
 
 /// The `Put` that made an object. It tells stale copies of a deleted object from a later object of
-/// the same id. The store chooses it at random (a simulation counts), and all copies share it.
+/// the same id.
+///
+/// The store chooses it at random (a simulation counts), and all copies share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 
@@ -206,8 +212,10 @@ impl fmt::Display for PutId {
     }
 }
 
-/// One run of a store; a restarted node has a new one. A secret of the store and the shards: it
-/// proves the right to take over an earlier session. Reports and `Debug` omit it.
+/// One run of a store; a restarted node has a new one.
+///
+/// A secret of the store and the shards: it proves the right to take over an earlier session.
+/// Reports and `Debug` omit it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 

@@ -2,8 +2,10 @@
 
 use super::place::{MAX_LEVELS, Path};
 
-/// The capacity of groups' uplinks by level, in thousandths of a host's link. An unmeasured uplink
-/// counts as one host's link: pessimistic for faster uplinks, and optimistic for slower ones.
+/// The capacity of groups' uplinks by level, in thousandths of a host's link.
+///
+/// An unmeasured uplink counts as one host's link: pessimistic for faster uplinks, and optimistic
+/// for slower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Uplink {
     permille: [u32; MAX_LEVELS],

@@ -1,5 +1,6 @@
-//! A store's reports for the dashboard and `hoplite top`. No decision depends on them. A store
-//! reports only while a tool watches ([`Reporter`]). Every list is bounded.
+//! A store's reports for the dashboard and `hoplite top`. No decision depends on them.
+//!
+//! A store reports only while a tool watches ([`Reporter`]). Every list is bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -265,8 +266,10 @@ pub struct ReportRequest {
     pub interval: Duration,
     /// The duration.
     pub duration: Duration,
-    /// `true` if earlier reports are too old to show. A store does not repeat an unchanged load,
-    /// and may report one interval longer than requested, so recent reports are still valid.
+    /// `true` if earlier reports are too old to show.
+    ///
+    /// A store does not repeat an unchanged load, and may report one interval longer than
+    /// requested, so recent reports are still valid.
     pub forget: bool,
 }
 

@@ -54,6 +54,7 @@ pub struct Metadata {
 
 impl Metadata {
     /// Checks the limits, and that dtype, shape and size agree.
+    ///
     /// # Errors
     /// [`Error::InvalidMetadata`] for a mismatch. [`Error::LimitExceeded`] or
     /// [`Error::InvalidRequest`] for too many replicas or awaited copies.
@@ -95,6 +96,7 @@ impl Metadata {
     }
 
     /// Checks that the existing `target` is the result that a participant wants.
+    ///
     /// # Errors
     /// [`Error::TypeMismatch`], which names the collective that made the object, or none.
     pub fn check_made_by(&self, target: &ObjectId, asked: &Agreement) -> Result<()> {

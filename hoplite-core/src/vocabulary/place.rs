@@ -1,6 +1,7 @@
-//! The place of a node: a path of groups, and a position in the order of all nodes. A place has 20
-//! bytes per node; a matrix of distances would have 8 bytes per pair. A labelled group's number
-//! depends only on the label, so all processes agree on it.
+//! The place of a node: a path of groups, and a position in the order of all nodes.
+//!
+//! A place has 20 bytes per node; a matrix of distances would have 8 bytes per pair. A labelled
+//! group's number depends only on the label, so all processes agree on it.
 
 use crate::vocabulary::placement::{fnv1a, mix};
 
@@ -10,9 +11,10 @@ pub const MAX_LEVELS: usize = 4;
 /// The keys of place labels, outermost first. A prefix is allowed: `topology.kubernetes.io/zone`.
 pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 
-/// Numbers of a node's groups, outermost first; zero where it is in no group. A path also names a
-/// group: its number and those of the groups around it, and zeros within. All zeros name the group
-/// of all nodes.
+/// Numbers of a node's groups, outermost first; zero where it is in no group.
+///
+/// A path also names a group: its number and those of the groups around it, and zeros within. All
+/// zeros name the group of all nodes.
 pub type Path = [u32; MAX_LEVELS];
 
 /// The group of all nodes.

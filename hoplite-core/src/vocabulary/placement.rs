@@ -1,6 +1,8 @@
 //! Ranks the shards of an id by rendezvous hashing: the hash of a shard's name and the id is the
-//! rank. When a shard joins or leaves, only the ids that rank it first move (Thaler and
-//! Ravishankar, "Using name-based mappings to increase hit rates", 1998).
+//! rank.
+//!
+//! When a shard joins or leaves, only the ids that rank it first move (Thaler and Ravishankar,
+//! "Using name-based mappings to increase hit rates", 1998).
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

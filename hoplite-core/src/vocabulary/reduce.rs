@@ -30,6 +30,7 @@ pub struct Reduce {
 
 impl Reduce {
     /// Checks a reduce before any source exists.
+    ///
     /// # Errors
     /// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
     pub fn check(&self) -> Result<(), Error> {

@@ -48,8 +48,8 @@ fn plans(kind: Collective, schedule: &Schedule, ranks: &[Vec<usize>], elements: 
     (0..ranks.len()).map(plan).collect()
 }
 
-/// A member that computes: an element of the target is `None` until it is written, and then one
-/// byte for each rank, which says how often it was counted.
+/// An element of the target is `None` until it is written, then it counts each rank's contributions
+/// in one byte.
 struct Machine {
     plan: Plan,
     progress: Progress,
@@ -62,7 +62,7 @@ impl Machine {
         1 << (8 * self.ranks[index])
     }
 
-    /// Returns the value of a rank's source here at an element: it names the giver and the taker.
+    /// An element that names the giver and the taker.
     fn own_part(&self, index: usize, at: usize) -> u64 {
         let participants = self.plan.agreement.participants as usize;
         let part = (self.plan.size_bytes / ELEMENT_BYTES) as usize / participants;
@@ -103,7 +103,7 @@ fn elements(range: &Range<u64>) -> Range<usize> {
     (range.start / ELEMENT_BYTES) as usize..(range.end / ELEMENT_BYTES) as usize
 }
 
-/// The stream from one member to another: both positions, and the bytes in flight.
+/// Both positions, and the bytes in flight.
 struct Pipe {
     giving: Stream,
     taking: Stream,
@@ -135,7 +135,6 @@ impl World {
         Self { members, pipes }
     }
 
-    /// The giver sends a block, if it may.
     fn give(&mut self, pair: (usize, usize), max_bytes: u64) -> bool {
         let (member, pipe) = (&mut self.members[pair.0], self.pipes.get_mut(&pair).unwrap());
         let Some(block) = pipe.giving.next(max_bytes) else { return false };
@@ -147,7 +146,6 @@ impl World {
         true
     }
 
-    /// The taker takes a block, if there is one and it may.
     fn take(&mut self, pair: (usize, usize)) -> bool {
         let (member, pipe) = (&mut self.members[pair.1], self.pipes.get_mut(&pair).unwrap());
         let Some((position_bytes, values)) = pipe.sent.front() else { return false };
@@ -169,7 +167,7 @@ impl World {
         true
     }
 
-    /// The connection breaks: bytes in flight are given again, from the giver's present memory.
+    /// Bytes in flight are given again, from the giver's present memory.
     fn resume(&mut self, pair: (usize, usize)) {
         let taking = self.members[pair.1].progress.stream_from(pair.0);
         let pipe = self.pipes.get_mut(&pair).unwrap();
@@ -190,7 +188,7 @@ impl World {
         is_moved
     }
 
-    /// Each has what the collective promises it, to which each rank has contributed once.
+    /// Each rank has contributed once to each promised byte.
     fn check_end(&self) {
         for member in &self.members {
             let Machine { plan, progress, memory, .. } = member;
@@ -234,8 +232,8 @@ fn schedule(members: usize, which: usize) -> Schedule {
 }
 
 proptest! {
-    /// For all speeds of streams and all breaks: no circular wait, each source counts once, and
-    /// bytes to give again have not been overwritten.
+    /// No circular wait, each source counts once, and no byte is overwritten before it was given
+    /// again.
     #[test]
     fn all_get_what_they_are_promised(
         kind in prop_oneof![
