@@ -1,42 +1,39 @@
-//! The blocks of a matrix of many nodes. Within a block, each pair of nodes has a link. Between two
-//! blocks, one link stands for all pairs.
+//! Blocks of a matrix: a link for each pair within a block, and one link between two blocks.
 //!
-//! Thousands of nodes in racks thus need links only for the pairs of each rack and for the pairs of
+//! So thousands of nodes in racks need links only for the pairs of each rack and the pairs of
 //! racks.
 
 use super::error::TopologyError;
 
-/// Most blocks. They have half a million links between them.
+/// Most blocks, with half a million links between them.
 pub const MAX_BLOCKS: usize = 1024;
 
-/// The block of each node, and the positions of links in the list of all links. The packed triangle
-/// of each block comes first, then the triangle of the blocks.
+/// The block of each node, and the positions of links: first the packed triangle of each block,
+/// then that of the blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
-    /// The block of each node, and the node's number within the block.
+    /// Each node's block, and its number there.
     positions: Vec<(u32, u32)>,
-    /// The nodes of each block, in ascending order.
+    /// Each block's nodes, ascending.
     members: Vec<Vec<u32>>,
-    /// The start of each block's triangle. The last entry is the start of the triangle of blocks.
+    /// The start of each block's triangle, then that of the triangle of blocks.
     starts: Vec<usize>,
 }
 
-/// The nodes or blocks that a link of a matrix of blocks connects.
+/// The ends of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockLink {
-    /// Two nodes of a block, the one with the larger index first.
+    /// Two nodes of a block, the larger index first.
     Within(u32, u32),
-    /// All pairs of nodes of two blocks, the block with the larger number first.
+    /// All pairs of two blocks, the larger number first.
     Between(u32, u32),
 }
 
 impl Blocks {
-    /// Creates the blocks of nodes, given the block of each node. Blocks are numbered from zero,
-    /// and each has a node.
+    /// Makes blocks from the block of each node, numbered from zero.
     ///
     /// # Errors
-    ///
-    /// Fails if a number is missing, or if there are more than [`MAX_BLOCKS`].
+    /// Fails if a number is missing, or above [`MAX_BLOCKS`].
     pub fn new(block_of: &[u32]) -> Result<Self, TopologyError> {
         let count = block_of.iter().max().map_or(0, |last| *last as usize + 1);
         if count > MAX_BLOCKS {
@@ -61,37 +58,37 @@ impl Blocks {
         Ok(Self { positions, members, starts })
     }
 
-    /// Returns the number of blocks.
+    /// The number of blocks.
     pub const fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Returns `true` if there are no blocks.
+    /// Returns `true` without blocks.
     pub const fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Returns the number of nodes.
+    /// The number of nodes.
     pub const fn nodes(&self) -> usize {
         self.positions.len()
     }
 
-    /// Returns the nodes of each block.
+    /// Each block's nodes.
     pub fn members(&self) -> &[Vec<u32>] {
         &self.members
     }
 
-    /// Returns the block of a node.
+    /// A node's block.
     pub fn block(&self, node: usize) -> u32 {
         self.positions[node].0
     }
 
-    /// Returns the number of links.
+    /// The number of links.
     pub fn count_links(&self) -> usize {
         self.starts[self.len()] + triangle_len(self.len())
     }
 
-    /// Returns the meaning of each link, in the order of the links.
+    /// The ends of each link, in order.
     pub fn links(&self) -> impl Iterator<Item = BlockLink> {
         let within = self.members.iter().flat_map(|members| {
             (1..members.len())
@@ -102,7 +99,6 @@ impl Blocks {
         within.chain((1..blocks).flat_map(|high| (0..high).map(move |low| BlockLink::Between(high, low))))
     }
 
-    /// Returns the position of the link between two different nodes.
     pub(super) fn index(&self, a: usize, b: usize) -> usize {
         let ((block_a, position_a), (block_b, position_b)) = (self.positions[a], self.positions[b]);
         if block_a == block_b {
@@ -113,12 +109,11 @@ impl Blocks {
     }
 }
 
-/// Returns the number of pairs of `count` items.
+/// The number of pairs.
 pub(super) const fn triangle_len(count: usize) -> usize {
     count * count.saturating_sub(1) / 2
 }
 
-/// Returns the position of a pair in a packed triangle.
 pub(super) const fn triangle_index(a: usize, b: usize) -> usize {
     if a > b { a * (a - 1) / 2 + b } else { b * (b - 1) / 2 + a }
 }

@@ -1,45 +1,41 @@
-//! Clusters close nodes: a dendrogram by average linkage, an order of its leaves, and groups on
-//! several levels.
+//! Clusters close nodes: a dendrogram, an order of its leaves, and groups on several levels.
 //!
-//! Source: PLink and Cloud Collectives, section II-A, find close hosts by clustering latencies.
-//! Ours are average linkage, with which one fast link does not join two racks, and the choice of
-//! levels by jumps of the distance.
+//! Source: PLink and Cloud Collectives, section II-A, cluster latencies. Ours are average linkage,
+//! with which one fast link does not join two racks, and levels by jumps of the distance.
 
 use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
-/// Ratio to the next smaller distance that separates two levels of the network. In figure 2 of
-/// Cloud Collectives, hosts of a rack differ by up to 20%, and racks are several times farther
-/// apart.
+/// The ratio of distances that separates two levels. In figure 2 of Cloud Collectives, hosts of a
+/// rack differ by up to 20%, and racks are several times farther apart.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
 /// A join of two groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
-    /// Mean cost between nodes of the two groups, in picoseconds. Precise to 32 significant bits of
-    /// the largest cost.
+    /// Mean cost between the groups in picoseconds, to 32 significant bits of the largest cost.
     pub distance_ps: u64,
-    /// A node of the first group.
+    /// A node of one group.
     pub first: u32,
-    /// A node of the second group.
+    /// A node of the other.
     pub second: u32,
 }
 
-/// A tree that joins all nodes into one group.
+/// A tree of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dendrogram {
     nodes: usize,
-    /// The n - 1 joins. A join comes after the joins that made its two groups.
+    /// Ordered so that a group is made before it joins.
     joins: Vec<Join>,
 }
 
 impl Dendrogram {
-    /// Joins the two groups with the smallest mean cost, until one group is left. Takes O(n^2) with
-    /// chains of nearest neighbours (Murtagh, 1983).
+    /// Joins the two groups of the smallest mean cost, until one is left. Takes O(n^2) with chains
+    /// of nearest neighbours (Murtagh, 1983).
     ///
-    /// In a matrix with blocks, joins the nodes of each block first, and then the blocks. It then
-    /// needs no number for each pair of nodes.
+    /// With blocks, joins the nodes of each block first, and needs no number for each pair of
+    /// nodes.
     pub fn new(links: Links<'_>) -> Self {
         let nodes = links.len();
         let joins = match links.matrix().blocks() {
@@ -49,13 +45,13 @@ impl Dendrogram {
         Self { nodes, joins }
     }
 
-    /// Returns all joins. A join comes after the joins that made its two groups.
+    /// All joins. A group is made before it joins.
     pub fn joins(&self) -> &[Join] {
         &self.joins
     }
 
-    /// Returns the leaves from left to right, with each group turned so that the hop to the next
-    /// group is cheap. This is an initial order for rings and chains.
+    /// Returns the leaves with each group turned so that the hop to the next one is cheap: an
+    /// initial order for rings and chains.
     pub fn leaves_by_ends(&self, links: Links<'_>) -> Vec<u32> {
         let end = |nodes: &[u32], last: bool| if last { nodes[nodes.len() - 1] } else { nodes[0] };
         self.leaves(|left, right| {
@@ -74,9 +70,8 @@ impl Dendrogram {
         })
     }
 
-    /// Returns the leaves with the larger group of each join first, so that groups whose sizes are
-    /// powers of two are aligned. This is an initial order for halving-doubling and other
-    /// exchanges.
+    /// Returns the leaves with larger groups first, which aligns groups of 2^k nodes: an initial
+    /// order for halving-doubling and other exchanges.
     pub fn leaves_by_size(&self) -> Vec<u32> {
         self.leaves(|left, right| {
             if left.len() < right.len() {
@@ -101,8 +96,8 @@ impl Dendrogram {
         std::mem::take(&mut groups[last as usize])
     }
 
-    /// Returns the distances that separate levels, largest first. A level needs a jump to at least
-    /// 1.5 times the next smaller distance. Returns the at most [`MAX_LEVELS`] largest jumps.
+    /// Returns the distances that separate levels, largest first: at most [`MAX_LEVELS`] jumps to
+    /// 1.5 times the next smaller distance or more.
     pub fn levels(&self) -> Vec<u64> {
         let mut distances: Vec<u64> = self.joins.iter().map(|join| join.distance_ps).collect();
         distances.sort_unstable();
@@ -110,7 +105,6 @@ impl Dendrogram {
             u128::from(pair[1]) * 100 >= u128::from(pair[0]) * u128::from(LEVEL_RATIO_PERCENT)
                 && pair[1] > pair[0]
         });
-        // Ratios in 1/1000 suffice to compare jumps.
         let mut jumps: Vec<(u128, u64)> =
             jumps.map(|pair| (u128::from(pair[1]) * 1000 / u128::from(pair[0].max(1)), pair[0])).collect();
         jumps.sort_unstable_by(|a, b| b.cmp(a));
@@ -120,8 +114,8 @@ impl Dendrogram {
         levels
     }
 
-    /// Returns the group of each node if only joins up to `distance_ps` are made. Groups are
-    /// numbered from 0 in the order of their first node.
+    /// Returns each node's group if only joins up to `distance_ps` are made, numbered by first
+    /// node.
     pub fn groups(&self, distance_ps: u64) -> Vec<u32> {
         let mut union = Union::new(self.nodes);
         for join in self.joins.iter().filter(|join| join.distance_ps <= distance_ps) {
@@ -139,15 +133,13 @@ impl Dendrogram {
         (0..self.nodes as u32).map(number).collect()
     }
 
-    /// Returns the places of all nodes, with groups from [`levels`](Self::levels) and positions
-    /// from `order`.
+    /// Returns places with groups of [`levels`](Self::levels) and positions of `order`.
     pub fn places(&self, order: &[u32]) -> Vec<Place> {
         let mut places = vec![Place::default(); self.nodes];
         let levels = self.levels();
         let first = MAX_LEVELS - levels.len();
         for (level, distance_ps) in levels.into_iter().enumerate() {
             for (place, group) in places.iter_mut().zip(self.groups(distance_ps)) {
-                // Zero stands for no group.
                 place.path[first + level] = group + 1;
             }
         }
@@ -158,8 +150,7 @@ impl Dendrogram {
     }
 }
 
-/// Returns the joins of a matrix of blocks. Each block becomes one group before it joins another
-/// block.
+/// Each block becomes one group before it joins another.
 fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
     let mut joins = Vec::with_capacity(links.len().saturating_sub(1));
     let mut heights = Vec::with_capacity(blocks.len());
@@ -188,18 +179,17 @@ fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
     joins
 }
 
-/// The groups during clustering. The number of a group is the number of one of its nodes.
+/// Groups during clustering, named by one of their nodes.
 struct Groups {
-    /// The size of each group; zero after the group joined another one.
+    /// Zero after joining another group.
     sizes: Vec<u64>,
-    /// Sums of the costs between the nodes of two groups, as a packed triangle. Costs have 32 bits,
-    /// so that sums over (10,000 / 2)^2 pairs fit.
+    /// Packed triangle of summed costs between groups. With costs of 32 bits, sums over (10,000 /
+    /// 2)^2 pairs fit.
     sums: Vec<u64>,
     shift: u32,
 }
 
 impl Groups {
-    /// Creates groups of these sizes. `cost` returns the cost between nodes of two groups.
     fn new(sizes: &[u64], cost: impl Fn(usize, usize) -> u64) -> Self {
         let pairs = || (1..sizes.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
         let largest = pairs().map(|(a, b)| cost(a, b)).max().unwrap_or(0);
@@ -235,8 +225,8 @@ impl Groups {
         joins
     }
 
-    /// Returns the group with the smallest mean cost to `from`. At equal costs, `preferred` wins,
-    /// then the smallest number.
+    /// Finds the group with the smallest mean cost to `from`; on ties `preferred`, then the
+    /// smallest number.
     fn nearest(&self, from: usize, preferred: Option<usize>) -> usize {
         let mut best: Option<(u64, u64, usize)> = None;
         let others = preferred.into_iter().chain(0..self.sizes.len());
@@ -256,7 +246,6 @@ impl Groups {
         (self.sums[triangle_index(a, b)] / (self.sizes[a] * self.sizes[b])) << self.shift
     }
 
-    /// Merges `b` into `a`.
     fn join(&mut self, a: usize, b: usize) {
         for other in (0..self.sizes.len()).filter(|&other| other != a && other != b) {
             if self.sizes[other] > 0 {
@@ -268,7 +257,6 @@ impl Groups {
     }
 }
 
-/// Disjoint sets of nodes.
 pub(crate) struct Union {
     parents: Vec<u32>,
 }
@@ -288,7 +276,7 @@ impl Union {
         at
     }
 
-    /// Joins two sets and returns the root of the result.
+    /// Returns the root of the joined sets.
     pub(crate) fn join(&mut self, a: u32, b: u32) -> u32 {
         let (a, b) = (self.find(a), self.find(b));
         self.parents[b as usize] = a;

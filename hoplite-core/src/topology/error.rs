@@ -1,17 +1,16 @@
-//! The errors of this module, for invalid input.
+//! Errors for invalid input.
 
 use thiserror::Error;
 
-/// Most nodes of a matrix. All pairs of this many nodes take 400 MB. Places describe larger
-/// clusters.
+/// Most nodes of a matrix: all pairs take 400 MB. Places describe larger clusters.
 pub const MAX_NODES: usize = 10_000;
 
 /// One of the two numbers of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
-    /// Nanoseconds from the sending of a byte to its arrival.
+    /// Nanoseconds from a byte's sending to its arrival.
     AlphaNs,
-    /// Picoseconds per byte on the link.
+    /// Picoseconds per byte.
     PsPerByte,
 }
 
@@ -24,7 +23,7 @@ impl std::fmt::Display for Quantity {
     }
 }
 
-/// The reason why a matrix, an order, a model or a system of switches is invalid.
+/// The reason why a matrix, order, model or system is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -37,8 +36,8 @@ pub enum TopologyError {
         /// The number of nodes.
         count: usize,
     },
-    /// A block of a matrix is empty, there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS)
-    /// blocks, or the number of links is wrong.
+    /// A block is empty, there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS), or the
+    /// number of links is wrong.
     #[error("{count} blocks of nodes do not form a matrix")]
     BadBlocks {
         /// The number of blocks.
@@ -47,14 +46,14 @@ pub enum TopologyError {
     /// Two rows have the same name.
     #[error("node {name:?} is named twice")]
     DuplicateNode {
-        /// The duplicate name.
+        /// The name.
         name: String,
     },
-    /// A name is empty, is longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES), or
-    /// contains control characters.
+    /// A name is empty, longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES), or has
+    /// control characters.
     #[error("the name of node {index} is empty, too long, or has control characters")]
     BadName {
-        /// The index of the node, from zero.
+        /// The node's index.
         index: usize,
     },
     /// The number of rows differs from the number of nodes.
@@ -62,25 +61,24 @@ pub enum TopologyError {
     RowCount {
         /// The table.
         quantity: Quantity,
-        /// The number of rows of the table.
+        /// Its rows.
         rows: usize,
         /// The number of nodes.
         nodes: usize,
     },
-    /// A row has too few or too many entries.
+    /// A row has the wrong length.
     #[error("row {row} of {quantity} has {entries} entries for {nodes} nodes")]
     NotSquare {
         /// The table.
         quantity: Quantity,
-        /// The row, from zero.
+        /// The row.
         row: usize,
-        /// The number of entries of the row.
+        /// Its entries.
         entries: usize,
         /// The number of nodes.
         nodes: usize,
     },
-    /// An entry outside the diagonal is missing, is not a number, is negative, or does not fit 32
-    /// bits.
+    /// An entry is missing, not a number, negative, or above 32 bits.
     #[error("{quantity} from node {row} to node {column} is {entry}")]
     BadEntry {
         /// The table.
@@ -92,26 +90,26 @@ pub enum TopologyError {
         /// The mistake in the entry.
         entry: BadEntry,
     },
-    /// A message of this size takes more than 2^58 picoseconds over the slowest link.
+    /// The cost of this message exceeds 2^58 picoseconds.
     #[error("{size_bytes} bytes over the slowest link take more than three days")]
     CostTooLarge {
-        /// The size of the message.
+        /// The message's size.
         size_bytes: u64,
     },
-    /// An order has too few or too many entries.
+    /// An order has the wrong length.
     #[error("the order has {entries} entries for {nodes} nodes")]
     OrderLength {
-        /// The number of entries of the order.
+        /// The order's entries.
         entries: usize,
         /// The number of nodes.
         nodes: usize,
     },
-    /// An order contains a node twice, or a node that does not exist.
+    /// An order repeats or invents a node.
     #[error("the order is not a permutation: entry {rank} is {node}")]
     NotAPermutation {
-        /// The rank of the wrong entry.
+        /// The entry's rank.
         rank: usize,
-        /// The entry: a duplicate node, or a node that does not exist.
+        /// The entry.
         node: u64,
     },
 }
@@ -119,13 +117,13 @@ pub enum TopologyError {
 /// The mistake in an entry of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BadEntry {
-    /// The entry is not there, or is NaN.
+    /// The entry is absent or NaN.
     #[error("missing or not a number")]
     Missing,
     /// The entry is below zero.
     #[error("negative")]
     Negative,
-    /// The entry is infinite, or does not fit 32 bits.
+    /// The entry does not fit 32 bits.
     #[error("too large")]
     TooLarge,
 }

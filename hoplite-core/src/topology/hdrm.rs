@@ -1,8 +1,8 @@
-//! Halving-doubling with rank mapping (HDRM): maps ranks to the switches of a BiGraph. In each
-//! step, all pairs then cross between the halves, and each pair has its own link.
+//! Halving-doubling with rank mapping (HDRM): maps ranks to a BiGraph, so that in each step all
+//! pairs cross between the halves on separate links.
 //!
-//! A BiGraph has N switches in two halves. Each switch is linked to all switches of the other half,
-//! and has M hosts. Halving-doubling on M N ranks has log2 (M N) steps of M N / 2 pairs.
+//! A BiGraph has N switches in two halves, and M hosts per switch. Each switch is linked to all
+//! switches of the other half. Halving-doubling on M N ranks has log2 (M N) steps of M N / 2 pairs.
 //!
 //! Source: EFLOPS, section V-B and algorithm 1. We read `B + i N` as `B + j N`, the swapped `r_i`
 //! as `R_j`, and the shift of a half as a shift by N / 2 places.
@@ -11,29 +11,29 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// Most switches. With the most hosts per switch, they have eight million ranks.
+/// Most switches: up to eight million ranks.
 pub const MAX_SWITCHES: u32 = 1 << 12;
 
-/// The ranks at each switch of the upper half, then of the lower half.
+/// The ranks at each switch, upper half first.
 pub type Halves = [Vec<Vec<u32>>; 2];
 
-/// The reason why a BiGraph has no mapping.
+/// The reason why there is no mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HdrmError {
-    /// There are no hosts, and therefore no ranks.
+    /// No hosts, so no ranks.
     #[error("a switch needs at least one host")]
     NoHosts,
-    /// The number of switches is not a power of two. Some pairs would then be within one half.
+    /// Not a power of two: some pairs would stay within a half.
     #[error("{switches} switches are not a power of two of at least 2: some pairs would be within one half")]
     SwitchesNotAPowerOfTwo {
-        /// The number of switches.
+        /// The number.
         switches: u32,
     },
     /// There are more than [`MAX_SWITCHES`] switches.
     #[error("{switches} switches are more than {MAX_SWITCHES}")]
     TooManySwitches {
-        /// The number of switches.
+        /// The number.
         switches: u32,
     },
     /// There are fewer links than pairs.
@@ -42,27 +42,27 @@ pub enum HdrmError {
         switches / 2
     )]
     TooManyHosts {
-        /// The number of hosts at each switch.
+        /// Hosts per switch.
         hosts_per_switch: u32,
-        /// The number of switches.
+        /// The switches.
         switches: u32,
     },
-    /// The ranks of a partial system fill neither whole virtual groups nor whole pairs of the first
+    /// A partial system's ranks fill neither whole virtual groups nor whole pairs of the first
     /// group.
     #[error(
         "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: use an even number up to {switches}, or a multiple of it"
     )]
     PartialSystem {
-        /// The requested number of ranks.
+        /// The requested ranks.
         ranks: u32,
-        /// The number of hosts at each switch.
+        /// Hosts per switch.
         hosts_per_switch: u32,
-        /// The number of switches.
+        /// The switches.
         switches: u32,
     },
 }
 
-/// The first conflict of a mapping, by step and rank.
+/// The first conflict of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Conflict {
@@ -72,20 +72,20 @@ pub enum Conflict {
         /// The rank.
         rank: u32,
     },
-    /// A rank below the number of ranks is at no switch.
+    /// A rank is at no switch.
     #[error("rank {rank} has no place")]
     NoPlace {
         /// The rank.
         rank: u32,
     },
-    /// Both ranks of a pair are in one half.
+    /// A pair is within one half.
     #[error("in the step of distance {distance} ranks {} and {} are both in the {} half", pair[0], pair[1], half_name(*half))]
     WithinHalf {
-        /// The difference of the ranks' numbers in this step.
+        /// The step's distance of ranks.
         distance: u32,
         /// The pair.
         pair: [u32; 2],
-        /// The half of both ranks: 0 for upper, 1 for lower.
+        /// 0 for upper, 1 for lower.
         half: usize,
     },
     /// Two pairs use the same link.
@@ -95,15 +95,15 @@ pub enum Conflict {
         pair[0], pair[1], other[0], other[1]
     )]
     SharedLink {
-        /// The difference of the ranks' numbers in this step.
+        /// The step's distance of ranks.
         distance: u32,
         /// The pair.
         pair: [u32; 2],
-        /// The pair that already uses the link.
+        /// The other pair.
         other: [u32; 2],
-        /// The index of the upper switch.
+        /// The upper switch.
         upper: usize,
-        /// The index of the lower switch.
+        /// The lower switch.
         lower: usize,
     },
 }
@@ -115,34 +115,30 @@ const fn half_name(half: usize) -> &'static str {
 /// Maps the ranks of a whole system.
 ///
 /// # Errors
-///
-/// Fails if the system has no such mapping; see [`HdrmError`].
+/// Fails without a mapping; see [`HdrmError`].
 pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Maps `ranks` ranks to a part of the system. Leaves out switches without ranks.
+/// Maps `ranks` ranks to a part of the system, without empty switches.
 ///
 /// # Errors
-///
-/// Fails if the system, or this part of it, has no such mapping; see [`HdrmError`].
+/// Fails without a mapping; see [`HdrmError`].
 pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     let is_whole = if ranks <= switches { ranks.is_multiple_of(2) } else { ranks.is_multiple_of(switches) };
     if ranks == 0 || !is_whole || ranks > hosts_per_switch * switches {
         return Err(HdrmError::PartialSystem { ranks, hosts_per_switch, switches });
     }
-    // The base assigns one rank of each pair 2i, 2i + 1 to each half. The halves are swapped if i
-    // has an odd number of ones.
+    // One rank of each pair 2i, 2i + 1 is in each half; swapped if i has an odd number of ones.
     let base = |half: u32, pair: u32| 2 * pair + (half ^ (pair.count_ones() & 1));
     let per_half = ranks.min(switches) / 2;
     let groups = ranks.div_ceil(switches);
     let switch = |half: u32, switch: u32| {
         let rank = |group: u32| {
             // Each further group repeats the base, with the same rule for its number. Its first
-            // vector is shifted by the group's number, so that pairs at the same place of different
-            // groups use different links.
+            // vector is shifted, so that groups use different links.
             let from = half ^ (group.count_ones() & 1);
             let pair = if half == 0 { (switch + group) % per_half } else { switch };
             base(from, pair) + group * switches
@@ -168,14 +164,13 @@ fn check_system(hosts_per_switch: u32, switches: u32) -> Result<(), HdrmError> {
     Ok(())
 }
 
-/// Checks that each rank has one place. Also checks, for each step of halving-doubling, that all
-/// pairs cross between the halves and that each has its own link.
+/// Checks that each rank has one place, and that in each step all pairs cross between the halves on
+/// separate links.
 ///
-/// Ranks without a peer rest in a step. Takes O(P log P) for P ranks.
+/// Ranks without a peer rest. Takes O(P log P) for P ranks.
 ///
 /// # Errors
-///
-/// Returns the first conflict.
+/// The first conflict.
 pub fn check(halves: &Halves) -> Result<(), Conflict> {
     let places = places(halves)?;
     let ranks = places.len() as u32;
@@ -203,7 +198,6 @@ pub fn check(halves: &Halves) -> Result<(), Conflict> {
     Ok(())
 }
 
-/// Returns the half and the switch of each rank.
 fn places(halves: &Halves) -> Result<Vec<(usize, usize)>, Conflict> {
     let mut places = BTreeMap::new();
     for (half, switches) in halves.iter().enumerate() {

@@ -1,22 +1,21 @@
-//! The label keys with which nodes describe their places. Nodes with different keys share no group,
-//! even if they stand side by side.
+//! The label keys of places. Nodes with different keys share no group, even side by side.
 
 use std::fmt;
 
 use super::place::{LEVEL_KEYS, MAX_LEVELS, Path};
 
-/// The set of label keys with which a node describes its place.
+/// The label keys of a node's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PlaceKeys(u8);
 
 impl PlaceKeys {
-    /// Returns the keys of the levels at which `path` has a group.
+    /// Returns the keys of the levels of `path`.
     pub fn of(path: Path) -> Self {
         let bits = path.iter().enumerate().map(|(level, &number)| u8::from(number != 0) << level);
         Self(bits.fold(0, |all, bit| all | bit))
     }
 
-    /// Returns the names of the keys, outermost level first.
+    /// The names, outermost first.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         LEVEL_KEYS
             .into_iter()
@@ -38,7 +37,7 @@ impl fmt::Display for PlaceKeys {
     }
 }
 
-/// The number of nodes with each set of keys.
+/// Counts nodes by their keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyCounts([u32; 1 << MAX_LEVELS]);
 
@@ -48,19 +47,18 @@ impl KeyCounts {
         self.0[usize::from(PlaceKeys::of(path).0)] += 1;
     }
 
-    /// Removes a node that was added.
+    /// Removes a node.
     pub fn remove(&mut self, path: Path) {
         self.0[usize::from(PlaceKeys::of(path).0)] -= 1;
     }
 
-    /// Returns the sets of keys in use, with the number of nodes of each. The empty set comes
-    /// first.
+    /// Returns the keys in use and their counts, the empty set first.
     pub fn iter(&self) -> impl Iterator<Item = (PlaceKeys, u32)> + '_ {
         let present = |(bits, &nodes): (usize, &u32)| (nodes > 0).then_some((PlaceKeys(bits as u8), nodes));
         self.0.iter().enumerate().filter_map(present)
     }
 
-    /// Returns `true` if nodes use different sets of keys.
+    /// Returns `true` if nodes use different keys.
     pub fn differ(&self) -> bool {
         self.iter().nth(1).is_some()
     }

@@ -1,7 +1,7 @@
 //! Estimates links from real transfers.
 //!
-//! Sources: the gain of 1/8 is the gain of TCP's smoothed round trip (RFC 6298). Cloud Collectives,
-//! section VI, proposes TCP_INFO.
+//! Sources: the gain of 1/8 of TCP's smoothed round trip (RFC 6298); Cloud Collectives, section VI,
+//! for TCP_INFO.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,19 +13,18 @@ use crate::link::Delivery;
 use crate::load::LinkLoad;
 use crate::time::Time;
 
-/// A measurement of a link by one transfer.
+/// A transfer's measurement of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// The smallest round-trip time.
     pub round_trip_ns: u64,
     /// Picoseconds per byte.
     pub ps_per_byte: u64,
-    /// `true` if the sender had too little to send, so that the rate does not measure the link.
+    /// `true` if the sender had too little to send to measure the rate.
     pub is_application_limited: bool,
 }
 
 impl Sample {
-    /// Returns the picoseconds per byte of a rate.
     const fn gap(bytes_per_second: u64) -> u64 {
         let rate = if bytes_per_second == 0 { 1 } else { bytes_per_second };
         1_000_000_000_000 / rate
@@ -42,57 +41,47 @@ impl From<Delivery> for Sample {
     }
 }
 
-/// Most peers whose links are estimated, in 64 KB. Beyond it, the peer with the oldest sample is
-/// dropped.
+/// Most estimated peers, in 64 KB; beyond it, the one with the oldest sample is dropped.
 pub const MAX_PEERS: usize = 1024;
-/// Age after which an unused link is hidden, if other links were used in the meantime. Its node may
-/// be gone.
+/// The age at which an unused link is hidden if others are used: its node may be gone.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
-/// Ratio to the median of all links beyond which a link is slow. The same ratio separates two
-/// levels of a network.
+/// The ratio to the median that makes a link slow, as between two levels of a network.
 const SLOW_PERCENT: u64 = 150;
-/// Fewest links that have a useful median.
 const MIN_LINKS: usize = 3;
-/// Most slow links that a store reports to the directory: those with the lowest rates.
+/// Most slow links to report: the slowest ones.
 pub const MAX_TOLD: usize = 8;
-/// Number of reports within a group that make a node slow. All links from and to the node are then
-/// slow.
+/// Reports within a group that make all links of a node slow.
 pub const MIN_REPORTS: usize = 2;
-/// Ratio to the usual time per byte beyond which a link is reported. Several senders of one
-/// receiver also cause smaller ratios.
+/// The ratio of a reported link. Several senders to one receiver cause smaller ratios.
 const TOLD_PERCENT: u64 = 200;
-/// Time for which a link must be slow before it is reported. Traffic around it then saves half of
-/// that time.
+/// How long a link must be slow before its report. Rerouting then saves half of that time.
 const LASTING: Duration = Duration::from_secs(10);
-/// Time for which a link must have recovered before it is reported. The usual order is hardly
-/// better than the rerouted one, so waiting costs nothing. An intermittent fault thus does not
-/// change the order each time.
+/// How long a link must have recovered before its report. Waiting costs little, and an intermittent
+/// fault does not change the order each time.
 const RECOVERED: Duration = Duration::from_secs(30);
-/// Interval between two judgements.
 const JUDGED_EVERY: Duration = Duration::from_secs(1);
 
-/// The links from one node to its peers, as transfers show them.
+/// One node's links, by its transfers.
 #[derive(Debug, Clone, Default)]
 pub struct PeerLinks {
     links: BTreeMap<NodeId, (Estimate, Time)>,
-    /// Picoseconds per byte at which this node receives.
+    /// Picoseconds per received byte.
     received_gap: Option<u32>,
     judged_at: Option<Time>,
-    /// The slow links that the store has reported to the directory.
+    /// Reported slow links.
     told: BTreeSet<NodeId>,
-    /// Links that have become slow or have recovered without a report so far, and the time of the
-    /// change.
+    /// Unreported changes, with their times.
     turned: BTreeMap<NodeId, Time>,
 }
 
-/// The estimate of the link to a peer.
+/// A peer's link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerLink {
     /// The peer.
     pub peer: NodeId,
     /// The current estimate.
     pub link: Link,
-    /// `true` if the link carries much less than most, or has a much longer round trip.
+    /// `true` if much slower than most, or with a much longer round trip.
     pub is_slow: bool,
 }
 
@@ -109,7 +98,7 @@ impl From<PeerLink> for LinkLoad {
 }
 
 impl PeerLinks {
-    /// Adds a sample of a transfer to `peer`. Ignores a sample that the application limited.
+    /// Adds a sample of `peer`, unless the application limited it.
     pub fn add(&mut self, now: Time, peer: &NodeId, sample: Sample) {
         if sample.is_application_limited {
             return;
@@ -128,21 +117,18 @@ impl PeerLinks {
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
-    /// Sets the rate at which this node receives.
+    /// Sets this node's receive rate.
     pub fn received(&mut self, bytes_per_second: u64) {
         self.received_gap = Some(whole(Sample::gap(bytes_per_second)));
     }
 
-    /// Returns the new list of slow links to report, slowest first, or `None` if the list stays as
-    /// it was. Callers call it after a sample.
+    /// Returns a changed list of slow links, slowest first; `None` if unchanged. Call it after a
+    /// sample.
     ///
-    /// A link becomes slow after it has carried less than half of the usual rate for some time. The
-    /// usual rate is the median of all links, or with few links the rate at which this node
-    /// receives.
-    ///
-    /// A link recovers after it has carried about as much as most links, by the rule of
-    /// [`worst_first`](Self::worst_first), for a longer time. An unused link recovers after ten
-    /// minutes, so that it is tried again.
+    /// A link becomes slow after some time below half of the usual rate: the median of all links,
+    /// or with few links this node's receive rate. It recovers after a longer time by the rule of
+    /// [`worst_first`](Self::worst_first). An unused link recovers after ten minutes, so that it is
+    /// tried again.
     pub fn news(&mut self, now: Time) -> Option<Vec<NodeId>> {
         if self.judged_at.is_some_and(|judged_at| now.since(judged_at) < JUDGED_EVERY) {
             return None;
@@ -161,8 +147,7 @@ impl PeerLinks {
                 exceeds(*gap, usual_gap, percent)
             })
             .collect();
-        // Reported links come first, because a link that is still slow must not be displaced by
-        // slower ones.
+        // A reported link that is still slow must not be displaced by slower ones.
         slow.sort_unstable_by_key(|(gap, peer)| (Reverse(self.told.contains(peer)), Reverse(*gap)));
         slow.truncate(MAX_TOLD);
         slow.sort_unstable_by_key(|(gap, _)| Reverse(*gap));
@@ -171,15 +156,13 @@ impl PeerLinks {
         let turned = slow.iter().chain(&self.told).filter(|peer| is_turned(peer));
         let since = |peer: &NodeId| self.turned.get(peer).copied().unwrap_or(now);
         self.turned = turned.map(|peer| (peer.clone(), since(peer))).collect();
-        // Only samples of the link itself prove that it is still slow. An unused link does not
-        // count as slow.
+        // Only samples prove that a link is still slow.
         let is_lasting = |peer: &NodeId, since: Time| {
             let sampled = self.links.get(peer).map_or(now, |(_, at)| *at);
             let (until, lasting) = if slow.contains(peer) { (sampled, LASTING) } else { (now, RECOVERED) };
             until.since(since) >= lasting
         };
         let turned = self.turned.iter().filter(|(peer, since)| !is_lasting(peer, **since));
-        // These changes wait until they have lasted as long.
         let young: BTreeMap<NodeId, Time> = turned.map(|(peer, since)| (peer.clone(), *since)).collect();
         if young.len() == self.turned.len() {
             return None;
@@ -194,14 +177,13 @@ impl PeerLinks {
         Some(told)
     }
 
-    /// Returns the peers with recently used links, and the links.
     fn used(&self) -> (Vec<&NodeId>, Vec<Link>) {
         let latest = self.links.values().map(|(_, at)| *at).max().unwrap_or(Time::ZERO);
         let used = self.links.iter().filter(|(_, (_, at))| latest.since(*at) < SHOWN_FOR);
         used.map(|(peer, (estimate, _))| (peer, estimate.link())).unzip()
     }
 
-    /// Returns the recently used links, slowest first.
+    /// The recently used links, slowest first.
     pub fn worst_first(&self) -> Vec<PeerLink> {
         let (peers, estimates) = self.used();
         let usual_alpha = median(&estimates, |link| link.alpha_ns);
@@ -224,7 +206,6 @@ fn whole(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-/// Returns the lower median, or zero without links.
 fn median(links: &[Link], value: fn(&Link) -> u32) -> u32 {
     let mut values: Vec<u32> = links.iter().map(value).collect();
     values.sort_unstable();
@@ -235,7 +216,7 @@ fn exceeds(value: u32, usual: u32, percent: u64) -> bool {
     u64::from(value) * 100 > u64::from(usual) * percent
 }
 
-/// The moving average of a link, in 1/8 units, so that small changes are not lost.
+/// A moving average in 1/8 units, so that small changes are not lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     alpha_eighths: u64,
@@ -243,13 +224,12 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Starts from a known link.
+    /// Starts from a link.
     pub const fn new(link: Link) -> Self {
         Self { alpha_eighths: 8 * link.alpha_ns as u64, gap_eighths: 8 * link.ps_per_byte as u64 }
     }
 
-    /// Moves the average by an eighth of the difference to a sample. Ignores a sample that the
-    /// application limited.
+    /// Moves by 1/8 of the difference to a sample, unless the application limited it.
     pub fn add(&mut self, sample: Sample) {
         if sample.is_application_limited {
             return;
@@ -259,7 +239,7 @@ impl Estimate {
         self.gap_eighths = eighths(self.gap_eighths, sample.ps_per_byte);
     }
 
-    /// Returns the current estimate.
+    /// The estimate.
     pub fn link(&self) -> Link {
         let whole = |eighths: u64| (eighths / 8).min(u32::MAX.into()) as u32;
         Link { alpha_ns: whole(self.alpha_eighths), ps_per_byte: whole(self.gap_eighths) }
@@ -331,8 +311,7 @@ mod tests {
         assert_eq!(slow, [peer(5), peer(6)]);
     }
 
-    /// Adds a sample every 20 ms to links with these times per byte. Returns all news, with their
-    /// time.
+    /// Adds samples every 20 ms; returns all news with their times.
     fn news(links: &mut PeerLinks, from_s: u64, to_s: u64, gaps: &[u64]) -> Vec<(u64, Vec<NodeId>)> {
         let mut told = Vec::new();
         for step in from_s * 50..to_s * 50 {
@@ -349,7 +328,7 @@ mod tests {
     fn lasting_changes_are_reported_once() {
         let mut links = PeerLinks::default();
         assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 800]), []);
-        // These changes are too short, or less than a factor of two.
+        // Too short, or less than a factor of two.
         assert_eq!(news(&mut links, 30, 35, &[800, 800, 8000, 1200]), []);
         assert_eq!(news(&mut links, 35, 60, &[800, 800, 800, 1200]), []);
         let told = news(&mut links, 60, 120, &[800, 800, 8000, 4000]);
@@ -368,7 +347,6 @@ mod tests {
             assert_eq!(news(&mut links, from_s, from_s + 25, &[800, 800, 800, 800]), []);
             assert_eq!(news(&mut links, from_s + 25, from_s + 40, &[800, 800, 800, 8000]), []);
         }
-        // A link that has recovered only partly stays slow, too.
         assert_eq!(news(&mut links, 442, 600, &[800, 800, 800, 1400]), []);
         assert_eq!(news(&mut links, 600, 660, &[800, 800, 800, 1100]).len(), 1);
         assert_eq!(

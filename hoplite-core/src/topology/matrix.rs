@@ -1,10 +1,9 @@
-//! The matrix of links: the exact integer cost of a message of S bytes between each pair of nodes.
+//! The matrix of links: exact integer costs of a message of S bytes between each pair of nodes.
 //!
-//! c\[i\]\[j\](S) = 1000 alpha_ns + S ps_per_byte picoseconds. Links are symmetric: for alpha and
-//! gap each, the worse of the two directions counts.
+//! c\[i\]\[j\](S) = 1000 alpha_ns + S ps_per_byte picoseconds. Links are symmetric: the worse
+//! direction counts.
 //!
-//! Source: Cloud Collectives, sections IV-A and IV-B. The paper leaves the bandwidth term open; it
-//! is ours.
+//! Source: Cloud Collectives, sections IV-A and IV-B; the bandwidth term is ours.
 
 use std::collections::BTreeSet;
 
@@ -12,23 +11,22 @@ use super::blocks::{Blocks, triangle_index, triangle_len};
 pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// Largest cost of a message in picoseconds: three days. Sums of six costs, each with two
-/// multipliers of this size as in the bound of rings, fit 64 bits.
+/// Three days. Sums of six costs, each with two multipliers of this size as in the bound of rings,
+/// fit 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
-/// Longest name of a node. The longest host name (RFC 1035) is shorter.
+/// Longest node name. Host names (RFC 1035) are shorter.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// The two numbers that determine the cost of a message on a link.
+/// A link's cost per message and per byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Link {
-    /// Nanoseconds from the sending of a byte to its arrival.
+    /// Nanoseconds from a byte's sending to its arrival.
     pub alpha_ns: u32,
-    /// Picoseconds per byte on the link.
+    /// Picoseconds per byte.
     pub ps_per_byte: u32,
 }
 
 impl Link {
-    /// Returns the worse value of two directions, for each number.
     fn worse(self, other: Self) -> Self {
         Self {
             alpha_ns: self.alpha_ns.max(other.alpha_ns),
@@ -37,24 +35,21 @@ impl Link {
     }
 }
 
-/// The links between all pairs of nodes, as a packed triangle. With blocks: a packed triangle for
-/// each block, and one for the blocks.
+/// The links of all pairs as a packed triangle; with blocks, one per block and one for the blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
-    /// Without blocks, the link between i and j, for i > j, is at position i (i - 1) / 2 + j.
+    /// Without blocks, link (i, j), i > j, is at i (i - 1) / 2 + j.
     links: Vec<Link>,
     blocks: Option<Box<Blocks>>,
 }
 
 impl Matrix {
-    /// Creates the matrix from two tables with a row for each sender. NaN stands for a missing
-    /// entry. Fractions are rounded, and diagonals are ignored.
+    /// Makes a matrix from two tables with a row per sender. Fractions are rounded, diagonals
+    /// ignored, and NaN means missing.
     ///
     /// # Errors
-    ///
-    /// Fails if names are invalid, if a table is not square, or if an entry is not a number from 0
-    /// to 2^32 - 1.
+    /// Fails for invalid names, tables that are not square, and entries outside 0 to 2^32 - 1.
     pub fn from_rows(
         nodes: Vec<String>,
         alpha_ns: &[Vec<f64>],
@@ -72,12 +67,10 @@ impl Matrix {
         Self::from_links(nodes, |row, column| Ok(direction(row, column)?.worse(direction(column, row)?)))
     }
 
-    /// Creates the matrix from a function, which is called once for each pair, with the larger
-    /// index first.
+    /// Makes a matrix by calling `link` once per pair, larger index first.
     ///
     /// # Errors
-    ///
-    /// Fails if names are invalid, or if the function fails.
+    /// Fails for invalid names, or if `link` fails.
     pub fn from_links(
         nodes: Vec<String>,
         mut link: impl FnMut(usize, usize) -> Result<Link, TopologyError>,
@@ -92,11 +85,10 @@ impl Matrix {
         Ok(Self { nodes, links, blocks: None })
     }
 
-    /// Creates the matrix of nodes in blocks. `links` has the order of [`Blocks::links`].
+    /// Makes a matrix of blocks, with links in the order of [`Blocks::links`].
     ///
     /// # Errors
-    ///
-    /// Fails if names are invalid, or if the numbers of nodes or links do not match the blocks.
+    /// Fails for invalid names, or if the numbers of nodes or links do not match.
     pub fn from_blocks(nodes: Vec<String>, blocks: Blocks, links: Vec<Link>) -> Result<Self, TopologyError> {
         check_names(&nodes)?;
         if (nodes.len(), links.len()) != (blocks.nodes(), blocks.count_links()) {
@@ -105,22 +97,22 @@ impl Matrix {
         Ok(Self { nodes, links, blocks: Some(Box::new(blocks)) })
     }
 
-    /// Returns the number of nodes, which is at least one.
+    /// The number of nodes, at least one.
     pub const fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Returns `false`, because a matrix has at least one node.
+    /// Returns `false`: there is a node.
     pub const fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Returns the names of the nodes, by index.
+    /// The nodes' names.
     pub fn nodes(&self) -> &[String] {
         &self.nodes
     }
 
-    /// Returns the link between two nodes. The link of a node with itself has no cost.
+    /// Returns the link of two nodes, free if they are equal.
     pub fn link(&self, a: usize, b: usize) -> Link {
         match &self.blocks {
             _ if a == b => Link::default(),
@@ -129,23 +121,21 @@ impl Matrix {
         }
     }
 
-    /// Returns the blocks, if the matrix has blocks.
+    /// The blocks, if any.
     pub fn blocks(&self) -> Option<&Blocks> {
         self.blocks.as_deref()
     }
 
-    /// Returns all links. Without blocks, the link between i and j, for i > j, is number i (i - 1)
-    /// / 2 + j. With blocks, they have the order of [`Blocks::links`].
+    /// Returns all links: with blocks as [`Blocks::links`], else link (i, j), i > j, is number i (i
+    /// - 1) / 2 + j.
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.links.iter().copied()
     }
 
-    /// Checks that `order` contains each node once.
+    /// Checks that `order` is a permutation of the nodes.
     ///
     /// # Errors
-    ///
-    /// Fails if `order` has another length, contains a node twice, or contains a node that does not
-    /// exist.
+    /// Names the first mistake.
     pub fn check_order(&self, order: &[u32]) -> Result<(), TopologyError> {
         if order.len() != self.len() {
             return Err(TopologyError::OrderLength { entries: order.len(), nodes: self.len() });
@@ -161,7 +151,7 @@ impl Matrix {
     }
 }
 
-/// A matrix for messages of one size. [`Links::new`] checks once that each cost is at most 2^58.
+/// A matrix for messages of one size. Each cost is at most 2^58.
 #[derive(Debug, Clone, Copy)]
 pub struct Links<'a> {
     matrix: &'a Matrix,
@@ -169,11 +159,10 @@ pub struct Links<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// Creates the links of `matrix` for collectives of `size_bytes`.
+    /// Prepares `matrix` for collectives of `size_bytes`.
     ///
     /// # Errors
-    ///
-    /// Fails if a message of this size takes more than 2^58 picoseconds over the slowest link.
+    /// Fails if a cost exceeds 2^58 picoseconds.
     pub fn new(matrix: &'a Matrix, size_bytes: u64) -> Result<Self, TopologyError> {
         let worst = matrix.links().fold(Link::default(), Link::worse);
         let cost = u64::from(worst.ps_per_byte)
@@ -184,43 +173,42 @@ impl<'a> Links<'a> {
         Ok(Self { matrix, size_bytes })
     }
 
-    /// Returns the matrix.
+    /// The matrix.
     pub const fn matrix(&self) -> &'a Matrix {
         self.matrix
     }
 
-    /// Returns the bytes of the collective at each node.
+    /// Bytes of the collective at each node.
     pub const fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Returns the number of nodes.
+    /// The number of nodes.
     pub const fn len(&self) -> usize {
         self.matrix.len()
     }
 
-    /// Returns `false`, because a matrix has at least one node.
+    /// Returns `false`: there is a node.
     pub const fn is_empty(&self) -> bool {
         self.matrix.is_empty()
     }
 
-    /// Returns the cost of a message of all bytes between two nodes, in picoseconds.
+    /// The cost of a message of all bytes, in picoseconds.
     pub fn whole(&self, a: u32, b: u32) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// Returns the cost of `parts` messages between two nodes, each with one of `parts` equal parts
-    /// of the bytes, in picoseconds.
+    /// Returns the cost of `parts` messages with equal parts of the bytes, in picoseconds.
     ///
-    /// `parts` is at most the number of nodes. The sum of all parts is exact, so that only the cost
-    /// of a whole collective is rounded.
+    /// `parts` is at most the number of nodes. The sum is exact, so that only a whole collective is
+    /// rounded.
     pub fn all_parts(&self, a: u32, b: u32, parts: u64) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// Returns the cost of one part, rounded down to whole picoseconds.
+    /// The cost of one part, rounded down.
     pub fn part(&self, a: u32, b: u32, parts: u64) -> u64 {
         self.all_parts(a, b, parts) / parts
     }

@@ -1,9 +1,7 @@
-//! Measured places: the groups of nodes and the capacity of their uplinks, as a probe under load
-//! found them.
+//! Measured places: groups of nodes and the capacity of uplinks, from a probe.
 //!
-//! Labels come first: a node is in all groups of its labels, and measurements only add groups
-//! within the innermost of them. Measured places are soft state with a version, and the highest
-//! version counts.
+//! Labels come first: measurements only add groups within the innermost labelled one. Places are
+//! soft state, and the highest version counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,41 +14,39 @@ use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, level, number_of_measure
 use crate::id::NodeId;
 use crate::link::Uplink;
 
-/// Most nodes with measured places. With names of 40 bytes, they take a megabyte on the wire.
+/// Most measured nodes. With names of 40 bytes, they take a megabyte on the wire.
 pub const MAX_MEASURED_NODES: usize = 16_384;
-/// The highest version. Versions are milliseconds since 1970, and reach this one in 292 million
-/// years.
+/// The highest version, in milliseconds since 1970.
 pub const MAX_VERSION: u64 = i64::MAX as u64;
-/// Size of the message whose time defines the groups. Rates under load separate groups better than
+/// The message size whose time defines the groups. Rates under load separate groups better than
 /// round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
-/// Returns a version above all known versions, even if clocks differ or have jumped.
+/// Returns a version above all known ones, even if clocks differ or jump.
 pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration) -> u64 {
     let now = u64::try_from(since_1970.as_millis()).unwrap_or(MAX_VERSION);
     let next = known.into_iter().max().map_or(1, |known| known.saturating_add(1));
     now.max(next).min(MAX_VERSION)
 }
 
-/// The measured places of nodes, and the capacity of uplinks.
+/// The places of nodes, and the capacity of uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct MeasuredPlaces {
-    /// The version. The highest counts, and among equal versions the larger content, so that all
-    /// shards agree. Zero means no measurement.
+    /// The highest version counts; on ties the larger content, so that all shards agree. Zero means
+    /// unmeasured.
     pub version: u64,
-    /// The capacity of the uplinks of groups.
+    /// The uplinks' capacity.
     pub uplink: Uplink,
-    /// The groups of each node that is in any measured group.
+    /// Nodes in measured groups.
     pub paths: BTreeMap<NodeId, Path>,
 }
 
 impl MeasuredPlaces {
-    /// Computes the places from a matrix measured under load, and from the labels of its nodes.
-    /// Without links that are much slower than others, there are no groups.
+    /// Computes places from a matrix under load and the nodes' labels. Without much slower links
+    /// there are no groups.
     ///
     /// # Errors
-    ///
-    /// Fails if the costs are too large for their sums.
+    /// Fails if sums of costs overflow.
     pub fn of(matrix: &Matrix, labels: impl Fn(&str) -> Path, version: u64) -> Result<Self, TopologyError> {
         let mut paths = measured_paths(matrix, MESSAGE_BYTES)?;
         let is_found: Vec<bool> = paths.iter().map(|path| *path != EVERYWHERE).collect();
@@ -62,7 +58,7 @@ impl MeasuredPlaces {
         Ok(Self { version, uplink, paths })
     }
 
-    /// Returns the number of groups at the innermost levels.
+    /// Counts the innermost groups.
     pub fn groups(&self) -> usize {
         let mut groups: Vec<&Path> = self.paths.values().collect();
         groups.sort_unstable();
@@ -71,47 +67,44 @@ impl MeasuredPlaces {
     }
 }
 
-/// The groups of the nodes of a matrix, and the capacity of their uplinks.
+/// The groups of a matrix and their uplinks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Groups {
-    /// The groups of each node, by index.
+    /// Each node's groups.
     pub paths: Vec<Path>,
-    /// The capacity of the uplinks, computed from rates under load.
+    /// The capacity by rates under load.
     pub uplink: Uplink,
 }
 
 impl Groups {
-    /// Computes the groups of a matrix measured under load.
+    /// Computes the groups of a matrix under load.
     ///
     /// # Errors
-    ///
-    /// Fails if the costs are too large for their sums.
+    /// Fails if sums of costs overflow.
     pub fn of(matrix: &Matrix) -> Result<Self, TopologyError> {
         Ok(Self::with_paths(matrix, measured_paths(matrix, MESSAGE_BYTES)?))
     }
 
-    /// Computes the groups of a matrix by its latencies, which do not show the capacity of uplinks.
+    /// Computes the groups by latency, without the capacity of uplinks.
     ///
     /// # Errors
-    ///
-    /// Fails if the costs are too large for their sums.
+    /// Fails if sums of costs overflow.
     pub fn of_latencies(matrix: &Matrix) -> Result<Self, TopologyError> {
         Ok(Self { paths: measured_paths(matrix, 0)?, uplink: Uplink::default() })
     }
 
-    /// Returns `true` if no node is in a group.
+    /// Returns `true` without groups.
     pub fn is_empty(&self) -> bool {
         self.paths.iter().all(|path| *path == EVERYWHERE)
     }
 
-    /// Computes the capacity of the uplinks of given groups.
+    /// Computes the uplinks of given groups.
     pub fn with_paths(matrix: &Matrix, paths: Vec<Path>) -> Self {
         let uplink = Uplink::of_levels(std::array::from_fn(|level| narrowest_uplink(matrix, &paths, level)));
         Self { paths, uplink }
     }
 }
 
-/// Computes the groups by the time of a message of this size.
 fn measured_paths(matrix: &Matrix, message_bytes: u64) -> Result<Vec<Path>, TopologyError> {
     let dendrogram = Dendrogram::new(Links::new(matrix, message_bytes)?);
     let order: Vec<u32> = (0..matrix.len() as u32).collect();
@@ -125,9 +118,8 @@ fn measured_paths(matrix: &Matrix, message_bytes: u64) -> Result<Vec<Path>, Topo
     Ok(paths)
 }
 
-/// Replaces measured groups by labelled ones. Among nodes with equal labels, keeps those measured
-/// levels that are within the labelled group and divide it. A measured group that spans two
-/// labelled groups is split by them.
+/// Replaces measured groups by labelled ones, but keeps measured levels that divide a labelled
+/// group. A measured group that spans two labelled ones is split.
 fn refine(paths: &mut [Path], labels: &[Path]) {
     let mut labelled: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, label) in labels.iter().enumerate().filter(|(_, label)| **label != EVERYWHERE) {
@@ -148,8 +140,7 @@ fn refine(paths: &mut [Path], labels: &[Path]) {
     }
 }
 
-/// Numbers the groups of a level by the name of their first member, so that a group has the same
-/// number in other probes.
+/// Numbers groups by their first member's name, equally in other probes.
 fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     let mut firsts: BTreeMap<u32, &String> = BTreeMap::new();
     for (path, name) in paths.iter().zip(names).filter(|(path, _)| path[level] != 0) {
@@ -161,8 +152,7 @@ fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     }
 }
 
-/// Returns `true` if a level divides nodes into groups. A single node with slow links is not a
-/// group.
+/// Returns `true` if a level has groups. A single node with slow links is none.
 fn divides(paths: &[Path], level: usize) -> bool {
     let mut sizes: BTreeMap<&[u32], usize> = BTreeMap::new();
     for path in paths {
@@ -171,15 +161,12 @@ fn divides(paths: &[Path], level: usize) -> bool {
     sizes.values().filter(|size| **size > 1).count() > 1
 }
 
-/// Returns the smallest capacity of the uplinks of this level, in thousandths of a node's link.
-/// Returns zero if the level has no groups.
+/// Returns the level's smallest uplink capacity, in thousandths of a node's link, or zero without
+/// groups.
 ///
-/// In a round under load, all pairs that leave the group share its uplink. The uplink's capacity is
-/// the rate of one pair times the number of these pairs. That number is the mean over all pairs
-/// that leave the group, given the size of the group.
-///
-/// Pairs that also cross the uplinks of outer groups may get less. Therefore the rates of pairs at
-/// the same distance are averaged first.
+/// Under load, all pairs that leave a group share its uplink, so its capacity is one pair's rate
+/// times their mean number. Pairs that also cross outer uplinks may get less, so rates at the same
+/// distance are averaged first.
 fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let mut groups: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, path) in paths.iter().enumerate().filter(|(_, path)| path[of_level] != 0) {
@@ -189,7 +176,7 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     }
     let permille = groups.into_iter().filter_map(|(group, inside)| {
         let outside: Vec<usize> = (0..paths.len()).filter(|node| !is_in(paths[*node], group)).collect();
-        // The gaps by the distance between the nodes of a pair.
+        // By the distance of the pair's nodes.
         let mut gaps: [Gaps; MAX_LEVELS + 1] = Default::default();
         let mut near = Gaps::default();
         let (cells, others) = (cells(matrix, paths, &inside), cells(matrix, paths, &outside));
@@ -213,21 +200,19 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     permille.min().unwrap_or(0)
 }
 
-/// Nodes of one block of a matrix with the same path. One link connects them to the nodes of
-/// another block.
+/// Nodes of one block with the same path, with one link to all nodes of another block.
 type Cells = BTreeMap<(u32, Path), Vec<usize>>;
 
 fn cells(matrix: &Matrix, paths: &[Path], nodes: &[usize]) -> Cells {
     let mut cells = Cells::new();
     for &node in nodes {
-        // Without blocks, all nodes are in one block.
         let block = matrix.blocks().map_or(0, |blocks| blocks.block(node));
         cells.entry((block, paths[node])).or_default().push(node);
     }
     cells
 }
 
-/// Times per byte between nodes, each with its number of pairs.
+/// Times per byte, each with its number of pairs.
 #[derive(Default)]
 struct Gaps {
     gaps: Vec<(u32, u32)>,
@@ -235,7 +220,7 @@ struct Gaps {
 }
 
 impl Gaps {
-    /// Adds the pairs between the nodes of two cells, or within one cell.
+    /// Adds the pairs between two cells, or within one.
     fn add(
         &mut self,
         matrix: &Matrix,
@@ -254,7 +239,7 @@ impl Gaps {
         }
     }
 
-    /// Returns the median, and the larger middle value of an even number.
+    /// Of an even number, the larger middle value.
     fn median(mut self) -> Option<u32> {
         self.gaps.sort_unstable();
         let mut before = 0;
@@ -267,24 +252,23 @@ impl Gaps {
 }
 
 /// Returns the mean number of pairs that cross the border of a group of `inside` among `all` nodes
-/// in a random matching. The mean is over the crossing pairs.
+/// in a random matching, over the crossing pairs.
 ///
-/// The probability of k crossing pairs is proportional to C(a, k) C(b, k) k! (a-k-1)!! (b-k-1)!!,
-/// for a nodes inside and b outside.
+/// With a nodes inside and b outside, k crossing pairs have a probability proportional to C(a, k)
+/// C(b, k) k! (a-k-1)!! (b-k-1)!!.
 fn crossing_pairs(inside: usize, all: usize) -> f64 {
-    // With an odd number of nodes, one node rests, as if there was one more node.
+    // With an odd number, one node rests.
     let outside = all + all % 2 - inside;
     let (mut weights, mut total, mut squares) = (1.0_f64, 0.0, 0.0);
     let mut k = inside % 2;
     while k <= inside.min(outside) {
         total += weights * k as f64;
         squares += weights * (k * k) as f64;
-        // From k to k + 2 crossing pairs, a - k and b - k nodes are left for pairs on their own
-        // side.
+        // k + 2 crossing pairs instead of k leave fewer nodes for pairs on each side.
         let (a, b) = ((inside - k) as f64, (outside - k) as f64);
         weights *= a * b / ((k + 1) * (k + 2)) as f64;
         k += 2;
-        // Only ratios matter.
+        // Scale: only ratios matter.
         if weights > 1e200 {
             (weights, total, squares) = (weights / 1e200, total / 1e200, squares / 1e200);
         }
@@ -297,7 +281,6 @@ mod tests {
     use super::*;
     use crate::topology::{Link, Place};
 
-    /// Returns the places of racks of hosts, with these links within and between racks.
     fn measured(racks: &[usize], near: u32, far: u32) -> MeasuredPlaces {
         let rack_of: Vec<usize> =
             racks.iter().enumerate().flat_map(|(rack, hosts)| std::iter::repeat_n(rack, *hosts)).collect();
@@ -309,8 +292,7 @@ mod tests {
         MeasuredPlaces::of(&matrix.unwrap(), |_| EVERYWHERE, 1).unwrap()
     }
 
-    /// Returns measured racks in two labelled zones: zone "a" has the first four hosts, zone "b"
-    /// the others.
+    /// Zone "a" has the first four hosts, zone "b" the others.
     fn in_zones(rack_of: [usize; 8], labels: impl Fn(&str) -> Path) -> BTreeMap<NodeId, Path> {
         let names = (0..8).map(|node| format!("h{node:02}")).collect();
         let matrix = Matrix::from_links(names, |a, b| {
@@ -341,7 +323,6 @@ mod tests {
 
     #[test]
     fn a_measured_group_of_two_zones_is_cut_at_the_labels() {
-        // The second rack has nodes of both zones.
         let paths = row(&in_zones([0, 0, 1, 1, 1, 1, 2, 2], zone));
         assert_eq!((paths[2][3], paths[2] == paths[3]), (paths[4][3], true));
         assert!(paths[2] != paths[4] && paths[2][0] == paths[0][0] && paths[4][0] == paths[6][0]);
@@ -349,12 +330,11 @@ mod tests {
 
     #[test]
     fn measured_groups_that_divide_no_labelled_group_are_ignored() {
-        // The measurements find the zones themselves, or one node of a zone with slow links.
+        // Measurements find the zones themselves, or one slow node.
         for rack_of in [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 1, 1, 1, 1]] {
             let paths = row(&in_zones(rack_of, zone));
             assert!(paths.iter().enumerate().all(|(node, path)| *path == zone(&format!("h{node:02}"))));
         }
-        // Within hosts there is no level left.
         let host = |name: &str| Place::of_labels(&[("host".to_owned(), name[..2].to_owned())]).path;
         let paths = row(&in_zones([0, 0, 0, 0, 1, 1, 1, 1], host));
         assert!(paths.iter().all(|path| *path == host("h0")));
@@ -372,13 +352,11 @@ mod tests {
 
     #[test]
     fn all_matchings_are_counted() {
-        // Of all matchings of two racks of two nodes, one has no crossing pair, and two have two.
+        // Of all matchings of two racks of two, one has no crossing pair, and two have two.
         assert!((crossing_pairs(2, 4) - 2.0).abs() < 1e-9);
-        // Of all matchings of two racks of four nodes, 9 have no crossing pairs, 72 have two, and
-        // 24 have four.
+        // Of two racks of four, 9 have no crossing pair, 72 have two, and 24 have four.
         let expected = f64::from(72 * 4 + 24 * 16) / f64::from(72 * 2 + 24 * 4);
         assert!((crossing_pairs(4, 8) - expected).abs() < 1e-9);
-        // Nearly all nodes of a small group among many meet nodes outside of it.
         assert!((crossing_pairs(4, 1000) - 4.0).abs() < 0.05);
         assert!((crossing_pairs(1, 3) - 1.0).abs() < 1e-9);
         assert!(crossing_pairs(5000, 10_000).is_finite());
@@ -386,7 +364,7 @@ mod tests {
 
     #[test]
     fn racks_and_the_capacity_of_their_uplinks() {
-        // An uplink has half the rate of a host's link. On average, 2.8 pairs share it.
+        // An uplink with half a host's rate is shared by 2.8 pairs on average.
         let places = measured(&[4, 4], 40_000, 224_000);
         assert_eq!((places.groups(), places.paths.len()), (2, 8));
         assert_eq!(places.uplink, Uplink::of_levels([0, 0, 0, 500]));
@@ -405,7 +383,6 @@ mod tests {
         let (before, after) = (numbers(&before), numbers(&after));
         assert_eq!((before.len(), after.len()), (2, 3));
         assert_eq!(after[..2], before);
-        // Groups with the same rank, or with the text of a label, have different numbers.
         let label = |value: &str| Place::of_labels(&[("host".to_owned(), value.to_owned())]).path[3];
         assert!(
             before.iter().all(|number| *number > 3 && *number != label("h00") && *number != label("h04"))

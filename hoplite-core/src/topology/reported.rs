@@ -1,4 +1,4 @@
-//! Slow links, by the reports of nodes about their own links.
+//! Slow links, by the reports of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,17 @@ use super::live::MIN_REPORTS;
 use super::place::Path;
 use crate::id::NodeId;
 
-/// The reports of nodes about their links.
+/// Nodes' reports about their links.
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
-    /// The groups of each node, and the peers to which it reports slow links.
+    /// Each node's groups and slow peers.
     nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
-    /// The nodes to which enough nodes of their group report slow links.
+    /// Nodes that enough nodes of their group report.
     slow: BTreeSet<NodeId>,
 }
 
 impl Reports {
-    /// Creates the reports from each node's groups and slow peers.
+    /// Collects each node's groups and slow peers.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, Path, Vec<NodeId>)>) -> Self {
         let nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)> =
             nodes.into_iter().map(|(node, path, peers)| (node, (path, peers))).collect();
@@ -33,16 +33,13 @@ impl Reports {
         Self { nodes, slow }
     }
 
-    /// Returns `true` if all links of a node count as slow.
+    /// Returns `true` if all links of a node are slow.
     pub fn is_slow_node(&self, node: &NodeId) -> bool {
         self.slow.contains(node)
     }
 
-    /// Returns `true` if the link is slow by the sender's report, or if all links of one end are
-    /// slow.
-    ///
-    /// The sender's report counts only within a group, because groups already stand for slow
-    /// uplinks.
+    /// Returns `true` if the sender reports the link, or all links of one end are slow. A report
+    /// counts only within a group, because groups stand for slow uplinks.
     pub fn is_slow(&self, from: &NodeId, to: &NodeId) -> bool {
         from != to && (self.is_slow_node(from) || self.is_slow_node(to) || self.says(from, to))
     }

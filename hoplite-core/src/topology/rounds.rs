@@ -1,10 +1,9 @@
-//! Rounds of a round-robin tournament. Each two nodes meet once, and each node is in at most one
-//! pair of a round.
+//! Rounds of a round-robin tournament: all nodes meet once, each in at most one pair per round.
 //!
-//! Uses the circle method (Kirkman, 1847): n - 1 rounds for an even number of nodes. An odd number
-//! takes n rounds, in which each node rests once.
+//! The circle method (Kirkman, 1847) takes n - 1 rounds for an even number of nodes, else n, in
+//! which each node rests once.
 
-/// Returns the number of rounds in which all nodes meet.
+/// The number of rounds.
 pub const fn count(nodes: u32) -> u32 {
     match nodes {
         0 | 1 => 0,
@@ -13,10 +12,10 @@ pub const fn count(nodes: u32) -> u32 {
     }
 }
 
-/// Returns the pairs of a round.
+/// The pairs of a round.
 pub fn pairs(nodes: u32, round: u32) -> impl Iterator<Item = (u32, u32)> {
-    // With an even number of places, the last one is fixed. The others move by one place each
-    // round. With an odd number of nodes, the last place is empty.
+    // The last of an even number of places is fixed; the others move by one each round. With an odd
+    // number of nodes it is empty.
     let turning = count(nodes).max(1);
     let place = move |offset: u32| (round % turning + offset) % turning;
     let still = nodes.is_multiple_of(2).then(|| (place(0), turning));

@@ -1,80 +1,72 @@
-//! The echoes of one pair of nodes. One side sends requests, the other side replies, and each side
-//! measures round trips.
+//! The echoes of a pair of nodes, in which both sides measure round trips.
 //!
-//! A request that follows a reply at once lets the answering side measure the round trip of its
-//! reply. It returns the measurement in its next reply, so one series of packets gives the round
-//! trips of both sides.
+//! A request that follows a reply at once lets the answering side measure its reply's round trip,
+//! which its next reply returns.
 //!
-//! The answering side replies to each request once, in one round, and only to the address that the
-//! coordinator named. A forged request thus causes no traffic.
+//! The answering side replies to each request once, and only to the address that the coordinator
+//! named. A forged request thus causes no traffic.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::{BLOCK, Probes, Samples};
 
-/// Timeout of the first request. Each further timeout doubles it.
+/// Doubled by each further timeout.
 const FIRST_TIMEOUT_NS: u64 = 100_000_000;
-/// Shortest timeout, because hosts pause for some milliseconds.
+/// Hosts pause for some milliseconds.
 const MIN_TIMEOUT_NS: u64 = 20_000_000;
-/// The timeout as a multiple of the last round trip.
 const TIMEOUT_ROUND_TRIPS: u64 = 8;
-/// Longest timeout.
 const MAX_TIMEOUT_NS: u64 = 800_000_000;
-/// Number of requests without any reply after which the port counts as closed: after a second and a
-/// half.
+/// Requests without any reply that mean a closed port: after a second and a half.
 const MAX_SILENT: u32 = 4;
-/// Number of lost requests in a row that end the series after earlier replies.
+/// Lost requests in a row that end a series.
 const MAX_LOST_IN_A_ROW: u32 = 8;
-/// Number of requests whose reply still counts. A late reply is a valid round trip.
+/// Late replies to these are valid round trips.
 const MAX_REMEMBERED: usize = 8;
-/// Shortest time of a block of requests. 10,000 requests a second with 100 bytes each on the wire
-/// are 0.8% of a gigabit.
+/// Shortest time of a block: 10,000 requests a second of 100 bytes are 0.8% of a gigabit.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
-/// Longest time of a pair, for any round trip.
+/// Longest time of a pair.
 pub const MAX_ASKING: Duration = Duration::from_secs(5);
-/// Largest burst of replies.
 const MAX_BURST: u64 = 4 * BLOCK as u64;
-/// Mean interval of replies beyond a burst: half the interval of requests, so that a correct peer
-/// is never refused.
+/// Half the interval of requests, so that a correct peer is never refused.
 const REPLY_NS: u64 = 50_000;
 
-/// The kind of a packet.
+/// A packet's kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketKind {
     /// A request for a reply.
     Ask {
-        /// `true` if the request follows the previous reply at once.
+        /// `true` if it follows the previous reply at once.
         is_prompt: bool,
     },
     /// The reply.
     Reply,
 }
 
-/// A packet. Requests and replies have the same length.
+/// A packet. All have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// The kind.
     pub kind: PacketKind,
-    /// The secret of this pair in this round.
+    /// The pair's secret in this round.
     pub nonce: u64,
-    /// The number of the request; in a reply, the number of its request.
+    /// The request's number.
     pub number: u32,
-    /// In a reply: the latest round trip that the answering side has measured, or zero.
+    /// In a reply: the latest round trip that its sender measured, or zero.
     pub round_trip_ns: u64,
 }
 
-/// An action for the shell of the asking side.
+/// An action of the asking side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Send this packet.
     Send(Packet),
-    /// Wait for packets.
+    /// Wait for packets until then.
     Wait {
-        /// The end of the wait.
+        /// The end.
         until_ns: u64,
     },
-    /// The series is over.
+    /// The series ends.
     Done,
 }
 
@@ -87,7 +79,6 @@ pub struct Asker {
     back: Samples,
     next_number: u32,
     sent: [Option<(u32, u64)>; MAX_REMEMBERED],
-    /// The time at which the latest request times out.
     awaited_until_ns: Option<u64>,
     is_prompt: bool,
     not_before_ns: u64,
@@ -98,21 +89,21 @@ pub struct Asker {
     lost: u32,
 }
 
-/// The echoes of a pair.
+/// A pair's echoes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
-    /// The percentile of the round trips that the asking side measured.
+    /// The asking side's percentile.
     pub forth_ns: u64,
-    /// The percentile of the round trips that the answering side measured, or zero.
+    /// The answering side's percentile, or zero.
     pub back_ns: u64,
-    /// The number of round trips that the asking side measured.
+    /// The asking side's round trips.
     pub count: u32,
-    /// The number of requests without a reply in time.
+    /// Requests without a timely reply.
     pub lost: u32,
 }
 
 impl Asker {
-    /// Creates the asking side of a series.
+    /// Begins a series.
     pub fn new(now_ns: u64, nonce: u64, probes: Probes) -> Self {
         Self {
             nonce,
@@ -132,7 +123,7 @@ impl Asker {
         }
     }
 
-    /// Returns the next action.
+    /// The next action.
     pub fn next_action(&mut self, now_ns: u64) -> Action {
         if self.forth.suffice(self.probes) || now_ns >= self.ends_ns {
             return Action::Done;
@@ -162,7 +153,7 @@ impl Asker {
         Action::Send(Packet { kind, nonce: self.nonce, number, round_trip_ns: 0 })
     }
 
-    /// Handles a packet with any content.
+    /// Handles a packet of any content.
     pub fn received(&mut self, now_ns: u64, packet: &Packet) {
         let sent = &mut self.sent[packet.number as usize % MAX_REMEMBERED];
         let is_reply = packet.kind == PacketKind::Reply && packet.nonce == self.nonce;
@@ -188,7 +179,7 @@ impl Asker {
         }
     }
 
-    /// Returns the echoes so far; `None` without a reply.
+    /// The echoes so far; `None` without a reply.
     pub fn echoes(&self) -> Option<Echoes> {
         Some(Echoes {
             forth_ns: self.forth.round_trip_ns()?,
@@ -204,19 +195,19 @@ impl Asker {
 pub struct Answerer {
     nonce: u64,
     asker: SocketAddr,
-    /// The latest request that got a reply, and the time of the reply.
+    /// The latest answered request, and the reply's time.
     last: Option<(u32, u64)>,
-    /// The time at which all replies would have been sent at their mean interval.
+    /// The time of all replies at their mean interval.
     busy_until_ns: u64,
 }
 
 impl Answerer {
-    /// Creates the answering side for requests with `nonce` from `asker`.
+    /// Answers requests with `nonce` from `asker`.
     pub const fn new(nonce: u64, asker: SocketAddr) -> Self {
         Self { nonce, asker, last: None, busy_until_ns: 0 }
     }
 
-    /// Returns the reply to a packet from `from`, or `None` if it gets no reply.
+    /// Returns the reply, if any.
     pub fn reply(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet) -> Option<Packet> {
         let PacketKind::Ask { is_prompt } = packet.kind else { return None };
         let is_new = self.last.is_none_or(|(number, _)| packet.number > number);
@@ -246,8 +237,8 @@ mod tests {
         "10.0.0.1:4000".parse().unwrap()
     }
 
-    /// Runs both sides over a link that delays, loses and duplicates packets. Returns the echoes,
-    /// the end, and the number of replies.
+    /// Runs both sides over a link that delays, loses and duplicates. Returns the echoes, the end,
+    /// and the replies.
     fn exchange(delay_ns: u64, lost_percent: u64, seed: u64, probes: Probes) -> (Option<Echoes>, u64, usize) {
         let mut random = Random::new(seed);
         let mut asker = Asker::new(0, NONCE, probes);

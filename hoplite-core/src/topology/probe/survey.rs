@@ -1,18 +1,15 @@
-//! The coordinator of a probe: lets pairs of nodes measure, and builds a matrix from their
-//! findings.
+//! The coordinator of a probe: lets pairs of nodes measure, and builds a matrix.
 //!
-//! A survey is a sequence of steps. Each step has some pairs, with each node in one pair at most.
-//! First, both nodes of each pair are told to answer each other. When all nodes have confirmed, the
-//! work begins, and when all work is done, the next step begins. Thus nodes answer only peers that
-//! the coordinator named, and no node is measured while it has other probes to do.
+//! Each step has some pairs, with each node in at most one. Both nodes of a pair are first told to
+//! answer each other. When all have confirmed, the work begins. So nodes answer only named peers,
+//! and do one thing at a time.
 //!
-//! The course of a survey chooses the pairs and interprets the findings. In `pairs`, all pairs
-//! meet. In `landmarks`, for many nodes, only some pairs meet. Both courses have three parts:
-//!
+//! A course chooses the pairs: in `pairs` all meet, in `landmarks`, for many nodes, only some. Both
+//! have three parts:
 //! 1. Echoes.
-//! 2. Trains: one pair at a time, so that pairs do not share a link.
-//! 3. Under load, if requested: all pairs of a round send trains at once. Only this shows an uplink
-//!    that carries less than its hosts together. The low rates count.
+//! 2. Trains, one pair at a time, so that pairs share no link.
+//! 3. If requested, trains of all pairs of a round at once. Only this shows an uplink that carries
+//!    less than its hosts together, so low rates count.
 //!
 //! Sources: Cloud Collectives, section IV-B, for the echoes. The trains are ours.
 
@@ -36,30 +33,28 @@ pub use messages::{
 };
 use pairs::AllPairs;
 
-/// Most nodes that are measured by pairs. With this many, echoes take a minute, and the findings
-/// 100 MB. Larger surveys use landmarks.
+/// Most nodes whose pairs all meet: echoes take a minute, and findings 100 MB. Larger surveys use
+/// landmarks.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
-/// The duration of a train under load on a link that is not shared.
+/// On an unshared link.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);
-/// Smallest train. TCP opens its window before the measured part of the train.
+/// Smallest train: TCP's window must open before the measured part.
 pub const MIN_TRAIN_BYTES: u64 = 256 << 10;
 /// Largest train: 20 ms at 25 Gbit/s.
 pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
-/// Shortest duration of a train. A shorter train is repeated with more bytes, because buffers
-/// absorb the first milliseconds of a burst.
+/// Shortest duration. A shorter train is repeated with more bytes, because buffers absorb the first
+/// milliseconds.
 pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
-/// Timeout of a node's confirmation: a round trip, and the time for which a store may be silent.
+/// A round trip, and the longest silence of a store.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeouts of the work of a step. Both are far above the bounds at the nodes: a silent port, a
-/// connect and echoes by TCP, or a train of 64 MiB at 50 Mbit/s.
+/// Far above the bounds at the nodes: a silent port, a connect and echoes by TCP, or a train of 64
+/// MiB at 50 Mbit/s.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 enum Phase {
-    /// Waits for the confirmations of these nodes.
     Arming(BTreeSet<u32>),
-    /// Waits for the findings of these nodes.
     Working(BTreeSet<u32>),
     Done,
 }
@@ -74,7 +69,6 @@ pub struct Survey {
     step: u64,
     task: Task,
     meetings: Vec<(u32, u32, u64)>,
-    /// The index of each node's pair in `meetings`.
     meeting_of: BTreeMap<u32, usize>,
     phase: Phase,
     deadline: Time,
@@ -85,12 +79,10 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Starts a survey of `nodes`, and appends the first commands. `seed` determines nonces and
-    /// passes.
+    /// Begins a survey and appends the first commands. `seed` determines nonces and passes.
     ///
     /// # Errors
-    ///
-    /// Fails if there are too few or too many nodes.
+    /// Fails for too few or too many nodes.
     pub fn begin(
         nodes: Vec<String>,
         options: SurveyOptions,
@@ -106,11 +98,10 @@ impl Survey {
         Ok(Self::follow(course, nodes, seed, now, commands))
     }
 
-    /// Starts a survey by landmarks, even with few nodes.
+    /// Like [`Self::begin`], by landmarks even with few nodes.
     ///
     /// # Errors
-    ///
-    /// Fails if there are too few or too many nodes.
+    /// Fails for too few or too many nodes.
     pub fn begin_by_landmarks(
         nodes: Vec<String>,
         options: SurveyOptions,
@@ -178,27 +169,26 @@ impl Survey {
         self.proceed(now, commands);
     }
 
-    /// Returns the time of the next tick.
+    /// The time of the next tick.
     pub const fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// Returns `true` if the survey is over.
+    /// Returns `true` at the end.
     pub const fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
 
-    /// Returns the progress of the survey.
+    /// The progress.
     pub fn progress(&self) -> SurveyProgress {
         let steps = self.course.steps();
         SurveyProgress { done: if self.is_done() { steps } else { self.step.min(steps) }, steps }
     }
 
-    /// Returns the findings so far. Links without a train take `assumed_ps_per_byte`.
+    /// Returns the findings. Links without a train take `assumed_ps_per_byte`.
     ///
     /// # Errors
-    ///
-    /// Fails if fewer than two nodes are left, or if no two of them have reached each other.
+    /// Fails if no two of the remaining nodes have reached each other.
     pub fn report(&self, assumed_ps_per_byte: u32) -> Result<SurveyReport, SurveyError> {
         let kept: Vec<u32> =
             (0..self.nodes.len() as u32).filter(|node| !self.lost.contains_key(node)).collect();
@@ -220,7 +210,7 @@ impl Survey {
         })
     }
 
-    /// Starts the next step that has a pair of present nodes.
+    /// Starts the next step with a pair of present nodes.
     fn begin_step(&mut self, now: Time, commands: &mut Vec<SurveyCommand>) {
         while self.nodes.len() - self.lost.len() >= 2
             && let Some((task, meetings)) = self.course.step(self.step, &self.lost, &mut self.random)

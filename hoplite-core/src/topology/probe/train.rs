@@ -1,17 +1,16 @@
-//! Trains of bytes, which measure the rate of a link: their lengths, and the part that counts.
+//! Trains of bytes measure a link's rate.
 
 use std::time::Duration;
 
 use super::survey::{Finding, MAX_TRAIN_BYTES};
 use crate::time::Time;
 
-/// Factor between two trains, so that few steps reach a train that fills a fast link.
+/// Few steps reach a train that fills a fast link.
 const GROWTH: u64 = 8;
-/// Divisor of the part at the start that does not count, because TCP opens its window: a quarter.
+/// The first quarter does not count, because TCP opens its window.
 const SKIPPED: u64 = 4;
 
-/// The trains that one node receives from another one. Each is longer than the one before, until
-/// one takes long enough.
+/// A node's trains from another, each longer, until one takes long enough.
 #[derive(Debug, Clone)]
 pub struct Trains {
     bytes: u64,
@@ -20,23 +19,22 @@ pub struct Trains {
 }
 
 impl Trains {
-    /// Starts with a train of `first_bytes`. The last train takes `at_least`, or has
-    /// [`MAX_TRAIN_BYTES`].
+    /// Starts with `first_bytes`. The last train takes `at_least`, or has [`MAX_TRAIN_BYTES`].
     pub const fn new(first_bytes: u64, at_least: Duration) -> Self {
         Self { bytes: first_bytes, at_least, all_bytes: 0 }
     }
 
-    /// Returns the size of the next train.
+    /// The next train's size.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Adds a train that took `took` from its request, with `ps_per_byte` in its measured part.
-    /// Returns the finding unless a longer train is needed.
+    /// Adds a train: its time from the request, and its measured part. Returns a finding unless a
+    /// longer train is needed.
     pub fn arrived(&mut self, took: Duration, ps_per_byte: u128) -> Option<Finding> {
         self.all_bytes += self.bytes;
         if took >= self.at_least || self.bytes >= MAX_TRAIN_BYTES {
-            // A time of zero would mean that the link was not measured.
+            // Zero would mean unmeasured.
             let ps_per_byte = u32::try_from(ps_per_byte.max(1)).unwrap_or(u32::MAX);
             return Some(Finding::Train { ps_per_byte, bytes: self.all_bytes });
         }
@@ -45,28 +43,27 @@ impl Trains {
     }
 }
 
-/// A train that is arriving.
+/// An arriving train.
 #[derive(Debug, Clone)]
 pub struct ArrivingTrain {
     bytes: u64,
     arrived: u64,
-    /// The time and the arrived bytes at the start of the measured part.
     start: Option<(Time, u64)>,
     end: Time,
 }
 
 impl ArrivingTrain {
-    /// Creates a train of `bytes` bytes before the first one arrives.
+    /// Expects `bytes` bytes.
     pub const fn new(bytes: u64) -> Self {
         Self { bytes, arrived: 0, start: None, end: Time::ZERO }
     }
 
-    /// Returns the number of bytes that have arrived.
+    /// Arrived bytes.
     pub const fn arrived_bytes(&self) -> u64 {
         self.arrived
     }
 
-    /// Returns the number of bytes that have not arrived yet.
+    /// Missing bytes.
     pub const fn missing_bytes(&self) -> u64 {
         self.bytes - self.arrived
     }
@@ -80,7 +77,7 @@ impl ArrivingTrain {
         }
     }
 
-    /// Returns the picoseconds per byte of the measured part, if the train is complete.
+    /// Returns the measured picoseconds per byte of a complete train.
     pub fn ps_per_byte(&self) -> Option<u128> {
         let (start, before) = self.start.filter(|_| self.missing_bytes() == 0)?;
         let measured = u128::from(self.arrived - before).max(1);

@@ -1,4 +1,4 @@
-//! The course of a survey: chooses the pairs of each step, and interprets their findings.
+//! A course chooses the pairs of each step, and interprets findings.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -8,11 +8,10 @@ use super::super::super::random::Random;
 use super::super::{Probes, percentile};
 use super::messages::{SurveyError, SurveyLoss};
 
-/// The percentile of a pair's gaps under load that counts. It stands for a low rate, but leaves out
-/// the lowest ones, which a pause of a host may cause.
+/// The percentile of times under load that counts: a low rate, but not the lowest, which a host's
+/// pause may cause.
 const LOADED_PERCENTILE: u32 = 75;
 
-/// The task of the pairs of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     Echoes(Probes),
@@ -20,39 +19,32 @@ pub(super) enum Task {
     Loaded,
 }
 
-/// The nodes that have left the survey, with the cause.
 pub(super) type Lost = BTreeMap<u32, SurveyLoss>;
 
-/// Chooses the pairs of each step, and interprets their findings.
 pub(super) trait Course: Debug + Send {
-    /// Returns the task and the pairs of a step, or `None` after the last step. Callers call it
-    /// once for each step, in order.
+    /// Returns the next step, `None` after the last. Called once per step, in order.
     fn step(&mut self, step: u64, lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)>;
-    /// Returns the number of steps, estimated for later stages.
+    /// Counts steps; estimated for later stages.
     fn steps(&self) -> u64;
-    /// Adds the worse round trip of a pair's two sides; `None` if the pair has none.
+    /// Adds the worse round trip of both sides, if any.
     fn echoed(&mut self, pair: (u32, u32), round_trip_ns: Option<u64>);
-    /// Adds the time per byte between the two nodes of a pair, idle or under load.
+    /// Adds a time per byte, idle or under load.
     fn carried(&mut self, pair: (u32, u32), ps_per_byte: u32, is_loaded: bool);
-    /// Returns the known lower bound of the time per byte between two nodes.
+    /// Returns the known lower bound of the time per byte.
     fn gap(&self, a: u32, b: u32) -> Option<u32>;
-    /// Returns the map of the nodes that are left.
     fn map(&self, names: Vec<String>, kept: &[u32], assumed_ps_per_byte: u32) -> Result<Map, SurveyError>;
 }
 
-/// The result of a course.
 pub(super) struct Map {
     pub(super) matrix: Matrix,
     pub(super) guessed: Vec<(u32, u32)>,
     pub(super) estimated: u64,
 }
 
-/// Returns the link of a pair with this round trip.
 pub(super) fn link_of(round_trip_ns: u64, ps_per_byte: u32) -> Link {
     Link { alpha_ns: u32::try_from(round_trip_ns.div_ceil(2)).unwrap_or(u32::MAX), ps_per_byte }
 }
 
-/// Returns the time per byte that counts, of all times under load.
 pub(super) fn loaded_gap(gaps: &[u64]) -> Option<u32> {
     percentile(gaps, LOADED_PERCENTILE).map(|gap| u32::try_from(gap).unwrap_or(u32::MAX))
 }

@@ -1,23 +1,18 @@
-//! Groups nodes that may be close to each other, by their round trips to the same landmarks.
+//! Groups nodes that may be close, by similar round trips to the same landmarks.
 //!
-//! Two nodes of a rack have similar round trips to every landmark. A single delay does not make a
-//! node distant: a node that matches no group joins a group from which only a few of its round
-//! trips differ, if the differing ones are longer.
-//!
-//! The groups may be wrong. The nodes of a group meet later, and are separated if they are far from
-//! each other.
+//! Delays do not make a node distant: it may join a group from which only few of its round trips
+//! differ, if these are longer. Groups may be wrong: their nodes meet later, and are separated if
+//! they are far apart.
 
-/// A round trip that was not measured.
 pub(super) const UNKNOWN: u32 = u32::MAX;
-/// Largest ratio of similar round trips. Two levels of a network differ by a half.
+/// Two levels of a network differ by a half.
 const ALIKE_PERCENT: u64 = 125;
-/// Number of a node's round trips for each tolerated delay.
+/// A node's round trips per tolerated delay.
 const PER_DELAY: usize = 16;
-/// Largest group whose members may have been separated by delays.
+/// Largest group that delays may have separated.
 const MAX_DELAYED: usize = 2;
 
-/// Returns the groups of nodes, given the round trips of each node to the landmarks. Returns at
-/// most `most` groups, which must be at least one.
+/// Groups the rows of round trips into at most `most` groups, at least one.
 pub(super) fn alike(rows: &[&[u32]], most: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (node, row) in rows.iter().enumerate() {
@@ -55,12 +50,11 @@ fn are_alike(one: &[u32], other: &[u32]) -> bool {
     one.iter().zip(other).all(|(one, other)| is_alike(*one, *other))
 }
 
-/// Returns the number of round trips that differ between two nodes.
 fn differences(one: &[u32], other: &[u32]) -> usize {
     one.iter().zip(other).filter(|(one, other)| !is_alike(**one, **other)).count()
 }
 
-/// Returns the number of round trips that are longer than another node's, if none is shorter.
+/// Counts longer round trips, if none is shorter.
 fn delays(usual: &[u32], row: &[u32]) -> Option<usize> {
     let mut delays = 0;
     for (&usual, &seen) in usual.iter().zip(row).filter(|(usual, seen)| !is_alike(**usual, **seen)) {
@@ -89,7 +83,6 @@ mod tests {
         groups
     }
 
-    /// Returns a row of 16 round trips, near to one landmark.
     fn near(landmark: usize) -> Vec<u32> {
         (0..16).map(|index| if index == landmark { 40 } else { 80 }).collect()
     }
@@ -99,7 +92,6 @@ mod tests {
         let mut rows = vec![near(0), near(1), near(0), near(99), near(1), near(99)];
         rows[2][0] = 45;
         assert_eq!(sorted(&rows, 9), [vec![0, 2], vec![1, 4], vec![3, 5]]);
-        // A round trip that was not measured matches any other one.
         rows.truncate(2);
         rows[1][0] = UNKNOWN;
         rows[1][1] = UNKNOWN;

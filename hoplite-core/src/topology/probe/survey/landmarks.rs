@@ -1,19 +1,14 @@
-//! The course of a survey of thousands of nodes, in which most pairs do not meet.
+//! The course for thousands of nodes, in which most pairs do not meet.
 //!
-//! 1. Landmarks: each node exchanges a few echoes with the same 64 landmarks. Nodes with similar
-//!    round trips to all of them are one group. A large group is divided again by its own
-//!    landmarks, until they no longer divide it. Then it is cut.
-//! 2. Within groups: each group runs the rounds of a tournament. If some pairs of a group are 1.5
-//!    times as far apart as others, the group is split.
-//! 3. Between each two groups: three pairs, which represent all other pairs of these groups.
-//! 4. Trains: each node and the next node of its group, then one pair of each group and the next
-//!    group.
-//! 5. Loaded: rounds of pairs within groups, and as many rounds of pairs of all nodes.
+//! 1. Landmarks: each node exchanges echoes with the same 64 landmarks. Nodes with similar round
+//!    trips form a group. A large group is divided again by its own landmarks, and in the end cut.
+//! 2. Within groups: tournaments. A group is split if some pairs are 1.5 times as far apart as
+//!    others.
+//! 3. Between groups: three pairs stand for all pairs of two groups.
+//! 4. Trains: each node and the next of its group, then one pair of each group and the next.
+//! 5. Loaded: rounds within groups, and as many rounds of pairs of all nodes.
 //!
-//! Memory grows with the nodes and with the pairs that meet, instead of with all pairs.
-//!
-//! Sources: in GNP (Ng and Zhang, Infocom 2002), nodes find their position by their distances to
-//! landmarks. The groups are ours.
+//! Sources: GNP (Ng and Zhang, Infocom 2002) finds positions by landmarks. The groups are ours.
 
 mod map;
 mod set;
@@ -31,22 +26,18 @@ use super::groups::UNKNOWN;
 use super::messages::{MAX_NODES, SurveyError, SurveyOptions};
 use set::Set;
 
-/// Echoes between a node and a landmark. They do not measure a link exactly, but separate levels of
-/// a network.
+/// Imprecise, but they separate levels of a network.
 const LANDMARK_PROBES: u32 = 32;
-/// Most divisions by landmarks. Each division takes a round for each node.
+/// Each division takes a round for each node.
 const MAX_DIVISIONS: u32 = 8;
-/// Largest part of a set, in percent, that is divided again. Larger parts are cut, because another
-/// division would take a round for each node and give few groups.
+/// A larger part, in percent of its set, is cut: another division would give few groups.
 const MAX_LEFT_PERCENT: usize = 95;
-/// Largest group in which all pairs meet.
+/// Largest group whose pairs all meet.
 const MAX_GROUP: usize = 128;
-/// Most groups before sets are cut. Cutting adds one group for each 128 nodes, and one for each
-/// set.
+/// Cutting adds one group for each 128 nodes, and one for each set.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
-/// Number of pairs that meet for each two groups.
 const REPRESENTATIVES: usize = 3;
-/// Number of rounds under load. Half of them are within groups.
+/// Half of them are within groups.
 const LOADED_ROUNDS: u64 = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,42 +51,38 @@ enum Stage {
     Over,
 }
 
-/// A group of nodes whose pairs all meet.
 #[derive(Debug, Default)]
 struct Group {
     nodes: Vec<u32>,
-    /// A packed triangle of the round trips within the group.
+    /// A packed triangle.
     round_trips_ns: Vec<u32>,
-    /// The smallest time per byte of the group's trains to other groups.
+    /// The smallest time per byte to other groups.
     gap: Option<u32>,
-    /// The times per byte under load, within the group and to other groups.
     near: Vec<u64>,
     far: Vec<u64>,
-    /// The number of the group from which this one was split. Its nodes have met the nodes of the
-    /// other parts.
+    /// The group from which this one was split: its parts have met.
     origin: u32,
 }
 
-/// Nodes meet landmarks, then the nodes of their group, then representatives of other groups.
 #[derive(Debug)]
 pub(super) struct Landmarks {
     options: SurveyOptions,
     nodes: usize,
     stage: Stage,
-    /// The first step of the stage; `rounds` is the number of its steps.
+    /// The stage's first step; `rounds` counts its steps.
     first: u64,
     rounds: u64,
     divisions: u32,
     sets: Vec<Set>,
     groups: Vec<Group>,
-    /// The set or group of each node, and the node's number there.
+    /// Each node's set or group, and its number there.
     positions: Vec<Option<(u32, u32)>>,
     /// A packed triangle of groups.
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
-    /// The smallest time per byte of each node's trains within its group.
+    /// The smallest time per byte within the group.
     node_gaps: Vec<Option<u32>>,
-    /// Times per byte under load between two groups, the larger number first.
+    /// By pair of groups, the larger number first.
     loaded: BTreeMap<(u32, u32), Vec<u64>>,
 }
 
@@ -131,7 +118,6 @@ impl Landmarks {
         }
     }
 
-    /// Starts the next stage.
     fn advance(&mut self, lost: &Lost, random: &mut Random) {
         self.first += self.rounds;
         match self.stage {
@@ -180,7 +166,7 @@ impl Landmarks {
         }
     }
 
-    /// Makes small parts into groups, and others into sets.
+    /// Makes small parts groups, and others sets.
     fn sort(&mut self, parts: Vec<Vec<u32>>, random: &mut Random) {
         for part in parts {
             if part.len() > MAX_GROUP {
@@ -206,7 +192,7 @@ impl Landmarks {
         }
     }
 
-    /// Cuts nodes that landmarks do not separate into groups.
+    /// Cuts nodes that landmarks do not separate.
     fn cut(&mut self, nodes: Vec<u32>) {
         let pieces = nodes.len().div_ceil(MAX_GROUP);
         let bound = |piece: usize| nodes.len() * piece / pieces;
@@ -227,8 +213,7 @@ impl Landmarks {
         self.groups.iter_mut().zip(0..).for_each(|(group, number)| group.origin = number);
     }
 
-    /// Returns the known round trips between parts of one group, as if the parts' representatives
-    /// had met.
+    /// Returns the known round trips between parts of one group, as if representatives had met.
     fn met_between(&self, parts: &[Group]) -> Vec<[u32; REPRESENTATIVES]> {
         let mut between = vec![[UNKNOWN; REPRESENTATIVES]; triangle_len(parts.len())];
         for high in 1..parts.len() {
@@ -242,8 +227,7 @@ impl Landmarks {
         between
     }
 
-    /// Splits groups whose nodes are far from each other, at the innermost level that does not give
-    /// too many groups.
+    /// Splits groups of distant nodes, at the innermost level that does not give too many groups.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))
@@ -257,7 +241,7 @@ impl Landmarks {
                 BlockLink::Within(a, b) => {
                     self.within_ns(kept[a as usize], kept[b as usize]).unwrap_or(worst)
                 }
-                // Larger than any measurement, so that two groups are never merged.
+                // Larger than any measurement, so that groups never merge.
                 BlockLink::Between(..) => UNKNOWN,
             })
         });
@@ -285,20 +269,17 @@ impl Landmarks {
         Some(parted.collect())
     }
 
-    /// Returns the round trip between two nodes of a group.
     fn within_ns(&self, a: u32, b: u32) -> Option<u32> {
         let ((group, a), (_, b)) = (self.positions[a as usize]?, self.positions[b as usize]?);
         let round_trips_ns = &self.groups[group as usize].round_trips_ns;
         Some(round_trips_ns[triangle_index(a as usize, b as usize)]).filter(|known| *known != UNKNOWN)
     }
 
-    /// Returns the measured round trips between two groups.
     fn samples_ns(&self, a: u32, b: u32) -> impl Iterator<Item = u32> + '_ {
         let samples = &self.between_ns[triangle_index(a as usize, b as usize)];
         samples.iter().copied().filter(|known| *known != UNKNOWN)
     }
 
-    /// Returns the median round trip between two groups.
     fn between_ns(&self, a: u32, b: u32) -> Option<u32> {
         let mut samples: Vec<u32> = self.samples_ns(a, b).collect();
         samples.sort_unstable();
@@ -338,7 +319,7 @@ impl Landmarks {
                 let pairs = groups.filter(|(a, b)| origin(*a) != origin(*b)).flat_map(|(a, b)| {
                     let [a, b] =
                         [a, b].map(|group| self.groups[group as usize].present(lost).collect::<Vec<u32>>());
-                    // Each time other nodes, so that one slow node does not represent its group
+                    // Other nodes each time, so that one slow node does not represent its group
                     // everywhere.
                     let turn = move |nodes: &[u32], index: usize| {
                         nodes[(round as usize * REPRESENTATIVES + index) % nodes.len()]
@@ -466,8 +447,7 @@ impl Course for Landmarks {
     }
 }
 
-/// Returns pairs of each index below `count` and the next one, in a circle. Two indices form one
-/// pair.
+/// Pairs each index with the next one in a circle.
 fn ring(count: usize) -> impl Iterator<Item = (usize, usize)> {
     let pairs = match count {
         0 | 1 => 0,

@@ -1,4 +1,4 @@
-//! The messages between the coordinator of a probe and the nodes, and its report.
+//! The messages between coordinator and nodes, and the report.
 
 use std::time::Duration;
 
@@ -8,27 +8,27 @@ use super::super::echo::Echoes;
 
 /// Most nodes of a survey, as of a matrix.
 pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
-/// Most nodes of a survey in which all pairs send trains. It takes half an hour, half of the time
-/// that stores take part.
+/// Most nodes if all pairs send trains. It takes half an hour, half of the time that stores take
+/// part.
 pub const MAX_NODES_OF_PAIRS: usize = 500;
 
 /// The options of a survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyOptions {
-    /// The number of echoes of each pair.
+    /// Echoes per pair.
     pub probes: Probes,
     /// The pairs that send trains.
     pub bandwidth: Bandwidth,
-    /// `true` if all pairs of a round also send trains at once, which disturbs other traffic.
+    /// `true` for trains of all pairs at once, which disturb other traffic.
     pub loaded: bool,
-    /// `true` if the directory and the stores must use the result.
+    /// `true` if daemons must use the result.
     pub apply: bool,
 }
 
-/// The pairs that send trains on an idle network.
+/// The pairs that send idle trains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bandwidth {
-    /// Each node with the next one. A pair without a train gets the lower rate of its two nodes.
+    /// Each node with the next one. Other pairs get the lower rate of their nodes.
     #[default]
     Nodes,
     /// All pairs, one after the other.
@@ -45,31 +45,31 @@ pub enum SurveyError {
         /// The number of nodes.
         count: usize,
     },
-    /// All pairs must send trains, and there are more than [`MAX_NODES_OF_PAIRS`] nodes.
+    /// There are more than [`MAX_NODES_OF_PAIRS`] nodes for trains of all pairs.
     #[error("{count} nodes are more than the {MAX_NODES_OF_PAIRS} that can send trains in all pairs")]
     TooManyPairs {
         /// The number of nodes.
         count: usize,
     },
-    /// There are fewer than two nodes, or fewer than two are left.
+    /// Fewer than two nodes are left.
     #[error("a probe needs two nodes, and there are {count}")]
     TooFewNodes {
         /// The number of nodes.
         count: usize,
     },
-    /// Nodes are left, but no two of them have reached each other.
+    /// No two of the remaining nodes have reached each other.
     #[error("no two nodes have reached each other")]
     NothingMeasured,
 }
 
-/// The reason why a node is missing from the matrix.
+/// The reason for a node's absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SurveyLoss {
     /// The node cannot be reached.
     Unreachable,
     /// The node's connection ended.
     Gone,
-    /// The node did not finish its task in time.
+    /// The node was too slow.
     Silent,
     /// The node takes part in another probe.
     Busy,
@@ -86,7 +86,7 @@ impl std::fmt::Display for SurveyLoss {
     }
 }
 
-/// The work of a node with its peer.
+/// A node's work with its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyWork {
     /// Exchange echoes.
@@ -96,61 +96,60 @@ pub enum SurveyWork {
     },
     /// Receive trains.
     Train {
-        /// The size of the first train.
+        /// The first train's size.
         bytes: u64,
-        /// The duration of the longest train. Trains grow until one takes this long.
+        /// The last train's least duration.
         at_least: Duration,
     },
 }
 
-/// The result of a node's work.
+/// A result of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
-    /// The echoes of the pair.
+    /// The pair's echoes.
     Echoes {
         /// The round trips.
         echoes: Echoes,
-        /// `true` if the echoes used TCP, because no datagram came back.
+        /// `true` if no datagram came back.
         by_tcp: bool,
     },
-    /// A train.
+    /// Trains.
     Train {
         /// Picoseconds per byte.
         ps_per_byte: u32,
-        /// The number of bytes of all trains.
+        /// Bytes of all trains.
         bytes: u64,
     },
     /// The peer could not be reached.
     Nothing,
 }
 
-/// A command of the coordinator. Indices stand for nodes.
+/// A command; nodes are indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyCommand {
-    /// Tells a node to answer only requests of `peer` with `nonce`. The node confirms with
-    /// [`SurveyEvent::Armed`].
+    /// Tells a node to answer `peer` and `nonce` only. It confirms with [`SurveyEvent::Armed`].
     Arm {
-        /// The node that gets the command.
+        /// The node.
         node: u32,
-        /// The node that may send requests.
+        /// The asking node.
         peer: u32,
-        /// The nonce of the requests.
+        /// The requests' nonce.
         nonce: u64,
     },
-    /// Tells a node to measure and to report its finding.
+    /// Tells a node to measure and report.
     Measure {
-        /// The node that gets the command.
+        /// The node.
         node: u32,
-        /// The node's peer.
+        /// Its peer.
         peer: u32,
         /// The nonce to send.
         nonce: u64,
-        /// The work to do.
+        /// The work.
         work: SurveyWork,
     },
-    /// Releases a node that has no further part in the survey.
+    /// Releases a node that has nothing more to do.
     Dismiss {
-        /// The node to release.
+        /// The node.
         node: u32,
     },
 }
@@ -158,7 +157,7 @@ pub enum SurveyCommand {
 /// An event for the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyEvent {
-    /// A node has confirmed that it answers.
+    /// A node has confirmed.
     Armed {
         /// The node.
         node: u32,
@@ -181,34 +180,32 @@ pub enum SurveyEvent {
     Tick,
 }
 
-/// The progress of a survey.
+/// A survey's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyProgress {
-    /// The number of finished steps.
+    /// Finished steps.
     pub done: u64,
-    /// The number of all steps.
+    /// All steps.
     pub steps: u64,
 }
 
-/// The result of a survey.
+/// A survey's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SurveyReport {
-    /// The links between the nodes that stayed until the end.
+    /// Links between the remaining nodes.
     pub matrix: Matrix,
-    /// The nodes that are missing from the matrix, with the reason.
+    /// The missing nodes.
     pub lost: Vec<(String, SurveyLoss)>,
-    /// Pairs of indices that have not reached each other. They get the worst round trip of either
-    /// node.
+    /// Pairs that have not reached each other, with the worst round trip of either node.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of pairs without a measurement, which get the value of other pairs of their
-    /// blocks. Zero if the survey measured all pairs.
+    /// Pairs with the value of other pairs of their blocks.
     pub estimated: u64,
-    /// The number of pairs measured by TCP.
+    /// Pairs measured by TCP.
     pub by_tcp: u32,
-    /// The number of round trips of all pairs.
+    /// Round trips of all pairs.
     pub echoes: u64,
-    /// The number of requests of all pairs without a reply in time.
+    /// Requests without a timely reply.
     pub lost_echoes: u64,
-    /// The number of bytes of all trains.
+    /// Bytes of all trains.
     pub train_bytes: u64,
 }

@@ -1,8 +1,8 @@
-//! The course of a survey in which all pairs meet.
+//! The course in which all pairs meet.
 //!
 //! 1. Echoes: the rounds of a tournament.
-//! 2. Trains: each node with the next one, which measures each node's link; or all pairs.
-//! 3. Loaded: six tournaments with different pairs in each round.
+//! 2. Trains: each node with the next one, or all pairs.
+//! 3. Loaded: six tournaments of different rounds.
 
 use super::super::super::blocks::{triangle_index, triangle_len};
 use super::super::super::matrix::Matrix;
@@ -11,29 +11,24 @@ use super::super::super::rounds;
 use super::course::{Course, Lost, Map, Task, link_of, loaded_gap};
 use super::messages::{Bandwidth, SurveyError, SurveyOptions};
 
-/// Number of passes under load. In a pass, every pair meets once.
 const LOADED_PASSES: u32 = 6;
 
-/// The findings of a pair.
 #[derive(Debug, Clone, Default)]
 struct Pair {
     round_trip_ns: Option<u64>,
-    /// The time per byte on an idle network.
     ps_per_byte: Option<u32>,
-    /// The time per byte of each pass under load.
     loaded_ps_per_byte: Vec<u64>,
 }
 
-/// The course in which all pairs meet.
 #[derive(Debug)]
 pub(super) struct AllPairs {
     options: SurveyOptions,
     nodes: u32,
-    /// A packed triangle, as in a matrix.
+    /// A packed triangle.
     pairs: Vec<Pair>,
-    /// The smallest time per byte of each node's trains.
+    /// Each node's smallest time per byte.
     node_gaps: Vec<Option<u32>>,
-    /// The shuffled nodes of the present pass under load.
+    /// The shuffled nodes of this pass.
     order: Vec<u32>,
 }
 
@@ -55,7 +50,6 @@ impl AllPairs {
     fn trains(&self) -> u64 {
         let nodes = u64::from(self.nodes);
         match self.options.bandwidth {
-            // Two nodes meet once.
             Bandwidth::Nodes if nodes > 2 => nodes,
             Bandwidth::Nodes | Bandwidth::Pairs => nodes * (nodes - 1) / 2,
         }
@@ -64,7 +58,7 @@ impl AllPairs {
     fn train(&self, index: u64) -> (u32, u32) {
         match self.options.bandwidth {
             Bandwidth::Nodes => (index as u32, (index as u32 + 1) % self.nodes),
-            // The pairs of each round in turn, so that no node is measured several times in a row.
+            // Rounds in turn, so that a node is not measured several times in a row.
             Bandwidth::Pairs => {
                 let per_round = u64::from(self.nodes / 2);
                 let mut pairs = rounds::pairs(self.nodes, (index / per_round) as u32);
@@ -121,13 +115,12 @@ impl Course for AllPairs {
     fn gap(&self, a: u32, b: u32) -> Option<u32> {
         let pair = &self.pairs[index(a, b)];
         let of_nodes = self.node_gaps[a as usize].max(self.node_gaps[b as usize]);
-        // A measurement of the pair comes before values of other pairs, which may cross another
-        // uplink.
+        // The pair's own measurement comes first: other pairs may cross another uplink.
         pair.ps_per_byte.max(loaded_gap(&pair.loaded_ps_per_byte)).or(of_nodes)
     }
 
     fn map(&self, names: Vec<String>, kept: &[u32], assumed_ps_per_byte: u32) -> Result<Map, SurveyError> {
-        // The worst round trip of each node stands for pairs that have not reached each other.
+        // Each node's worst round trip stands for pairs that have not reached each other.
         let mut worst: Vec<Option<u64>> = vec![None; self.nodes as usize];
         for (low, &a) in kept.iter().enumerate() {
             for &b in &kept[low + 1..] {
@@ -147,7 +140,7 @@ impl Course for AllPairs {
             });
             Ok(link_of(round_trip_ns, self.gap(a, b).unwrap_or(assumed_ps_per_byte)))
         });
-        // The names were valid when the survey began, so only their number can be wrong.
+        // Names were checked, so only their number can be wrong.
         let matrix = matrix.map_err(|_| SurveyError::TooFewNodes { count: kept.len() })?;
         Ok(Map { matrix, guessed, estimated: 0 })
     }

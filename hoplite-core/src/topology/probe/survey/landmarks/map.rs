@@ -1,4 +1,4 @@
-//! Builds the matrix from groups, their representatives, and trains.
+//! Builds the matrix from groups, representatives and trains.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,10 @@ use super::super::groups::UNKNOWN;
 use super::super::messages::SurveyError;
 use super::Landmarks;
 
-/// Fewest trains under load between two groups that count. With fewer, the trains of each group to
-/// all others count.
+/// With fewer trains between two groups, the trains of each group to all others count.
 const MIN_LOADED: usize = 4;
 
 impl Landmarks {
-    /// Returns the map of the nodes that are left, once groups have met.
     pub(super) fn map_of(
         &self,
         names: Vec<String>,
@@ -63,8 +61,7 @@ impl Landmarks {
         Ok(Map { matrix, guessed, estimated })
     }
 
-    /// Builds the matrix of `kept`, with groups as blocks. `link` gets indices of nodes, or numbers
-    /// of groups.
+    /// Builds the matrix with groups as blocks. `link` gets indices of nodes, or numbers of groups.
     pub(super) fn matrix(
         &self,
         names: Vec<String>,
@@ -93,7 +90,7 @@ impl Landmarks {
         Matrix::from_blocks(names, blocks, links).ok()
     }
 
-    /// Returns the time per byte between two groups: the larger of idle and loaded.
+    /// Returns the larger of idle and loaded.
     fn far_gap(&self, a: u32, b: u32, far: &[Option<u32>]) -> Option<u32> {
         let [one, other] = [a, b].map(|group| group as usize);
         let loaded = self.loaded.get(&(a.max(b), a.min(b))).filter(|gaps| gaps.len() >= MIN_LOADED);
@@ -101,8 +98,7 @@ impl Landmarks {
         self.idle_far_gap(a, b).max(loaded)
     }
 
-    /// Returns the worst round trip of each group with nodes left, within it and to other such
-    /// groups. It stands for pairs that have not met.
+    /// Returns each remaining group's worst round trip, which stands for pairs that have not met.
     fn worst(&self, firsts: &BTreeMap<u32, u32>) -> Vec<Option<u32>> {
         let mut worst: Vec<Option<u32>> = vec![None; self.groups.len()];
         for &group in firsts.keys() {

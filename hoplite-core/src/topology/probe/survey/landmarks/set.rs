@@ -1,26 +1,25 @@
-//! A set of nodes and its landmarks: chooses the pairs of each round, and groups similar nodes.
+//! A set of nodes with its landmarks.
 
 use super::super::super::super::random::Random;
 use super::super::super::super::rounds;
 use super::super::course::Lost;
 use super::super::groups::{UNKNOWN, alike};
 
-/// Most landmarks of a set. A set has at least twice as many nodes. More landmarks take more echoes
-/// and memory, but no more rounds.
+/// More landmarks take more echoes and memory, but no more rounds. A set has at least twice as many
+/// nodes.
 const MAX_LANDMARKS: usize = 64;
 
-/// A set of nodes that contains landmarks.
 #[derive(Debug)]
 pub(super) struct Set {
-    /// The nodes, landmarks first.
+    /// Landmarks first.
     pub(super) nodes: Vec<u32>,
     landmarks: usize,
-    /// A row of round trips to the landmarks for each node.
+    /// A row per node.
     round_trips_ns: Vec<u32>,
 }
 
 impl Set {
-    /// Chooses one landmark from each part of the nodes, because names tend to follow racks.
+    /// Chooses one landmark from each part of the nodes, because names follow racks.
     pub(super) fn new(mut nodes: Vec<u32>, random: &mut Random) -> Self {
         let count = (nodes.len() / 2).clamp(1, MAX_LANDMARKS);
         for part in 0..count {
@@ -40,8 +39,7 @@ impl Set {
         (self.others() + rounds::count(self.landmarks as u32) as usize) as u64
     }
 
-    /// Returns the pairs of a round. Each landmark meets the other nodes in turn, then the
-    /// landmarks meet each other.
+    /// Each landmark meets the other nodes in turn, then the landmarks meet each other.
     pub(super) fn pairs(&self, round: u64) -> Vec<(u32, u32)> {
         let (round, others) = (round as usize, self.others());
         if round < others {
@@ -64,9 +62,8 @@ impl Set {
         }
     }
 
-    /// Returns at most `most` groups of the nodes that are left.
     pub(super) fn divided(mut self, lost: &Lost, most: usize) -> Vec<Vec<u32>> {
-        // Set the round trip of a landmark to itself to that of its closest node.
+        // A landmark's round trip to itself becomes that to its closest node.
         for landmark in 0..self.landmarks {
             let column = self.round_trips_ns.iter().skip(landmark).step_by(self.landmarks);
             let closest = column.min().copied().unwrap_or(UNKNOWN);
