@@ -1,79 +1,69 @@
-//! Space in the arena: extents, and the allocator of extents.
-//!
-//! The allocator is pure bookkeeping and never touches the arena's memory. Allocation and eviction
-//! can therefore be decided, tested and simulated without an arena.
+//! Space in the arena. The allocator is pure bookkeeping, so allocation and eviction can be
+//! decided, tested and simulated without an arena.
 
-/// A range of bytes of the arena.
+/// A range of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
-    /// Offset of the first byte from the start of the arena.
+    /// From the start of the arena.
     pub offset_bytes: u64,
-    /// Length in bytes.
+    /// Its length.
     pub length_bytes: u64,
 }
 
-/// Size of the header in front of each object's bytes, in which the writer shares its progress: a
-/// cache line.
+/// The header before each object's bytes, in which the writer shares its progress: a cache line.
 pub const HEADER_BYTES: u64 = 64;
 
-/// The unit of allocation, and the alignment of every extent: a cache line, so that two headers
-/// never share one.
+/// The unit of allocation and alignment: a cache line, so that headers never share one.
 pub const GRANULE_BYTES: u64 = 64;
 
-/// Number of bins for each power of two. With 32, the ranges of a bin differ by at most 3% in
-/// length. This bounds the excess length of the range that an allocation splits.
+/// With 32 bins for each power of two, lengths in a bin differ by at most 3%, which bounds the
+/// excess of a split range.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
 const COLUMNS_LOG2: u32 = 5;
 
-/// One row for lengths below `COLUMNS` granules, and one for each power of two from there to the
-/// end of `u64`.
+/// One for lengths below `COLUMNS` granules, and one for each further power of two.
 const ROWS: usize = (u64::BITS - COLUMNS_LOG2) as usize + 1;
 
-/// Marks the end of a linked list.
+/// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// Allocates extents of an arena, in constant time.
+/// Allocates extents in constant time: a two-level segregated fit (TLSF; Masmano et al., ECRTS
+/// 2004).
 ///
-/// This is a two-level segregated fit (TLSF; Masmano et al., ECRTS 2004). Lists hold the free
-/// ranges by length. Two levels of bitmaps mark the lists that are not empty. A freed range is
-/// merged with free neighbours at once. The boundary tags live in a slab outside of the arena,
-/// where clients cannot damage them.
+/// Lists hold the free ranges by length, and two levels of bitmaps mark the lists in use. A freed
+/// range is merged at once. The boundary tags live outside of the arena, where clients cannot
+/// damage them.
 ///
-/// `allocate` first looks for a bin in which every range is long enough, with two bit scans. If
-/// there is none, it searches the one bin whose ranges may be long enough. Thus an allocation fails
-/// only if no free range is long enough.
+/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough. So it
+/// fails only if no free range is.
 #[derive(Debug, Clone)]
 pub struct Allocator {
     capacity: u64,
     free: u64,
-    /// Free and allocated ranges, and vacant entries. Together the ranges cover the arena without
-    /// gaps.
+    /// Together they cover the arena without gaps. Some entries are vacant.
     ranges: Vec<Range>,
-    /// The first vacant entry of `ranges`. Vacant entries are linked through `next`.
+    /// The first vacant entry, linked by `next`.
     vacant: u32,
-    /// Bit r is set if some bin of row r is not empty.
+    /// Bit r is set if row r has a range.
     rows: u64,
-    /// Bit c of entry r is set if the bin in row r, column c is not empty.
+    /// Bit c of entry r is set if that bin has a range.
     columns: [u32; ROWS],
-    /// The first range of each bin, linked through `previous` and `next`.
+    /// Each bin's first range, linked by `previous` and `next`.
     bins: Vec<[u32; COLUMNS]>,
-    /// Hash table that finds an allocated range by its offset. Chains are linked through `next`.
-    /// The length is a power of two.
+    /// Finds allocated ranges by offset, linked by `next`. The length is a power of two.
     buckets: Vec<u32>,
     allocated_ranges: usize,
 }
 
-/// A range of granules, or a vacant entry of the slab.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     offset: u64,
     length: u64,
-    /// The neighbour that ends at the start of this range.
+    /// The previous range in the arena.
     before: u32,
-    /// The neighbour that starts at the end of this range.
+    /// The next range in the arena.
     after: u32,
-    /// Links of the list that `state` implies: a bin, a bucket (only `next`), or the vacant entries
-    /// (only `next`).
+    /// Links of the list that `state` implies; buckets and vacant entries use only `next`.
     previous: u32,
     next: u32,
     state: State,
@@ -86,7 +76,7 @@ enum State {
     Vacant,
 }
 
-/// Row and column of a bin. Bins are ordered by the lengths of their ranges.
+/// Ordered by the lengths of their ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Bin {
     row: usize,
@@ -94,7 +84,6 @@ struct Bin {
 }
 
 impl Bin {
-    /// Returns the bin of ranges of `length` granules.
     fn of(length: u64) -> Self {
         if length < COLUMNS as u64 {
             return Self { row: 0, column: length as usize };
@@ -104,7 +93,7 @@ impl Bin {
         Self { row: (log2 - COLUMNS_LOG2) as usize + 1, column }
     }
 
-    /// Returns the first bin whose ranges all have at least `length` granules.
+    /// Returns the first bin whose ranges all have at least `length`.
     fn at_least(length: u64) -> Self {
         if length < COLUMNS as u64 {
             return Self::of(length);
@@ -115,7 +104,7 @@ impl Bin {
 }
 
 impl Allocator {
-    /// Creates an allocator whose `capacity_bytes`, rounded down to whole granules, are free.
+    /// Makes an allocator of whole free granules.
     pub fn new(capacity_bytes: u64) -> Self {
         let capacity = capacity_bytes / GRANULE_BYTES;
         let mut allocator = Self {
@@ -136,11 +125,10 @@ impl Allocator {
         allocator
     }
 
-    /// Allocates an extent of `length_bytes`, rounded up to whole granules and to at least one.
+    /// Allocates whole granules, at least one.
     ///
-    /// Returns `None` only if no free range is long enough. Takes constant time, except for the
-    /// search of one bin (see [`Allocator`]). That search is linear in the number of free ranges of
-    /// about this length.
+    /// Returns `None` only if no free range is long enough. Takes constant time, but for the search
+    /// of one bin.
     pub fn allocate(&mut self, length_bytes: u64) -> Option<Extent> {
         let length = length_bytes.div_ceil(GRANULE_BYTES).max(1);
         if length > self.free {
@@ -159,13 +147,11 @@ impl Allocator {
         })
     }
 
-    /// Frees `extent`. Takes constant time.
+    /// Frees an extent in constant time.
     ///
     /// # Panics
-    ///
-    /// Panics unless `extent` is exactly an allocated extent that [`allocate`](Self::allocate)
-    /// returned. The caller's bookkeeping is then wrong, and going on would give the bytes of one
-    /// object to another.
+    /// Unless [`allocate`](Self::allocate) returned exactly `extent`. The caller's bookkeeping is
+    /// then wrong, and going on would mix the bytes of objects.
     pub fn free(&mut self, extent: Extent) {
         let index = self.unlink_allocated(extent);
         let Range { before, after, .. } = *self.range(index);
@@ -182,18 +168,17 @@ impl Allocator {
         }
     }
 
-    /// Returns the size of the arena, in bytes of whole granules.
+    /// The arena's size in whole granules.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity * GRANULE_BYTES
     }
 
-    /// Returns the total size of all free ranges.
+    /// The total size of free ranges.
     pub fn free_bytes(&self) -> u64 {
         self.free * GRANULE_BYTES
     }
 
-    /// Returns the length of the longest extent that could be allocated now. Linear in the number
-    /// of free ranges of about that length.
+    /// The longest possible extent. Linear in the number of free ranges of about that length.
     pub fn largest_free_bytes(&self) -> u64 {
         let Some(row) = self.rows.checked_ilog2() else { return 0 };
         let row = row as usize;
@@ -202,13 +187,12 @@ impl Allocator {
             * GRANULE_BYTES
     }
 
-    /// Returns the first bin that is not empty, from `bin` on.
+    /// Returns the first bin in use, from `bin` on.
     fn first_bin_from(&self, bin: Bin) -> Option<Bin> {
         let columns = self.columns[bin.row] & (u32::MAX << bin.column);
         if columns != 0 {
             return Some(Bin { row: bin.row, column: columns.trailing_zeros() as usize });
         }
-        // There are fewer than 64 rows, so the shift is in bounds.
         let rows = self.rows & (u64::MAX << (bin.row + 1));
         if rows == 0 {
             return None;
@@ -228,14 +212,13 @@ impl Allocator {
         })
     }
 
-    /// Cuts the range down to `length`, and frees the rest. The range must be in no list.
+    /// Cuts an unlisted range down to `length`, and frees the rest.
     fn give_back_tail(&mut self, index: u32, length: u64) {
         let range = *self.range(index);
         if range.length == length {
             return;
         }
-        // The neighbour after the range is not free, because free neighbours are merged. The tail
-        // has nothing to merge with.
+        // The next range is not free, because free neighbours are merged.
         let tail = self.add_range(range.offset + length, range.length - length, index, range.after);
         if range.after != NONE {
             self.range_mut(range.after).before = tail;
@@ -246,7 +229,7 @@ impl Allocator {
         self.link_free(tail);
     }
 
-    /// Extends the range `kept` by `absorbed`, which follows it. Neither may be in a list.
+    /// Extends `kept` by the following range; both are unlisted.
     fn merge_into(&mut self, kept: u32, absorbed: u32) {
         let Range { length, after, .. } = *self.range(absorbed);
         self.remove_range(absorbed);
@@ -334,8 +317,8 @@ impl Allocator {
     }
 
     fn bucket_of(&self, offset: u64) -> usize {
-        // Fibonacci hashing: the high bits of the product with 2^64 divided by the golden ratio.
-        // Offsets are often multiples of one power of two, which the low bits cannot distinguish.
+        // Fibonacci hashing. Offsets are often multiples of one power of two, which low bits cannot
+        // distinguish.
         let hash = offset.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (hash >> (u64::BITS - self.buckets.len().ilog2())) as usize
     }
@@ -353,7 +336,7 @@ impl Allocator {
         }
     }
 
-    /// Adds a range to the slab. The caller links it into a list and to its neighbours.
+    /// Adds a range, which the caller links.
     fn add_range(&mut self, offset: u64, length: u64, before: u32, after: u32) -> u32 {
         let range =
             Range { offset, length, before, after, previous: NONE, next: NONE, state: State::Allocated };

@@ -2,7 +2,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Checks the invariants that hold between operations.
 fn check(allocator: &Allocator, allocated: &[Extent]) {
     let mut in_order = allocated.to_vec();
     in_order.sort();
@@ -78,7 +77,7 @@ fn an_arena_of_nothing_refuses_everything() {
 
 #[test]
 fn a_range_that_is_just_long_enough_is_found_although_its_bin_holds_shorter_ones_too() {
-    // Lengths of 1000 to 1015 granules share a bin, so rounding 1008 up skips the range that fits.
+    // Lengths of 1000 to 1015 granules share a bin.
     let lengths = [1001, 1008, 1002].map(|granules| granules * GRANULE_BYTES);
     let separator = GRANULE_BYTES;
     let mut allocator = Allocator::new(lengths.iter().sum::<u64>() + 2 * separator);

@@ -1,8 +1,7 @@
-//! The sizes of the blocks of a transfer.
+//! Block sizes of a transfer.
 //!
-//! A relay forwards a block only after it has verified the whole block, so each hop of a chain
-//! delays by one block. A sender therefore sizes its blocks by the rate of the connection, as the
-//! kernel measures it.
+//! A relay forwards only verified blocks, so each hop delays by one block. A sender therefore sizes
+//! blocks by the connection's measured rate.
 
 use std::time::Duration;
 
@@ -10,33 +9,30 @@ use crate::block::BLOCK_BYTES;
 use crate::link::Delivery;
 use crate::time::Time;
 
-/// Target time of one block: about the delay that the scheduler of a busy host adds anyway.
+/// A block's target time: about the delay by the scheduler of a busy host.
 pub const BLOCK_TIME: Duration = Duration::from_millis(1);
-/// Size of the smallest block, and of the first block of a transfer. With smaller blocks, system
-/// calls and headers become noticeable.
+/// The smallest and first block. System calls and headers of smaller ones become noticeable.
 pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
-/// Size of the largest block. Larger frames save nothing measurable.
+/// The largest block. Larger ones save nothing measurable.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
-/// Shortest window over which the rate is averaged; the longest is twice that.
+/// The rate is averaged over one to two windows.
 ///
-/// A link may carry a burst at any rate. One block that is too long delays every hop behind it for
-/// the whole transfer, because links of the same rate never catch up.
+/// A link may carry a burst at any rate. One block that is too long delays every hop behind it,
+/// because links of the same rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
-/// Smallest age in the mean, so that the first bytes of a transfer do not look like a high rate.
+/// The first bytes must not look like a high rate.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
-/// Returns the bytes that a connection of this rate carries in [`BLOCK_TIME`], within the limits of
-/// a block.
+/// Returns the bytes carried in [`BLOCK_TIME`], within limits.
 pub fn block_bytes(bytes_per_second: u64) -> u64 {
     let bytes = u128::from(bytes_per_second) * BLOCK_TIME.as_nanos() / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
-/// Returns the size of the largest block of a transfer, if only the slow start limits the first
-/// blocks.
+/// Returns a transfer's largest block, if only slow start limits the first ones.
 pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
-    // While sizes double, the transfer has this many blocks. The last block takes the rest.
+    // While sizes double, the transfer has this many blocks.
     let doubled = (size_bytes / MIN_BLOCK_BYTES + 1).ilog2();
     let doubled_bytes = MIN_BLOCK_BYTES * ((1 << doubled) - 1);
     let longest_bytes =
@@ -44,15 +40,15 @@ pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
     longest_bytes.min(block_bytes(bytes_per_second))
 }
 
-/// Computes the sizes of the blocks of one transfer.
+/// The block sizes of one transfer.
 ///
-/// A block takes about [`BLOCK_TIME`] at the kernel's recent rate or at this transfer's recent
-/// mean, whichever is lower. Sizes at most double from block to block.
+/// A block takes about [`BLOCK_TIME`] at the lower of the kernel's and this transfer's recent
+/// rates. Sizes at most double.
 #[derive(Debug)]
 pub struct BlockSizes {
     last_bytes: u64,
-    /// The times and acknowledged bytes at the start of the last two windows, older first. At
-    /// first, both are the start of the transfer.
+    /// The starts of the last two windows, with acknowledged bytes; first the start of the
+    /// transfer.
     marks: Option<[(Time, u64); 2]>,
 }
 
@@ -63,8 +59,8 @@ impl Default for BlockSizes {
 }
 
 impl BlockSizes {
-    /// Returns the size of the next block, a multiple of [`BLOCK_BYTES`]. `delivery` is `None`
-    /// until the peer has acknowledged bytes.
+    /// Returns the next size, a multiple of [`BLOCK_BYTES`]. `delivery` is `None` before any
+    /// acknowledgement.
     pub fn next(&mut self, now: Time, delivery: Option<Delivery>) -> u64 {
         let acknowledged_bytes = delivery.map_or(0, |delivery| delivery.acknowledged_bytes);
         let mean = self.mean(now, acknowledged_bytes);
@@ -74,7 +70,7 @@ impl BlockSizes {
         self.last_bytes
     }
 
-    /// Returns the mean rate since the start of the last window but one, in bytes per second.
+    /// Returns the mean rate of the last one or two windows, in bytes per second.
     fn mean(&mut self, now: Time, acknowledged_bytes: u64) -> u64 {
         let mark = (now, acknowledged_bytes);
         let marks = self.marks.get_or_insert([mark, mark]);
@@ -92,8 +88,7 @@ impl BlockSizes {
 mod tests {
     use super::*;
 
-    /// Returns the block sizes of a transfer in KiB. `rate` is the link's rate, and `kernels` the
-    /// rate that the kernel reports.
+    /// Returns sizes in KiB; `kernels` is the rate that the kernel reports.
     fn sizes(rate: u64, kernels: u64, count: usize) -> Vec<u64> {
         let (mut sizes, mut now, mut acknowledged_bytes) = (BlockSizes::default(), Time::ZERO, 5000);
         let send = |_| {
@@ -176,7 +171,6 @@ mod tests {
             let delivery = Delivery { acknowledged_bytes, bytes_per_second: u64::MAX, ..Delivery::default() };
             sizes.next(at(millis), Some(delivery))
         };
-        // A second for the first block, then 100 bytes per microsecond.
         next(0, 0);
         let lately: Vec<u64> = (0..40).map(|millis| next(1000 + millis, 20_000 + millis * 100_000)).collect();
         assert_eq!(lately[0], MIN_BLOCK_BYTES);

@@ -1,27 +1,23 @@
-//! Sender selection for broadcast: chooses the location that serves a receiver.
+//! Sender selection for broadcast: the location that serves a receiver.
 //!
-//! A broadcast is many `Get`s of one object. The shard plans no tree ahead. It attaches each
-//! receiver to one location when the receiver's query arrives, or when a slot becomes free:
+//! A broadcast is many `Get`s of one object. The shard plans no tree; it attaches each receiver
+//! when its query arrives or a slot becomes free:
 //!
 //! 1. The first receiver gets the only slot of the origin.
-//! 2. A grant makes the receiver's copy a location at once. Thus the second receiver gets the first
-//!    receiver's slot, and so on. Receivers that arrive together form a chain, in which every node
-//!    sends and receives the object once. [`chain`](super::chain) limits the growth of the chain.
-//! 3. The shard searches the receiver's groups from the innermost outwards. In each group,
-//!    [`choose_sender`] takes the best copy with a free slot. Receivers that arrive one after
-//!    another form a tree.
-//! 4. With labels, copies in the receiver's own group come first. If all of them are busy, the
-//!    receiver waits briefly for one. A receiver in another group that has just begun gives way
-//!    (`shard/locality.rs`). An object that is large enough for such waits enters each rack once
+//! 2. A granted receiver is a location at once, so the second one gets its slot, and so on.
+//!    Receivers that arrive together form a chain, which [`chain`](super::chain) limits.
+//! 3. The shard searches the receiver's groups from the innermost outwards for free slots
+//!    ([`choose_sender`]). Receivers that arrive one by one form a tree.
+//! 4. A receiver waits briefly for busy copies in its own group, and a remote receiver that has
+//!    just begun gives way (`shard/locality.rs`). So a large object enters each rack once
 //!    (`plan/locality.rs`).
-//! 5. A relay forwards a frame as soon as it has verified the frame's checksum, so a hop delays by
-//!    one frame.
-//! 6. The shard answers gets of an inline object with its bytes, in one round trip.
+//! 5. A relay forwards verified frames, so a hop delays by one frame.
+//! 6. The shard answers gets of inline objects itself, in one round trip.
 //!
-//! Each grant carries its reason, which `hoplite stat` shows.
+//! `hoplite stat` shows the reason of each grant.
 //!
-//! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. The locality term
-//! and the treatment of failed senders are ours.
+//! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. Locality and the
+//! treatment of failed senders are ours.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,49 +26,44 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantReason, LocationState};
 
-/// Time for which a receiver waits, and closer receivers overtake it, rather than use a far or
-/// failed sender.
+/// How long a receiver waits, overtaken by closer ones, before it uses a far or failed sender.
 ///
 /// 64 MiB take 50 ms at 10 Gbit/s, so locality wins among receivers that arrive together.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
 
-/// A location with a free slot that may serve a receiver.
+/// A location with a free slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate<'a> {
-    /// The node that has the copy.
+    /// The node.
     pub node: &'a NodeId,
-    /// The state of the copy.
+    /// The copy's state.
     pub state: LocationState,
-    /// The time at which an unfinished copy has bytes to forward. Ignored for a complete copy.
+    /// The time at which an incomplete copy has bytes to forward.
     pub bytes_at: Time,
-    /// The number of this location's latest grant, or zero. Numbers grow with each grant.
+    /// The latest grant's number, which grows, or zero.
     pub last_grant: u64,
-    /// `true` if the receiver prefers any other sender.
+    /// `true` if the receiver prefers others.
     pub avoided: bool,
-    /// `true` if the copy's bytes would reach the receiver over a slow link.
+    /// `true` if bytes would cross a slow link.
     pub is_slow: bool,
 }
 
-/// The choice of a sender.
+/// A chosen sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SenderChoice {
-    /// The index of the sender among the candidates.
+    /// Its index.
     pub index: usize,
-    /// The reason for the choice.
+    /// The reason.
     pub reason: GrantReason,
 }
 
-/// Chooses the sender for a receiver among the candidates of one group. Returns `None` without
-/// candidates.
+/// Chooses a sender among one group's candidates, in O(n).
 ///
-/// An avoided sender comes last, and before it a slow one. A complete copy beats an unfinished one.
-/// Among unfinished copies, the one with the earliest bytes wins, then the one with the oldest
-/// grant, then the smallest [`NodeId`]. The order is total and does not depend on the order of the
-/// candidates. Takes O(n) for n candidates.
+/// Avoided senders come last, then slow ones. A complete copy beats an incomplete one. Among these,
+/// the earliest bytes win, then the oldest grant, then the smallest [`NodeId`]: a total order.
 ///
-/// The caller leaves out the receiver itself and the nodes that pull from it (see [`pulls_from`]).
-/// The caller tries the receiver's groups from the innermost outwards, so a close copy beats a
-/// complete one.
+/// The caller omits the receiver and the nodes that pull from it ([`pulls_from`]), and tries groups
+/// from the innermost outwards. So a close copy beats a complete one.
 ///
 /// Source: Hoplite, section 4.3.
 pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
@@ -96,7 +87,6 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     } else if without_links.is_slow {
         GrantReason::FasterLink
     } else if peers.count() == 1 {
-        // All others are unfinished, avoided or slow, so this candidate is alone in its class.
         if others.count() > 1 { GrantReason::CompleteBeforePartial } else { GrantReason::OnlyCandidate }
     } else if as_early == 1 {
         GrantReason::EarliestBytes
@@ -106,11 +96,10 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     Some(SenderChoice { index, reason })
 }
 
-/// Returns `true` if `node` is `root`, or pulls from `root` directly or through others, given the
-/// senders of each node.
+/// Returns `true` if `node` is `root`, or pulls from it, perhaps through others.
 ///
-/// A grant from such a node to `root` would close a cycle that never gets new bytes. Takes O(m log
-/// m) for the m nodes between `node` and the end of its chain.
+/// A grant from `node` to `root` would close a cycle without new bytes. O(m log m) for the m nodes
+/// in `node`'s chain.
 pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
     node: N,
     root: N,
@@ -127,10 +116,10 @@ pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
     false
 }
 
-/// Chooses the node whose copy is promoted to survive.
+/// Chooses the node whose copy is promoted.
 ///
-/// Both shards of an id choose independently and must agree. Therefore the smallest [`NodeId`] with
-/// a complete copy wins, whatever else the shards know.
+/// Both shards of an id choose independently and must agree, so the smallest [`NodeId`] with a
+/// complete copy wins.
 pub fn choose_survivor<'a>(complete: impl IntoIterator<Item = &'a NodeId>) -> Option<&'a NodeId> {
     complete.into_iter().min()
 }

@@ -1,91 +1,81 @@
-//! Limits the growth of the chains of a broadcast.
+//! Limits the chains of a broadcast.
 //!
-//! Receivers that arrive together form a chain. Each adds a hop of h: the latency of a link, and
-//! one block. For S bytes and bandwidth B, a chain of n receivers takes S/B + n h. While n h is
-//! less than S/B, this is the best: every node sends the object once at the full rate of its link.
-//! In a longer chain, the first nodes are complete before the first bytes reach the end. They could
-//! have started chains themselves.
+//! Each receiver of a chain adds a hop of h: the latency of a link and one block. With S bytes and
+//! bandwidth B, n receivers take S/B + n h. This is the best while n h is less than S/B: every node
+//! sends the object once at full rate. In a longer chain, the first nodes are complete before bytes
+//! reach the end, and could have started chains.
 //!
-//! Therefore, beyond [`MAX_UNPACED`] concurrent transfers of an object, the shard extends a chain
-//! only when bytes are about to reach its end. The new receiver loses no time, because no bytes
-//! were available earlier. A waiting receiver gets the first complete copy, or the end of a chain
-//! with bytes, whichever comes first. A chain thus ends after S/B without knowledge of S, B or the
-//! number of receivers. n receivers that arrive together take about S/B + min(n h, S/B + sqrt(2 n)
-//! h).
+//! Therefore, beyond [`MAX_UNPACED`] transfers of an object, the shard extends a chain only when
+//! bytes are about to reach its end, which costs the new receiver no time. A waiting receiver gets
+//! the first complete copy, or the end of a chain with bytes. So chains end after S/B without
+//! knowledge of S, B or n, and n receivers take about S/B + min(n h, S/B + sqrt(2 n) h).
 //!
-//! A small object has few blocks, so n h soon exceeds S/B. Its receivers wait for copies that are
-//! complete, or that are about to have bytes. They form a tree, and n of them take about log2(n)
-//! (S/B + h).
+//! Receivers of a small object, with few blocks, wait for copies that are complete or about to have
+//! bytes. They form a tree, which takes about log2(n) (S/B + h).
 
 use std::time::Duration;
 
 use super::blocks::{BLOCK_TIME, MIN_BLOCK_BYTES};
 use crate::time::Time;
 
-/// Number of concurrent transfers of an object that always form chains. 64 hops take 70 ms, less
-/// than 64 MiB take at 5 Gbit/s.
+/// Transfers of an object that always form chains. 64 hops take 70 ms, less than 64 MiB take at 5
+/// Gbit/s.
 pub const MAX_UNPACED: usize = 64;
-/// Number of hops by which a chain is extended ahead of its bytes. A grant takes effect after a
-/// round trip, and timers are late by up to a millisecond.
+/// Hops by which a chain extends ahead of its bytes: a grant takes a round trip, and timers are
+/// late by up to a millisecond.
 const LEAD_HOPS: u32 = 3;
-/// Smallest plausible hop: a block of 1 MiB at 100 Gbit/s, and 10 us.
+/// A block of 1 MiB at 100 Gbit/s, and 10 us.
 const MIN_HOP: Duration = Duration::from_micros(100);
-/// Largest plausible hop: a block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample means a stall.
+/// A block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample means a stall.
 const MAX_HOP: Duration = Duration::from_millis(25);
-/// Divisor for the weight of a new sample. The mean adapts after some tens of hops of one
-/// broadcast.
+/// The mean adapts within tens of hops.
 const WEIGHT: u32 = 16;
 
-/// Returns the number of concurrent transfers of an object of this size that always form chains:
-/// the number of its whole blocks, within limits.
+/// Returns the transfers of an object that always form chains: its whole blocks, within limits.
 pub fn unpaced(size_bytes: u64) -> usize {
     let blocks = usize::try_from(size_bytes / MIN_BLOCK_BYTES).unwrap_or(MAX_UNPACED);
     blocks.clamp(1, MAX_UNPACED)
 }
 
-/// Estimates the time of a hop from copies that completed one after the other.
+/// Estimates a hop's time from copies that completed in turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HopTime {
     mean: Duration,
 }
 
 impl Default for HopTime {
-    /// Returns the target time of a block.
+    /// A block's target time.
     fn default() -> Self {
         Self { mean: BLOCK_TIME }
     }
 }
 
 impl HopTime {
-    /// Adds a sample: the time between the end of a copy and the end of its sender's copy, if both
-    /// began together.
-    ///
-    /// The samples along a chain add up to the time of the chain, even if publications arrive in
-    /// batches.
+    /// Adds the time between the ends of a copy and its sender's copy, which began together.
+    /// Samples add up to the chain's time, even if publications arrive in batches.
     pub fn observe(&mut self, sample: Duration) {
         self.mean = (self.mean * (WEIGHT - 1) + sample.min(MAX_HOP)) / WEIGHT;
     }
 
-    /// Returns the time of one hop.
+    /// The time of a hop.
     pub fn hop(&self) -> Duration {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }
 
-    /// Returns the time at which a copy has bytes to forward, if a pull starts at `now` from a
-    /// sender that has bytes at `sender_has`.
+    /// Returns when a copy can forward bytes, if it pulls from `now` from a sender that can at
+    /// `sender_has`.
     pub fn bytes_at(&self, now: Time, sender_has: Time) -> Time {
         now.max(sender_has) + self.hop()
     }
 
-    /// Returns the time by which a chain of an object is extended ahead of its bytes: at most one
-    /// hop for each block of the object.
+    /// Returns how far a chain extends ahead of its bytes: at most a hop per block.
     pub fn lead(&self, size_bytes: u64) -> Duration {
         let hops = u32::try_from(unpaced(size_bytes)).unwrap_or(LEAD_HOPS);
         self.hop() * hops.min(LEAD_HOPS)
     }
 
-    /// Returns `true` if a receiver may be attached now to a copy that has bytes at `bytes_at`,
-    /// while `transfers` transfers of the object run.
+    /// Returns `true` if a receiver may use a copy with bytes at `bytes_at`, during `transfers`
+    /// transfers of the object.
     pub fn may_extend(&self, now: Time, bytes_at: Time, transfers: usize, size_bytes: u64) -> bool {
         transfers < unpaced(size_bytes) || bytes_at <= now + self.lead(size_bytes)
     }
@@ -105,7 +95,6 @@ mod tests {
             time.observe(Duration::from_micros(300));
         }
         assert!((290..320).contains(&time.hop().as_micros()), "{time:?}");
-        // Two publications arrive in one batch, and their mean counts.
         for _ in 0..100 {
             time.observe(Duration::ZERO);
             time.observe(Duration::from_millis(4));

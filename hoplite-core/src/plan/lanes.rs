@@ -1,13 +1,11 @@
-//! Chooses the number of connections (lanes) of a stream.
+//! The number of connections (lanes) of a stream.
 //!
-//! Clouds cap the rate of one connection, and on a long path the window does. The sender starts
-//! with one lane. While the network limits the stream, the sender doubles the number, and keeps the
-//! new lanes if the stream gained an eighth. It closes lanes that gained nothing, so a link that one
-//! connection fills keeps one connection. The next stream to the same peer starts from the result.
+//! Clouds cap the rate of a connection, and on a long path the window does. A stream starts with
+//! one lane. While the network limits it, the sender doubles the lanes, and keeps them if the
+//! stream gains an eighth. The next stream to the peer starts from the result.
 //!
 //! The trial decides, because no counter of the kernel tells a capped connection from a full link.
-//! A gain must also show in the total of the store: otherwise the new lanes took their bytes from
-//! other streams.
+//! The store's total must gain, too: otherwise the lanes took bytes from other streams.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,47 +15,42 @@ use crate::link::Delivery;
 use crate::merge::LaneId;
 use crate::time::Time;
 
-/// The default limit of lanes: streams use one connection unless the user allows more.
+/// Streams use one connection unless the user allows more.
 pub const DEFAULT_MAX_LANES: usize = 1;
-/// The largest limit of lanes that can be set.
+/// The largest settable limit.
 pub const MAX_LANES: usize = 64;
-/// The fewest bytes of a stream for each of its lanes. With fewer, lanes end before their window
-/// opens.
+/// Fewest bytes per lane. With fewer, lanes end before their window opens.
 pub const LANE_BYTES: u64 = 256 << 10;
 
-/// Shortest time over which a rate is measured.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
-/// Fewest frames of each lane in a window. The rate is read between frames.
+/// Fewest frames per lane in a window, because the rate is read between frames.
 const MIN_FRAMES: usize = 4;
-/// Most windows that a trial waits for the rate to settle. TCP opens its window in the meantime.
+/// Most windows of a trial, in which TCP opens its window.
 const MAX_WINDOWS: usize = 8;
-/// Time after which lanes that did not open are given up.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
-/// Round-trip time from which the window of the receiver can be the limit of a connection.
+/// From here on the receiver's window can limit a connection.
 const LONG_ROUND_TRIP_US: u32 = 10_000;
-/// Age at which a result is tested again, starting from half of the lanes.
+/// Age at which a result is tested again, from half of its lanes.
 const TESTED_FOR: Duration = Duration::from_secs(60);
-/// Age at which a result is forgotten.
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// Most peers whose results are kept.
 const MAX_PEERS: usize = 1024;
 
-/// The number of lanes with which a stream starts.
+/// A stream's first lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
     /// The number of lanes.
     pub lanes: usize,
-    /// `true` if the number was tested recently, so that the stream adds none.
+    /// `true` if tested recently: the stream adds none.
     pub is_settled: bool,
 }
 
-/// Returns the limit of lanes of a stream with so many bytes.
+/// The limit for a stream of so many bytes.
 pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
     let lanes = usize::try_from(left_bytes / LANE_BYTES).unwrap_or(usize::MAX);
     lanes.clamp(1, max_lanes.clamp(1, MAX_LANES))
 }
 
-/// Decides on the lanes of one stream, at its sender.
+/// Decides on a stream's lanes, at its sender.
 #[derive(Debug)]
 pub struct LanePlan {
     max_lanes: usize,
@@ -66,23 +59,33 @@ pub struct LanePlan {
     phase: Phase,
     totals: Totals,
     window: Option<Window>,
-    /// `true` once a trial has shown something.
+    /// `true` after a conclusive trial.
     has_learnt: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// Lanes are being opened, until this time.
-    Opening { until: Option<Time>, trial: Option<Trial> },
-    /// The rate with the present lanes is measured. `last` is the rate of the last window.
-    Steady { last: Option<u64> },
-    /// The rate with the new lanes is measured.
-    Trial { trial: Trial, last: Option<u64>, windows: usize },
-    /// The number stays for some time.
-    Settled { since: Option<Time> },
+    Opening {
+        until: Option<Time>,
+        trial: Option<Trial>,
+    },
+    /// Measures the present lanes; `last` is the last window's rate.
+    Steady {
+        last: Option<u64>,
+    },
+    /// Measures the new lanes.
+    Trial {
+        trial: Trial,
+        last: Option<u64>,
+        windows: usize,
+    },
+    /// Keeps the number for some time.
+    Settled {
+        since: Option<Time>,
+    },
 }
 
-/// The lanes and the rates before a trial.
+/// The state before a trial.
 #[derive(Debug, Clone, Copy)]
 struct Trial {
     lanes: usize,
@@ -90,7 +93,7 @@ struct Trial {
     store_rate: u64,
 }
 
-/// Totals since the start of the stream.
+/// Since the start of the stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     acknowledged_bytes: u64,
@@ -107,7 +110,7 @@ struct Window {
 }
 
 impl LanePlan {
-    /// Starts a stream with one lane, which asks for `start`. At most `max_lanes` are opened.
+    /// Starts with one lane and the wish for `start`, up to `max_lanes`.
     pub fn new(max_lanes: usize, start: Start) -> Self {
         let wanted = start.lanes.clamp(1, max_lanes.max(1));
         let phase = match (start.is_settled, wanted) {
@@ -119,51 +122,51 @@ impl LanePlan {
         Self { max_lanes: max_lanes.max(1), wanted, lanes, phase, totals, window: None, has_learnt: false }
     }
 
-    /// Adds a lane. `delivery` is what its connection delivered for earlier streams.
+    /// Adds a lane. `delivery` is from its connection's earlier streams.
     pub fn opened(&mut self, lane: LaneId, delivery: Option<Delivery>) {
         let delivery = Delivery { bytes_per_second: 0, ..delivery.unwrap_or_default() };
         self.lanes.insert(lane, delivery);
         self.window = None;
     }
 
-    /// Removes a lane that has ended.
+    /// Removes a finished lane.
     pub fn closed(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
         self.window = None;
     }
 
-    /// Removes a lane that broke. The stream goes on with fewer lanes.
+    /// Removes a broken lane. The stream goes on with fewer.
     pub fn lost(&mut self, lane: LaneId) {
         self.closed(lane);
         self.wanted = self.wanted.min(self.lanes.len()).max(1);
     }
 
-    /// Returns `true` if this lane should close, because the stream needs fewer.
+    /// Returns `true` if this lane should close.
     pub fn is_superfluous(&self, lane: LaneId) -> bool {
         self.lanes.len() > self.wanted && self.lanes.keys().next() != Some(&lane)
     }
 
-    /// Adds a time for which no lane had bytes to send.
+    /// Adds a time without bytes to send.
     pub fn starved(&mut self, time: Duration) {
         self.totals.starved += time;
     }
 
-    /// Returns the number of lanes that the stream should have.
+    /// The lanes that the stream should have.
     pub const fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Returns the number of lanes that are open.
+    /// The open lanes.
     pub fn open(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Returns `true` if the stream may get more than one lane.
+    /// Returns `true` if more lanes are allowed.
     pub const fn is_adaptive(&self) -> bool {
         self.max_lanes > 1
     }
 
-    /// Returns the result for the next stream to the peer, if this stream has one.
+    /// The result for the peer's next stream.
     pub fn result(&self) -> Option<Start> {
         let result = match self.phase {
             Phase::Opening { trial: Some(trial), .. } | Phase::Trial { trial, .. } => {
@@ -175,7 +178,7 @@ impl LanePlan {
         self.has_learnt.then_some(result)
     }
 
-    /// Returns the deliveries of all lanes together.
+    /// The deliveries of all lanes together.
     pub fn delivery(&self) -> Option<Delivery> {
         let sum = |sum: Delivery, lane: &Delivery| Delivery {
             acknowledged_bytes: sum.acknowledged_bytes + lane.acknowledged_bytes,
@@ -188,8 +191,8 @@ impl LanePlan {
         (delivery.bytes_per_second > 0).then_some(delivery)
     }
 
-    /// Decides before the next frame of a lane. `store_bytes` is the number of bytes that the store
-    /// has sent on all streams, and `left_bytes` the number of bytes that the stream has left.
+    /// Decides before a lane's next frame. `store_bytes` is the store's total on all streams, and
+    /// `left_bytes` what the stream has left.
     pub fn frame(
         &mut self,
         now: Time,
@@ -245,7 +248,7 @@ impl LanePlan {
         }
     }
 
-    /// Returns the window if it is over, and begins the next one.
+    /// Returns a finished window, and begins the next.
     fn window_ended(&mut self, now: Time) -> Option<Window> {
         let next = Window { begun: now, frames: 0, totals: self.totals };
         let Some(window) = self.window else {
@@ -276,7 +279,7 @@ impl LanePlan {
                 let steady = last.filter(|last| is_limited && !gained(rate, *last, 8));
                 self.phase = Phase::Steady { last: is_limited.then_some(rate) };
                 if let Some(last) = steady {
-                    // The larger one, so that a trial has to gain on both windows.
+                    // The larger rate, so that a trial must gain on both windows.
                     self.try_more(
                         now,
                         Trial { lanes: self.wanted, rate: rate.max(last), store_rate },
@@ -299,7 +302,6 @@ impl LanePlan {
                     self.phase = if is_limited {
                         Phase::Settled { since: Some(now) }
                     } else {
-                        // Something else is the limit for now.
                         Phase::Steady { last: None }
                     };
                 }
@@ -308,7 +310,7 @@ impl LanePlan {
         }
     }
 
-    /// Returns `true` if the network limited the stream, instead of its source or its receiver.
+    /// Returns `true` if neither source nor receiver limited the stream.
     fn is_limited(&self, window: &Window, elapsed: Duration) -> bool {
         let starved = self.totals.starved.saturating_sub(window.totals.starved);
         let receiver_us = self.totals.receiver_limited_us - window.totals.receiver_limited_us;
@@ -329,35 +331,35 @@ impl LanePlan {
     }
 }
 
-/// Returns `true` if `rate` is larger than `before` by one part in `parts`.
+/// Returns `true` for a gain of one part in `parts`.
 const fn gained(rate: u64, before: u64, parts: u64) -> bool {
     rate >= before.saturating_add(before / parts) && rate > before
 }
 
-/// Returns `true` if at least half of the stream's gain is a gain of the store.
+/// Returns `true` if half of the stream's gain is the store's.
 const fn gained_in_total(rate: u64, store_rate: u64, trial: &Trial) -> bool {
     store_rate.saturating_sub(trial.store_rate) >= (rate - trial.rate) / 2
 }
 
-/// The results of earlier streams, by peer.
+/// Results of earlier streams.
 #[derive(Debug)]
 pub struct LaneMemory {
     first: Start,
     peers: BTreeMap<NodeId, (Start, Time)>,
-    /// The last result that a trial has confirmed, for peers without one.
+    /// The last confirmed result, for other peers.
     latest: Option<(usize, Time)>,
 }
 
 impl LaneMemory {
-    /// Creates a memory without results. The first stream to a peer starts with `first`.
+    /// Makes a memory whose first streams start with `first`.
     pub const fn new(first: Start) -> Self {
         Self { first, peers: BTreeMap::new(), latest: None }
     }
 
-    /// Returns the number of lanes with which the next stream to a peer starts.
+    /// Returns the start of the next stream to a peer.
     ///
-    /// A peer without a result starts with half of the lanes of the last other peer, because most
-    /// peers are in the same network. The first doubling tests the number.
+    /// An unknown peer gets half of the last other peer's lanes, because most peers share a
+    /// network. The first doubling tests the number.
     pub fn start(&self, now: Time, peer: &NodeId) -> Start {
         let tested = |lanes: usize| Start { lanes: lanes.div_ceil(2), is_settled: false };
         match self.peers.get(peer) {
@@ -370,7 +372,7 @@ impl LaneMemory {
         }
     }
 
-    /// Keeps the result of a stream.
+    /// Keeps a stream's result.
     pub fn ended(&mut self, now: Time, peer: &NodeId, result: Start) {
         if !self.peers.contains_key(peer) && self.peers.len() >= MAX_PEERS {
             let oldest = self.peers.iter().min_by_key(|(_, (_, at))| *at).map(|(peer, _)| peer.clone());

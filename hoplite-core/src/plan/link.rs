@@ -1,4 +1,4 @@
-//! Estimates the bandwidth and latency of a node's links from its transfers, for the planners.
+//! Estimates a node's links from its transfers, for planners.
 
 use std::time::Duration;
 
@@ -6,64 +6,59 @@ use super::blocks::longest_block_bytes;
 use crate::link::Uplink;
 use crate::time::Time;
 
-/// Interval of a transfer's rate samples. The first one comes after TCP has opened its window, so
-/// short transfers give no sample.
+/// Interval of rate samples. TCP opens its window before the first one, so short transfers give
+/// none.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
-/// Smallest sample of one transfer. Shorter ones measure buffers and schedulers instead of the
-/// link.
+/// Smaller samples measure buffers and schedulers.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
-/// Smallest sample of several short transfers at once. It can only show that a link is slow,
-/// because buffers make links look faster.
+/// Smallest sample of several short transfers. It can only show that a link is slow, because
+/// buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
-/// Pause after which a sender has nothing to send. Blocks take about a millisecond.
+/// A pause after which a sender has nothing to send.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Weight of a new sample. The mean covers about eight samples.
+/// The mean covers about eight samples.
 const WEIGHT: f64 = 1.0 / 8.0;
-/// First retransmission timeout of a TCP handshake (RFC 6298, section 2.1). A connect that takes
-/// this long was retransmitted, and does not measure the distance.
+/// A TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long does not
+/// measure the distance.
 const RETRANSMISSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The properties of the links between nodes.
+/// The links between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkEstimate {
-    /// The bandwidth of one stream, in bytes per second.
+    /// A stream's bandwidth.
     pub bytes_per_second: u64,
-    /// The time from the sending of a byte to its arrival.
+    /// From a byte's sending to its arrival.
     pub latency: Duration,
-    /// The capacity of the uplinks of groups, relative to the links of nodes.
+    /// The uplinks' capacity, relative to nodes' links.
     pub uplink: Uplink,
 }
 
 impl Default for LinkEstimate {
-    /// Returns the assumptions before any measurement: 1 Gbit/s, and the 125 us of the paper's
-    /// evaluation (section 6.1).
+    /// Assumes 1 Gbit/s, and the 125 us of the paper's section 6.1.
     ///
-    /// If the assumption is too slow, a reduce uses a chain where a tree would save some
-    /// milliseconds. If it is too fast, the reduce uses a star, which takes n times as long.
+    /// If this is too slow, a chain loses milliseconds against a tree. If it is too fast, a star
+    /// takes n times as long.
     fn default() -> Self {
         Self { bytes_per_second: 125_000_000, latency: Duration::from_micros(125), uplink: Uplink::default() }
     }
 }
 
 impl LinkEstimate {
-    /// Returns S/B.
     pub(super) fn transfer_seconds(self, size_bytes: u64) -> f64 {
         size_bytes as f64 / self.bytes_per_second.max(1) as f64
     }
 
-    /// Returns L: the delay of one more hop. A relay forwards a block after it has received all of
-    /// it.
+    /// Returns L, the delay of one more hop: latency and a block.
     pub(super) fn hop_seconds(self, size_bytes: u64) -> f64 {
         let block_bytes = longest_block_bytes(self.bytes_per_second, size_bytes);
         self.latency.as_secs_f64() + self.transfer_seconds(block_bytes)
     }
 }
 
-/// Running means over the links to all other nodes. Values set by hand are not measured.
+/// Running means over all links. Set values are not measured.
 ///
-/// The latency is half the time of a TCP connect. The peer's kernel answers a connect at once, so
-/// it takes exactly one round trip. The first block of a pull would include the peer's scheduler,
-/// its decision and a checksum. It may also have waited for its bytes.
+/// The latency is half of a TCP connect, which the peer's kernel answers at once. A pull's first
+/// block would include the peer's scheduler, its decision and a checksum.
 #[derive(Debug, Clone, Default)]
 pub struct LinkEstimator {
     set_rate: Option<u64>,
@@ -74,7 +69,7 @@ pub struct LinkEstimator {
 }
 
 impl LinkEstimator {
-    /// Creates an estimator without samples. Values given here replace the estimates.
+    /// Makes an estimator; values given here replace estimates.
     pub fn new(bytes_per_second: Option<u64>, latency: Option<Duration>) -> Self {
         Self { set_rate: bytes_per_second, set_latency: latency, ..Self::default() }
     }
@@ -86,7 +81,7 @@ impl LinkEstimator {
         }
     }
 
-    /// Adds a sample of one transfer.
+    /// Adds a transfer's sample.
     pub fn transferred(&mut self, sample: RateSample) {
         if let RateSample::Steady { begun, last, bytes } = sample {
             let elapsed = last.since(begun);
@@ -96,8 +91,7 @@ impl LinkEstimator {
         }
     }
 
-    /// Adds a sample of several concurrent transfers. Until a long transfer has shown the rate,
-    /// such a sample can only lower the assumed rate.
+    /// Adds a sample of concurrent transfers, which only lowers an assumed rate.
     pub fn took_in(&mut self, sample: RateSample) {
         if let RateSample::Steady { begun, last, bytes } = sample
             && bytes >= MIN_INTAKE_BYTES
@@ -107,16 +101,14 @@ impl LinkEstimator {
         }
     }
 
-    /// Returns the rate in bytes per second, if transfers have shown it.
+    /// The rate that transfers have shown.
     pub fn measured_rate(&self) -> Option<u64> {
-        // A rate has no sign, and its fraction is irrelevant.
         self.bytes_per_second.map(|rate| rate as u64)
     }
 
-    /// Returns the links' properties: as set, else as measured, else as assumed.
+    /// The links: as set, else measured, else assumed.
     pub fn link(&self) -> LinkEstimate {
         let assumed = LinkEstimate::default();
-        // The cast is safe for the same reason as in `measured_rate`.
         let intake = self.intake_per_second.map_or(u64::MAX, |rate| rate as u64);
         let assumed_rate = assumed.bytes_per_second.min(intake);
         let measured_latency =
@@ -133,27 +125,27 @@ fn observe(mean: &mut Option<f64>, value: f64) {
     *mean = Some(mean.map_or(value, |mean| mean + WEIGHT * (value - mean)));
 }
 
-/// The arrival rate of the blocks of one transfer, or of several concurrent ones.
+/// The arrival rate of one or several transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RateSample {
     /// No block has arrived.
     #[default]
     Empty,
-    /// Blocks arrived without a pause. The wait for the first block does not count.
+    /// No pause so far. The wait for the first block does not count.
     Steady {
-        /// The time at which the first block was complete.
+        /// The end of the first block.
         begun: Time,
-        /// The time at which the last block was complete.
+        /// The end of the last block.
         last: Time,
-        /// The number of bytes after the first block.
+        /// Bytes after the first block.
         bytes: u64,
     },
-    /// There was a pause, so the time measures the source of the bytes instead of the link.
+    /// A pause: the time measures the source.
     Interrupted,
 }
 
 impl RateSample {
-    /// Adds a block that has just arrived.
+    /// Adds an arrived block.
     pub fn arrived(&mut self, now: Time, block_bytes: u64) {
         match self {
             Self::Empty => *self = Self::Steady { begun: now, last: now, bytes: 0 },
@@ -167,8 +159,7 @@ impl RateSample {
     }
 }
 
-/// Samples the total rate while several transfers run. A single transfer has its own
-/// [`RateSample`].
+/// Samples the total rate of several transfers. A single one has its own [`RateSample`].
 #[derive(Debug, Default)]
 pub struct Intake {
     transfers: usize,
@@ -176,19 +167,19 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Notes the first block of a transfer.
+    /// Notes a transfer's first block.
     pub const fn begin(&mut self) {
         self.transfers += 1;
     }
 
-    /// Adds a block of any transfer.
+    /// Adds any transfer's block.
     pub fn arrived(&mut self, now: Time, block_bytes: u64) {
         if self.transfers > 1 {
             self.sample.arrived(now, block_bytes);
         }
     }
 
-    /// Notes the end of a transfer. Returns the sample if at most one transfer is left.
+    /// Notes a transfer's end. Returns the sample if at most one is left.
     pub fn end(&mut self) -> Option<RateSample> {
         self.transfers = self.transfers.saturating_sub(1);
         (self.transfers == 1).then(|| std::mem::take(&mut self.sample))
@@ -199,9 +190,8 @@ impl Intake {
 mod tests {
     use super::*;
 
-    /// Returns a sample with a megabyte every 10 ms, and with a pause before the last one.
+    /// A megabyte every 10 ms, and a pause before the last one.
     fn sample(blocks: u64, pause: Duration) -> RateSample {
-        // The wait for the first block does not count.
         let (mut sample, mut now) = (RateSample::default(), Time::from_micros(5_000_000));
         for index in 0..=blocks {
             sample.arrived(now, 1_000_000);
@@ -266,7 +256,7 @@ mod tests {
         };
         let mut estimator = LinkEstimator::default();
         let assumed = estimator.link();
-        // Too few bytes for a sample, and faster than the assumed rate.
+        // Too few bytes, then faster than the assumed rate.
         estimator.took_in(brought(3, 15 << 10, 5_000));
         estimator.took_in(brought(9, 32 << 10, 100));
         estimator.took_in(brought(9, 32 << 10, 0));
@@ -274,7 +264,6 @@ mod tests {
         let mut estimator = LinkEstimator::default();
         estimator.took_in(brought(9, 25_000, 10_000));
         assert_eq!(estimator.link().bytes_per_second, 20_000_000);
-        // A long transfer is more accurate.
         estimator.transferred(sample(50, Duration::ZERO));
         assert_eq!(estimator.link().bytes_per_second, 100_000_000);
     }

@@ -1,37 +1,31 @@
-//! Limits the time for which a receiver waits for a close copy, and the time for which another
-//! receiver gives its slot up.
+//! Limits on waiting for a close copy, and on taking back a slot.
 //!
-//! All nodes of two groups share the links between the groups, such as the uplink of a rack. In a
-//! broadcast, it suffices that the object enters each group once. Therefore a receiver pulls from a
-//! copy in its own group, even from an unfinished one.
+//! All nodes of a group share its uplink, so an object should enter each group once. Therefore a
+//! receiver pulls from its own group, even from an incomplete copy.
 //!
-//! If all these copies serve others, the receiver waits. A receiver in another group that has just
-//! begun gives its slot up. It continues at the end of the new chain, and all of them finish as if
-//! they had arrived together.
+//! If all these copies are busy, the receiver waits, and a remote receiver that has just begun
+//! gives up its slot. That one continues at the end of the new chain.
 //!
-//! No receiver starves. One that has waited for [`TransferTimes::max_wait`] uses any copy. One that
-//! has received for longer than [`TransferTimes::recall_until`] keeps its slot.
+//! No receiver starves: after [`TransferTimes::max_wait`] it uses any copy, and after
+//! [`TransferTimes::recall_until`] it keeps its slot.
 
 use std::time::Duration;
 
 use super::broadcast::AGED_AFTER;
 
-/// Smallest object whose transfer time is a sample. Smaller transfers end too soon.
+/// Smaller transfers end too soon for a sample.
 const MIN_SAMPLE_BYTES: u64 = 1 << 20;
-/// Divisor for the weight of a new sample.
 const WEIGHT: u32 = 4;
-/// Estimate before the first sample: 1 Gbit/s. With a low rate, nodes wait longer, but seldom in
-/// vain.
+/// 1 Gbit/s. With a low rate, nodes wait longer, but seldom in vain.
 const FIRST_NANOS_PER_KIB: u64 = 8192;
-/// A receiver waits for 1/16 of the time of a transfer. One more stream on an uplink would delay it
-/// more.
+/// A receiver waits for 1/16 of a transfer. One more stream on an uplink would delay it more.
 const WAIT_DIVISOR: u32 = 16;
-/// A transfer is recalled only in its first half. Its receiver, and the receivers behind it, then
-/// finish at most half a transfer later than otherwise.
+/// A transfer is recalled only in its first half. Its receiver, and those behind it, then finish at
+/// most half a transfer later.
 const RECALL_DIVISOR: u32 = 2;
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
-/// Estimates the time of transfers from finished transfers.
+/// Estimates transfers by finished ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferTimes {
     nanos_per_kib: u64,
@@ -44,7 +38,7 @@ impl Default for TransferTimes {
 }
 
 impl TransferTimes {
-    /// Adds the time of one transfer.
+    /// Adds a transfer's time.
     pub fn observe(&mut self, size_bytes: u64, took: Duration) {
         if size_bytes >= MIN_SAMPLE_BYTES {
             let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -58,12 +52,12 @@ impl TransferTimes {
         Duration::from_nanos((size_bytes >> 10).saturating_mul(self.nanos_per_kib))
     }
 
-    /// Returns the time for which a receiver waits for a close copy.
+    /// The longest wait for a close copy.
     pub fn max_wait(&self, size_bytes: u64) -> Duration {
         (self.transfer(size_bytes) / WAIT_DIVISOR).clamp(MIN_WAIT, AGED_AFTER)
     }
 
-    /// Returns the age up to which a transfer gives way.
+    /// The age up to which a transfer gives way.
     pub fn recall_until(&self, size_bytes: u64) -> Duration {
         (self.transfer(size_bytes) / RECALL_DIVISOR).max(AGED_AFTER)
     }

@@ -1,4 +1,4 @@
-//! Planners: choice of senders, schedules, block sizes, connections, and estimates of links.
+//! Planners: senders, schedules, block sizes, connections, and links.
 
 pub mod blocks;
 pub mod broadcast;
@@ -18,6 +18,6 @@ pub struct Choice<S> {
     pub schedule: S,
     /// The estimated time.
     pub estimate: Duration,
-    /// The best other schedule and its estimated time, if there is another one.
+    /// The second best, if any.
     pub runner_up: Option<(S, Duration)>,
 }

@@ -1,4 +1,4 @@
-//! The operations of a reduce, and the kernels that perform them on bytes.
+//! The operations of a reduce on bytes.
 
 mod kernel;
 

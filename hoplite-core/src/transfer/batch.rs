@@ -1,12 +1,10 @@
-//! Queues of messages between a store and a shard. They decide which messages share a frame, and
-//! when it leaves.
+//! Queues between a store and a shard: they decide which messages share a frame, and when it
+//! leaves.
 //!
-//! An [`AnswerQueue`] of a shard never waits. A [`BatchQueue`] of a store may wait.
-//!
-//! Publications of small objects come in bursts. A frame for each would cost the store and the
-//! shard more processor time than the puts. Such messages are *deferrable*: after a frame of them
-//! alone, they wait for others, at most for [`LINGER`]. A prompt message leaves at once with all
-//! messages before it.
+//! Publications of small objects come in bursts, in which frames would cost more processor time
+//! than the puts. Such messages are *deferrable*: after a frame of them alone, they wait up to
+//! [`LINGER`] for others in a store's [`BatchQueue`]. A prompt message leaves at once with all
+//! before it. A shard's [`AnswerQueue`] never waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,47 +13,42 @@ use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 use crate::vocabulary::local::Urgency;
 
-/// The time that a deferrable message waits for others: about ten small puts, and less than a
-/// person notices.
+/// How long a deferrable message waits: about ten small puts.
 pub const LINGER: Duration = Duration::from_micros(200);
-/// Most messages that wait for one session. A full publication of a store with the default limit on
-/// copies fits.
+/// Most waiting messages of a session. A full publication with the default limit on copies fits.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
-/// Most messages in a shard that wait for one store: 16 times the default limit on open requests of
-/// a client.
+/// Most waiting answers for a store: 16 times the default limit on a client's open requests.
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
-/// The number of waiting answers from which a shard stops reading the requests of a store.
+/// Answers from which a shard stops reading a store's requests.
 const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
-/// Most messages in one frame. They share the cost of a frame, and fill only a fraction of it.
+/// Most messages in a frame, to share its cost.
 pub const MAX_BATCH_MESSAGES: usize = 256;
-/// The bytes of inline objects that close a batch. The receiver's limit is 4 MiB.
+/// Bytes of inline objects that close a batch. The receiver's limit is 4 MiB.
 pub const MAX_BATCH_BYTES: u64 = 1 << 20;
 
-/// The room that an empty queue keeps.
 const KEPT_MESSAGES: usize = 4 * MAX_BATCH_MESSAGES;
 
-/// The messages that wait for one session, in order.
+/// A session's waiting messages.
 #[derive(Debug)]
 pub struct BatchQueue<T> {
     messages: VecDeque<(T, Urgency)>,
-    /// The number of prompt messages.
     prompt: usize,
-    /// The time until which deferrable messages wait after a frame of deferrable messages.
+    /// How long deferrable messages wait.
     linger_until: Time,
 }
 
-/// The time at which the next frame leaves.
+/// The time of the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextFrame {
     /// Now.
     Now,
-    /// At this time, unless a prompt message comes before.
+    /// Then, or with an earlier prompt message.
     At(Time),
     /// Nothing waits.
     Never,
 }
 
-/// The queue is at its limit.
+/// The queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
@@ -66,10 +59,10 @@ impl<T> Default for BatchQueue<T> {
 }
 
 impl<T> BatchQueue<T> {
-    /// Adds a message. Returns the time of the next frame, if it has changed.
+    /// Adds a message. Returns a changed time of the next frame.
     ///
     /// # Errors
-    /// [`Full`] if [`MAX_QUEUED_MESSAGES`] wait.
+    /// [`Full`] at [`MAX_QUEUED_MESSAGES`].
     pub fn push(&mut self, now: Time, message: T, urgency: Urgency) -> Result<Option<NextFrame>, Full> {
         if self.messages.len() >= MAX_QUEUED_MESSAGES {
             return Err(Full);
@@ -81,7 +74,7 @@ impl<T> BatchQueue<T> {
         Ok((after != before).then_some(after))
     }
 
-    /// Returns the time of the next frame.
+    /// The time of the next frame.
     pub fn next_frame(&self, now: Time) -> NextFrame {
         match (self.messages.is_empty(), self.prompt > 0 || self.linger_until <= now) {
             (true, _) => NextFrame::Never,
@@ -90,8 +83,8 @@ impl<T> BatchQueue<T> {
         }
     }
 
-    /// Takes the messages of a frame, even if it is not due. `inline_bytes` returns the size of a
-    /// message's inline object.
+    /// Takes a frame's messages, even early. `inline_bytes` is the size of a message's inline
+    /// object.
     pub fn take_batch(&mut self, now: Time, inline_bytes: impl Fn(&T) -> u64) -> Vec<T> {
         let (mut batch, mut batch_bytes, mut is_deferrable) = (Vec::new(), 0, true);
         while batch.len() < MAX_BATCH_MESSAGES
@@ -104,21 +97,21 @@ impl<T> BatchQueue<T> {
             self.prompt -= usize::from(urgency == Urgency::Prompt);
         }
         give_back(&mut self.messages);
-        // The caller queries the time of the rest only now, so the rest leaves next.
+        // The caller asks for the rest's time only now, so the rest leaves next.
         let lingers = is_deferrable && self.messages.is_empty();
         self.linger_until = if lingers { now + LINGER } else { now };
         batch
     }
 }
 
-/// Frees the memory of an empty queue after a burst.
+/// Frees an empty queue's memory after a burst.
 fn give_back<T>(queue: &mut VecDeque<T>) {
     if queue.is_empty() && queue.capacity() > KEPT_MESSAGES {
         *queue = VecDeque::new();
     }
 }
 
-/// The messages of a shard for one store, in order.
+/// A shard's messages for a store.
 #[derive(Debug, Default)]
 pub struct AnswerQueue {
     messages: VecDeque<ToStore>,
@@ -128,8 +121,7 @@ impl AnswerQueue {
     /// Adds a message.
     ///
     /// # Errors
-    /// [`Full`] if [`MAX_QUEUED_ANSWERS`] wait: the store does not listen, and its session must
-    /// end.
+    /// [`Full`] at [`MAX_QUEUED_ANSWERS`]: the store does not read, and its session must end.
     pub fn push(&mut self, message: ToStore) -> Result<(), Full> {
         if self.messages.len() >= MAX_QUEUED_ANSWERS {
             return Err(Full);
@@ -138,13 +130,13 @@ impl AnswerQueue {
         Ok(())
     }
 
-    /// Returns `true` if the shard may read more requests. A store that sends more requests than it
-    /// reads answers slows down long before it loses its session.
+    /// Returns `true` if the shard may read requests. A store that does not read its answers slows
+    /// down long before it loses its session.
     pub fn has_room(&self) -> bool {
         self.messages.len() <= PAUSE_ABOVE_ANSWERS
     }
 
-    /// Takes the messages of the next frame. The frame may be empty.
+    /// Takes the next frame's messages, if any.
     pub fn take_batch(&mut self) -> Vec<ToStore> {
         let mut batch = Vec::with_capacity(self.messages.len().min(MAX_BATCH_MESSAGES));
         let mut bytes = 0;
@@ -159,13 +151,12 @@ impl AnswerQueue {
         batch
     }
 
-    /// Drops all messages when the session ends.
+    /// Drops all messages.
     pub fn clear(&mut self) {
         self.messages.clear();
     }
 }
 
-/// Returns the approximate size of `message` on the wire.
 fn about_bytes(message: &ToStore) -> u64 {
     match message {
         ToStore::Inline { bytes, .. } | ToStore::TakeOver { bytes, .. } => 256 + bytes.len() as u64,
@@ -276,7 +267,6 @@ mod tests {
         assert_eq!(queue.next_frame(at(0)), NextFrame::Now);
         assert_eq!(take(&mut queue, at(0)), [MAX_BATCH_MESSAGES as u64]);
 
-        // The rest after a prompt message leaves at once, too.
         queue.push(at(1), 0, Urgency::Prompt).unwrap();
         for number in 1..=MAX_BATCH_MESSAGES as u64 {
             queue.push(at(1), number, Urgency::Deferrable).unwrap();

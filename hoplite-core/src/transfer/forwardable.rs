@@ -1,14 +1,13 @@
-//! Computes how much of an unfinished copy a node may forward.
+//! How much of an incomplete copy a node may forward.
 
 use crate::block::{publishable, publishable_unsealed};
 use crate::vocabulary::local::Producer;
 
-/// Returns the number of leading bytes of a copy that may be forwarded to a receiver of the bytes
-/// before `end_bytes`, if `valid_bytes` of its `size_bytes` are valid.
+/// Returns the leading bytes that may be forwarded to a receiver of the bytes before `end_bytes`.
 ///
-/// No node gets all bytes of an object that may yet be aborted, so the end of a producing copy is
-/// kept back until the copy is complete. The end of a part of any object is kept back, too, because
-/// a node with a whole part takes the object for complete.
+/// The end of a producing copy is kept back until it is complete, because the object may be
+/// aborted. The end of a part is kept back, too, because a node with a whole part takes the object
+/// for complete.
 pub const fn forwardable(
     producer: Producer,
     is_complete: bool,
@@ -27,9 +26,8 @@ pub const fn forwardable(
     }
 }
 
-/// Returns `true` if a receiver that knows of `offset_bytes` has to hear that `forwardable_bytes`
-/// of the bytes before `end_bytes` may be forwarded. It always has to hear of the last byte. An
-/// empty object is news only once it is complete.
+/// Returns `true` if a receiver at `offset_bytes` must hear of `forwardable_bytes`: always of the
+/// last byte, and of an empty object once it is complete.
 pub const fn is_news(is_complete: bool, forwardable_bytes: u64, offset_bytes: u64, end_bytes: u64) -> bool {
     let is_all = forwardable_bytes == end_bytes && (forwardable_bytes > 0 || is_complete);
     forwardable_bytes > offset_bytes || is_all

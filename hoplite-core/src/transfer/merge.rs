@@ -1,44 +1,43 @@
-//! Puts the frames of one stream, which arrive over several connections (lanes), in order.
+//! Orders the frames of a stream over several connections (lanes).
 //!
-//! The frames of one lane have increasing offsets. The receiver reads the header of the next frame
-//! of each lane, and then the payload of the one frame that continues the stream. The other frames
-//! stay in their sockets, which thus are the reorder buffer: a frame is never kept in memory, and a
-//! lane that is ahead is slowed down by its window.
+//! A lane's frames have increasing offsets. The receiver reads each lane's next header, then the
+//! payload that continues the stream. Other frames stay in their sockets, which are the reorder
+//! buffer: a lane that is ahead is slowed down by its window.
 //!
-//! The bytes that a broken lane has taken with it are known once every other lane has a later
-//! frame. The receiver then requests them again.
+//! A broken lane's lost bytes are known once every other lane has a later frame. The receiver then
+//! requests them again.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The lane of a stream.
+/// A lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneId(pub usize);
 
-/// The next action of the receiver.
+/// The receiver's next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// The next frame of this lane continues the stream.
+    /// This lane's frame continues the stream.
     Read(LaneId),
-    /// Some lanes have not shown their next frame, or are being opened.
+    /// A lane is opening, or its next frame unknown.
     Wait,
-    /// A broken lane has lost these bytes. They must be requested again.
+    /// A broken lane lost these bytes: request them again.
     Lost(Range<u64>),
 }
 
-/// The reason for which a frame has no place in the stream.
+/// The reason why a frame has no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadFrame {
-    /// The frame is empty, or goes past the end.
+    /// Empty, or past the end.
     Length,
-    /// The bytes have arrived already, or another lane has them too.
+    /// It has arrived already, or is on another lane.
     Repeated,
-    /// Bytes before the frame are missing, although no lane was lost.
+    /// Earlier bytes are missing without a lost lane.
     NotNext,
 }
 
 impl BadFrame {
-    /// Describes the fault for people.
+    /// Describes the reason.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Length => "a block that is empty, or goes past the end",
@@ -48,13 +47,13 @@ impl BadFrame {
     }
 }
 
-/// The lanes of a stream at its receiver.
+/// A receiver's lanes.
 #[derive(Debug, Clone, Default)]
 pub struct Merge {
-    /// The next frame of each lane, if its header has arrived.
+    /// Each lane's next frame, if its header has arrived.
     lanes: BTreeMap<LaneId, Option<Range<u64>>>,
     has_lost: bool,
-    /// The start of the bytes that were requested again last.
+    /// The start of the last request.
     requested_bytes: Option<u64>,
 }
 
@@ -64,21 +63,21 @@ impl Merge {
         self.lanes.insert(lane, None);
     }
 
-    /// Removes a lane that has sent all its frames.
+    /// Removes a finished lane.
     pub fn end(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
     }
 
-    /// Removes a lane that broke, or could not be opened.
+    /// Removes a broken lane.
     pub fn lose(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
         self.has_lost = true;
     }
 
-    /// Adds the header of a lane's next frame. The bytes `wanted` of the stream are missing.
+    /// Adds a lane's next header. The bytes `wanted` are missing.
     ///
     /// # Errors
-    /// The reason for which no correct sender sends such a frame.
+    /// A correct sender sends no such frame.
     pub fn arrived(&mut self, lane: LaneId, frame: Range<u64>, wanted: Range<u64>) -> Result<(), BadFrame> {
         if frame.is_empty() || frame.end > wanted.end {
             return Err(BadFrame::Length);
@@ -91,9 +90,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Returns the next action if the bytes before `next_bytes` of a stream have arrived, and the
-    /// stream ends at `end_bytes`. `is_opening` says that further lanes are being opened: the sender
-    /// may use them before the receiver knows of it.
+    /// Returns the next action at `next_bytes` of a stream up to `end_bytes`. With `is_opening`,
+    /// the sender may use lanes that the receiver does not know.
     ///
     /// # Errors
     /// [`BadFrame::NotNext`] if bytes are missing for no reason.
@@ -110,21 +108,21 @@ impl Merge {
         if is_waiting {
             return Ok(Step::Wait);
         }
-        // The answer to a request begins with its first byte, so a second request for it is futile.
+        // An answer begins with its first byte, so a second request is futile.
         if !self.has_lost || self.requested_bytes.replace(next_bytes) == Some(next_bytes) {
             return Err(BadFrame::NotNext);
         }
         Ok(Step::Lost(next_bytes..nearest_bytes))
     }
 
-    /// Notes that the payload of a lane's frame has been read.
+    /// Notes that a lane's payload was read.
     pub fn taken(&mut self, lane: LaneId) {
         if let Some(frame) = self.lanes.get_mut(&lane) {
             *frame = None;
         }
     }
 
-    /// Returns `true` if a lane broke.
+    /// Returns `true` after a lane broke.
     pub const fn has_lost(&self) -> bool {
         self.has_lost
     }
@@ -140,7 +138,7 @@ mod tests {
 
     const END: u64 = 1000;
 
-    /// Cuts a stream into frames and distributes them over lanes, as `cuts` says.
+    /// Cuts a stream into frames for lanes.
     fn lanes_of(cuts: &[(u64, usize)], lanes: usize) -> Vec<VecDeque<Range<u64>>> {
         let mut queues = vec![VecDeque::new(); lanes];
         let mut start = 0;
@@ -155,9 +153,8 @@ mod tests {
         queues
     }
 
-    /// Receives a stream. Lane `broken` breaks after its first `survivors` frames. Lanes after the
-    /// first one open only while the receiver waits. Returns the frames in the order in which they
-    /// were read.
+    /// Lane `broken` breaks after `survivors` frames. Other lanes than the first open only while
+    /// the receiver waits. Returns the frames as read.
     fn receive(mut queues: Vec<VecDeque<Range<u64>>>, broken: usize, survivors: usize) -> Vec<Range<u64>> {
         let mut merge = Merge::default();
         let mut opening: VecDeque<_> = (1..queues.len()).map(LaneId).collect();

@@ -1,10 +1,5 @@
-//! The rules of connections between daemons.
-//!
-//! * [`stall`] finds transfers that have stalled.
-//! * [`batch`] chooses the messages that share a frame.
-//! * [`peer`] and [`session`] have the time limits, and the retries of sessions.
-//! * [`forwardable`] computes how much of an unfinished copy a node forwards.
-//! * [`merge`] orders the frames of a stream that arrive over several connections.
+//! The rules of connections between daemons: stalled transfers, batches, time limits, retries, and
+//! the order of frames.
 
 pub mod batch;
 pub mod forwardable;

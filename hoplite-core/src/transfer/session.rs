@@ -1,4 +1,4 @@
-//! The decisions of a store that keeps a session with a shard: timeouts, pauses between attempts, and when it gives up.
+//! A store's sessions with a shard: timeouts, pauses, and giving up.
 
 use std::time::Duration;
 
@@ -6,84 +6,81 @@ use crate::error::{Error, ErrorCode};
 use crate::fault::ToldFailures;
 use crate::time::Time;
 
-/// Pings on a connection: the other side counts as gone if it does not answer one in time.
+/// Pings on a connection, which is lost without a timely answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pings {
-    /// The time between two pings.
+    /// Between two pings.
     pub interval: Duration,
-    /// The time that the answer to a ping may take.
+    /// For an answer.
     pub timeout: Duration,
 }
 
 impl Pings {
-    /// Returns the time for which the other side may be silent before it counts as gone.
+    /// The longest silence.
     pub const fn silence_limit(self) -> Duration {
         self.interval.saturating_add(self.timeout)
     }
 }
 
-/// The pings of a store to a shard, over gRPC. They find a dead shard within two seconds, and the
-/// second shard of each id serves from then on. A false alarm only costs another publication of the
-/// store's copies.
+/// A store's pings to a shard over gRPC. A dead shard is found within two seconds, and each id's
+/// second shard serves. A false alarm only costs another publication.
 pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
-/// The pings of a shard over gRPC, and the time that a store may be silent on a direct connection. The timeout is longer,
-/// because a shard that gives up a store loses its copies.
+/// A shard's pings over gRPC, and a store's longest silence on a direct connection. The timeout is
+/// longer, because a shard that gives up a store loses its copies.
 pub const SHARD_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
-/// The timeout of a store that connects: TCP retransmits a lost SYN after one second, and after three.
+/// The time to connect: TCP retransmits a SYN after one second, and after three.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The timeout of a store for the first message of a shard. It includes the time to connect.
+/// The time to connect and get a shard's first message.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
-/// The time that a store may take to introduce itself to a shard after it has connected. A connection may be half open for
-/// this time.
+/// A store's time to introduce itself. The connection may be half open.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pings of a store on the direct connection of a session. Each ping is an empty frame, and the shard answers with a
-/// frame. The timeout is longer than that of gRPC, because these pings wait for the threads that handle messages.
+/// A store's pings on a direct connection: empty frames, answered by frames. The timeout is longer
+/// than for gRPC, because they wait for the threads that handle messages.
 pub const DIRECT_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 
-/// The time, from the moment at which a store sends a ping, for which the answer lets the store serve its copies.
+/// How long a store may serve its copies after sending a ping that was answered.
 ///
-/// The shard received the ping later than it was sent, and waits for a silent store for [`SHARD_PINGS`] and the grace period
-/// from then on. The lease is shorter than that, so it ends before a delete can pass the store over.
+/// A shard waits for a silent store for [`SHARD_PINGS`] and the grace period after the ping. The
+/// lease ends sooner, before a delete can pass the store over.
 pub const LEASE: Duration = Duration::from_secs(5);
 const _: () = assert!(LEASE.as_secs() < SHARD_PINGS.silence_limit().as_secs(), "the shard waits longer");
 const _: () = assert!(LEASE.as_secs() >= DIRECT_PINGS.interval.as_secs() * 2, "one lost ping is harmless");
 
-/// The time that a shard may take to answer an inspection: far more than a healthy shard needs.
+/// The time for an inspection: far more than needed.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The first pause between two attempts; each further one is twice as long.
+/// Doubled by each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause: also the default grace within which a store must be back at its shard.
+/// The longest pause, and the default grace of a store's absence.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// The time of refusals after which a store gives up, even if the shard may take the refusal back:
-/// longer than a shard takes to notice the death of the node's previous run.
+/// How long a store bears refusals that may pass: longer than a shard takes to notice the death of
+/// the node's previous run.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The attempts of a store to keep a session with one shard.
+/// A store's attempts to keep a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempts {
     pause: Duration,
     is_up: bool,
-    /// `true` once the session has been up.
+    /// `true` after a session.
     was_accepted: bool,
     refused_since: Option<Time>,
-    /// The failures since the session was up that have been logged.
+    /// Logged failures since the last session.
     told: ToldFailures,
 }
 
-/// The next step after a session has ended, or an attempt has failed.
+/// The step after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Try again after this pause.
+    /// Try again.
     Retry {
-        /// The pause.
+        /// After this pause.
         pause: Duration,
-        /// `true` if the failure should be logged: it is the first one since the session was up, or of another kind than
-        /// the one before.
+        /// `true` for a failure to log: the first one, or a new kind.
         is_news: bool,
     },
-    /// Give up: the shard refuses this store, and will not change its mind.
+    /// Give up: the refusal is final.
     GiveUp,
 }
 
@@ -105,8 +102,7 @@ impl Attempts {
         *self = Self { is_up: true, was_accepted: true, ..Self::default() };
     }
 
-    /// Decides what to do after the session has ended, or an attempt has failed. `error` is the cause; `None` if the shard
-    /// ended the session regularly.
+    /// Decides after a session or attempt. `error` is `None` after a regular end.
     pub fn ended(&mut self, now: Time, error: Option<&Error>) -> Next {
         let was_up = std::mem::take(&mut self.is_up);
         match error.filter(|error| self.is_refusal(error, was_up)) {
@@ -116,7 +112,7 @@ impl Attempts {
                     return Next::GiveUp;
                 }
             }
-            // The limit is for a shard that refuses without interruption; another outcome interrupts.
+            // Only uninterrupted refusals count.
             None => self.refused_since = None,
         }
         let pause = self.pause;
@@ -125,15 +121,14 @@ impl Attempts {
         Next::Retry { pause, is_news: was_up || is_new_kind }
     }
 
-    /// Returns `true` if the shard refused the last attempt.
+    /// Returns `true` after a refusal.
     pub const fn is_refused(&self) -> bool {
         self.refused_since.is_some()
     }
 
-    /// Returns `true` if `error` is a refusal by a reachable shard. Before the session was up, a
-    /// malformed message counts as well. A refused token counts only for a store that was never
-    /// accepted: others keep their objects and retry, because an operator may be replacing the
-    /// token.
+    /// Returns `true` if a reachable shard refuses, or sent a malformed message before the session.
+    /// A refused token counts only before the first session: later, an operator may be replacing
+    /// it.
     fn is_refusal(&self, error: &Error, was_up: bool) -> bool {
         match error.code() {
             ErrorCode::NodeIdInUse
@@ -147,8 +142,8 @@ impl Attempts {
     }
 }
 
-/// Returns `true` if a shard may take `refusal` back. A name, or a list of shards, becomes free when the shard finds its
-/// previous holders dead. A connection that breaks at its start can look malformed.
+/// Returns `true` if a refusal may pass: a name or a shard list becomes free when its holders are
+/// found dead. A connection that breaks at its start can look malformed.
 fn may_pass(refusal: &Error) -> bool {
     matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::ShardListMismatch | ErrorCode::Malformed)
 }
@@ -244,14 +239,12 @@ mod tests {
             }
             assert_eq!(attempts.ended(at(10_001), Some(&error)), Next::GiveUp);
         }
-        // A failure of another kind interrupts the refusals, and the time starts again.
         let mut broken = attempts.clone();
         assert!(matches!(
             broken.ended(at(20_000), Some(&Error::unavailable("the shard"))),
             Next::Retry { .. }
         ));
         assert!(matches!(broken.ended(at(20_001), Some(&in_use())), Next::Retry { .. }));
-        // A session interrupts them as well.
         attempts.opened();
         assert!(matches!(attempts.ended(at(20_000), Some(&in_use())), Next::Retry { .. }));
     }

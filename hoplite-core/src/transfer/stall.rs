@@ -1,54 +1,49 @@
-//! The stall of a transfer: no live node is known to produce its next byte.
+//! Stalled transfers: no live node is known to produce the next byte.
 //!
-//! A sender without bytes sends keepalives, which do not justify waiting for ever: nodes may pull
-//! an object from each other in a cycle, because shards know different things. Missing bytes do not
-//! justify giving up either: a relay may wait long for a client that writes slowly. A node leaves a
-//! cycle of two when its sender requests bytes from it. Signs end longer cycles.
+//! Keepalives do not justify waiting for ever, because nodes may pull an object from each other in
+//! a cycle. Missing bytes do not justify giving up, because a client may write slowly. A node
+//! leaves a cycle of two when its sender requests bytes from it. Signs end longer cycles.
 //!
-//! The producer of an object makes growing [`Sign`]s, and relays pass on the latest sign that they
-//! have heard. One node produces a put, so all signs can be compared. In a cycle of relays the
-//! greatest sign goes round once; then no node hears a new one. A relay passes a new sign on within
-//! a quarter of a keepalive interval. So the time between new signs hardly depends on the
-//! receiver's place in a chain.
+//! An object's producer makes growing [`Sign`]s, and relays pass on the latest. In a cycle the
+//! greatest sign goes round once, then no new one comes. A relay passes a sign on within a quarter
+//! of a keepalive interval, so chains hardly delay signs.
 
 use std::time::Duration;
 
 use crate::time::Time;
 use crate::vocabulary::local::Producer;
 
-/// The time that a receiver waits without a byte or a new sign. It is twice the longest silence of
-/// a sender: the receiver of a frozen relay continues elsewhere after that, and those behind it
-/// hear the producer again.
+/// The time without a byte or a new sign: twice a sender's longest silence. The receiver of a
+/// frozen relay continues elsewhere before, and those behind it hear the producer again.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A sign of life of the node that produces an object. Zero if none was heard.
+/// A producer's sign of life; zero if none was heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Sign(pub u64);
 
 impl Sign {
-    /// Returns the sign that the sender of a copy sends, where `heard` is the latest sign from its
-    /// own sender and `now` the time since the node started.
+    /// Returns the sign that a copy's sender sends. `heard` is from its own sender.
     pub fn of(producer: Producer, heard: Self, now: Time) -> Self {
         match producer {
-            // A combination watches its own inputs.
+            // A combination watches its inputs.
             Producer::Worker | Producer::Reduce => Self(now.as_micros()),
             Producer::Store => heard,
         }
     }
 }
 
-/// The use of a keepalive to its receiver.
+/// A keepalive's use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// A new sign, to pass on.
     News,
-    /// No new sign yet.
+    /// No new sign.
     Nothing,
     /// No new sign for too long.
     Stalled,
 }
 
-/// The signs and bytes that a receiver has seen.
+/// A receiver's latest signs and bytes.
 #[derive(Debug, Clone)]
 pub struct StallDetector {
     timeout: Duration,
@@ -57,17 +52,17 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Returns the state of a transfer that begins, into a copy with this latest sign.
+    /// Begins a transfer into a copy with this sign.
     pub const fn new(now: Time, latest: Sign, timeout: Duration) -> Self {
         Self { timeout, latest, news_at: now }
     }
 
-    /// Notes that bytes have arrived.
+    /// Notes arrived bytes.
     pub const fn arrived(&mut self, now: Time) {
         self.news_at = now;
     }
 
-    /// Takes in a keepalive with the sign that the sender passed on.
+    /// Handles a keepalive.
     pub fn heard(&mut self, now: Time, sign: Sign) -> Heard {
         if sign > self.latest {
             (self.latest, self.news_at) = (sign, now);
@@ -88,14 +83,13 @@ mod tests {
         Time::from_micros(seconds * 1_000_000)
     }
 
-    /// Nodes that pull from each other: a node, its sender, the last sign, and the time of the
-    /// stall.
+    /// Each node's sender, last sign, and stall.
     struct Cluster {
         nodes: Vec<(Option<usize>, StallDetector, Option<u64>)>,
     }
 
     impl Cluster {
-        /// Returns nodes that pull from `senders`, or produce. All have heard `heard` before.
+        /// `heard` was heard before.
         fn new(senders: &[Option<usize>], heard: &[u64]) -> Self {
             let detector = |heard: &u64| StallDetector::new(at(0), Sign(*heard), STALL_TIMEOUT);
             let nodes = senders.iter().zip(heard).map(|(sender, heard)| (*sender, detector(heard), None));
@@ -108,8 +102,8 @@ mod tests {
             Sign::of(producer, detector.latest, at(second))
         }
 
-        /// Lets each sender send a keepalive every second, and relays pass news on at once. Returns
-        /// the second in which each node stalled, and the number of news in the last second.
+        /// Each sender sends a keepalive every second, and relays pass news on at once. Returns
+        /// each node's second of stall, and the last second's news.
         fn run(&mut self, seconds: u64) -> (Vec<Option<u64>>, usize) {
             let mut passed = 0;
             for second in 1..=seconds {

@@ -1,4 +1,4 @@
-//! The choice of the cheapest schedule for given members, bytes and links.
+//! The cheapest schedule for given members, bytes and links.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,64 +10,60 @@ use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
-/// The cost of a step beside the link: two wake-ups, a checksum, a call of the kernel. Measured
-/// where 16 stores share 2 cores.
+/// A step without its link: two wake-ups, a checksum, a system call. Measured with 16 stores on 2
+/// cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
-/// The factor by which a slow link is slower, at least.
+/// A slow link is at least so much slower.
 const SLOWER_TIMES: f64 = 2.0;
-/// The shortest frame, which costs two system calls and a wake-up: about 20 us.
+/// A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
-/// The longest frame. It waits in memory until it is checked and combined, so the second-level
-/// cache should hold it.
+/// A frame waits in memory to be checked and combined, so the second-level cache should hold it.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
-/// The number of frames in the part of a member, so that the part travels while it is combined.
+/// Frames in a member's part, which so travels while it is combined.
 const FRAMES_PER_PART: u64 = 4;
 
-/// The setting for the schedules of allreduces.
+/// A setting for schedules of allreduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulePreference {
-    /// The fastest schedule by its estimate.
+    /// The fastest by estimate.
     #[default]
     Auto,
     /// A ring.
     Ring,
     /// Halving-doubling.
     HalvingDoubling,
-    /// Halving-doubling in HDRM's order of ranks. The labels must describe two groups of switches
-    /// with equally many hosts.
+    /// Halving-doubling in HDRM's order. Labels must describe two groups of switches with equally
+    /// many hosts.
     Hdrm,
-    /// A ring in each group, then rings across groups. The labels must describe groups of equal
-    /// size.
+    /// Rings in groups, then across. Labels must describe groups of equal size.
     Hierarchical,
 }
 
-/// The schedule of an attempt, and the order of its members.
+/// A schedule and its members' order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrangement {
-    /// For each rank, the index of its member.
+    /// The member of each rank.
     pub order: Vec<usize>,
     /// The schedule.
     pub choice: Choice<Schedule>,
-    /// The reason for another schedule than the cheapest, or an assumption of the estimate. May be
-    /// empty.
+    /// The reason against the cheapest schedule, or an assumption; may be empty.
     pub remark: String,
 }
 
-/// Returns the length of the frames of an attempt.
+/// The frame length of an attempt.
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
     let frame_bytes = (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);
-    // No element lies in two frames.
+    // No element spans two frames.
     frame_bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES
 }
 
-/// Estimates the time of an allreduce with this schedule among members in these groups, in the
-/// order of their ranks. Without paths all links are alike.
+/// Estimates an allreduce among members with these groups by rank. Without paths all links are
+/// alike.
 ///
-/// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB). If a part is longer
-/// than a frame and the bytes in flight on a link, steps overlap, and the latency is paid once in
-/// each direction. Streams share the rate of a group's uplink. A stream over a slow link, by the
-/// ranks in `slow`, takes twice as long.
+/// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB). If a part exceeds a
+/// frame and the bytes in flight, steps overlap, and the latency is paid once per direction.
+/// Streams share a group's uplink, and take twice as long over `slow` links.
 pub fn estimate(
     schedule: &Schedule,
     size_bytes: u64,
@@ -100,7 +96,7 @@ pub fn estimate(
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Returns the factor by which streams between these members are slower because they share uplinks.
+/// Returns how much slower these streams are because they share uplinks.
 fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize, usize)>) -> f64 {
     let mut shared: BTreeMap<Path, [f64; 2]> = BTreeMap::new();
     for (giver, taker) in streams {
@@ -115,8 +111,7 @@ fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize,
     times.fold(1.0, f64::max)
 }
 
-/// Returns the order of a collective of parts: a ring with the members of a group side by side. It
-/// is half an allreduce.
+/// Arranges a collective of parts: a ring with groups side by side, half an allreduce.
 pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: LinkEstimate) -> Arrangement {
     let usual_order = by_groups(paths);
     let order = around_slow_links(usual_order.clone(), paths, slow);
@@ -128,14 +123,13 @@ pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: Li
     Arrangement { order, choice: Choice { schedule, estimate, runner_up: None }, remark }
 }
 
-/// Converts slow links between members to ranks in this order.
+/// Converts members to ranks.
 fn by_rank(order: &[usize], slow: &SlowLinks) -> SlowLinks {
     let ranks: BTreeMap<usize, usize> =
         order.iter().enumerate().map(|(rank, member)| (*member, rank)).collect();
     slow.iter().filter_map(|(from, to)| Some((*ranks.get(from)?, *ranks.get(to)?))).collect()
 }
 
-/// Describes slow links, by rank, and a change of the order for them.
 fn remark_on_links(schedule: &Schedule, slow: &SlowLinks, is_around: bool) -> &'static str {
     let gives = (0..schedule.radices().len()).flat_map(|stage| schedule.gives(stage));
     if gives.chain(schedule.folds()).any(|stream| slow.contains(&stream)) {
@@ -147,7 +141,7 @@ fn remark_on_links(schedule: &Schedule, slow: &SlowLinks, is_around: bool) -> &'
     }
 }
 
-/// Chooses the order and the schedule of an allreduce. Among equals the ring wins.
+/// Chooses order and schedule of an allreduce. The ring wins ties.
 pub fn arrange(
     paths: &[Path],
     slow: &SlowLinks,
@@ -180,7 +174,7 @@ pub fn arrange(
             ranked.push((schedule, time));
         }
     }
-    // The sort is stable, so the simpler of equal schedules stays first.
+    // The stable sort keeps simpler schedules first.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let by_hdrm = (preference == SchedulePreference::Hdrm).then(|| by_hdrm(paths)).flatten();
     let forced = match preference {
@@ -203,7 +197,7 @@ pub fn arrange(
         None => (order, slow_ranks),
     };
     if let Some(forced) = forced {
-        // No two streams of a step share a link in this order.
+        // Here no two streams of a step share a link.
         let shared = if by_hdrm.is_some() { &[] } else { &ordered[..] };
         let time = estimate(&forced, size_bytes, link, shared, &slow_ranks);
         ranked.retain(|(other, _)| *other != forced);

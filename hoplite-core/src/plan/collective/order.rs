@@ -1,12 +1,11 @@
-//! The order of the members of an attempt, by their groups.
+//! The order of members, by their groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::topology::hdrm;
 use crate::topology::place::{MAX_LEVELS, Path};
 
-/// Returns the indices of the members, group by group. Groups and members stand in the order of
-/// their first appearance. A ring in this order enters and leaves each group once.
+/// Orders members by groups, in order of appearance. A ring then enters and leaves each group once.
 pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     let mut met: [BTreeMap<&[u32], usize>; MAX_LEVELS] = Default::default();
     let mut key = |member: usize| {
@@ -19,17 +18,15 @@ pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     order
 }
 
-/// The slow links between members, as indices of sender and receiver.
+/// Slow links, as indices of sender and receiver.
 pub type SlowLinks = BTreeSet<(usize, usize)>;
 
-/// Swaps members of a group if a ring would go over a slow link, and over fewer slow links after
-/// the swap.
+/// Swaps members of a group if fewer hops of a ring are then slow.
 ///
-/// Source: Cloud Collectives swaps the node at the worst hop of a ring first (Luo et al.).
+/// Source: Cloud Collectives swaps the node at a ring's worst hop first (Luo et al.).
 pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &SlowLinks) -> Vec<usize> {
     let count = order.len();
     let is_slow = |order: &[usize], place: usize| slow.contains(&(order[place], order[(place + 1) % count]));
-    // The number of slow links at these places.
     let slow_at = |order: &[usize], places: [usize; 2]| {
         let links: BTreeSet<usize> =
             places.into_iter().flat_map(|place| [(place + count - 1) % count, place]).collect();
@@ -59,10 +56,10 @@ pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &Sl
     order
 }
 
-/// Returns the sizes of the rings of stages that follow the groups, innermost first. `None` unless
-/// groups of a level have equally many members. The members are in the order of [`by_groups`].
+/// Returns the rings' sizes by groups, innermost first, for members [`by_groups`]; `None` unless
+/// groups of a level are equally large.
 pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
-    // The number of members in a group of each level, outermost first, within the group of all.
+    // Members in a group of each level, outermost first.
     let mut sizes = vec![paths.len()];
     for levels in 1..=MAX_LEVELS {
         let groups: Vec<usize> =
@@ -75,8 +72,8 @@ pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
     (radices.len() > 1).then_some(radices)
 }
 
-/// Returns HDRM's order: the member of each rank. `None` unless the innermost groups are the
-/// switches of a `BiGraph` with equally many hosts in two halves.
+/// Returns HDRM's order; `None` unless the innermost groups are a `BiGraph`'s switches with equally
+/// many hosts.
 pub(super) fn by_hdrm(paths: &[Path]) -> Option<Vec<usize>> {
     let halves_of = |levels: usize| paths.iter().map(|path| &path[..levels]).collect::<BTreeSet<_>>();
     let halves =

@@ -1,46 +1,46 @@
-//! The steps of one member.
+//! A member's steps.
 
 use std::ops::Range;
 
-/// The use of the bytes that a step takes.
+/// The use of taken bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Taking {
-    /// Combine them, as second operands, with the local bytes.
+    /// Combine as second operands.
     Combine,
-    /// Replace the local bytes: they are final.
+    /// Replace: the bytes are final.
     Replace,
 }
 
-/// One step of a member. Ranges are bytes of the member's data.
+/// A step on ranges of the member's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Send local bytes to another member.
+    /// Send to another member.
     Give {
         /// The bytes.
         range: Range<u64>,
-        /// The index of the member.
+        /// The receiver.
         to: usize,
     },
-    /// Receive as many bytes from another member.
+    /// Receive from another member.
     Take {
         /// The bytes.
         range: Range<u64>,
-        /// The index of the member.
+        /// The sender.
         from: usize,
-        /// The use of the bytes.
+        /// The use.
         taking: Taking,
     },
 }
 
 impl Step {
-    /// Returns the bytes that the step gives or takes.
+    /// The bytes of the step.
     pub const fn range(&self) -> &Range<u64> {
         match self {
             Self::Give { range, .. } | Self::Take { range, .. } => range,
         }
     }
 
-    /// Returns `true` if the step takes.
+    /// Returns `true` for a take.
     pub const fn is_take(&self) -> bool {
         matches!(self, Self::Take { .. })
     }
@@ -51,7 +51,7 @@ impl Step {
     }
 }
 
-/// The steps of one member. See the [module documentation](super).
+/// See the [module documentation](super).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     steps: Vec<Step>,
@@ -64,17 +64,17 @@ impl Program {
         }
     }
 
-    /// Returns all steps, in order.
+    /// All steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Returns the indices of the steps that give to a member. They form the stream to it.
+    /// The stream to a member, as indices of steps.
     pub fn gives(&self, member: usize) -> Vec<usize> {
         self.indices(|step| matches!(step, Step::Give { to, .. } if *to == member))
     }
 
-    /// Returns the indices of the steps that take from a member. They form the stream from it.
+    /// The stream from a member, as indices of steps.
     pub fn takes(&self, member: usize) -> Vec<usize> {
         self.indices(|step| matches!(step, Step::Take { from, .. } if *from == member))
     }
@@ -84,7 +84,7 @@ impl Program {
         steps.filter(|(_, step)| is_meant(step)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the members from which it takes, in the order of their first steps.
+    /// Returns the giving members, by first step.
     pub fn sources(&self) -> Vec<usize> {
         let mut sources = Vec::new();
         for step in &self.steps {
@@ -97,8 +97,8 @@ impl Program {
         sources
     }
 
-    /// Returns the indices of the earlier steps that write bytes of this step, which waits for
-    /// them. If there are none, the bytes are the member's own.
+    /// Returns the earlier steps that write bytes of this step. Without any, the bytes are the
+    /// member's own.
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };
         let earlier = self.steps[..index].iter().enumerate();
@@ -106,8 +106,7 @@ impl Program {
         writers.map(|(index, _)| index).collect()
     }
 
-    /// Returns the indices of the steps that make bytes final, in this order. Their ranges do not
-    /// overlap.
+    /// Returns the steps that make bytes final, without overlaps.
     pub fn finals(&self) -> Vec<usize> {
         let is_final = |index: &usize| {
             let step = &self.steps[*index];
@@ -117,7 +116,7 @@ impl Program {
         (0..self.steps.len()).filter(is_final).collect()
     }
 
-    /// Returns the number of bytes that the member sends.
+    /// The bytes sent.
     pub fn given_bytes(&self) -> u64 {
         let gives = self.steps.iter().filter(|step| !step.is_take());
         gives.map(|step| step.range().end - step.range().start).sum()

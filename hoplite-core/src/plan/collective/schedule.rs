@@ -1,4 +1,4 @@
-//! The family of schedules: stages of rings.
+//! Schedules: stages of rings.
 
 use crate::vocabulary::agreement::Collective;
 use std::fmt;
@@ -6,27 +6,25 @@ use std::ops::Range;
 
 use super::program::{Program, Step, Taking};
 
-/// Most members of an attempt. A plan with more members does not fit in a frame.
+/// Most members whose plan fits in a frame.
 pub const MAX_MEMBERS: usize = 256;
 
-/// The alignment of ranges: a cache line, which holds a whole number of elements of any type.
+/// A cache line, with whole elements of any type.
 pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
-/// The exchange of data between the members of an attempt.
+/// The exchange of data between members.
 ///
-/// The rank of a member is written in mixed radix, one digit for each stage. In each stage, the
-/// members that differ only in that digit form a ring: they divide their data, and each ends up
-/// with the combination of one part. Then the stages are repeated in reverse order, and parts
-/// become wholes.
+/// A member's rank is written in mixed radix, with a digit per stage. In a stage, members that
+/// differ only in its digit form a ring: each ends up with the combination of one part. Then the
+/// stages run in reverse, and parts become wholes.
 ///
 /// * One stage is the *ring*: 2(n-1) steps.
-/// * Stages of two are *halving-doubling*: 2 log2 n steps. If n is not a power of two, the members
-///   beyond the largest power give all their data to others before the stages, and get the result
-///   from them afterwards.
+/// * Stages of two are *halving-doubling*: 2 log2 n steps. Members beyond the largest power of two
+///   give all their data to others first, and get the result afterwards.
 /// * Anything between is *hierarchical*: stage 0 within racks, stage 1 across them.
 ///
-/// Each member sends 2S(n-1)/n bytes, in any number of stages. A member that serves another one
-/// beyond the power of two sends S more.
+/// Each member sends 2S(n-1)/n bytes in any number of stages, and S more if it serves a member
+/// beyond the power of two.
 ///
 /// Source: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of
 /// workstations*, 2009; Thakur et al., *Optimization of collective communication operations in
@@ -38,19 +36,18 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Returns the ring of all members.
+    /// The ring of all members.
     pub fn ring(members: usize) -> Self {
         Self { members, radices: vec![members.max(1)] }
     }
 
-    /// Returns halving-doubling among all members.
+    /// Halving-doubling of all members.
     pub fn halving_doubling(members: usize) -> Self {
         Self { members, radices: vec![2; members.max(1).ilog2() as usize] }
     }
 
-    /// Returns rings in stages; the first is among members with adjacent ranks. `None` if the
-    /// product of the sizes is neither the number of members nor a smaller number of at least half
-    /// of it, or if there is no such attempt.
+    /// Makes stages, the first among adjacent ranks. `None` unless the product of sizes is the
+    /// number of members or at least half of it.
     pub fn hierarchical(members: usize, radices: &[usize]) -> Option<Self> {
         if !(1..=MAX_MEMBERS).contains(&members) || radices.iter().any(|radix| *radix < 2 && members > 1) {
             return None;
@@ -60,39 +57,37 @@ impl Schedule {
         is_whole.then(|| Self { members, radices: radices.to_vec() })
     }
 
-    /// Returns the number of members.
+    /// The number of members.
     pub const fn members(&self) -> usize {
         self.members
     }
 
-    /// Returns the sizes of the rings of each stage.
+    /// The stages' sizes.
     pub fn radices(&self) -> &[usize] {
         &self.radices
     }
 
-    /// Returns the number of members that take part in the stages.
+    /// Counts members in the stages.
     pub(super) fn core(&self) -> usize {
         self.radices.iter().product()
     }
 
-    /// Returns `true` if some members take no part in the stages.
     pub(super) fn is_folded(&self) -> bool {
         self.core() < self.members
     }
 
-    /// Returns the pairs of a stage in which the first gives to the second.
+    /// Returns a stage's pairs of giver and taker.
     pub(super) fn gives(&self, stage: usize) -> impl Iterator<Item = (usize, usize)> {
         let next = move |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
         (0..self.core()).filter_map(next)
     }
 
-    /// Returns the pairs in which the first gives its data to the second before the stages, and
-    /// gets the result afterwards.
+    /// Returns pairs of a member outside the stages and its server.
     pub(super) fn folds(&self) -> impl Iterator<Item = (usize, usize)> {
         (self.core()..self.members).map(|index| (index, index - self.core()))
     }
 
-    /// Returns the program of member `index` in an allreduce of `size_bytes`.
+    /// Returns a member's program in an allreduce.
     pub fn program(&self, index: usize, size_bytes: u64) -> Program {
         let (core, whole) = (self.core(), 0..size_bytes);
         let mut program = Program::default();
@@ -149,9 +144,9 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// Returns the program of member `index` in a ring after which each member has its parts of the
-/// combination (reduce_scatter), or all parts (allgather). Member k has `parts[k]`. In an
-/// allgather, the member's own parts are not in its target.
+/// Returns a member's program in a ring of parts: afterwards it has its parts of the combination
+/// (reduce_scatter), or all parts (allgather). Member k has `parts[k]`. In an allgather, the target
+/// lacks the member's own parts.
 ///
 /// Each member sends and receives all parts but one member's.
 pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>]) -> Program {
@@ -167,19 +162,18 @@ pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>
     program
 }
 
-/// Returns the rank whose part stands at this place in the source of `rank` in an all-to-all. The
-/// part that is given first comes first, so that it can be given while the others are still
-/// written. The rank's own part comes last.
+/// Returns the rank whose part is at this place in the source of `rank` in an all-to-all. The part
+/// given first comes first, so that it can be given while others are written. The own part comes
+/// last.
 pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
     (rank + 2 * ranks - 1 - place) % ranks
 }
 
-/// Returns the program of member `index` in an all-to-all with these ranks at each member. The
-/// sources of a member stand one after the other, with parts in the order of [`rank_of_part`]. Its
-/// result has one place for each of its ranks, with parts in the order of the giving ranks.
+/// Returns a member's program in an all-to-all with these ranks per member. Its sources follow one
+/// another, with parts as in [`rank_of_part`]. Its result has parts ordered by giving rank.
 ///
-/// Each pair of members exchanges its parts directly, and no step waits for another one. Each
-/// member begins with another giver, so no link is the first of all.
+/// Pairs exchange directly, and no step waits for another. Each member begins with another giver,
+/// so that no link is everybody's first.
 pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> Program {
     let (members, participants) = (ranks.len(), ranks.iter().map(Vec::len).sum::<usize>());
     let own = &ranks[index];
@@ -188,8 +182,6 @@ pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> 
         start..start + part_bytes
     };
     let mut program = Program::default();
-    // Takes need not precede gives, which touch other memory. Ranks of one member give to each
-    // other.
     for to in (1..=members).map(|distance| (index + members - distance) % members) {
         for (mine, from) in own.iter().enumerate() {
             for rank in ranks[to].iter().filter(|rank| *rank != from) {
@@ -209,7 +201,7 @@ pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> 
     program
 }
 
-/// A member's place in the ring of one stage.
+/// A member's place in a stage's ring.
 #[derive(Debug, Clone, Copy)]
 struct Stage {
     first: usize,
@@ -219,7 +211,6 @@ struct Stage {
 }
 
 impl Stage {
-    /// Returns the member so many places ahead.
     const fn ahead(&self, places: usize) -> usize {
         self.first + (self.digit + places) % self.size * self.stride
     }
@@ -237,8 +228,7 @@ impl Stage {
         (self.digit + 2 * self.size - places) % self.size
     }
 
-    /// Reduce-scatter: the member ends up with the combination of its part. `part` returns the part
-    /// of a digit.
+    /// The member ends up with the combination of its part.
     fn scatter<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
     where
         I: IntoIterator<Item = Range<u64>>,
@@ -248,7 +238,7 @@ impl Stage {
         }
     }
 
-    /// Allgather: the member ends up with all parts.
+    /// The member ends up with all parts.
     fn gather<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
     where
         I: IntoIterator<Item = Range<u64>>,
@@ -271,8 +261,7 @@ impl Stage {
     }
 }
 
-/// Returns part `index` of `count` of a range. The first parts are longer if the range does not
-/// divide evenly.
+/// Returns part `index` of `count`. The first parts may be longer.
 fn part(whole: &Range<u64>, count: usize, index: usize) -> Range<u64> {
     let (count, index) = (count as u64, index as u64);
     let units = (whole.end - whole.start).div_ceil(ALIGNMENT_BYTES);

@@ -2,16 +2,14 @@ use super::*;
 
 const UNKNOWN: Start = Start { lanes: 1, is_settled: false };
 
-/// A simulated stream over a link, with rates in bytes per millisecond.
+/// Rates are in bytes per millisecond.
 struct Path {
     link: u64,
     flow_cap: u64,
-    /// The rate at which the source of the stream makes bytes.
     source: u64,
-    /// The number of connections of other streams, which share the link evenly.
+    /// Connections that share the link evenly.
     others: u64,
     round_trip_us: u32,
-    /// The most lanes that the receiver opens.
     opens: usize,
 }
 
@@ -19,7 +17,7 @@ const PATH: Path =
     Path { link: 25_000, flow_cap: u64::MAX, source: u64::MAX, others: 0, round_trip_us: 200, opens: 64 };
 
 impl Path {
-    /// Sends for so many milliseconds. Returns the plan, and the number of lanes over time.
+    /// Returns the plan, and the lanes over time.
     fn send(&self, start: Start, millis: u64) -> (LanePlan, Vec<usize>) {
         let mut plan = LanePlan::new(16, start);
         plan.opened(LaneId(0), None);
@@ -110,7 +108,6 @@ fn too_many_lanes_are_not_kept_after_a_test() {
 fn a_slow_source_gets_no_lanes() {
     let (plan, trace) = Path { flow_cap: 10_000, source: 5_000, ..PATH }.send(UNKNOWN, 1000);
     assert_eq!((plan.result(), trace.iter().max()), (None, Some(&1)));
-    // A faster source needs the lanes.
     let (plan, _) = Path { flow_cap: 5_000, source: 10_000, ..PATH }.send(UNKNOWN, 1000);
     assert_eq!(plan.wanted(), 2);
 }

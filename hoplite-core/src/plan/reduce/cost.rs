@@ -1,4 +1,4 @@
-//! Chooses the cheapest schedule by the number of vertices, the object size and the links.
+//! The cheapest schedule for a number of vertices, a size and links.
 
 use std::time::Duration;
 
@@ -6,15 +6,13 @@ use super::schedule::{Entry, ReduceSchedule};
 use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 
-/// Most dimensions. 2^16 vertices exceed the number of nodes that a shard accepts.
+/// 2^16 vertices exceed a shard's nodes.
 const MAX_DIMENSIONS: u32 = 16;
 
-/// Most streams that a schedule lets a receiver take at once. Each needs a connection and memory
-/// for a frame.
+/// Each stream needs a connection and memory for a frame.
 const MAX_STREAMS: usize = 64;
 
-/// Returns the time of a reduce with this schedule: inflow * S/B + depth * L, see
-/// [`ReduceSchedule`].
+/// Returns inflow * S/B + depth * L, see [`ReduceSchedule`].
 pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
     let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
         + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);
@@ -24,8 +22,7 @@ pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, lin
 /// Chooses the cheapest schedule for `vertices` vertices besides the receiver, if all links are
 /// alike.
 ///
-/// Compares [`estimate`]s. Considers a star for up to 64 vertices. At equal estimates the simplest
-/// schedule wins: chain, star, more dimensions, tree.
+/// A star has up to 64 vertices. On ties the simplest wins: chain, star, more dimensions, tree.
 ///
 /// Source: Hoplite, appendix A. Between one and two dimensions, this is the test n B L > S.
 pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<ReduceSchedule> {
@@ -39,8 +36,8 @@ pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Re
     cheapest(candidates, vertices, size_bytes, link)
 }
 
-/// Chooses the cheapest schedule for vertices in `groups` groups of at most `largest` vertices
-/// each. Each schedule considered sends one object between two groups, if nodes can combine.
+/// Chooses among schedules that send one object between two groups, for groups of at most `largest`
+/// vertices.
 pub fn choose_for_groups(
     vertices: usize,
     (groups, largest): (usize, usize),
@@ -58,7 +55,6 @@ pub fn choose_for_groups(
     cheapest([through].into_iter().chain(of_groups).collect(), vertices, size_bytes, link)
 }
 
-/// Returns the largest number of dimensions for this number of vertices.
 fn dimensions(vertices: usize) -> u32 {
     vertices.max(2).ilog2().min(MAX_DIMENSIONS)
 }
@@ -74,7 +70,7 @@ fn cheapest(
         (schedule, time)
     };
     let mut ranked: Vec<(ReduceSchedule, Duration)> = candidates.into_iter().map(estimated).collect();
-    // The sort is stable, so at equal estimates the simpler schedule stays in front.
+    // The stable sort keeps simpler schedules first.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let mut ranked = ranked.into_iter();
     let (schedule, estimate) = ranked.next().unwrap_or((ReduceSchedule::Star, Duration::ZERO));
@@ -118,7 +114,6 @@ mod tests {
         let of_groups = ReduceSchedule::Groups { lengths: vec![16], groups: 4, entry: Entry::Last };
         assert_eq!(chosen(64 << 20, link), of_groups);
         assert_eq!(of_groups.to_string(), "2D chain of 16 x 4 groups");
-        // The chains of 16 are split recursively while 16 B L exceeds S.
         assert!(matches!(chosen(2 << 20, link), ReduceSchedule::Groups { lengths, .. } if lengths.len() > 1));
     }
 

@@ -1,18 +1,13 @@
-//! The shape of a reduce: the inputs of each node, and the order in which partial results reach the
+//! The shape of a reduce: each node's inputs, and the order in which partial results reach the
 //! receiver.
 //!
-//! Sources become ready in any order, and the plan grows with them. Each new [`Vertex`] takes in
-//! some of the loose streams, which no vertex takes in yet. Its own stream is then loose. A
-//! [`ReduceSchedule`] decides only the number of streams that a vertex takes in. Once enough
-//! sources have joined, the receiver takes in all loose streams. It adds its own sources last,
-//! because moving them would be a wasted transfer.
+//! Sources become ready in any order. Each new [`Vertex`] takes in some of the loose streams, and
+//! its own is then loose; a [`ReduceSchedule`] only decides their number. With enough sources, the
+//! receiver takes in all loose streams, and its own sources last, which spares a transfer.
 //!
-//! If nodes are in groups such as racks, each group makes its own stream. Once all sources are
-//! there, each group takes in the stream of the group before it. The links between groups carry one
-//! object for each group except the receiver's.
-//!
-//! If stores report slow links, vertices exchange places within their group, so that fewer streams
-//! use such links.
+//! Groups such as racks make streams of their own, which are joined in the end. So links between
+//! groups carry one object per group. Vertices exchange places within their group to avoid slow
+//! links.
 //!
 //! Source: Hoplite, section 4.3 and appendix A.
 

@@ -1,23 +1,21 @@
-//! Rerouting: exchanges the places of vertices so that streams avoid slow links.
+//! Exchanges vertices so that streams avoid slow links.
 
 use std::collections::BTreeSet;
 
 use super::tree::{Tree, Vertex, VertexId};
 
-/// Most slow links that a reduce routes around: as many as several stores report.
+/// As many as several stores report.
 const MAX_REROUTED: usize = 32;
-/// Most vertices that are considered for one exchange. It exceeds the number of slow peers that a
-/// store reports.
+/// More than the slow peers that a store reports.
 const MAX_EXCHANGEABLE: usize = 256;
 
 impl<S> Tree<S> {
-    /// Exchanges vertices within their groups so that fewer streams use slow links. Returns the
-    /// vertices whose streams change.
+    /// Exchanges vertices within groups so that fewer streams use slow links. Returns the vertices
+    /// whose streams change.
     ///
-    /// `is_slow` returns `true` if the link from the first vertex to the second is slow. Without a
-    /// second vertex, it is the link to the receiver.
+    /// `is_slow` gets a stream's vertex and its consumer, or `None` for the receiver.
     ///
-    /// Source: Cloud Collectives first swaps the node at the worst hop of a ring (Luo et al.).
+    /// Source: Cloud Collectives first swaps the node at a ring's worst hop (Luo et al.).
     pub fn go_around(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
         let mut changed = BTreeSet::new();
         let slow: Vec<VertexId> = self.slow_streams(&is_slow).take(MAX_REROUTED).collect();
@@ -31,7 +29,7 @@ impl<S> Tree<S> {
                 let gain = |other: VertexId| self.gain_of_exchange((end, other), &is_slow);
                 let gains: Vec<(usize, VertexId)> =
                     others.into_iter().map(|other| (gain(other), other)).collect();
-                // The latest vertex is close to the receiver, so that few streams change.
+                // The latest vertex is close to the receiver, so few streams change.
                 let best = gains.into_iter().max().filter(|(gain, _)| *gain > 0);
                 if let Some((_, other)) = best {
                     self.exchange(end, other);
@@ -43,7 +41,7 @@ impl<S> Tree<S> {
         changed
     }
 
-    /// Returns the vertices whose streams use slow links.
+    /// Vertices whose streams use slow links.
     pub fn slow_streams(&self, is_slow: &impl Fn(&S, Option<&S>) -> bool) -> impl Iterator<Item = VertexId> {
         self.vertices.keys().copied().filter(|vertex| self.is_slow_stream(*vertex, is_slow))
     }
@@ -54,8 +52,7 @@ impl<S> Tree<S> {
         is_slow(&vertex.state, consumer.map(|consumer| &consumer.state))
     }
 
-    /// Returns the vertices that can exchange places with `vertex`: the latest of its group whose
-    /// nodes can combine.
+    /// Returns the latest of its group whose nodes can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
         let Some(group) = self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)
         else {
@@ -67,7 +64,6 @@ impl<S> Tree<S> {
         alike.take(MAX_EXCHANGEABLE).collect()
     }
 
-    /// Returns the reduction of streams over slow links if two vertices exchange places.
     fn gain_of_exchange(
         &self,
         (one, other): (VertexId, VertexId),
@@ -92,7 +88,6 @@ impl<S> Tree<S> {
         count(&|vertex| vertex).saturating_sub(count(&at))
     }
 
-    /// Exchanges the places of two vertices.
     fn exchange(&mut self, one: VertexId, other: VertexId) {
         let at = |vertex: VertexId| match vertex {
             _ if vertex == one => other,
@@ -134,8 +129,7 @@ mod tests {
     use crate::plan::reduce::{Entry, ReduceSchedule};
     use crate::topology::place::{EVERYWHERE, Path};
 
-    /// A tree whose vertices hold the number of their node, which is the number of their only
-    /// source.
+    /// Vertices hold the number of their node and only source.
     type Numbered = Tree<usize>;
 
     fn grow(schedule: &ReduceSchedule, count: usize, group: impl Fn(usize) -> Path) -> Numbered {
@@ -163,7 +157,7 @@ mod tests {
         sources
     }
 
-    /// Checks that each vertex has exactly one consumer, and that all streams reach the receiver.
+    /// Each vertex has one consumer, and all streams reach the receiver.
     fn check(tree: &Numbered) {
         let mut taken_in = BTreeSet::new();
         for (id, vertex) in tree.iter() {
@@ -179,7 +173,7 @@ mod tests {
         for (shape, count) in (1..6).flat_map(|shape| (3..12).map(move |count| (shape, count))) {
             for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
                 let mut tree = grow(&schedule(shape, count, 1), count, |_| EVERYWHERE);
-                // The link from a node to itself stands for the link to the receiver.
+                // The link from a node to itself stands for that to the receiver.
                 let is_slow = |node: &usize, consumer: Option<&usize>| {
                     *node == from && consumer.map_or(from == to, |consumer| from != to && *consumer == to)
                 };
@@ -245,8 +239,6 @@ mod tests {
                 prop_assert_eq!(before, (sources(&tree), tree.crossings(EVERYWHERE), tree.loose().len()));
                 let slow_now = tree.slow_streams(&is_slow).count();
                 prop_assert!(slow_now <= slow && (slow_now == slow) == changed.is_empty());
-                // Each vertex with other inputs than before is returned, and so are all vertices
-                // behind it.
                 for (id, _) in streams.iter().filter(|(id, consumer)| tree.get(*id).unwrap().consumer != *consumer) {
                     let consumers = tree.way_to_receiver(*id);
                     prop_assert!(consumers.iter().skip(1).all(|vertex| changed.contains(vertex)));

@@ -1,4 +1,4 @@
-//! Schedules: the number of loose streams that a new vertex takes in, by its order of arrival.
+//! Schedules: how many loose streams each new vertex takes in.
 
 use std::fmt;
 
@@ -24,54 +24,51 @@ use std::fmt;
 /// more than four vertices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReduceSchedule {
-    /// Sends every source straight to the receiver.
+    /// Every source goes straight to the receiver.
     Star,
-    /// A chain of chains: `lengths[0]` vertices form a chain, `lengths[1]` ends of such chains form
-    /// another one, and so on. One length is a plain chain.
+    /// `lengths[0]` vertices form a chain, `lengths[1]` ends of such chains another one, and so on.
     Chain {
-        /// The lengths, innermost first. None is zero.
+        /// Innermost first; none is zero.
         lengths: Vec<usize>,
     },
-    /// A balanced binary tree. Its vertices arrive in post-order: children before their parent.
+    /// A balanced binary tree, whose vertices arrive in post-order.
     Tree {
-        /// The planned number of vertices.
+        /// The planned vertices.
         vertices: usize,
     },
-    /// A chain of groups, with the receiver's group last. Each group has its own chain, or chain of
-    /// chains. The groups are joined when all sources are there.
+    /// A chain of groups, the receiver's last, each with its own chains. Joined when all sources
+    /// are there.
     Groups {
-        /// The lengths of the chains of the largest group, as in [`Self::Chain`]. One length if the
-        /// entry is the first vertex.
+        /// The largest group's chains, as in [`Self::Chain`]; one length for [`Entry::First`].
         lengths: Vec<usize>,
         /// The number of groups.
         groups: usize,
-        /// The vertex of a group that takes in the stream of the previous group.
+        /// Where a group takes in the previous one.
         entry: Entry,
     },
 }
 
-/// The vertex at which a group takes in the stream of the previous group.
+/// The vertex at which a group takes in the previous group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// The first vertex of the group's chain. One chain goes through all groups.
+    /// The chain's first vertex: one chain goes through all groups.
     First,
-    /// The last vertex of the group's chains. All groups combine at the same time.
+    /// The last vertex: all groups combine at the same time.
     Last,
 }
 
 impl ReduceSchedule {
-    /// Returns the chain in one dimension.
+    /// A plain chain.
     pub fn chain(vertices: usize) -> Self {
         Self::Chain { lengths: vec![vertices.max(1)] }
     }
 
-    /// Returns the shortest chain in `dimensions` dimensions of about equal length that has room
-    /// for `vertices`.
+    /// Returns the shortest chain of `dimensions` about equal dimensions for `vertices`.
     pub fn chain_of_chains(vertices: usize, dimensions: u32) -> Self {
         let has_room = |length: usize| length.saturating_pow(dimensions) >= vertices;
         let longest = (1..=vertices.max(1)).find(|length| has_room(*length)).unwrap_or(1);
         let mut lengths = vec![longest; dimensions.max(1) as usize];
-        // The last dimensions may be shorter if the vertices still fit, as for 6 = 3 x 2.
+        // The last ones may be shorter, as for 6 = 3 x 2.
         for dimension in 0..lengths.len() {
             let others: usize =
                 lengths.iter().enumerate().filter(|(other, _)| *other != dimension).map(|(_, l)| l).product();
@@ -81,14 +78,13 @@ impl ReduceSchedule {
         Self::Chain { lengths }
     }
 
-    /// Returns the vertex at which groups take in other streams; `None` if the schedule ignores
-    /// groups.
+    /// The entry, if the schedule uses groups.
     pub const fn entry(&self) -> Option<Entry> {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }
 
-    /// Returns the number of loose streams that a vertex takes in. `position` is its order of
-    /// arrival from zero, within its group if the schedule uses groups.
+    /// Counts the streams of the vertex that arrives at `position`, from zero, within its group if
+    /// there are groups.
     pub fn takes_in(&self, position: usize) -> usize {
         match self {
             Self::Star => 0,
@@ -97,7 +93,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// Returns the number of hops on the longest way to the receiver, for `vertices` vertices.
+    /// Hops on the longest way to the receiver.
     pub fn depth(&self, vertices: usize) -> usize {
         match self {
             _ if vertices == 0 => 0,
@@ -109,7 +105,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// Returns the number of objects that flow into the busiest node.
+    /// Objects that flow into the busiest node.
     pub fn busiest_inflow(&self, vertices: usize) -> usize {
         match self {
             Self::Star => vertices,
@@ -123,16 +119,13 @@ impl ReduceSchedule {
     }
 }
 
-/// Returns the number of streams that the vertex at `position` takes in.
-///
-/// The digits of `position` count along the dimensions. A vertex takes in the vertex before it in
-/// each dimension, unless it is the first there. The last vertex of a dimension also belongs to the
-/// next dimension.
+/// The digits of `position` count along the dimensions. A vertex takes in its predecessor in each
+/// dimension, unless it is the first there. A dimension's last vertex also belongs to the next
+/// dimension.
 fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {
-        // There are more vertices than planned, for example because a source joined again. They
-        // extend the chain.
+        // Vertices beyond the plan, as when a source joins again, extend the chain.
         return 1;
     }
     let mut taken = 0;
@@ -152,13 +145,11 @@ fn depth_of_chains(lengths: &[usize]) -> usize {
     1 + lengths.iter().map(|length| length - 1).sum::<usize>()
 }
 
-/// Returns the number of streams of a vertex that is the last one in all its chains.
 fn dimensions_of(lengths: &[usize]) -> usize {
     lengths.iter().filter(|length| **length > 1).count()
 }
 
-/// Returns the number of children of the vertex at `position` in the post-order of a balanced
-/// binary tree of `vertices`.
+/// Counts children in the post-order of a balanced binary tree.
 fn children_in_post_order(mut position: usize, mut vertices: usize) -> usize {
     if position >= vertices {
         return 1;
@@ -207,8 +198,7 @@ fn write_chains(f: &mut fmt::Formatter<'_>, lengths: &[usize]) -> fmt::Result {
 mod tests {
     use super::*;
 
-    /// Lets `vertices` vertices arrive. Returns the depth, the largest inflow, and the number of
-    /// streams into the receiver.
+    /// Returns the depth, the largest inflow, and the streams into the receiver.
     fn grow(schedule: &ReduceSchedule, vertices: usize) -> (usize, usize, usize) {
         let mut loose: Vec<usize> = Vec::new();
         let mut inflow = 0;

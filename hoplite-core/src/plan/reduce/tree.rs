@@ -5,30 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::schedule::{Entry, ReduceSchedule};
 use crate::topology::place::{EVERYWHERE, Path};
 
-/// The number of a vertex. A [`Tree`] never uses a number twice.
+/// A vertex. Numbers are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(pub u64);
 
-/// A node that combines streams with its own sources, or only sends one source.
+/// A node that combines streams and its sources, or sends its only source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vertex<S> {
-    /// The streams that the vertex takes in, in this order.
+    /// Streams to take in, in order.
     pub inputs: Vec<VertexId>,
-    /// The vertex's own sources, as indices into the request's list. They are combined after the
-    /// inputs, in this order.
+    /// Own sources by index, combined after the inputs in this order.
     pub sources: Vec<usize>,
-    /// The vertex that takes in this stream; `None` for the receiver, or if there is none yet.
+    /// The vertex that takes in this stream; `None` for the receiver or none yet.
     pub consumer: Option<VertexId>,
-    /// The group of the vertex's node, if the schedule uses groups.
+    /// The node's group, if the schedule uses groups.
     pub group: Path,
-    /// `true` if the vertex's node cannot combine.
     pub(super) is_unfit: bool,
-    /// Data of the tree's owner.
+    /// The owner's data.
     pub state: S,
 }
 
 impl<S> Vertex<S> {
-    /// Returns `true` if the vertex combines nothing: its stream is its only source.
+    /// Returns `true` if the stream is its only source.
     pub fn is_plain(&self) -> bool {
         self.inputs.is_empty() && self.sources.len() == 1
     }
@@ -37,6 +35,7 @@ impl<S> Vertex<S> {
 /// The shape of a reduce so far. See the [module](super).
 ///
 /// # Invariants
+///
 /// * Each source is at most at one vertex, each vertex is an input of at most one vertex, and there
 ///   is no cycle.
 /// * A vertex without a consumer is loose: the receiver or a later vertex takes it in.
@@ -44,9 +43,9 @@ impl<S> Vertex<S> {
 #[derive(Debug, Clone)]
 pub struct Tree<S> {
     pub(super) vertices: BTreeMap<VertexId, Vertex<S>>,
-    /// The vertices without a consumer, in combining order.
+    /// In combining order.
     pub(super) loose: Vec<VertexId>,
-    /// The number of vertices of each group that have joined so far.
+    /// Joined vertices.
     joined: BTreeMap<Path, usize>,
     last: u64,
 }
@@ -58,11 +57,9 @@ impl<S> Default for Tree<S> {
 }
 
 impl<S> Tree<S> {
-    /// Adds a vertex for `sources`. It takes in as many loose streams of its group as `schedule`
-    /// gives.
+    /// Adds a vertex that takes in as many loose streams of its group as `schedule` says.
     ///
-    /// If other groups already take in all streams of the group, the new vertex is inserted behind
-    /// one of them.
+    /// If other groups take in all streams of the group already, it is inserted behind one of them.
     pub fn grow(
         &mut self,
         schedule: &ReduceSchedule,
@@ -85,8 +82,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Adds a vertex for `sources` that takes in all loose streams. Everything is then combined
-    /// from left to right, even after a vertex was dissolved.
+    /// Adds a vertex that takes in all loose streams, so that everything is combined from left to
+    /// right, even after a vertex was dissolved.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
         let inputs = std::mem::take(&mut self.loose);
         let vertex = self.add(inputs, EVERYWHERE, sources, state);
@@ -94,7 +91,7 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Removes and returns the last `count` loose streams of a group.
+    /// Removes and returns a group's last `count` loose streams.
     fn take_loose(&mut self, group: Path, count: usize) -> Vec<VertexId> {
         let mut taken = Vec::new();
         let mut place = self.loose.len();
@@ -108,7 +105,7 @@ impl<S> Tree<S> {
         taken
     }
 
-    /// Returns a vertex of a group whose stream another group takes in.
+    /// Returns a vertex whose stream another group takes in.
     fn end_of(&self, group: Path) -> Option<VertexId> {
         let goes_on_elsewhere = |vertex: &Vertex<S>| {
             let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));
@@ -117,7 +114,6 @@ impl<S> Tree<S> {
         self.iter().find(|(_, vertex)| goes_on_elsewhere(vertex)).map(|(id, _)| id)
     }
 
-    /// Adds a vertex with these inputs.
     fn add(&mut self, inputs: Vec<VertexId>, group: Path, sources: Vec<usize>, state: S) -> VertexId {
         let vertex = self.new_id();
         for input in &inputs {
@@ -146,8 +142,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Joins the streams of groups, in the order given by `order`, so that one stream is left if
-    /// nodes can combine. Returns the vertices whose streams change.
+    /// Joins the groups' streams in this order, to one stream if nodes can combine. Returns the
+    /// vertices whose streams change.
     pub fn join_groups<K: Ord>(&mut self, entry: Entry, order: impl Fn(Path) -> K) -> BTreeSet<VertexId> {
         let group = |vertex: &VertexId| self.vertices.get(vertex).map(|vertex| order(vertex.group));
         let mut streams = self.loose.clone();
@@ -166,8 +162,7 @@ impl<S> Tree<S> {
         changed
     }
 
-    /// Returns the vertex of a loose stream that takes in another stream; `None` if no node of the
-    /// stream can combine.
+    /// Returns the vertex that takes in another stream; `None` if no node can combine.
     fn entry_of(&self, stream: VertexId, entry: Entry) -> Option<VertexId> {
         let fit = |vertex: &VertexId| self.vertices.get(vertex).filter(|vertex| !vertex.is_unfit);
         let mut at = stream;
@@ -181,7 +176,6 @@ impl<S> Tree<S> {
         Some(at)
     }
 
-    /// Makes a vertex take in a loose stream.
     fn attach(&mut self, stream: VertexId, to: VertexId) {
         self.loose.retain(|loose| *loose != stream);
         if let Some(stream) = self.vertices.get_mut(&stream) {
@@ -192,7 +186,7 @@ impl<S> Tree<S> {
         }
     }
 
-    /// Returns the number of streams that leave a group. `own` is the receiver's group.
+    /// Counts streams that leave a group; `own` is the receiver's.
     pub fn crossings(&self, own: Path) -> usize {
         let crosses = |vertex: &Vertex<S>| {
             let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));
@@ -201,8 +195,8 @@ impl<S> Tree<S> {
         self.vertices.values().filter(|vertex| crosses(vertex)).count()
     }
 
-    /// Adds a source to a vertex. Returns the vertices whose streams change: the vertex and all
-    /// vertices between it and the receiver.
+    /// Adds a source to a vertex. Returns it and the vertices on its way to the receiver, whose
+    /// streams change.
     pub fn add_source(&mut self, vertex: VertexId, source: usize) -> Vec<VertexId> {
         if let Some(vertex) = self.vertices.get_mut(&vertex) {
             vertex.sources.push(source);
@@ -215,32 +209,32 @@ impl<S> Tree<S> {
         VertexId(self.last)
     }
 
-    /// Returns a vertex, or `None` if it is gone.
+    /// Returns a vertex that is there.
     pub fn get(&self, vertex: VertexId) -> Option<&Vertex<S>> {
         self.vertices.get(&vertex)
     }
 
-    /// Returns the owner's data of a vertex.
+    /// The owner's data.
     pub fn state_mut(&mut self, vertex: VertexId) -> Option<&mut S> {
         self.vertices.get_mut(&vertex).map(|vertex| &mut vertex.state)
     }
 
-    /// Returns all vertices, oldest first.
+    /// All vertices, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (VertexId, &Vertex<S>)> {
         self.vertices.iter().map(|(id, vertex)| (*id, vertex))
     }
 
-    /// Returns the streams that the receiver takes in if no further vertex joins.
+    /// Streams that the receiver takes in, if no vertex follows.
     pub fn loose(&self) -> &[VertexId] {
         &self.loose
     }
 
-    /// Returns the vertex that has this source.
+    /// Returns the vertex of a source.
     pub fn vertex_of(&self, source: usize) -> Option<VertexId> {
         self.iter().find(|(_, vertex)| vertex.sources.contains(&source)).map(|(id, _)| id)
     }
 
-    /// Returns `vertex` and the vertices between it and the receiver, in the order of the stream.
+    /// Returns `vertex` and all up to the receiver.
     pub fn way_to_receiver(&self, vertex: VertexId) -> Vec<VertexId> {
         let mut way = Vec::new();
         let mut next = Some(vertex);
@@ -251,16 +245,15 @@ impl<S> Tree<S> {
         way
     }
 
-    /// Removes one source. If its vertex has no source left, removes the vertex, too, and its
-    /// consumer takes in its inputs.
+    /// Removes a source. A vertex without sources is removed, too, and its consumer takes in its
+    /// inputs.
     ///
-    /// Returns the vertices whose streams change, and the owner's data of a removed vertex.
+    /// Returns the vertices whose streams change, and a removed vertex's data.
     pub fn remove_source(&mut self, source: usize) -> (BTreeSet<VertexId>, Option<S>) {
         let Some(vertex) = self.vertex_of(source) else { return (BTreeSet::new(), None) };
         let mut changed: BTreeSet<VertexId> = self.way_to_receiver(vertex).into_iter().collect();
         let Some(entry) = self.vertices.get_mut(&vertex) else { return (changed, None) };
         entry.sources.retain(|other| *other != source);
-        // A vertex with another source stays.
         if !entry.sources.is_empty() {
             return (changed, None);
         }
@@ -268,8 +261,8 @@ impl<S> Tree<S> {
         (changed, self.splice(vertex, Vec::new()))
     }
 
-    /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs and its
-    /// sources. Each source becomes a plain vertex with the data that `plain` returns.
+    /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs, and its
+    /// sources as plain vertices with the data of `plain`.
     ///
     /// Returns the same as [`Tree::remove_source`].
     pub fn dissolve(
@@ -293,7 +286,6 @@ impl<S> Tree<S> {
         (changed, self.splice(vertex, added))
     }
 
-    /// Replaces `vertex` by its inputs and by `added`.
     fn splice(&mut self, vertex: VertexId, added: Vec<VertexId>) -> Option<S> {
         let gone = self.vertices.remove(&vertex)?;
         let successors: Vec<VertexId> = gone.inputs.into_iter().chain(added).collect();
@@ -307,7 +299,7 @@ impl<S> Tree<S> {
         if let Some(place) = streams.iter().position(|stream| *stream == vertex) {
             streams.splice(place..=place, successors);
         }
-        // The consumer has its own source; otherwise it would have been removed before.
+        // The consumer has its own source, else it would be gone.
         Some(gone.state)
     }
 }
@@ -329,7 +321,6 @@ mod tests {
                 assert_eq!(tree.get(*input).unwrap().consumer, Some(id));
             }
             assert_eq!(vertex.consumer.is_none(), tree.loose().contains(&id));
-            // The loop ends, so there is no cycle.
             let way = tree.way_to_receiver(id);
             assert!(tree.loose().contains(way.last().unwrap()));
         }
@@ -371,8 +362,7 @@ mod tests {
         check(&tree);
     }
 
-    /// Builds a tree with one vertex for each rack number, and joins the racks. The receiver is in
-    /// rack 0.
+    /// A vertex for each rack number, joined. The receiver is in rack 0.
     fn of_racks(entry: Entry, racks: &[u32]) -> Tree<()> {
         let mut tree = Tree::default();
         let sizes = racks.iter().fold(BTreeMap::new(), |mut sizes: BTreeMap<u32, usize>, rack| {

@@ -1,8 +1,8 @@
-//! The operations on two numbers.
+//! Operations on two numbers.
 
 use std::ops::{Add, Mul};
 
-/// A number that is stored in `N` bytes. `self` is the left operand.
+/// A number in `N` bytes; `self` is the left operand.
 pub(super) trait Element<const N: usize>: Sized {
     fn load(bytes: [u8; N]) -> Self;
     fn store(self) -> [u8; N];
@@ -66,8 +66,7 @@ macro_rules! floats {
 
             #[inline(always)]
             fn $minimum(a: $type, b: $type) -> $type {
-                // The two comparisons differ only if neither operand is less. Both are then zeros,
-                // and OR keeps the sign of either.
+                // The comparisons differ only for two zeros, and OR keeps the sign of either.
                 let (left, right) = (if a < b { a } else { b }, if b < a { b } else { a });
                 let least = $type::from_bits(left.to_bits() | right.to_bits());
                 if a.is_nan() || b.is_nan() { $type::NAN } else { least }

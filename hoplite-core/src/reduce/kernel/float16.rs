@@ -1,4 +1,4 @@
-//! The two kinds of 16-bit floats. Processors at best convert them, and cannot add them.
+//! 16-bit floats, which processors convert at best.
 
 use multiversion::multiversion;
 use multiversion::target::match_target;
@@ -6,17 +6,17 @@ use multiversion::target::match_target;
 use super::element::Element;
 use super::{ReduceOp, combine_as, each};
 
-/// IEEE 754 half precision, as its bits: 1 of sign, 5 of exponent, 10 of fraction.
+/// IEEE 754 half precision: 1 bit of sign, 5 of exponent, 10 of fraction.
 struct F16(u16);
 
-/// The upper half of an `f32`, as its bits: 1 of sign, 8 of exponent, 7 of fraction.
+/// The upper half of an `f32`: 1 bit of sign, 8 of exponent, 7 of fraction.
 struct Bf16(u16);
 
-/// Combines like `combine_as::<F16, 2>`, which it calls if the processor does not convert f16.
+/// Like `combine_as::<F16, 2>`, which it calls if the processor does not convert f16.
 ///
-/// It names the conversions, because the compiler does not find them in the arithmetic of [`F16`].
-/// With AVX2, that arithmetic reaches 0.2 of the speed of memory, `HalfFloatSliceExt` of the `half`
-/// crate 0.03, and this function 1.
+/// Names the conversions, because the compiler does not find them in [`F16`]'s arithmetic. With
+/// AVX2, that reaches 0.2 of the speed of memory, `half`'s `HalfFloatSliceExt` 0.03, and this
+/// function 1.
 #[multiversion(targets("x86_64+avx2+f16c"))]
 pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     match_target! {
@@ -48,10 +48,8 @@ pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Combines like `combine_as::<Bf16, 2>`, but adds and multiplies in pairs.
-///
-/// It computes on both numbers of a pair in place. Spreading them over vectors of f32 and packing
-/// the results took a fifth of the time.
+/// Like `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place. Spreading them
+/// over vectors of f32 and packing the results took a fifth of the time.
 #[inline(always)]
 pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     let whole = whole_chunks::<4>(acc, input);
@@ -64,16 +62,14 @@ pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     combine_as::<Bf16, 2>(op, acc_rest, input_rest);
 }
 
-/// Returns the length of the leading whole chunks of `N` bytes in both slices.
+/// The length of leading whole chunks in both slices.
 #[inline(always)]
 fn whole_chunks<const N: usize>(acc: &[u8], input: &[u8]) -> usize {
     acc.len().min(input.len()) / N * N
 }
 
-/// The sign bit of a 16-bit float.
 const SIGN: u16 = 0x8000;
 
-/// Returns a biased exponent at its position in the bits of an f32.
 const fn exponent(biased: u32) -> u32 {
     biased << 23
 }
@@ -85,12 +81,12 @@ impl F16 {
     #[inline(always)]
     fn to_f32(&self) -> f32 {
         let sign = u32::from(self.0 & SIGN) << 16;
-        // Move exponent and fraction to the positions of an f32. The biased exponents of an f32 are
-        // 112 higher, and 255 is not finite.
+        // Move exponent and fraction to the positions of an f32, whose biased exponents are 112
+        // higher.
         let magnitude = u32::from(self.0 & !SIGN) << 13;
         let bits = if magnitude < exponent(1) {
-            // Subnormal: with an exponent, it is 2^-14 too large. A multiplication by 2^112 would
-            // be right for every finite number, but processors are slow at subnormal operands.
+            // Subnormal: with an exponent, 2^-14 too large. Multiplying by 2^112 would suit every
+            // finite number, but processors are slow at subnormal operands.
             (f32::from_bits(magnitude + exponent(113)) - f32::from_bits(exponent(113))).to_bits()
         } else if magnitude < exponent(31) {
             magnitude + exponent(112)
@@ -106,7 +102,7 @@ impl F16 {
         let magnitude = number.to_bits() & !(1 << 31);
         let bits = if magnitude < exponent(113) {
             // Subnormal: the last place of an f32 between 1/2 and 1 is 2^-24, as for a subnormal
-            // f16. The addition therefore rounds correctly.
+            // f16, so the addition rounds correctly.
             (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5_f32.to_bits()
         } else if magnitude < exponent(143) {
             round_to_even(magnitude - exponent(112), 13)
@@ -130,7 +126,7 @@ impl Bf16 {
 
     #[inline(always)]
     fn from_f32(number: f32) -> Self {
-        // Rounding could carry from the fraction of a NaN into its sign.
+        // Rounding could carry from a NaN's fraction into its sign.
         if number.is_nan() { Self::NAN } else { Self(round_to_even(number.to_bits(), 16) as u16) }
     }
 
@@ -143,16 +139,15 @@ impl Bf16 {
     }
 }
 
-/// Drops the last `places` bits, rounding to nearest, ties to even. A carry into the exponent
-/// rounds up to the next power of two, or from the largest finite number to infinity.
+/// Drops the last `places` bits, ties to even. A carry into the exponent rounds up to the next
+/// power of two, or to infinity.
 #[inline(always)]
 fn round_to_even(bits: u32, places: u32) -> u32 {
     let is_odd = (bits >> places) & 1;
     (bits + (1 << (places - 1)) - 1 + is_odd) >> places
 }
 
-/// Maps the bits of floats to integers in the order of the numbers, -0.0 before +0.0. Also maps
-/// these integers back.
+/// Maps floats to integers in the order of numbers, -0.0 before +0.0, and back.
 #[inline(always)]
 fn ordered(bits: u16) -> u16 {
     if bits & SIGN == 0 { bits } else { bits ^ !SIGN }

@@ -1,28 +1,23 @@
-//! The kernels, which apply an operation to the bytes of two objects.
+//! Kernels: an operation on the bytes of two objects.
 //!
-//! Elements are little-endian in the arena and on the wire, on every machine, and need not be
-//! aligned. The kernels combine arrays of bytes element by element, and the compiler vectorizes
-//! them.
+//! Elements are little-endian everywhere, and need not be aligned. The compiler vectorizes the
+//! kernels. `multiversion` compiles each for every x86-64 processor and for AVX2, picks one at run
+//! time, and contains the unsafe code for this.
 //!
-//! `multiversion` compiles each kernel twice: for every x86-64 processor, and for those with AVX2.
-//! It picks one at run time, and contains the unsafe code for this.
-//!
-//! `examples/kernel_throughput.rs` measures the kernels. On an EPYC 9004, with objects of 64 MiB,
-//! each kernel is about as fast as a plain exclusive or (0.8 for sums of bf16). Without AVX2 it
-//! would be 0.5 for bf16 and 0.1 for f16.
+//! `examples/kernel_throughput.rs` measures. On an EPYC 9004, with 64 MiB, each kernel is about as
+//! fast as an exclusive or (0.8 for sums of bf16); without AVX2, 0.5 for bf16 and 0.1 for f16.
 //!
 //! The operations match numpy's `add`, `minimum`, `maximum` and `multiply`:
 //!
 //! * Integers wrap around.
-//! * Floats follow IEEE 754, with subnormal numbers, rounded to nearest, ties to even. Minimum and
-//!   maximum are NaN if either operand is NaN. The sign and payload of a NaN are unspecified.
-//! * In numpy, the processor decides which zero is smaller. Here -0.0 is less than +0.0, so minimum
-//!   and maximum have the same bits for every order of the chain.
-//! * f16 and bf16 are computed in f32 and rounded after *each* operation. A chain of n objects thus
-//!   rounds n - 1 times, like `acc += x` in numpy and torch. `numpy.sum` differs, because its
-//!   accumulator is f32. An intermediate sum that overflows stays infinite, and small terms vanish:
-//!   2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
-//! * Bytes of bool other than 0 are true. Results are 0 and 1. Minimum is "and", maximum is "or".
+//! * Floats follow IEEE 754, with subnormal numbers, ties to even. Minimum and maximum are NaN if
+//!   either operand is, with any sign and payload.
+//! * -0.0 is less than +0.0, so minimum and maximum do not depend on the order. In numpy, the
+//!   processor decides.
+//! * f16 and bf16 are computed in f32 and rounded after *each* operation, like `acc += x` in numpy
+//!   and torch. `numpy.sum` differs, because its accumulator is f32. Intermediate overflows stay
+//!   infinite, and small terms vanish: 2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
+//! * Bytes of bool other than 0 are true. Minimum is "and", maximum is "or".
 
 mod element;
 mod float16;
@@ -33,14 +28,13 @@ use self::element::Element;
 use super::ReduceOp;
 use crate::dtype::Dtype;
 
-/// Combines `input` into `acc`, element by element: `acc[i] = op(acc[i], input[i])`.
+/// Computes `acc[i] = op(acc[i], input[i])`.
 ///
-/// Both must have the same length, a multiple of the element's size. Otherwise `combine` combines
-/// the whole elements that both have, and leaves the other bytes of `acc` unchanged.
+/// With different lengths, only the whole elements of both are combined.
 ///
 /// # Panics
-/// Panics if the operation [is not defined](ReduceOp::is_defined_for) for the type. In debug
-/// builds, also panics if the lengths are wrong.
+/// If the operation [is not defined](ReduceOp::is_defined_for) for the type; in debug builds, if
+/// the lengths are wrong.
 #[multiversion(targets("x86_64+avx2+f16c"))]
 pub fn combine(op: ReduceOp, dtype: Dtype, acc: &mut [u8], input: &[u8]) {
     debug_assert_eq!(acc.len(), input.len());
@@ -63,8 +57,7 @@ pub fn combine(op: ReduceOp, dtype: Dtype, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-// All functions below are inlined into each version of `combine`, so that they are compiled for the
-// processors of that version.
+// Everything below is inlined into each version of `combine`, and so compiled for its processors.
 
 #[inline(always)]
 fn combine_as<T: Element<N>, const N: usize>(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
@@ -85,8 +78,7 @@ fn combine_bool(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Replaces each whole chunk of `N` bytes in `acc` by `op` of it and of the chunk at the same place
-/// in `input`.
+/// Replaces each chunk of `acc` by `op` of it and `input`'s.
 #[inline(always)]
 fn each<const N: usize>(acc: &mut [u8], input: &[u8], op: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
     for (a, b) in acc.as_chunks_mut().0.iter_mut().zip(input.as_chunks().0) {
