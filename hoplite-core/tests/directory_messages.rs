@@ -1,5 +1,5 @@
-//! The messages that a get, an allreduce, and a change of places cost. Real nodes and real shards
-//! exchange them.
+//! The directory messages of a get, an allreduce, and a change of places, between real nodes and
+//! shards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -28,15 +28,12 @@ const fn up(shard: usize) -> node::Event {
     node::Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER }
 }
 
-/// Most messages of a get of a large object: a query, its answer, the location at the other shard,
-/// and the complete copy at both.
+/// A query, its answer, the location at the other shard, and the complete copy at both.
 const MESSAGES_PER_GET: u64 = 5;
-/// Most messages of an allreduce with the directory for each member.
 const MAX_MESSAGES_PER_MEMBER: u64 = 8;
 const LARGE: u64 = 1 << 20;
 const SMALL: usize = 100;
 const LONG: Duration = Duration::from_secs(60);
-/// Most messages until all is quiet. Fifty concurrent gets take some hundreds.
 const MAX_MESSAGES: u64 = 10_000;
 
 enum Message {
@@ -44,30 +41,27 @@ enum Message {
     ToShard(usize, shard::Event),
 }
 
-/// The messages of each member of an allreduce: the query for its source, the answer, the end of
-/// the query, and its copy of the target at two shards.
+/// The source's query, its answer and end, and the target's copy at two shards.
 const MESSAGES_PER_MEMBER: u64 = 5;
-/// The messages of rank 0 beside that: the query for the target, the answer, the end of the query,
-/// and the verdicts of both shards.
+/// The target's query, its answer and end, and both shards' verdicts.
 const MESSAGES_OF_RANK_0: u64 = 5;
-/// The messages between a coordinator and each member elsewhere: the plan, the commit, and the last
-/// report.
+/// The plan, the commit, and the last report.
 const WORDS_PER_MEMBER: u64 = 3;
 
-/// A cluster with instantaneous messages. The test ends pulls and exchanges.
+/// A cluster with instantaneous messages.
 struct Cluster {
     nodes: Vec<Node>,
     shards: Vec<Shard>,
     queue: VecDeque<Message>,
-    /// Messages between nodes and shards, in both directions.
+    /// Between nodes and shards.
     messages: u64,
-    /// Messages between coordinators and members, in both directions.
+    /// Between coordinators and members.
     words: u64,
-    /// The members of attempts, by their coordinators. Both sides use the same number.
+    /// By coordinator. Both sides use the same number.
     members: BTreeMap<EnlistmentId, (usize, usize)>,
-    /// The exchanges under way: the node, the exchange, and the length of its copy.
+    /// The node, the exchange, and its copy's length.
     exchanges: Vec<(usize, CombineId, u64)>,
-    /// The pulls under way, by receiver: the sender, the object, and its size.
+    /// By receiver: the sender, the object, and its size.
     pulls: BTreeMap<(usize, PullId), (usize, ObjectId, u64)>,
     answers: BTreeMap<(usize, CallId), Response>,
     next_number: u64,
@@ -129,7 +123,6 @@ impl Cluster {
         call
     }
 
-    /// Delivers messages until there are none.
     fn settle(&mut self) {
         let before = self.messages;
         while let Some(message) = self.queue.pop_front() {
@@ -171,7 +164,7 @@ impl Cluster {
                 let serve = ServeId(self.next_number);
                 let peer = name(number);
                 let event = node::Event::ServeRequested { serve, peer, id, put, awaits_hop: false };
-                // The event precedes other messages to the sender.
+                // It precedes other messages to the sender.
                 self.queue.push_front(Message::ToNode(sender, event));
             }
             node::Effect::ServeRefused { .. } => panic!("a pull was refused"),
@@ -207,7 +200,6 @@ impl Cluster {
         self.queue.push_back(Message::ToNode(to, node::Event::Collective(event)));
     }
 
-    /// Ends all exchanges with all bytes.
     fn finish_exchanges(&mut self) {
         for (number, combine, valid_bytes) in std::mem::take(&mut self.exchanges) {
             let filled = node::Event::Collective(CollectiveEvent::Filled { combine });
@@ -218,7 +210,7 @@ impl Cluster {
         self.settle();
     }
 
-    /// Ends all pulls whose senders have all bytes.
+    /// Ends pulls whose senders have all bytes.
     fn finish_pulls(&mut self) {
         while let Some((&(node, pull), (_, _, valid_bytes))) =
             self.pulls.iter().find(|(_, (sender, id, _))| !self.is_pulled(*sender, id))
@@ -296,7 +288,6 @@ fn a_get_of_a_small_object_takes_three_messages() {
     let call = cluster.get(1, &id("x"));
     cluster.finish_pulls();
     assert!(cluster.is_answered(1, call));
-    // A query, its answer, and the location at the other shard.
     assert_eq!(cluster.messages - before, 3);
 }
 
@@ -304,7 +295,6 @@ fn a_get_of_a_small_object_takes_three_messages() {
 fn each_get_of_a_broadcast_takes_five_messages() {
     const RECEIVERS: usize = 50;
     let mut cluster = Cluster::new(RECEIVERS + 1);
-    // The gets wait for the object until it is put.
     let calls: Vec<CallId> = (1..=RECEIVERS).map(|node| cluster.get(node, &id("x"))).collect();
     let queries = cluster.messages;
     cluster.put(0, &id("x"), LARGE);
@@ -314,7 +304,6 @@ fn each_get_of_a_broadcast_takes_five_messages() {
     let of_gets = cluster.messages - 8;
     assert_eq!(queries, RECEIVERS as u64);
     assert_eq!(of_gets, MESSAGES_PER_GET * RECEIVERS as u64);
-    // The gets come one after another.
     let mut cluster = Cluster::new(RECEIVERS + 1);
     cluster.put(0, &id("x"), LARGE);
     let before = cluster.messages;
@@ -367,8 +356,7 @@ fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
     }
 }
 
-/// Two probes within one millisecond have one version. Restarted shards learn of both only from
-/// stores.
+/// Restarted shards learn of both versions only from stores.
 #[test]
 fn what_disagrees_of_places_under_one_version_comes_to_rest() {
     let placed =
@@ -387,7 +375,7 @@ fn what_disagrees_of_places_under_one_version_comes_to_rest() {
             cluster.queue.extend([0, 1].map(|node| Message::ToShard(shard, of_store(node))));
         }
         cluster.settle();
-        // Each shard may learn two changes, and tells each to all stores.
+        // Each shard may learn two changes, and tells all stores.
         assert!(cluster.messages - before < 100, "{} messages", cluster.messages - before);
         let expected = placed(
             said[0].path[2].max(said[1].path[2]),
@@ -401,7 +389,6 @@ fn what_disagrees_of_places_under_one_version_comes_to_rest() {
                 (5, expected.uplink, [Some(expected.path); 2])
             );
         }
-        // A store that knows the same places reports them to a shard that returns.
         cluster.queue.push_back(Message::ToNode(0, node::Event::ShardDown { shard: 2 }));
         cluster.settle();
         let mut effects = Vec::new();

@@ -1,4 +1,4 @@
-//! Measures the memory that a node takes for each object. Alone in its process, because it measures the process.
+//! A node's memory per object, measured in a process of its own.
 #![cfg(target_os = "linux")]
 
 use bytes::Bytes;
@@ -9,9 +9,9 @@ use hoplite_core::shard::{ShardRun, ToShard, ToStore, Verdict};
 use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, Time};
 
-/// A fifth of the most objects of a store. The memory is linear.
+/// A fifth of a full store; memory is linear.
 const OBJECTS: u64 = 200_000;
-/// Above the present cost, so that the test finds a larger one.
+/// Slightly above the present cost.
 const MAX_BYTES_PER_OBJECT: u64 = 700;
 
 fn resident_bytes() -> u64 {
@@ -20,7 +20,6 @@ fn resident_bytes() -> u64 {
     pages * 4096
 }
 
-/// Performs an event, and accepts what the node publishes.
 fn apply(node: &mut Node, effects: &mut Vec<Effect>, event: Event) {
     node.apply(Time::ZERO, event, effects);
     let published: Vec<_> = effects
@@ -56,7 +55,7 @@ fn a_small_object_takes_little_more_than_half_a_kibibyte() {
     let bytes = Bytes::from_static(b"ten bytes.");
     let before = resident_bytes();
     for number in 0..OBJECTS {
-        // Ids as Ray has them, 28 bytes, in no order.
+        // Like Ray's ids, 28 bytes, in no order.
         let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let request = Request::Put {
             id: ObjectId::new(format!("{scattered:028x}")).expect("a valid id"),

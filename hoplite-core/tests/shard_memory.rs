@@ -1,5 +1,4 @@
-//! The memory that a shard takes per object. The test is alone in its process, because it measures
-//! the process.
+//! A shard's memory per object, measured in a process of its own.
 #![cfg(target_os = "linux")]
 
 use std::time::Duration;
@@ -9,7 +8,7 @@ use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{Event, LocationState, NodeInfo, Publish, Retention, Shard, ShardConfig, ToShard};
 use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId, Time};
 
-/// A fifth of a full shard. Memory grows linearly.
+/// A fifth of a full shard; memory is linear.
 const OBJECTS: u64 = 200_000;
 /// The target: a million objects in less than 1 GiB.
 const MAX_BYTES_PER_OBJECT: u64 = (1 << 30) / 1_000_000;
@@ -38,8 +37,7 @@ fn a_million_objects_fit_in_a_gibibyte() {
     }
     let before = resident_bytes();
     for number in 0..OBJECTS {
-        // Ids as Ray has them, 28 bytes, in no order; a matrix each; a pinned copy and one that was
-        // pulled.
+        // Like Ray's ids, 28 bytes, in no order; a matrix each; one pinned and one pulled copy.
         let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for (node, retention) in nodes.iter().zip([Retention::Pinned, Retention::Evictable]) {
             let message = ToShard::Publish(Publish {

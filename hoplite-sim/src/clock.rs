@@ -1,4 +1,4 @@
-//! The agenda of a simulation, and its time.
+//! Time and the agenda of a simulation.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -27,13 +27,13 @@ impl<W> PartialOrd for Entry<W> {
 }
 
 impl<W> Ord for Entry<W> {
-    /// The heap returns its greatest entry, which must be the earliest.
+    /// Reversed for the heap.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
 
-/// The time, and the future events of the world `W`, in order of time and entry.
+/// Future events of the world `W`, by time and entry.
 pub(crate) struct Clock<W> {
     now: Duration,
     agenda: BinaryHeap<Entry<W>>,
@@ -54,7 +54,7 @@ impl<W> Clock<W> {
         self.agenda.push(Entry { at, order: self.entered, action: Box::new(action) });
     }
 
-    /// Removes the next event if it is due by `end`, and sets the time to it.
+    /// Removes the next event due by `end`, and sets the time.
     pub(crate) fn next(&mut self, end: Duration) -> Option<Action<W>> {
         if self.agenda.peek()?.at > end {
             return None;
@@ -64,7 +64,6 @@ impl<W> Clock<W> {
         Some(next.action)
     }
 
-    /// Advances the time without events.
     pub(crate) fn pass_until(&mut self, at: Duration) {
         self.now = self.now.max(at);
     }

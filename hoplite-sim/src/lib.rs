@@ -1,10 +1,9 @@
-//! Simulates clusters: the state machines of real stores and shards, over a model of the network.
+//! Simulates clusters: real stores and shards over a model of the network.
 //!
-//! * [`campaign`]: a few nodes with random failures, thousands of times, and the invariants that
-//!   must hold.
+//! * [`campaign`]: a few nodes with random failures, thousands of times, and invariants.
 //! * [`scale`]: collectives of thousands of nodes, and their times.
 //!
-//! Both are an application and a network for one `cluster`, which has one `clock`.
+//! Both run on one `cluster`, which has one `clock`.
 #![forbid(unsafe_code)]
 
 pub mod campaign;

@@ -1,11 +1,11 @@
-//! Random numbers of a simulation, which depend only on its seed.
+//! Random numbers that depend only on a seed.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use hoplite_core::topology::random;
 
-/// The random numbers of the core, as durations, chances and choices.
+/// The core's random numbers, as durations, chances and choices.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(random::Random);
 
@@ -18,32 +18,26 @@ impl Random {
         self.0.next_number()
     }
 
-    /// Returns a number in `range`, which must not be empty.
     pub(crate) fn number(&mut self, range: Range<u64>) -> u64 {
         range.start + self.0.below(range.end - range.start)
     }
 
-    /// Returns an index below `length`, which must not be zero.
     pub(crate) fn index(&mut self, length: usize) -> usize {
         self.0.index(length)
     }
 
-    /// Returns `true` with a probability of `percent` in a hundred.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.number(0..100) < percent
     }
 
-    /// Returns a random number of microseconds.
     pub(crate) fn micros(&mut self, range: Range<u64>) -> Duration {
         Duration::from_micros(self.number(range))
     }
 
-    /// Returns a random number of milliseconds, to the microsecond.
     pub(crate) fn millis(&mut self, range: Range<u64>) -> Duration {
         self.micros(range.start * 1000..range.end * 1000)
     }
 
-    /// Returns one of `items`, which must not be empty.
     pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
     }

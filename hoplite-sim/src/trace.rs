@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// The latest events of a run. Clones share the events, so that they survive a panic.
+/// The latest events. Clones share them, so that they survive a panic.
 #[derive(Debug, Clone)]
 pub struct Trace {
     lines: Rc<RefCell<VecDeque<String>>>,
@@ -12,12 +12,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Creates a trace of the latest `limit` events.
+    /// Keeps the latest `limit` events.
     pub fn new(limit: usize) -> Self {
         Self { lines: Rc::default(), limit }
     }
 
-    /// Returns the lines, oldest first.
+    /// The lines, oldest first.
     pub fn lines(&self) -> Vec<String> {
         self.lines.borrow().iter().cloned().collect()
     }

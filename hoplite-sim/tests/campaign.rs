@@ -1,7 +1,7 @@
 //! Thousands of simulated clusters, each with its own seed.
 //!
-//! `HOPLITE_SEED=N` runs only that seed, and shows the latest events of a failure;
-//! `HOPLITE_TRACE_LINES=N` sets their number. `HOPLITE_SEEDS=N` sets the number of seeds.
+//! `HOPLITE_SEED=N` runs one seed, with the latest `HOPLITE_TRACE_LINES=N` events of a failure;
+//! `HOPLITE_SEEDS=N` sets the number of seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,7 +14,6 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs a seed again with a trace, and fails with the latest events.
 fn explain(seed: u64) {
     let limit = variable("HOPLITE_TRACE_LINES").unwrap_or(400);
     let trace = Trace::new(usize::try_from(limit).expect("a number of lines"));

@@ -1,5 +1,4 @@
-//! Simulated collectives of a hundred nodes, compared with the bounds of links, also with failing
-//! nodes.
+//! Collectives of a hundred nodes, some of which fail, against the bounds of links.
 //!
 //! `HOPLITE_SEED=N` determines the failures.
 
@@ -14,12 +13,12 @@ fn seed() -> u64 {
     std::env::var("HOPLITE_SEED").map_or(1, |text| text.parse().expect("a number"))
 }
 
-/// Uses objects of a gigabyte, so that the hops of a chain are short in comparison.
+/// With a gigabyte, a chain's hops are short in comparison.
 fn experiment(workload: Workload) -> Experiment {
     Experiment { nodes: NODES, workload, size_bytes: 1 << 30, seed: seed(), ..Experiment::default() }
 }
 
-/// Runs an experiment. All surviving nodes must be done.
+/// All surviving nodes must be done.
 fn run(experiment: &Experiment) -> Outcome {
     let (outcome, _) = experiment.run();
     check(outcome.undone == 0 && outcome.error.is_none(), experiment, &outcome);
@@ -33,8 +32,7 @@ fn check(holds: bool, experiment: &Experiment, outcome: &Outcome) {
     assert!(holds, "HOPLITE_SEED={seed} repeats it: {experiment:#?} came to {outcome:#?}");
 }
 
-/// Returns the bound plus the hops of the longest chain, plus a tenth for connections and the
-/// directory.
+/// The bound, the longest chain's hops, and a tenth for connections and the directory.
 fn with_a_chain(experiment: &Experiment) -> Duration {
     let hops = u32::try_from(experiment.nodes).expect("there are few");
     experiment.bound().mul_f64(1.1) + experiment.hop_time() * hops
@@ -54,8 +52,7 @@ fn receivers_that_come_together_form_one_chain() {
     check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
 }
 
-/// A chain of all nodes would take a second, and S/B is 54 ms. Complete copies serve the later
-/// receivers.
+/// A chain of all would take a second; S/B is 54 ms.
 #[test]
 fn a_thousand_receivers_take_about_two_transfers() {
     let experiment = Experiment { nodes: 1000, size_bytes: 64 << 20, ..experiment(Workload::Broadcast) };
@@ -71,7 +68,7 @@ fn receivers_that_come_late_do_not_wait() {
     let experiment = Experiment { arrivals, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
     assert_eq!(outcome.done, NODES - 1);
-    // 5% are for connections and the directory. A chain of a few nodes takes less.
+    // 5% are for connections and the directory.
     let alone = experiment.transfer_time(1.05);
     check(outcome.longest <= alone + experiment.hop_time() * 10, &experiment, &outcome);
 }
@@ -85,7 +82,7 @@ fn receivers_resume_elsewhere_when_nodes_die() {
         &experiment,
         &outcome,
     );
-    // A receiver that loses its sender continues with another one, at worst behind all others.
+    // A receiver that loses its sender is at worst behind all others.
     let allowed = with_a_chain(&experiment) + experiment.transfer_time(2.0);
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
@@ -133,12 +130,12 @@ fn all_get_the_result_of_an_allreduce_while_it_grows() {
     let experiment = experiment(Workload::Allreduce);
     let outcome = run(&experiment);
     assert_eq!(outcome.done, NODES);
-    // One reduce and one broadcast overlap, each along a chain of all nodes.
+    // A reduce and a broadcast overlap, each along a chain of all nodes.
     let allowed = experiment.transfer_time(2.2) + experiment.hop_time() * 2 * 100;
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
 
-/// The query, its answer, the location at the other shard, and the complete copy, at both shards.
+/// The query, its answer, the location at the other shard, and the complete copy at both.
 #[test]
 fn a_get_costs_the_directory_five_messages() {
     for nodes in [2, NODES] {
@@ -153,7 +150,7 @@ fn a_get_costs_the_directory_five_messages() {
     }
 }
 
-/// Receivers of a superseded target may publish their bytes of it afterwards.
+/// Receivers may publish a superseded target's bytes later.
 #[test]
 fn no_receiver_takes_a_restarted_target_for_a_deleted_one() {
     let experiment = Experiment {

@@ -1,34 +1,30 @@
-//! Runs the programs of all members of an attempt over symbolic data.
+//! Runs all members' programs over symbolic data.
 
 use hoplite_core::plan::collective::{Collective, Program, Schedule, Step, Taking, program_of_parts};
 
-/// The unit of ranges in programs, except at the end of the data.
 const UNIT_BYTES: u64 = 64;
 
-/// The number of contributions of each member to some bytes, by index. `None` for bytes that never
-/// existed.
+/// The contributions of each member; `None` for bytes that never existed.
 pub(crate) type Value = Option<Vec<u32>>;
 
-/// All members, and the position of each stream between them.
 pub(crate) struct Interpreter {
     kind: Collective,
     programs: Vec<Program>,
-    /// The writers before each step of each member.
+    /// The writers before each step.
     writers: Vec<Vec<Vec<usize>>>,
-    /// The bytes of each member, unit by unit, beside its own data.
+    /// Each member's bytes, beside its own data.
     targets: Vec<Vec<Value>>,
-    /// The number of units that are done, of each step of each member.
+    /// The units done of each step.
     done: Vec<Vec<u64>>,
     streams: Vec<Stream>,
 }
 
-/// The stream from one member to another.
 struct Stream {
     giver: usize,
     taker: usize,
     gives: Vec<usize>,
     takes: Vec<usize>,
-    /// The next step in both lists, and the next unit in it.
+    /// The next step in both lists, and its next unit.
     next: (usize, u64),
 }
 
@@ -38,7 +34,6 @@ impl Interpreter {
         let unit = |index| (start_of(index, members, size_bytes.div_ceil(UNIT_BYTES) as usize)) as u64;
         let part =
             |index| size_bytes.min(unit(index) * UNIT_BYTES)..size_bytes.min(unit(index + 1) * UNIT_BYTES);
-        // Some members have two parts.
         let halves = |index: usize| {
             let whole = part(index);
             let middle = whole.start
@@ -82,8 +77,8 @@ impl Interpreter {
         }
     }
 
-    /// Moves one unit along a stream that `choose` picks. Returns `true` if there was one. The
-    /// bytes are read only now, as if the stream had just been resumed.
+    /// Moves a unit along a stream that `choose` picks. The bytes are read only now, as if the
+    /// stream had just resumed.
     pub(crate) fn step(&mut self, choose: impl FnOnce(usize) -> usize) -> bool {
         let ready: Vec<usize> = (0..self.streams.len()).filter(|stream| self.is_ready(*stream)).collect();
         if ready.is_empty() {
@@ -121,7 +116,6 @@ impl Interpreter {
             && self.may_do(*taker, takes[*index], *unit)
     }
 
-    /// Returns `true` if all writers before this step have done the unit.
     fn may_do(&self, member: usize, step: usize, unit: u64) -> bool {
         let program = &self.programs[member];
         let at = unit_at(&program.steps()[step], unit) as u64;
@@ -132,8 +126,7 @@ impl Interpreter {
         })
     }
 
-    /// Returns the bytes that a step of a member reads: its own data, unless an earlier step has
-    /// written.
+    /// Returns the bytes that a step reads: own data, unless an earlier step has written.
     fn value(&self, member: usize, step: usize, unit: u64) -> Value {
         let program = &self.programs[member];
         let at = unit_at(&program.steps()[step], unit);
@@ -149,7 +142,6 @@ impl Interpreter {
         self.streams.iter().all(|stream| stream.next.0 == stream.gives.len())
     }
 
-    /// Checks that every member has the promised bytes.
     pub(crate) fn check(&self) {
         let members = self.programs.len();
         let units = self.targets.first().map_or(0, Vec::len);
@@ -174,7 +166,6 @@ impl Interpreter {
         }
     }
 
-    /// Returns the member whose part has a unit. Parts come in the order of the members.
     fn part_of(&self, unit: usize, units: usize) -> usize {
         let members = self.programs.len();
         (0..members).find(|index| unit < start_of(index + 1, members, units)).unwrap()

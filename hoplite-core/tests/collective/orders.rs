@@ -1,4 +1,4 @@
-//! The order of the members and the choice of a schedule, where members are in groups.
+//! Orders of members in groups, and the choice of a schedule.
 
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ const LINK: LinkEstimate = LinkEstimate {
     latency: Duration::from_micros(100),
     uplink: Uplink::measured(0),
 };
-/// The unit of ranges: some parts are longer by it.
 const UNIT_BYTES: u64 = 64;
 
 fn arrange(
@@ -27,13 +26,11 @@ fn arrange(
     collective::arrange(paths, &SlowLinks::new(), size_bytes, link, preference)
 }
 
-/// Returns members of several racks in turn.
 fn alternating(racks: usize, members: usize) -> Vec<Path> {
     (0..racks * members).map(|member| [0, 0, 1 + (member % racks) as u32, 0]).collect()
 }
 
 fn any_paths() -> impl Strategy<Value = Vec<Path>> {
-    // Some members are in no pod, or in no rack.
     prop::collection::vec((0_u32..3, 0_u32..4).prop_map(|(pod, rack)| [0, pod, rack, 0]), 2..40)
 }
 
@@ -51,7 +48,7 @@ fn programs(schedule: &Schedule, size_bytes: u64) -> Vec<Program> {
     (0..schedule.members()).map(|index| schedule.program(index, size_bytes)).collect()
 }
 
-/// Returns the number of bytes that leave and enter a group.
+/// Returns the bytes that leave and enter a group.
 fn crossing(arrangement: &Arrangement, paths: &[Path], size_bytes: u64, group: Path) -> [u64; 2] {
     let mut crossing = [0; 2];
     let is_inside = |rank: usize| is_in(paths[arrangement.order[rank]], group);
@@ -67,7 +64,6 @@ fn crossing(arrangement: &Arrangement, paths: &[Path], size_bytes: u64, group: P
     crossing
 }
 
-/// Returns the slow links that the streams of an arrangement use, by members.
 fn slow_streams(arrangement: &Arrangement, slow: &SlowLinks) -> SlowLinks {
     let order = &arrangement.order;
     let programs = programs(&arrangement.choice.schedule, 1 << 20).into_iter().enumerate();
@@ -91,7 +87,6 @@ fn a_ring_goes_around_a_slow_link() {
         (chosen.remark.as_str(), slow_streams(&chosen, &slow)),
         ("around slow links", SlowLinks::new())
     );
-    // The other direction is fast, and members stay in their rack.
     let paths = alternating(2, 4);
     let slow = SlowLinks::from([(2, 4), (3, 5), (6, 1)]);
     let chosen = collective::arrange(&paths, &slow, 64 << 20, LINK, SchedulePreference::Ring);
@@ -121,8 +116,8 @@ fn what_cannot_go_around_is_estimated_at_twice_the_time() {
 }
 
 proptest! {
-    /// With slow links, each member still has a rank, and its rack its ranks. No more streams use
-    /// slow links than before.
+    /// Each member keeps a rank, and each rack its ranks. No more streams use slow links than
+    /// before.
     #[test]
     fn slow_links_never_make_a_ring_worse(
         paths in any_paths(), links in prop::collection::btree_set((0_usize..40, 0_usize..40), 0..20),
@@ -203,7 +198,6 @@ proptest! {
 
     #[test]
     fn without_groups_nothing_is_different(members in 2_usize..70, size_bytes in 0_u64..1 << 27) {
-        // One rack for all is as good as none.
         let [none, one] = [[0; 4], [0, 0, 7, 0]].map(|path| {
             arrange(&vec![path; members], size_bytes, LINK, SchedulePreference::Auto)
         });
@@ -218,7 +212,6 @@ fn two_racks_whose_members_alternate_are_a_ring_that_crosses_twice() {
     let arrangement = arrange(&paths, 64 << 20, LINK, SchedulePreference::Auto);
     assert_eq!(arrangement.order, [0, 2, 4, 6, 1, 3, 5, 7]);
     assert_eq!(arrangement.choice.schedule, Schedule::ring(8));
-    // All steps cross at the end, so small data wants few steps.
     assert_ne!(arrange(&paths, 4 << 10, LINK, SchedulePreference::Auto).choice.schedule, Schedule::ring(8));
 }
 
@@ -230,7 +223,7 @@ fn slow_uplinks_that_were_measured_make_a_hierarchy_pay() {
         let arrangement = arrange(&paths, size_bytes, link, SchedulePreference::Auto);
         (arrangement.choice.schedule, arrangement.remark)
     };
-    // A ring takes 1.75 S/U for an uplink U, the hierarchy 1.5 S/B + S/U: it is faster below B/2.
+    // A ring takes 1.75 S/U for an uplink U, the hierarchy 1.5 S/B + S/U: faster below B/2.
     let hierarchical = Schedule::hierarchical(8, &[4, 2]).unwrap();
     assert_eq!(chosen(250, 64 << 20), (hierarchical.clone(), "uplinks as measured".to_owned()));
     assert_eq!(chosen(450, 64 << 20).0, hierarchical);
@@ -243,7 +236,7 @@ fn slow_uplinks_that_were_measured_make_a_hierarchy_pay() {
 
 #[test]
 fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
-    // Two zones of four racks of four, with members in turn from all racks.
+    // Two zones of four racks of four, in turn.
     let paths: Vec<Path> = (0..32).map(|member| [1 + member % 2, 0, 1 + member % 8, 0]).collect();
     let chosen = |zone, rack| {
         let link = LinkEstimate { uplink: Uplink::of_levels([zone, 0, rack, 0]), ..LINK };
@@ -252,16 +245,15 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
         assert!(choice.runner_up.is_some_and(|(_, estimate)| estimate >= choice.estimate));
         (choice.schedule.to_string(), choice.estimate)
     };
-    // Only zones are slow: a ring in each zone, which enters and leaves each rack once, and pairs
-    // across zones.
+    // Only zones are slow: a ring in each zone, and pairs across.
     assert_eq!(chosen(100, 4000).0, "hierarchical of 16x2");
     assert_eq!(chosen(100, 1000).0, "hierarchical of 16x2");
-    // Only racks are slow: a ring in each rack, and rings across all racks.
+    // Only racks are slow: a ring in each rack, and rings across.
     assert_eq!(chosen(4000, 100).0, "hierarchical of 4x8");
     // Both are slow, zones more.
     assert_eq!(chosen(20, 100).0, "hierarchical of 4x4x2");
     assert_eq!(chosen(4000, 4000).0, "ring of 32");
-    // With one ratio for both levels, the estimate is far from the cost of zones alone.
+    // One ratio for both levels is far from the cost of zones alone.
     let one = Uplink::measured(100);
     let link = LinkEstimate { uplink: one, ..LINK };
     let all_slow = arrange(&paths, 256 << 20, link, SchedulePreference::Auto).choice;
@@ -271,7 +263,7 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
 
 #[test]
 fn the_first_of_three_levels_may_be_the_slow_one() {
-    // Hosts with two members each, four hosts in each of two racks.
+    // Two members per host, four hosts in each of two racks.
     let paths: Vec<Path> = (0..16).map(|member| [0, 0, 1 + member / 8, 1 + member / 2]).collect();
     let chosen = |rack, host| {
         let link = LinkEstimate { uplink: Uplink::of_levels([0, 0, rack, host]), ..LINK };
@@ -321,7 +313,7 @@ fn with_hdrm_the_slow_links_of_its_own_order_count() {
 
 #[test]
 fn with_hdrm_every_step_crosses_between_the_halves() {
-    // Two halves of four switches each, with two hosts at each.
+    // Two halves of four switches, with two hosts each.
     let paths: Vec<Path> = (0..16).map(|host| [0, 1 + host % 2, 1 + host / 2 % 4, 0]).collect();
     let arrangement = arrange(&paths, 1 << 20, LINK, SchedulePreference::Hdrm);
     assert_eq!(arrangement.choice.schedule, Schedule::halving_doubling(16));

@@ -1,4 +1,4 @@
-//! Programs give the right result, however their streams are interleaved.
+//! Programs are right for any interleaving of streams.
 
 use hoplite_core::plan::collective::{Collective, Schedule};
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ proptest! {
     ) {
         let mut interpreter = Interpreter::new(&schedule, kind, size_bytes);
         let mut steps = 0;
-        // A choice of the first stream lets it run far ahead of the others.
+        // The first stream may run far ahead.
         let choose = |steps: usize, count: usize| {
             if is_greedy { (choices[0] as usize) % count } else { choices[steps % 64] as usize % count }
         };
@@ -57,7 +57,7 @@ proptest! {
             let members = schedule.members() as u64;
             let programs = Interpreter::new(&schedule, Collective::Allreduce, size_bytes);
             for program in programs.programs() {
-                // The parts differ by a unit of 64 bytes each.
+                // Parts differ by a unit.
                 let limit = 2 * (size_bytes * (members - 1)).div_ceil(members) + 2 * 64 * members;
                 prop_assert!(program.given_bytes() <= limit);
             }
@@ -106,7 +106,6 @@ fn a_large_ring_does_not_wait_for_itself() {
 
 #[test]
 fn as_many_members_as_there_can_be_get_the_same() {
-    // Most members have no part.
     for schedule in [Schedule::ring(256), Schedule::halving_doubling(256), Schedule::halving_doubling(255)] {
         let mut interpreter = Interpreter::new(&schedule, Collective::Allreduce, 64 * 3);
         while interpreter.step(|_| 0) {}

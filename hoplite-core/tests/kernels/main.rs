@@ -1,4 +1,4 @@
-//! The kernels of a reduce beside a reference that goes element by element.
+//! Kernels against a reference that goes element by element.
 
 mod reference;
 
@@ -9,13 +9,12 @@ use proptest::test_runner::RngSeed;
 
 use self::reference::{combined, difference};
 
-/// Every operation that is defined, with its type.
 fn kernels() -> impl Iterator<Item = (ReduceOp, Dtype)> {
     let all = Dtype::ALL.iter().flat_map(|dtype| ReduceOp::ALL.iter().map(|op| (*op, *dtype)));
     all.filter(|(op, dtype)| op.is_defined_for(*dtype))
 }
 
-/// Combines in the whole, and once more one element at a time, which leaves no work for wide instructions.
+/// Also combines element by element, which leaves no work for wide instructions.
 fn check(op: ReduceOp, dtype: Dtype, acc: &[u8], input: &[u8]) {
     let expected = combined(op, dtype, acc, input);
     let mut whole = acc.to_vec();
@@ -39,8 +38,8 @@ fn assert_same(op: ReduceOp, dtype: Dtype, (acc, input): (&[u8], &[u8]), actual:
     }
 }
 
-/// The values at which something happens: extremes, zeros and ones of either sign, infinities, NaNs, the largest and the
-/// smallest subnormal and normal numbers, what just fits and what just does not.
+/// Extremes, zeros and ones of either sign, infinities, NaNs, the largest and smallest subnormal
+/// and normal numbers, and values around the limits of a type.
 fn notable(dtype: Dtype) -> Vec<Vec<u8>> {
     let fraction_bits = match dtype {
         Dtype::F16 => 10,
@@ -72,7 +71,6 @@ fn notable(dtype: Dtype) -> Vec<Vec<u8>> {
     values.into_iter().map(|value| value.to_le_bytes()[..size].to_vec()).collect()
 }
 
-/// All pairs of the two, as the operands of one call.
 fn pairs(left: &[Vec<u8>], right: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
     let acc = left.iter().flat_map(|a| right.iter().flat_map(move |_| a.clone())).collect();
     let input = left.iter().flat_map(|_| right.iter().flatten().copied()).collect();
@@ -92,7 +90,7 @@ fn notable_values_meet_each_other() {
 fn all_16_bit_floats_meet_notable_ones() {
     let all: Vec<Vec<u8>> = (0..=u16::MAX).map(|bits| bits.to_le_bytes().to_vec()).collect();
     for (op, dtype) in kernels().filter(|(_, dtype)| matches!(dtype, Dtype::F16 | Dtype::Bf16)) {
-        // One in seven, each with another exponent, fraction or sign than its neighbour has.
+        // One in seven, each of another exponent, fraction or sign.
         let some: Vec<Vec<u8>> = notable(dtype).into_iter().step_by(7).collect();
         let (acc, input) = pairs(&all, &some);
         check(op, dtype, &acc, &input);
@@ -114,7 +112,7 @@ fn any_length_and_alignment_will_do() {
         let values = notable(dtype);
         let (acc, input) = pairs(&values, &values);
         for elements in 0..70 {
-            // Not from the start, where the exponents of floats are 0.
+            // Near the start the exponents are 0.
             let from = acc.len() / 2 / size * size;
             let (acc, input) = (&acc[from..from + elements * size], &input[from..from + elements * size]);
             let expected = combined(op, dtype, acc, input);
@@ -134,7 +132,6 @@ fn any_length_and_alignment_will_do() {
     }
 }
 
-/// Seeded by `HOPLITE_SEED`, if that is set; a failure prints its operands.
 fn runs() -> ProptestConfig {
     let mut config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     if let Some(seed) = std::env::var("HOPLITE_SEED").ok().and_then(|seed| seed.parse().ok()) {
@@ -162,7 +159,6 @@ fn f16s(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| half::f16::from_f32(*number).to_le_bytes()).collect()
 }
 
-/// As the documentation of the kernels says.
 #[test]
 fn each_step_of_a_chain_rounds() {
     let mut acc = f16s(&[2048.0, 65504.0]);

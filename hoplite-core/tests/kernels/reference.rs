@@ -1,7 +1,6 @@
-//! The kernels in their simplest form, for comparison: element by element, in numbers that
-//! represent every dtype exactly.
+//! The kernels in their simplest form, in numbers that represent every dtype exactly.
 //!
-//! It needs the `half` crate. Other test crates may include this file by its path.
+//! Other test crates may include this file. It needs the `half` crate.
 
 use half::{bf16, f16};
 use hoplite_core::Dtype;
@@ -14,14 +13,13 @@ enum Number {
 }
 use Number::{Float, Integer};
 
-/// Returns the result of `combine` in `acc`.
 pub(crate) fn combined(op: ReduceOp, dtype: Dtype, acc: &[u8], input: &[u8]) -> Vec<u8> {
     let size = dtype.size_bytes() as usize;
     let pairs = acc.chunks_exact(size).zip(input.chunks_exact(size));
     pairs.flat_map(|(a, b)| write(dtype, apply(op, read(dtype, a), read(dtype, b)))).collect()
 }
 
-/// The first element in which the two differ, if any. All NaNs are the same.
+/// Returns the first different element. All NaNs are equal.
 pub(crate) fn difference(dtype: Dtype, left: &[u8], right: &[u8]) -> Option<usize> {
     let size = dtype.size_bytes() as usize;
     let differ = |(a, b): (&[u8], &[u8])| a != b && !(is_nan(dtype, a) && is_nan(dtype, b));
@@ -65,9 +63,8 @@ fn read(dtype: Dtype, bytes: &[u8]) -> Number {
     }
 }
 
-/// Writes a number: integers wrap around, and narrow floats are rounded through f32 as in the
-/// kernels. The earlier rounding to f64 is harmless, because f64 has more than twice the digits of
-/// f32.
+/// Integers wrap around, and narrow floats are rounded through f32. The earlier rounding to f64 is
+/// harmless, because it has more than twice the digits.
 fn write(dtype: Dtype, number: Number) -> Vec<u8> {
     match (dtype, number) {
         (Dtype::F16, Float(number)) => f16::from_f32(number as f32).to_le_bytes().to_vec(),

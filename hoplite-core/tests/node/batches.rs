@@ -25,7 +25,6 @@ fn batch(h: &mut Harness, requests: Vec<Request>) -> (ClientId, CallId) {
     h.request(A, Request::Batch(requests))
 }
 
-/// The answers to the items of a batch.
 #[track_caller]
 fn answers(h: &mut Harness, call: (ClientId, CallId)) -> Vec<Answer> {
     match h.answer(call) {

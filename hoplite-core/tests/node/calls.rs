@@ -1,4 +1,4 @@
-//! Calls that only query the directory, and limits on calls.
+//! Calls that only query the directory, and limits.
 
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use hoplite_core::{Error, Limits, Metadata, Operation, PutId};
 
 use crate::harness::*;
 
-/// Returns the locations of `name`: complete at one node, or unknown, or lost.
 fn complete(name: &str) -> Locations {
     let location = Location {
         node: node_id("n1"),
@@ -41,7 +40,6 @@ fn summary() -> ObjectSummary {
     }
 }
 
-/// The open subscriptions, by id.
 fn subscriptions(h: &mut Harness) -> Vec<(String, RequestId)> {
     let sent = h.sent();
     let subscribed = sent.into_iter().filter_map(|(_, message)| match message {
@@ -227,7 +225,7 @@ fn a_cancelled_call_is_not_answered() {
 fn a_call_id_in_use_is_refused() {
     let mut h = Harness::new();
     let call = h.get(A, "x");
-    // The checker knows a call once, so the test reads the second answer from the effects.
+    // The checker knows a call once, so this reads the effects.
     let mut effects = Vec::new();
     let request = Request::Locate { id: id("x"), timeout: LONG };
     h.node.apply(hoplite_core::Time::ZERO, Event::Request { client: A, call: call.1, request }, &mut effects);
@@ -259,14 +257,14 @@ fn the_number_of_references_is_limited() {
     h.view(again);
     let refused = h.get(A, "x");
     assert!(matches!(h.error(refused), Error::LimitExceeded { .. }), "each reference to one copy counts");
-    // Puts have separate references, as many as a client may have calls.
+    // Puts have references of their own.
     let created = h.create(A, "z", SIZE);
     let created = h.view(created);
     let waiting = h.get(B, "y");
     let refused = h.create(A, "y", SIZE);
     assert!(matches!(h.error(refused), Error::LimitExceeded { maximum: 2, .. }));
     h.request(A, Request::Abort { copy: created.copy });
-    // The refused create must not have cost the other client its fetch.
+    // The other client keeps its fetch.
     let pull = h.grant("y", 5, SIZE, "n1");
     h.pull_ended(&pull, SIZE, PullOutcome::Complete);
     h.view(waiting);
@@ -285,8 +283,7 @@ fn the_number_of_ids_is_limited() {
     for call in calls {
         assert!(matches!(h.error(call), Error::LimitExceeded { maximum: 1, .. }));
     }
-    // The objects of open calls count. Otherwise many calls with many ids each would take much
-    // memory.
+    // The objects of open calls count, because many ids take much memory.
     let open = wait(&mut h, &["a"], 1);
     let refused = wait(&mut h, &["b"], 1);
     assert!(matches!(h.error(refused), Error::LimitExceeded { maximum: 1, .. }));

@@ -1,4 +1,4 @@
-//! Checks every event and effect of a node, and fails when an invariant of `node/mod.rs` is broken.
+//! Checks all events and effects of a node against the invariants of `node/mod.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,6 @@ use hoplite_core::node::{
 };
 use hoplite_core::shard::{Replicate, Replication, RequestId, Retention, ToShard, ToStore};
 
-/// The view of one copy from outside.
 #[derive(Debug, Default)]
 struct Copy {
     length_bytes: u64,
@@ -22,11 +21,11 @@ struct Copy {
     serves: u32,
     pulls: u32,
     comparisons: u32,
-    /// The number of combinations that write it, and that read it.
+    /// Combinations that write it, and that read it.
     combinations: u32,
     readers: u32,
     is_combined: bool,
-    /// `true` if an exchange fills it, which continues for others when the copy is complete.
+    /// `true` for an exchange, which goes on for others after completion.
     is_exchanged: bool,
     is_writing: bool,
     is_complete: bool,
@@ -41,10 +40,8 @@ impl Copy {
     }
 }
 
-/// The kind of answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// News, any number of times.
     Subscription,
     Reduce,
     Batch,
@@ -58,7 +55,6 @@ enum Serve {
     Refused,
 }
 
-/// A combination under way.
 #[derive(Debug)]
 struct Combination {
     copy: CopyId,
@@ -66,42 +62,37 @@ struct Combination {
     inputs: Vec<CopyId>,
 }
 
-/// See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
     copies: BTreeMap<CopyId, Copy>,
     extents: BTreeMap<CopyId, Extent>,
     seen: BTreeSet<CopyId>,
-    /// Calls that wait for an answer.
     open_calls: BTreeMap<(ClientId, CallId), Kind>,
     pulls: BTreeMap<PullId, CopyId>,
-    /// The senders of pulls that were not cancelled.
     senders: BTreeMap<CopyId, NodeId>,
     serves: BTreeMap<ServeId, Serve>,
     combinations: BTreeMap<CombineId, Combination>,
-    /// Requested hops that have not ended, and their reports.
+    /// Running hops and their reports.
     hops: BTreeMap<HopId, Option<HopReport>>,
-    /// Hops for others that were not released, and their reports.
+    /// Unreleased hops for others, and their reports.
     hostings: BTreeMap<HostingId, Option<HopReport>>,
-    /// Members that this node coordinates and has neither stopped nor dismissed.
+    /// Coordinated members, until their end.
     enlistments: BTreeMap<EnlistmentId, PutId>,
-    /// Memberships of this node that were not left, and their reports.
+    /// Memberships and their reports.
     memberships: BTreeMap<MembershipId, Vec<Report>>,
-    /// Attempts that it has coordinated.
     coordinated: BTreeSet<PutId>,
     seen_combinations: BTreeSet<CombineId>,
     seen_hops: BTreeSet<HopId>,
     promoted: BTreeSet<ObjectId>,
-    /// Queries without an answer, and their shards.
+    /// Open queries and their shards.
     queries: BTreeMap<RequestId, (usize, ObjectId)>,
     shards_up: BTreeSet<usize>,
-    /// Calls that follow a copy.
     follows: BTreeSet<(ClientId, CallId)>,
     is_shutting_down: bool,
 }
 
 impl Checker {
-    /// Takes in an event, before the node does.
+    /// Called before the node's `apply`.
     pub(crate) fn event(&mut self, event: &Event) {
         match event {
             Event::Request { client, call, request } => self.request(*client, *call, request),
@@ -177,7 +168,7 @@ impl Checker {
             ToStore::Promote { id, .. }
             | ToStore::TakeOver { id, .. }
             | ToStore::Replicate(Replicate { id, .. })
-            // A store that drains gives its pin up.
+            // A draining store gives its pin up.
             | ToStore::Replication(Replication { id, .. }) => {
                 self.promoted.insert(id.clone());
                 return;
@@ -187,7 +178,7 @@ impl Checker {
             ToStore::Failed { request, .. } => (*request, None),
             _ => return,
         };
-        // With another object, the fetch of the requested one still waits.
+        // With another object, the requested one's fetch still waits.
         let is_answer =
             |(asked, id): &(usize, ObjectId)| *asked == shard && object.is_none_or(|object| object == id);
         if self.queries.get(&answered).is_some_and(is_answer) {
@@ -229,7 +220,7 @@ impl Checker {
         self.copies.get_mut(&copy).unwrap_or_else(|| panic!("{copy:?} is not open"))
     }
 
-    /// Takes in the effects of the event, and the status afterwards.
+    /// Called after the node's `apply`.
     pub(crate) fn effects(&mut self, effects: &[Effect], status: NodeStatus) {
         for effect in effects {
             self.effect(effect);
@@ -260,7 +251,7 @@ impl Checker {
                     ToShard::Cancel { request } => {
                         self.queries.remove(request);
                     }
-                    // A coordinator keeps the target that it got after its own member failed.
+                    // A coordinator keeps the target if its own member failed before.
                     ToShard::Publish(publish)
                         if self.coordinated.contains(&publish.put)
                             && publish.retention == Retention::Pinned
@@ -468,7 +459,6 @@ impl Checker {
                     read.readers += 1;
                     local.push(*input);
                 }
-                // The other node's checker covers its copy.
                 CombineInput::Remote(_) => {}
             }
         }
@@ -505,7 +495,7 @@ impl Checker {
             self.open_calls.remove(&(client, call));
         }
         match response {
-            // An object may be deleted before the last item of its batch is answered. It stays readable.
+            // An object may be deleted before its batch is answered. It stays readable.
             Ok(Response::Batch(answers)) => {
                 for answer in answers {
                     if let Ok(Response::Existing(view) | Response::Object(view)) = answer {
@@ -538,7 +528,6 @@ impl Checker {
         }
     }
 
-    /// Compares the node's status with the effects.
     fn status(&self, status: NodeStatus) {
         let used: u64 = self.extents.values().map(|extent| extent.length_bytes).sum();
         let used = used + status.reserved_bytes;
@@ -560,7 +549,7 @@ impl Checker {
                 |copy: &&Copy| copy.is_complete && !copy.is_pinned && !copy.has_failed && copy.is_idle();
             let evictable: u64 =
                 self.copies.values().filter(is_evictable).map(|copy| copy.length_bytes).sum();
-            // Effects do not show the copies that a reduce or a batch holds for later.
+            // Effects do not show copies held by a reduce or batch.
             if self.open(Kind::Reduce) + self.open(Kind::Batch) > 0 {
                 assert!(status.evictable_bytes <= evictable, "evictable bytes");
             } else {
@@ -573,11 +562,10 @@ impl Checker {
         }
     }
 
-    /// Checks that hops, combinations and reductions end with their users.
     fn reduces(&self, status: NodeStatus) {
         assert_eq!(status.combinations, self.combinations.len(), "combinations under way");
         let (open, elsewhere) = (self.open(Kind::Reduce), self.hops.len());
-        // A decided attempt goes on until the last member has all bytes.
+        // A decided attempt goes on until all members are done.
         let open = open + self.enlistments.values().collect::<BTreeSet<_>>().len();
         assert!(status.reductions <= open, "{} reductions of {open} calls", status.reductions);
         assert!(status.reductions > 0 || status.directed_hops == 0, "hops outlive it: {:?}", self.hops);
@@ -600,7 +588,6 @@ impl Checker {
         self.serves.keys().copied().collect()
     }
 
-    /// Returns the running combinations with their first positions.
     pub(crate) fn running_combinations(&self) -> Vec<(CombineId, u64)> {
         self.combinations.iter().map(|(combine, running)| (*combine, running.offset_bytes)).collect()
     }
@@ -623,7 +610,6 @@ impl Checker {
         self.copies.iter().filter(|(_, copy)| holds(copy)).map(|(copy, _)| *copy).collect()
     }
 
-    /// Returns the number of calls, except subscriptions, without an answer.
     pub(crate) fn open_calls(&self) -> usize {
         self.open_calls.values().filter(|kind| **kind != Kind::Subscription).count()
     }

@@ -1,4 +1,4 @@
-//! Puts of one id at several nodes: the first that the directory heard of counts.
+//! Puts of one id at several nodes: the directory's first one counts.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn unknown() -> Verdict {
     conflict(Equality::Unknown { holder: Some((node_id("holder"), address("holder"))) })
 }
 
-/// A sealed put that waits for its verdict: the view, the seal's call, and the publication.
+/// A sealed put without a verdict.
 fn sealed(h: &mut Harness, size_bytes: u64) -> (ObjectView, (ClientId, CallId), Publish) {
     let call = h.create(A, "x", size_bytes);
     let view = h.view(call);
@@ -134,7 +134,8 @@ fn the_first_shard_decides_between_two_puts() {
     let view = h.view(call);
     let publish = h.publications().remove(0).1;
     h.verdict(ranked[0], &publish, Verdict::Accepted);
-    // The other put reached the second shard first. Its node is told of the conflict by the first shard.
+    // The other put reached the second shard first, and the first shard tells its node of the
+    // conflict.
     h.verdict(ranked[1], &publish, conflict(Equality::Different));
     let sealed = h.seal(A, view.copy);
     assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
@@ -179,7 +180,7 @@ fn what_was_given_up_here_is_no_rival() {
     let first = h.view(call);
     h.request(A, Request::Abort { copy: first.copy });
     let (view, call, publish) = sealed(&mut h, SIZE);
-    // A shard that was not responsible before has heard of the first one from a receiver.
+    // A new shard has heard of the first put from a receiver.
     let equality = Equality::Unknown { holder: None };
     h.verdict(0, &publish, Verdict::Conflict { winner: first.put, equality });
     assert_eq!(h.told(), ["0 unpublish x Aborted"]);

@@ -17,7 +17,6 @@ impl Harness {
         self.event(Event::FromShard { shard: 0, message: ToStore::Replication(news) });
     }
 
-    /// The put that the node has told its shard to be the first one of.
     fn lead_put(&mut self, name: &str) -> hoplite_core::PutId {
         let sent = self.sent();
         let lead = sent.iter().find_map(|(_, message)| match message {

@@ -16,7 +16,6 @@ fn a_get_asks_pulls_publishes_and_returns_the_slot() {
     let call = h.get(A, "x");
     let pull = h.grant("x", 5, SIZE, "n1");
     assert_eq!((pull.sender.as_str(), pull.offset_bytes), ("n1", 0));
-    // The shard that granted knows.
     let (shard, publish) = h.publication();
     assert_eq!(shard, 1 - first);
     assert_eq!((publish.state, publish.retention), (LocationState::Partial, Retention::Evictable));
@@ -81,7 +80,7 @@ fn a_receiver_that_gives_way_goes_on_where_it_is_and_holds_nothing_against_its_s
     let give_way = |grant| Event::FromShard { shard: 0, message: ToStore::GiveWay { grant } };
     h.event(give_way(GrantId(u64::MAX)));
     assert!(!h.is_cancelled(&pull), "that is the slot of another");
-    // Several times, and without a byte: a failure would have it wait before it tries again.
+    // A failure would delay the next try.
     for valid_bytes in [0, 0, 0, 100, 100] {
         h.event(give_way(pull.grant));
         assert!(h.is_cancelled(&pull));
@@ -92,7 +91,6 @@ fn a_receiver_that_gives_way_goes_on_where_it_is_and_holds_nothing_against_its_s
         pull = h.grant_query(shard, query.request, "x", 5, SIZE, "n2").unwrap();
         assert_eq!(pull.offset_bytes, valid_bytes);
     }
-    // Too late: it has all bytes.
     h.event(give_way(pull.grant));
     h.pull_ended(&pull, SIZE, PullOutcome::Complete);
     assert_eq!(h.view(call).put, PutId(5));
@@ -142,7 +140,6 @@ fn an_inline_answer_is_a_complete_copy() {
     h.answer_inline("x", 5, b"bytes");
     let view = h.view(call);
     assert_eq!(view.size_bytes, 5);
-    // The shard that answered knows.
     assert_eq!(h.told(), [format!("{} publish x Complete", 1 - shard)]);
     h.release(A, view.copy);
     assert_eq!(h.node.status().evictable_bytes, view.extent.length_bytes);
@@ -263,11 +260,9 @@ fn an_object_that_nobody_else_has_is_taken_over() {
     h.release(A, view.copy);
     let status = h.node.status();
     assert_eq!((status.evictable_bytes, status.pinned_bytes), (0, view.extent.length_bytes));
-    // Again, from the other shard.
     h.sent();
     h.event(Event::FromShard { shard: 0, message: take_over("x") });
     assert!(h.publications().iter().all(|(_, publish)| publish.retention == Retention::Pinned));
-    // Without room, nothing happens.
     h.drop_put(0, "x", PutId(5), DropReason::Deleted);
     h.put_held(B, "all", CAPACITY - 64);
     h.sent();

@@ -1,4 +1,4 @@
-//! A node under test, with scripted clients, shards and senders, and a clock that the test moves.
+//! A node with scripted clients, shards and senders, and a clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -23,13 +23,13 @@ use crate::reducing::Reduces;
 
 /// Room for ten objects of [`SIZE`].
 pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
-/// An object that is not inline in these tests: ten blocks.
+/// Not inline here: ten blocks.
 pub(crate) const SIZE: u64 = 40_960;
-/// An object that is inline in these tests.
+/// Inline here.
 pub(crate) const SMALL: u64 = 1000;
-/// An object that is not inline, and is confirmed only at the writer's wish.
+/// Not inline, and confirmed only on request.
 pub(crate) const UNCONFIRMED: u64 = 5000;
-/// A timeout that never expires in a test.
+/// Never expires in a test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) type Answer = Result<Response, Error>;
@@ -41,7 +41,7 @@ pub(crate) fn id(name: &str) -> ObjectId {
     ObjectId::new(name).expect("names of tests are short")
 }
 
-/// A session with a shard that has always been the same run, and whose lease does not expire.
+/// A shard that is always the same run, and a lease that does not expire.
 pub(crate) const fn up(shard: usize) -> Event {
     Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER }
 }
@@ -64,7 +64,6 @@ pub(crate) struct Pull {
     pub(crate) offset_bytes: u64,
 }
 
-/// See the [module documentation](self).
 pub(crate) struct Harness {
     pub(crate) node: Node,
     pub(crate) checker: Checker,
@@ -74,43 +73,36 @@ pub(crate) struct Harness {
     next_grant: u64,
     next_serve: u64,
     answers: BTreeMap<(ClientId, CallId), VecDeque<Answer>>,
-    /// Messages to shards that the test has not read.
+    /// Unread messages to shards.
     sent: Vec<(usize, ToShard)>,
-    /// The copies whose bytes are in `sent`.
     inline: Vec<CopyId>,
-    /// The open subscriptions, with their shards.
     pub(crate) subscriptions: Vec<(usize, RequestId, ObjectId)>,
     pulls: Vec<Pull>,
     cancelled: Vec<PullId>,
-    /// The effects of reduces, for `reducing.rs`.
+    /// Effects of reduces, for `reducing.rs`.
     pub(crate) reduces: Reduces,
     ledger: Ledger,
     pub(crate) effects: Vec<Effect>,
 }
 
 impl Harness {
-    /// Returns a node with one connected shard and the usual limits, but objects are inline below 4
-    /// KiB.
+    /// Returns a node with one connected shard. Objects are inline below 4 KiB.
     pub(crate) fn new() -> Self {
         Self::with_shards(1)
     }
 
-    /// Returns a node with so many connected shards.
     pub(crate) fn with_shards(count: usize) -> Self {
         Self::connected(count, limits())
     }
 
-    /// Returns a node with one connected shard and these limits.
     pub(crate) fn with_limits(limits: Limits) -> Self {
         Self::connected(1, limits)
     }
 
-    /// Returns a node with so many connected shards and these limits.
     pub(crate) fn connected(count: usize, limits: Limits) -> Self {
         Self::connected_at(EVERYWHERE, count, limits)
     }
 
-    /// Returns a node with one connected shard in these groups.
     pub(crate) fn at(path: Path) -> Self {
         Self::connected_at(path, 1, limits())
     }
@@ -123,7 +115,6 @@ impl Harness {
         harness
     }
 
-    /// Returns a node with so many unconnected shards.
     pub(crate) fn disconnected(count: usize, limits: Limits) -> Self {
         Self::disconnected_at(EVERYWHERE, count, limits)
     }
@@ -160,7 +151,7 @@ impl Harness {
         }
     }
 
-    /// Feeds an event, checks the invariants, and sorts the effects.
+    /// Applies an event, checks the invariants, and sorts the effects.
     pub(crate) fn event(&mut self, event: Event) {
         self.checker.event(&event);
         self.ledger.event(&event);
@@ -203,7 +194,7 @@ impl Harness {
         }
     }
 
-    /// Moves the clock, with a tick at every deadline on the way.
+    /// Ticks at every deadline on the way.
     pub(crate) fn pass(&mut self, duration: Duration) {
         let end = self.now + duration;
         while let Some(deadline) = self.node.next_deadline().filter(|deadline| *deadline <= end) {
@@ -226,12 +217,10 @@ impl Harness {
         (client, call)
     }
 
-    /// Returns the next answer to a call.
     pub(crate) fn answer(&mut self, call: (ClientId, CallId)) -> Option<Answer> {
         self.answers.get_mut(&call)?.pop_front()
     }
 
-    /// Returns the view in the answer to a call.
     #[track_caller]
     pub(crate) fn view(&mut self, call: (ClientId, CallId)) -> ObjectView {
         match self.answer(call) {
@@ -241,7 +230,6 @@ impl Harness {
         }
     }
 
-    /// Returns the error in the answer to a call.
     #[track_caller]
     pub(crate) fn error(&mut self, call: (ClientId, CallId)) -> Error {
         match self.answer(call) {
@@ -311,7 +299,7 @@ impl Harness {
         self.event(Event::ClientGone { client });
     }
 
-    /// Puts an object that every shard accepts. The client releases it.
+    /// Every shard accepts; the client releases it.
     #[track_caller]
     pub(crate) fn put(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
         let view = self.put_held(client, name, size_bytes);
@@ -319,7 +307,7 @@ impl Harness {
         view
     }
 
-    /// Puts an object that every shard accepts. The client keeps its reference.
+    /// Every shard accepts; the client keeps its reference.
     #[track_caller]
     pub(crate) fn put_held(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
         let call = self.create(client, name, size_bytes);
@@ -330,7 +318,7 @@ impl Harness {
         view
     }
 
-    /// Gets a remote object. The client keeps its reference.
+    /// The client keeps its reference.
     #[track_caller]
     pub(crate) fn fetch_held(
         &mut self,
@@ -346,7 +334,7 @@ impl Harness {
         self.view(call)
     }
 
-    /// Gets a remote object. The client releases it, so the copy is evictable.
+    /// The client releases it, so the copy is evictable.
     #[track_caller]
     pub(crate) fn fetch(&mut self, client: ClientId, name: &str, put: u64, size_bytes: u64) -> ObjectView {
         let view = self.fetch_held(client, name, put, size_bytes);
@@ -356,24 +344,22 @@ impl Harness {
 
     // Shards.
 
-    /// Takes the messages to shards.
     pub(crate) fn sent(&mut self) -> Vec<(usize, ToShard)> {
         self.inline.clear();
         std::mem::take(&mut self.sent)
     }
 
-    /// Takes the copies whose bytes were sent to shards.
     pub(crate) fn inline(&mut self) -> Vec<CopyId> {
         std::mem::take(&mut self.inline)
     }
 
-    /// Takes the messages to shards, in one line each.
+    /// Takes the messages, in a line each.
     pub(crate) fn told(&mut self) -> Vec<String> {
         let sent = self.sent();
         sent.iter().map(|(shard, message)| format!("{shard} {}", in_short(message))).collect()
     }
 
-    /// Accepts all publications that want a verdict. Other messages stay.
+    /// Accepts publications that want a verdict. Other messages stay.
     pub(crate) fn accept_all(&mut self) {
         loop {
             let publications = self.publications();
@@ -391,7 +377,6 @@ impl Harness {
         self.event(Event::FromShard { shard, message });
     }
 
-    /// Takes the only publication.
     #[track_caller]
     pub(crate) fn publication(&mut self) -> (usize, Publish) {
         let mut publications = self.publications();
@@ -399,7 +384,6 @@ impl Harness {
         publications.remove(0)
     }
 
-    /// Takes the publications.
     pub(crate) fn publications(&mut self) -> Vec<(usize, Publish)> {
         let mut publications = Vec::new();
         for (shard, message) in std::mem::take(&mut self.sent) {
@@ -411,7 +395,6 @@ impl Harness {
         publications
     }
 
-    /// Takes the only query.
     #[track_caller]
     pub(crate) fn query(&mut self) -> (usize, Query) {
         let mut queries = Vec::new();
@@ -425,7 +408,6 @@ impl Harness {
         queries.remove(0)
     }
 
-    /// Takes the query for this object.
     #[track_caller]
     pub(crate) fn query_of(&mut self, name: &str) -> (usize, Query) {
         let is_meant = |(_, message): &(usize, ToShard)| matches!(message, ToShard::Query(query) if query.id == id(name));
@@ -436,12 +418,10 @@ impl Harness {
         }
     }
 
-    /// Returns the number of queries.
     pub(crate) fn count_queries(&self) -> usize {
         self.sent.iter().filter(|(_, message)| matches!(message, ToShard::Query(_))).count()
     }
 
-    /// Answers the only query with a slot at `sender`. Returns the pull.
     #[track_caller]
     pub(crate) fn grant(&mut self, name: &str, put: u64, size_bytes: u64, sender: &str) -> Pull {
         let (shard, query) = self.query();
@@ -449,7 +429,6 @@ impl Harness {
         pulls.unwrap_or_else(|| panic!("no pull of {name} was started"))
     }
 
-    /// Answers the query for an object of `f32` and [`SIZE`] bytes with a slot at a sender.
     #[track_caller]
     pub(crate) fn grant_f32(&mut self, name: &str, put: u64) -> Pull {
         let (shard, query) = self.query_of(name);
@@ -527,18 +506,17 @@ impl Harness {
         self.cancelled.contains(&pull.pull)
     }
 
-    /// Requests a put for another node. Returns `None` if the node refuses.
+    /// `None` if the node refuses.
     pub(crate) fn serve(&mut self, name: &str, put: PutId) -> Option<ServeId> {
         let serve = self.ask_to_serve(id(name), put, false);
         self.is_served(serve).then_some(serve)
     }
 
-    /// Requests a put for another node, which may be the output of a hop that has not begun.
+    /// The put may be the output of a future hop.
     pub(crate) fn ask_to_serve(&mut self, id: ObjectId, put: PutId, awaits_hop: bool) -> ServeId {
         self.ask_to_serve_node("peer", id, put, awaits_hop)
     }
 
-    /// Requests a put for a node of this name.
     pub(crate) fn ask_to_serve_node(
         &mut self,
         peer: &str,
@@ -586,7 +564,6 @@ impl Harness {
             .any(|effect| matches!(effect, Effect::CopyFailed { copy: failed, .. } if *failed == copy))
     }
 
-    /// Fails unless the arena is entirely free.
     #[track_caller]
     pub(crate) fn assert_empty(&self) {
         let status = self.node.status();
@@ -597,7 +574,6 @@ impl Harness {
     }
 }
 
-/// The limits of these tests.
 pub(crate) fn limits() -> Limits {
     Limits { inline_below_bytes: 4096, confirmed_from_bytes: 8192, ..Limits::default() }
 }

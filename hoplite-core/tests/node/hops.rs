@@ -1,5 +1,4 @@
-//! Hops that this node performs for a coordinator elsewhere: room, inputs, serving, release, and
-//! failures.
+//! Hops for a remote coordinator: room, inputs, serving, release, failures.
 
 use std::time::Duration;
 
@@ -40,12 +39,11 @@ fn local(name: &str, view: &ObjectView) -> HopInput {
     HopInput { size_bytes: view.size_bytes, ..remote(name, view.put.0, "here") }
 }
 
-/// The output of the hop of this number at another node, or here.
+/// The output of hop `number`.
 fn stream(number: u64, node: &str) -> HopInput {
     HopInput { id: ObjectId::of_hop(PutId(number)), is_hop: true, ..remote("hop", number, node) }
 }
 
-/// Requests the output of a hop from this node.
 fn ask_for_output(h: &mut Harness, number: u64) -> ServeId {
     h.ask_to_serve(ObjectId::of_hop(PutId(number)), PutId(number), true)
 }

@@ -1,4 +1,4 @@
-//! Descriptions of a target by its coordinator, a member, or a store with waiting participants.
+//! Descriptions of a target by its coordinator, a member, or a participant's store.
 
 use hoplite_core::collective::{CollectiveEvent, Decision};
 use hoplite_core::node::*;

@@ -1,20 +1,17 @@
-//! Follows the sources of every target, and fails if a source is counted twice, or not in all
-//! bytes.
+//! Fails if a target counts a source twice, or not in all bytes.
 //!
-//! Combinations make a target one after another, each from the end of the previous one. Their
-//! inputs are sources, or outputs of hops with further inputs.
+//! Combinations make a target one after another. Their inputs are sources or hops.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_core::node::*;
 use hoplite_core::{ObjectId, PutId};
 
-/// An input of a combination.
 #[derive(Debug, Clone)]
 struct Part {
     id: ObjectId,
     put: PutId,
-    /// The local copy that it is read from. A copy can take the name of another put of equal bytes.
+    /// Its local copy, which can take the name of an equal put.
     copy: Option<CopyId>,
     is_hop: bool,
 }
@@ -33,13 +30,12 @@ struct Recipe {
     parts: Vec<Part>,
 }
 
-/// See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     requests: BTreeMap<(ClientId, CallId), Reduce>,
     hops: BTreeMap<ObjectId, Recipe>,
     targets: BTreeMap<CopyId, Vec<Recipe>>,
-    /// The combinations of the targets that are complete.
+    /// The combinations of complete targets.
     complete: BTreeMap<ObjectId, Vec<Recipe>>,
 }
 
@@ -50,7 +46,7 @@ impl Ledger {
         }
     }
 
-    /// Takes in an effect. `node` is the node after it.
+    /// `node` is the node after the effect.
     pub(crate) fn effect(&mut self, effect: &Effect, node: &Node) {
         match effect {
             Effect::StartHop { spec, .. } => {
@@ -78,7 +74,6 @@ impl Ledger {
                 }
             }
             Effect::Reply { client, call, response: Ok(Response::Reduced { indices }) } => {
-                // The simulation checks members of attempts.
                 if let Some(request) = self.requests.remove(&(*client, *call)) {
                     self.check(&request, indices);
                 }
@@ -87,7 +82,6 @@ impl Ledger {
         }
     }
 
-    /// Checks that all bytes of a target consist of exactly the reported sources.
     fn check(&self, request: &Reduce, indices: &[usize]) {
         let reported: BTreeSet<&ObjectId> = indices.iter().map(|index| &request.sources[*index]).collect();
         assert_eq!((reported.len(), indices.len()), (request.count, request.count), "as many as asked for");
@@ -114,8 +108,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the sources of a combination, in order. `None` if a test invented bytes of a hop
-    /// that never began.
+    /// Returns a combination's sources in order; `None` for invented bytes of a hop.
     fn expand(&self, recipe: &Recipe) -> Option<Vec<Part>> {
         let mut sources = Vec::new();
         for part in &recipe.parts {
@@ -130,7 +123,7 @@ impl Ledger {
         Some(sources)
     }
 
-    /// Checks that only the first operand of a combination is a combination.
+    /// Only the first operand may be a combination.
     fn check_from_left(&self, recipe: &Recipe) {
         let (first, others) = recipe.parts.split_first().expect("a combination has an input");
         assert!(others.iter().all(|part| !part.is_hop), "{recipe:?} is not from left to right");

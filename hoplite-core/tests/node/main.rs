@@ -1,7 +1,7 @@
-//! The store's object table, driven by scripted clients, shards and senders.
+//! The store's object table, with scripted clients, shards and senders.
 //!
-//! Every test runs under a [checker](checker), which fails when an invariant of
-//! `hoplite_core::node` is broken. So scenarios assert only their own points.
+//! A [checker](checker) tests the invariants of `hoplite_core::node` in every run, so tests assert
+//! only their own points.
 
 mod batches;
 mod calls;

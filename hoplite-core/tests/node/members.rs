@@ -1,4 +1,4 @@
-//! Attempts of allreduces: this node as a member, and as a coordinator.
+//! Attempts of allreduces, as member and as coordinator.
 
 use std::time::Duration;
 
@@ -15,17 +15,15 @@ use crate::harness::*;
 use crate::reducing::*;
 
 pub(crate) const PUT: PutId = PutId(900);
-/// The attempt that makes [`PUT`].
 pub(crate) const ATTEMPT: AttemptId = attempt(50);
 
-/// An attempt of the coordinator elsewhere.
 pub(crate) const fn attempt(number: u64) -> AttemptId {
     AttemptId { run: 1, number }
 }
 
 pub(crate) const MEMBERSHIP: MembershipId = MembershipId::Elsewhere(1);
 
-/// Returns the plan of this node in the allreduce of `a`, which is here, and `b`, which is at `n1`.
+/// Source `a` is here, `b` at `n1`.
 fn plan(a: PutId) -> Box<Plan> {
     let member = |name: &str| Member { node: node_id(name), address: address(name) };
     Box::new(Plan {
@@ -68,7 +66,6 @@ pub(crate) fn leave(h: &mut Harness) {
     collective(h, CollectiveEvent::Left { membership: MEMBERSHIP });
 }
 
-/// Takes the effects of collectives.
 pub(crate) fn performed(h: &mut Harness) -> Vec<CollectiveEffect> {
     let effects = std::mem::take(&mut h.effects);
     let performed = effects.into_iter().filter_map(|effect| match effect {
@@ -86,7 +83,6 @@ pub(crate) fn reports(h: &mut Harness) -> Vec<Report> {
     reports.collect()
 }
 
-/// Takes the exchange of the node.
 pub(crate) fn exchange(h: &mut Harness) -> CombineId {
     let started = performed(h).into_iter().find_map(|effect| match effect {
         CollectiveEffect::StartExchange { combine, .. } => Some(combine),
@@ -140,7 +136,6 @@ fn a_member_is_done_when_it_has_given_all_and_was_told_that_this_counts() {
     }
 }
 
-/// The member may need bytes that others have overwritten.
 #[test]
 fn a_member_that_has_left_does_not_take_part_again() {
     for has_left in [false, true] {
@@ -161,7 +156,7 @@ fn a_member_that_has_left_does_not_take_part_again() {
     }
 }
 
-/// The size of a target that participants do not follow.
+/// Participants do not follow a target of this size.
 const SMALL: u64 = 32 << 10;
 
 pub(crate) fn asked_for_a_small_target(h: &mut Harness) -> ((ClientId, CallId), CombineId) {
@@ -217,7 +212,6 @@ fn a_participant_that_expects_a_session_asks_the_directory_only_after_a_while() 
 #[test]
 fn a_member_without_room_waits_for_it_and_refuses_in_the_end() {
     let mut h = Harness::new();
-    // Only the member keeps the source from eviction.
     let a = h.fetch(A, "a", 5, SIZE);
     let held: Vec<_> = (0..9).map(|number| h.put_held(B, &format!("x{number}"), SIZE)).collect();
     ask(&mut h, a.put);
@@ -279,13 +273,11 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
     assert_eq!(h.node.status().hops, 0);
 }
 
-/// Lets this node coordinate with `a`; `n1` has `b`. Returns the call, the member there, and the
-/// exchange here.
+/// Coordinates `a` here and `b` at `n1`. Returns the call, the member there, and the exchange here.
 pub(crate) fn coordinate(h: &mut Harness) -> ((ClientId, CallId), EnlistmentId, CombineId) {
     coordinate_a(h, Collective::Allreduce)
 }
 
-/// As [`coordinate`], of any collective.
 pub(crate) fn coordinate_a(
     h: &mut Harness,
     kind: Collective,
@@ -294,7 +286,6 @@ pub(crate) fn coordinate_a(
     (call, enlistment, combine)
 }
 
-/// As [`coordinate_a`], with the attempt.
 pub(crate) fn coordinate_attempt(
     h: &mut Harness,
     kind: Collective,

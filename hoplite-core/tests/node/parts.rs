@@ -1,4 +1,4 @@
-//! Attempts that exchange parts: this node as a member, and as a coordinator that ends them.
+//! Attempts that exchange parts, as member and as coordinator.
 
 use std::time::Duration;
 
@@ -16,14 +16,11 @@ use crate::reducing::*;
 
 const KINDS: [Collective; 2] = [Collective::ReduceScatter, Collective::Allgather];
 
-/// The time after which a member stops waiting for participants of its node.
 const NOBODY_JOINS: Duration = Duration::from_secs(1);
-/// The part of this node, which has rank 1.
 const OWN: ByteRange = ByteRange { offset_bytes: SIZE / 2, length_bytes: SIZE / 2 };
 const OTHER: ByteRange = ByteRange { offset_bytes: 0, length_bytes: SIZE / 2 };
 
-/// Returns the plan of this node: it has `b` for rank 1, and `n1` has `a`. The result has `SIZE`
-/// bytes.
+/// The node has `b` for rank 1, and `n1` has `a`.
 fn plan(kind: Collective, b: PutId) -> Box<Plan> {
     let member = |name: &str| Member { node: node_id(name), address: address(name) };
     Box::new(Plan {
@@ -90,7 +87,6 @@ fn a_member_does_not_wait_long_for_a_participant_that_never_calls() {
         assert_eq!(reports(&mut h), [Report::Filled]);
         end(&mut h, combine, CombineOutcome::Complete);
         leave(&mut h);
-        // Later ones wait for the target.
         let late = join(&mut h, kind);
         h.assert_waits(late);
     }
@@ -111,7 +107,7 @@ fn who_joined_an_exchange_that_is_given_up_is_told_to_join_again() {
     }
 }
 
-/// Returns `true` if the node has made the target without bytes since the last look.
+/// Returns `true` once after the empty target was made.
 fn published_end(h: &mut Harness) -> bool {
     h.publications().iter().any(|(_, publish)| publish.id == id("t") && publish.size_bytes == 0)
 }
@@ -184,7 +180,7 @@ fn a_participant_of_a_later_round_does_not_join_the_parts_of_an_earlier_one() {
         let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else { panic!("it has begun") };
         collective(&mut h, CollectiveEvent::Filled { combine });
         end(&mut h, combine, CombineOutcome::Complete);
-        // The source is deleted, and put again, before the store hears of the end.
+        // Deleted and put again before the store hears of the end.
         h.drop_put(0, "b", b.put, DropReason::Deleted);
         h.put_f32("b", size_bytes);
         let later = join(&mut h, kind);

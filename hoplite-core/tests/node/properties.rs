@@ -1,8 +1,7 @@
-//! Random sequences of events, some of them nonsense, under the checker.
+//! Random events, some of them nonsense, under the checker.
 //!
-//! Steps name things by small numbers, so that steps meet: six ids, three clients, two shards.
-//! Random steps also answer the node: queries with grants, bytes or errors, and pulls, hops and
-//! combinations with any outcome.
+//! Steps use small numbers, so that they meet: six ids, three clients, two shards. They also answer
+//! the node.
 
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use crate::reducing::*;
 const CLIENTS: u64 = 3;
 const SHARDS: usize = 2;
 
-/// An event. Numbers are taken modulo the number of candidates.
+/// Numbers are taken modulo the number of candidates.
 #[derive(Debug, Clone)]
 enum Step {
     Create { client: u64, id: usize, size_bytes: u64, timeout: u64 },
@@ -63,7 +62,6 @@ enum Step {
     Nonsense { kind: u8, number: u64 },
 }
 
-/// A put of different sizes, a get or a delete.
 fn batch_item(id: ObjectId, kind: u8, timeout: Duration) -> Request {
     let put = |size_bytes: u64, confirm| Request::Put {
         id: id.clone(),
@@ -149,10 +147,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns a step of a reduce of large objects. Most steps succeed.
+/// Most steps succeed.
 fn reducing_step() -> impl Strategy<Value = Step> {
     let client = 0..CLIENTS;
-    // See `World::locate`, `Step::CombineEnded` and `Step::HopReported`.
     let news = prop_oneof![12 => Just(8_u8), 2 => Just(72), 2 => Just(4), 1 => Just(0), 1 => Just(2)];
     let nodes = prop_oneof![8 => 1..8_u8, 1 => 0..16_u8];
     let combined = prop_oneof![2 => Just(4_u8), 3 => Just(0), 3 => (0..32_u8).prop_map(|kind| kind * 8 + 1)];
@@ -178,7 +175,6 @@ fn reducing_step() -> impl Strategy<Value = Step> {
         2 => (client.clone(), 0..4_usize).prop_map(|(client, which)| Step::Release { client, which }),
         1 => (client.clone(), 0..4_u64).prop_map(|(client, back)| Step::Cancel { client, back }),
         1 => client.prop_map(|client| Step::ClientGone { client }),
-        // The source is put 4, which has `SIZE` bytes.
         4 => (0..4_usize).prop_map(|which| Step::AnswerQuery { which, put: 4, answer: 1 }),
         4 => (0..4_usize, 0..10_u64, any::<u8>())
             .prop_map(|(which, blocks, outcome)| Step::PullEnded { which, blocks, outcome }),
@@ -194,7 +190,6 @@ fn object(number: usize) -> ObjectId {
     id(["w", "x", "y", "z", "t", "u"][number % 6])
 }
 
-/// Returns the outcome of a transfer without all bytes.
 fn failure(number: u8) -> PullOutcome {
     match number % 5 {
         0 => PullOutcome::SenderUnreachable,
@@ -209,7 +204,6 @@ fn pick<T>(items: &[T], which: usize) -> Option<&T> {
     if items.is_empty() { None } else { items.get(which % items.len()) }
 }
 
-/// The node, and the messages that steps can answer.
 struct World {
     h: Harness,
     calls: Vec<(ClientId, CallId)>,
@@ -242,7 +236,7 @@ impl World {
         self.calls.push(call);
     }
 
-    /// Returns a published put of `id`, or one that never existed.
+    /// Returns a published put, or one that never existed.
     fn put_of(&self, id: &ObjectId, number: u64) -> PutId {
         let known: Vec<PutId> =
             self.publications.iter().filter(|(_, other, _)| other == id).map(|(_, _, put)| *put).collect();
@@ -294,7 +288,6 @@ impl World {
                 self.next_serve += 1;
                 let serve = ServeId(self.next_serve);
                 let (id, put) = (object(id), self.put_of(&object(id), put));
-                // All pulls are from n1.
                 let peer = node_id(["n1", "n2"][peer]);
                 self.h.event(Event::ServeRequested { serve, peer, id, put, awaits_hop: false });
             }
@@ -458,7 +451,6 @@ impl World {
         }
     }
 
-    /// Tells the locations of a followed object.
     fn locate(&mut self, which: usize, kind: u8, put: u64, nodes: u8) {
         let recent: Vec<_> = self.h.subscriptions.iter().rev().take(8).cloned().collect();
         let Some((shard, request, id)) = pick(&recent, which).cloned() else { return };
@@ -466,7 +458,6 @@ impl World {
         let put = if kind < 64 { put } else { self.put_of(&id, 0).0 };
         let is_target = id == object(4) || id == object(5);
         if is_target && kind % 16 > 3 {
-            // Other nodes rarely make these.
             let own = self.publications.iter().rev().find(|(_, published, _)| *published == id);
             let news = own.map(|(_, _, put)| located(&name, put.0, LocationState::Producing, &["here"]));
             let locations = news.unwrap_or_else(|| unknown(&name));
@@ -506,7 +497,7 @@ impl World {
     }
 
     fn answer_query(&mut self, which: usize, put: u64, answer: u8) {
-        // Answers may come twice, or for withdrawn queries.
+        // Answers may repeat, or come for withdrawn queries.
         let Some((shard, query)) = pick(&self.queries, which).cloned() else { return };
         let name = query.id.to_string();
         let put = if answer.is_multiple_of(2) { query.resume.map_or(put, |resume| resume.0) } else { put };
@@ -561,7 +552,6 @@ impl World {
         self.h.event(Event::PullEnded { pull, valid_bytes: blocks * 4096, outcome });
     }
 
-    /// Sends an event that no correct peer sends.
     fn nonsense(&mut self, kind: u8, number: u64) {
         let copy = CopyId(number);
         match kind % 12 {
@@ -597,7 +587,6 @@ impl World {
         }
     }
 
-    /// Notes the messages that later steps can answer.
     fn look(&mut self) {
         for (shard, message) in self.h.sent() {
             match message {
@@ -611,8 +600,7 @@ impl World {
         self.queries.drain(..excess);
     }
 
-    /// Lets the reduce succeed: every source is ready, and every hop and combination ends well. All
-    /// other clients leave.
+    /// Lets the reduce succeed. All other clients leave.
     fn recover(&mut self) {
         for client in 0..CLIENTS {
             self.h.gone(ClientId(client));
@@ -649,8 +637,7 @@ impl World {
         );
     }
 
-    /// Ends everything: all clients leave, transfers end, objects are deleted. No memory may
-    /// remain.
+    /// Ends everything. No memory may remain.
     fn wind_down(mut self) {
         self.h.pass(Duration::from_secs(100));
         assert_eq!(self.h.checker.open_calls(), 0, "every call is answered by its deadline");
@@ -677,7 +664,7 @@ impl World {
         self.h.pass(Duration::from_secs(2));
         self.look();
         self.h.event(up(0));
-        // Copies may wait for the other shard to connect.
+        // Copies may wait for the other shard.
         self.h.pass(Duration::from_secs(2));
         self.look();
         let published = self.publications.clone();

@@ -74,7 +74,6 @@ fn an_unconfirmed_seal_is_not_answered() {
     assert_eq!(h.view(call).copy, view.copy);
 }
 
-/// A put of a small object by one request.
 fn whole(name: &str, size_bytes: u64, confirm: Confirm) -> Request {
     let bytes = vec![7; usize::try_from(size_bytes).expect("it is small")].into();
     Request::Put { id: id(name), metadata: Metadata::default(), bytes, confirm, timeout: LONG }

@@ -1,5 +1,4 @@
-//! Reduces with losses, refusals, cancellations or restarts that tests/cases/reduce_failures.txt
-//! cannot express.
+//! Failing reduces that tests/cases/reduce_failures.txt cannot express.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::reducing::*;
 
 const UNREACHABLE: PullOutcome = PullOutcome::SenderUnreachable;
 
-/// A chain: the source `a` at `n1`, hops at `n2` and `n3` that add `b` and `c`, and the target, which takes in the last.
+/// Source `a` at `n1`, and hops that add `b` at `n2` and `c` at `n3`.
 struct Chain {
     call: (ClientId, CallId),
     second: Asked,
@@ -87,7 +86,7 @@ fn a_target_that_is_complete_in_spite_of_a_failure_is_complete() {
 fn failures_without_progress_back_off() {
     let mut h = Harness::with_slow_links();
     let Chain { mut third, mut target, .. } = Chain::new(&mut h);
-    // The first two are repaired at once, the following ones after 50 ms, 100 ms, ...
+    // The first two are repaired at once, the others after 50 ms, 100 ms, ...
     for pause in [2, 2, 50, 100, 200] {
         h.hop_said(&third, HopReport::Failed(input(0, PullOutcome::Corrupt)));
         h.pass(Duration::from_millis(pause - 1));
@@ -132,7 +131,6 @@ fn a_hop_never_takes_in_more_than_fits_into_a_request() {
     let mut h = Harness::with_slow_links();
     let names: Vec<String> = (0..80).map(|number| format!("s{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    // That is a chain, however many there are.
     h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &names) });
     for (number, name) in names.iter().enumerate() {
         h.ready(name, 1 + number as u64, &format!("n{number}"));
@@ -152,7 +150,6 @@ fn a_hop_never_takes_in_more_than_fits_into_a_request() {
 fn in_fixed_order_a_hop_here_that_finds_no_room_is_combined_by_its_consumer() {
     let mut h = Harness::with_slow_links();
     let b = h.put_f32("b", SIZE);
-    // With room for the target, and none for the hop.
     h.put_f32("rest", CAPACITY - 2 * (SIZE + 64) - 64);
     let request = Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c", "d"]) };
     h.reduce_unknown(Reduce { timeout: Duration::from_secs(8), ..request });
@@ -191,7 +188,7 @@ fn those_who_wait_for_a_target_that_is_given_up_between_two_attempts_look_elsewh
     h.ready("a", 1, "n1");
     let target = h.combine();
     let get = h.get(B, "t");
-    // The target is superseded, and there is no room for the new one while the old one is read.
+    // There is no room for the new target while the superseded one is read.
     let follower = h.get_started(ClientId(3), "t");
     let view = h.view(follower);
     h.put_f32("rest", CAPACITY - 2 * (SIZE + 64));
@@ -208,7 +205,7 @@ fn those_who_wait_for_a_target_that_is_given_up_between_two_attempts_look_elsewh
 
 #[test]
 fn a_receiver_of_a_target_that_is_made_anew_begins_anew() {
-    // The other side: this node follows a target that another one makes.
+    // The other side: this node follows a remote target.
     let mut h = Harness::new();
     let get = h.get(A, "t");
     let started = h.get_started(B, "t");

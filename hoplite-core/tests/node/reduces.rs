@@ -1,4 +1,4 @@
-//! Reduces without failures: the joins, the combinations, and the answers.
+//! Reduces without failures: joins, combinations, answers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use hoplite_core::{Dtype, Error, Limits, Metadata, PutId};
 use crate::harness::*;
 use crate::reducing::*;
 
-/// A chain of two hops: at `n1` the source `a`, at `n2` and `n3` the hops that add `b` and `c`.
+/// Source `a` at `n1`, and hops that add `b` at `n2` and `c` at `n3`.
 fn chain_of_three(h: &mut Harness) -> ((ClientId, CallId), [Asked; 2], Combine) {
     let call = h.reduce("t", &["a", "b", "c"]);
     h.ready("a", 1, "n1");
@@ -188,7 +188,6 @@ fn in_fixed_order_small_sources_are_combined_in_the_order_of_the_request() {
     assert_eq!(h.reduced(call), [0, 1], "and are named in that order");
 }
 
-/// A source that is inline in the directory.
 fn inline_at(name: &str, put: u64, size_bytes: u64, nodes: &[&str]) -> Locations {
     let mut news = complete(name, put, nodes);
     let object = news.object.as_mut().expect("it is known");
@@ -418,8 +417,6 @@ fn what_went_how_is_remembered() {
     assert_eq!((record.elapsed, record.mendings, record.restarts), (Duration::from_secs(2), 0, 0));
     assert!(record.plan.starts_with("chain, estimated to take 9.0s"), "{}", record.plan);
 }
-
-// Requests that make no sense.
 
 #[test]
 fn no_source_is_refused() {

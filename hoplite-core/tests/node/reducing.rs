@@ -1,7 +1,5 @@
-//! Reduces under the [harness](crate::harness): news of the directory about sources, and the
-//! combinations and hops of the node, which the test ends.
-//!
-//! Objects are of `f32`.
+//! Reduces of `f32` under the [harness](crate::harness): the test gives news of sources, and ends
+//! combinations and hops.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,10 +23,8 @@ pub(crate) const SLOW: LinkEstimate = LinkEstimate {
     uplink: Uplink::measured(0),
 };
 
-/// The time in which failures are gathered before a repair.
 pub(crate) const GATHERING: Duration = Duration::from_millis(2);
 
-/// A combination of the node.
 #[derive(Debug, Clone)]
 pub(crate) struct Combine {
     pub(crate) combine: CombineId,
@@ -37,7 +33,6 @@ pub(crate) struct Combine {
     pub(crate) inputs: Vec<CombineInput>,
 }
 
-/// A hop that the node has requested.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) hop: HopId,
@@ -45,7 +40,6 @@ pub(crate) struct Asked {
     pub(crate) spec: Hop,
 }
 
-/// The reduces' effects that the test has not read.
 #[derive(Debug, Default)]
 pub(crate) struct Reduces {
     combines: VecDeque<Combine>,
@@ -73,18 +67,16 @@ impl Reduces {
     }
 }
 
-/// Describes the inputs of a hop: `a here`, `b at n1`, `hop at n2`.
+/// Such as `a here`, `b at n1`, `hop at n2`.
 pub(crate) fn hop_inputs(hop: &Asked) -> Vec<String> {
     hop.spec.inputs.iter().map(|input| place(&hop.node, input)).collect()
 }
 
-/// Describes the place from which `node` takes an input: `a at n1`, `a here`, `hop at n1`.
 fn place(node: &str, input: &HopInput) -> String {
     let what = if input.is_hop { "hop".to_owned() } else { input.id.to_string() };
     if input.node.as_str() == node { format!("{what} here") } else { format!("{what} at {}", input.node) }
 }
 
-/// The metadata of all objects of these tests.
 pub(crate) fn f32s() -> Metadata {
     Metadata { dtype: Dtype::F32, ..Metadata::default() }
 }
@@ -101,7 +93,6 @@ pub(crate) fn reduce(target: &str, sources: &[&str]) -> Reduce {
     }
 }
 
-/// Returns the locations of an object of [`SIZE`] bytes with copies in this state at these nodes.
 pub(crate) fn located(name: &str, put: u64, state: LocationState, nodes: &[&str]) -> Locations {
     let location = |node: &&str| Location {
         node: node_id(node),
@@ -125,7 +116,6 @@ pub(crate) fn located(name: &str, put: u64, state: LocationState, nodes: &[&str]
     }
 }
 
-/// Returns the locations of an object of [`SIZE`] bytes with complete copies at these nodes.
 pub(crate) fn complete(name: &str, put: u64, nodes: &[&str]) -> Locations {
     located(name, put, LocationState::Complete, nodes)
 }
@@ -134,14 +124,12 @@ pub(crate) fn unknown(name: &str) -> Locations {
     Locations { id: id(name), object: None, locations: Vec::new() }
 }
 
-/// Returns the locations of an object without copies.
 pub(crate) fn lost(name: &str, put: u64) -> Locations {
     let mut locations = complete(name, put, &[]);
     locations.object.as_mut().expect("it is known").lost = true;
     locations
 }
 
-/// Returns the locations of an object of [`SMALL`] bytes that the directory has itself.
 pub(crate) fn inline(name: &str, put: u64) -> Locations {
     let mut locations = complete(name, put, &["origin"]);
     let object = locations.object.as_mut().expect("it is known");
@@ -150,13 +138,11 @@ pub(crate) fn inline(name: &str, put: u64) -> Locations {
 }
 
 impl Harness {
-    /// Returns a node as [`Harness::new`] does, with slow links and therefore a plain chain as
-    /// schedule.
+    /// Slow links make the schedule a plain chain.
     pub(crate) fn with_slow_links() -> Self {
         Self::with_slow_links_at(EVERYWHERE)
     }
 
-    /// Returns such a node in these groups.
     pub(crate) fn with_slow_links_at(path: Path) -> Self {
         let mut harness = Self::at(path);
         harness.event(Event::Measured { link: SLOW });
@@ -165,7 +151,6 @@ impl Harness {
 
     // The directory.
 
-    /// Tells all followers of an object its locations.
     pub(crate) fn tell(&mut self, locations: Locations) {
         let open = self.subscriptions.iter().filter(|(_, _, id)| *id == locations.id);
         let open: Vec<_> = open.cloned().collect();
@@ -175,7 +160,7 @@ impl Harness {
         }
     }
 
-    /// Tells all followers of an object that was never put that it was deleted.
+    /// For an object that was never put.
     pub(crate) fn tell_deleted(&mut self, name: &str) {
         let open = self.subscriptions.iter().filter(|(_, _, of)| *of == id(name));
         let open: Vec<_> = open.cloned().collect();
@@ -185,12 +170,10 @@ impl Harness {
         }
     }
 
-    /// Tells that this node has a complete copy of this put.
     pub(crate) fn ready(&mut self, name: &str, put: u64, node: &str) {
         self.tell(complete(name, put, &[node]));
     }
 
-    /// Answers the query for a small object with its bytes.
     #[track_caller]
     pub(crate) fn answer_small(&mut self, name: &str, put: u64) {
         let (shard, query) = self.query_of(name);
@@ -210,12 +193,11 @@ impl Harness {
         self.request(A, Request::Reduce(request))
     }
 
-    /// Starts a reduce of objects that exist nowhere, as the directory says.
+    /// The directory does not know the objects.
     pub(crate) fn reduce(&mut self, target: &str, sources: &[&str]) -> (ClientId, CallId) {
         self.reduce_unknown(reduce(target, sources))
     }
 
-    /// Starts such a reduce for any request.
     pub(crate) fn reduce_unknown(&mut self, request: Reduce) -> (ClientId, CallId) {
         let ids: Vec<ObjectId> = request.sources.iter().chain([&request.target]).cloned().collect();
         let call = self.request_reduce(request);
@@ -225,7 +207,6 @@ impl Harness {
         call
     }
 
-    /// Puts `f32` with the directory's verdict.
     #[track_caller]
     pub(crate) fn put_f32(&mut self, name: &str, size_bytes: u64) -> ObjectView {
         let view = self.create_f32(B, name, size_bytes);
@@ -236,7 +217,6 @@ impl Harness {
         view
     }
 
-    /// Begins a put of `f32`.
     #[track_caller]
     pub(crate) fn create_f32(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
         let request = Request::Create { id: id(name), size_bytes, metadata: f32s(), timeout: LONG };
@@ -244,7 +224,7 @@ impl Harness {
         self.view(call)
     }
 
-    /// Gets a remote object of `f32`. The client releases it, so the copy is evictable.
+    /// The client releases it, so the copy is evictable.
     #[track_caller]
     pub(crate) fn fetch_f32(&mut self, name: &str, put: u64) -> ObjectView {
         let call = self.get(B, name);
@@ -256,7 +236,6 @@ impl Harness {
         view
     }
 
-    /// Returns the sources in the answer of a reduce, once the directory has accepted the target.
     #[track_caller]
     pub(crate) fn reduced(&mut self, call: (ClientId, CallId)) -> Vec<usize> {
         self.accept_all();
@@ -268,13 +247,11 @@ impl Harness {
 
     // Combinations.
 
-    /// Returns the next combination that was not read yet.
     #[track_caller]
     pub(crate) fn next_combine(&mut self) -> Combine {
         self.reduces.combines.pop_front().expect("a combination was started")
     }
 
-    /// Returns the only combination that was not read yet.
     #[track_caller]
     pub(crate) fn combine(&mut self) -> Combine {
         assert!(self.reduces.combines.len() < 2, "expected one combination: {:?}", self.reduces.combines);
@@ -285,7 +262,7 @@ impl Harness {
         self.reduces.combines.is_empty()
     }
 
-    /// Describes the inputs of a combination: `a here`, `b at n1`, `hop at n2`.
+    /// Such as `a here`, `b at n1`, `hop at n2`.
     pub(crate) fn inputs(&self, combine: &Combine) -> Vec<String> {
         let name = |input: &CombineInput| match input {
             CombineInput::Remote(input) => place("here", input),
@@ -314,7 +291,7 @@ impl Harness {
         self.event(Event::CombineEnded { combine: combine.combine, valid_bytes, outcome });
     }
 
-    /// Fails an input of a combination at this position, and lets the node repair the failure.
+    /// The node then repairs the failure.
     pub(crate) fn input_failed(
         &mut self,
         combine: &Combine,
@@ -334,14 +311,12 @@ impl Harness {
 
     // Hops that other nodes perform.
 
-    /// Returns the only requested hop, which must be at `node`.
     #[track_caller]
     pub(crate) fn hop_at(&mut self, node: &str) -> Asked {
         assert!(self.reduces.hops.len() < 2, "expected one hop: {:?}", self.reduces.hops);
         self.next_hop_at(node)
     }
 
-    /// Returns the next requested hop, which must be at `node`.
     #[track_caller]
     pub(crate) fn next_hop_at(&mut self, node: &str) -> Asked {
         let hop = self.reduces.hops.pop_front().expect("a hop was asked for");
@@ -361,7 +336,7 @@ impl Harness {
         self.hop_said(hop, HopReport::Complete);
     }
 
-    /// Fails a hop, and lets the node repair the failure.
+    /// The node then repairs the failure.
     pub(crate) fn hop_failed(&mut self, hop: &Asked, failure: HopFailure) {
         self.hop_said(hop, HopReport::Failed(failure));
         self.pass(GATHERING);
@@ -384,7 +359,6 @@ impl Harness {
         self.event(Event::HopReleased { hosting });
     }
 
-    /// Returns the next report about a hop of this node.
     pub(crate) fn report(&mut self, hosting: HostingId) -> Option<HopReport> {
         let place = self.reduces.reports.iter().position(|(of, _)| *of == hosting)?;
         self.reduces.reports.remove(place).map(|(_, report)| report)

@@ -1,4 +1,4 @@
-//! Participants that join after the rejection of their attempt.
+//! Participants after the rejection of their attempt.
 
 use std::time::Duration;
 
@@ -16,7 +16,6 @@ use crate::harness::*;
 use crate::members::*;
 use crate::reducing::*;
 
-/// Rejects an attempt of the coordinator elsewhere.
 fn reject(h: &mut Harness, attempt: AttemptId, error: &Error) {
     collective(h, CollectiveEvent::Rejected { target: id("t"), attempt, error: error.clone() });
 }
@@ -44,7 +43,6 @@ fn who_comes_after_a_disagreement_is_told_of_it() {
     let late = join(&mut h);
     h.pass(Duration::from_secs(9));
     h.assert_waits(late);
-    // A clock is never exact.
     h.pass(Duration::from_millis(1001));
     assert_eq!(h.error(late), disagreement());
     h.pass(Duration::from_secs(1));
@@ -61,7 +59,6 @@ fn who_comes_when_a_disagreement_is_almost_forgotten_waits_for_another_attempt()
     let late = join(&mut h);
     h.pass(Duration::from_millis(1_999));
     h.assert_waits(late);
-    // Rejections of other targets do not displace this one.
     let of_another =
         CollectiveEvent::Rejected { target: id("u"), attempt: attempt(2), error: disagreement() };
     collective(&mut h, of_another);
@@ -92,8 +89,7 @@ fn who_comes_after_a_loss_waits_for_another_attempt() {
     h.assert_waits(late);
 }
 
-/// Begins an allreduce of `a`, `b` of another type, and `c`, which is nowhere yet. Returns the
-/// error.
+/// An allreduce of `a`, `b` of another type, and the missing `c`.
 fn disagree(h: &mut Harness) -> Error {
     let call = h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c"])));
     for name in ["t", "c"] {
@@ -109,7 +105,6 @@ fn disagree(h: &mut Harness) -> Error {
     error
 }
 
-/// Takes the rejections of other nodes, with their errors.
 fn rejected(h: &mut Harness) -> Vec<(String, Error)> {
     let rejected = performed(h).into_iter().filter_map(|effect| match effect {
         CollectiveEffect::Reject { node, error, .. } => Some((node.to_string(), error)),
@@ -185,11 +180,10 @@ fn if_the_call_of_rank_0_is_cancelled_those_who_wait_elsewhere_are_told() {
     }
     h.ready("a", 1, "n1");
     h.pass(Duration::from_secs(1));
-    // A source that was missing when the general path began.
+    // This source was missing when the general path began.
     h.ready("b", 2, "n2");
     h.event(Event::Request { client, call: CallId(999), request: Request::Cancel { call } });
     assert_eq!(rejected(&mut h), [("n1".to_owned(), lost()), ("n2".to_owned(), lost())]);
-    // A later object with that id is unrelated.
     h.put_f32("d", SIZE);
     let later = h.reduce("t", &["d"]);
     let (_, target) = h.publication();
@@ -274,12 +268,11 @@ fn a_target_that_is_deleted_when_it_is_decided_is_no_word_about_the_next_attempt
 
 #[test]
 fn who_waits_without_a_session_is_told_of_its_end_once() {
-    // The store was not a member, or its member has failed.
+    // The store was no member, or its member has failed.
     for has_failed in [false, true] {
         let mut h = Harness::new();
         let waiting = join(&mut h);
         if has_failed {
-            // The source is another one.
             ask(&mut h, PutId(77));
             let refused = Failure::Refused(Error::ObjectLost { id: id("a") });
             assert_eq!(reports(&mut h), [Report::Failed(refused)]);
@@ -328,7 +321,6 @@ fn a_plan_of_an_older_attempt_is_refused() {
     let refused = Failure::Refused(Error::Superseded { id: id("t") });
     assert_eq!(reports(&mut h), [Report::Failed(refused)]);
     leave(&mut h);
-    // Another coordinator numbers separately.
     let mut h = Harness::new();
     let a = h.put_f32("a", SIZE);
     reject(&mut h, AttemptId { run: 2, number: ATTEMPT.number + 1 }, &lost());

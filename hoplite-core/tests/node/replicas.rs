@@ -1,4 +1,4 @@
-//! Puts that wait for copies at other stores, and copies that a shard orders this store to keep.
+//! Puts that wait for remote copies, and copies that a shard orders.
 
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ fn wanting(wanted: u8, awaited: u8) -> Metadata {
 }
 
 impl Harness {
-    /// Puts an object that wants copies. Returns its view and the call of its seal.
     fn put_wanting(&mut self, name: &str, metadata: Metadata) -> (ObjectView, (ClientId, CallId)) {
         let create = Request::Create { id: id(name), size_bytes: SIZE, metadata, timeout: LONG };
         let call = self.request(A, create);
@@ -36,7 +35,6 @@ impl Harness {
         self.event(Event::FromShard { shard, message: ToStore::Replicate(order) });
     }
 
-    /// The messages about the first connected shard, in order.
     fn leads(&mut self) -> Vec<(usize, bool, bool)> {
         let sent = self.sent();
         let lead = |(shard, message): &(usize, ToShard)| match message {

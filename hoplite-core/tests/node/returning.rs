@@ -9,7 +9,6 @@ use hoplite_core::{Error, Time};
 
 use crate::harness::*;
 
-/// A session that was requested at `seconds`, with a run of a shard.
 fn up_at(seconds: u64, shard: usize, run: u64) -> Event {
     Event::ShardUp { shard, run: ShardRun(run), asked_at: at(seconds) }
 }
@@ -18,7 +17,6 @@ fn at(seconds: u64) -> Time {
     Time::from_micros(seconds * 1_000_000)
 }
 
-/// A node with `count` shards, whose sessions were requested at the start.
 fn connected(count: usize) -> Harness {
     let mut h = Harness::disconnected(count, limits());
     for shard in 0..count {
@@ -27,12 +25,11 @@ fn connected(count: usize) -> Harness {
     h
 }
 
-/// The two shards of `x`, the deciding one first.
+/// The deciding one first.
 fn ranked(h: &Harness) -> [usize; 2] {
     h.shards.ranked(&id("x"))[..2].try_into().expect("there are two shards")
 }
 
-/// The publications at a shard that were not looked at yet.
 fn at_shard(h: &mut Harness, shard: usize) -> Vec<Publish> {
     h.publications().into_iter().filter(|(at, _)| *at == shard).map(|(_, publish)| publish).collect()
 }
@@ -181,7 +178,6 @@ fn a_copy_is_not_returning_where_its_put_may_be_unknown() {
     let view = h.view(call);
     h.seal(A, view.copy);
     h.sent();
-    // The session ends before the shard has answered.
     h.event(Event::ShardDown { shard: 0 });
     h.event(up_at(1, 0, 1));
     let (_, publish) = h.publication();
@@ -237,7 +233,6 @@ fn a_restarted_shard_is_told_after_the_other_shard_has_answered() {
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].returning, None);
         h.verdict(restarted, &told[0], Verdict::Accepted);
-        // Again with the shards of a new cluster.
         h = connected(2);
     }
 }

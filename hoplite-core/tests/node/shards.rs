@@ -9,7 +9,6 @@ use hoplite_core::{Error, Operation, PutId};
 
 use crate::harness::*;
 
-/// The shards of `x` in rank order.
 fn ranked(h: &Harness) -> [usize; 3] {
     h.shards.ranked(&id("x")).try_into().expect("there are three shards")
 }
@@ -286,7 +285,7 @@ fn a_delete_moves_to_the_next_shard_and_back() {
     let call = h.delete(A, &["x"]);
     h.event(Event::ShardDown { shard: first });
     assert_eq!(h.told(), [format!("{first} delete x"), format!("{second} delete x")]);
-    // A shard does not take the number of a request that is still open.
+    // A shard does not take the number of an open request.
     h.event(up(first));
     assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} delete x")]);
     h.assert_waits(call);
@@ -320,7 +319,6 @@ fn shards_that_have_not_heard_where_a_node_is_hear_it_from_the_node() {
     }
     h.event(up(2));
     assert_eq!(h.told(), ["2 placed 5 [0, 0, 1, 0]"]);
-    // The first shard to say it did not know where the node is.
     h.event(Event::FromShard { shard: 2, message: place(6, 0, 0) });
     assert_eq!(h.told(), ["0 placed 6 [0, 0, 0, 0]", "1 placed 6 [0, 0, 0, 0]"]);
     h.event(Event::FromShard { shard: 1, message: place(6, 3, 250) });

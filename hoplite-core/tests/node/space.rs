@@ -1,4 +1,4 @@
-//! Room: eviction in the order of use, waiting, and what never fits.
+//! Room: order of eviction, waiting, and objects that never fit.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use hoplite_core::{Error, Limits};
 
 use crate::harness::*;
 
-/// Fetches objects `0`, `1`, ... until the arena is full, and lets go of them.
+/// Fetches and releases objects until the arena is full.
 fn fill_with_evictable(h: &mut Harness) -> Vec<ObjectView> {
     let views = (0..10).map(|number| h.fetch(A, &number.to_string(), 100 + number, SIZE)).collect();
     assert_eq!(h.free_objects(), 0);
@@ -137,7 +137,7 @@ fn a_create_that_waits_for_room_notices_that_the_object_has_come() {
     let get = h.get(A, "x");
     let (shard, query) = h.query();
     h.grant_query(shard, query.request, "x", 5, SIZE, "n1");
-    // The get waits for room as well; the create is first in the queue and makes the object.
+    // The create is first in the queue and makes the object.
     h.drop_put(0, "pinned", pinned.put, DropReason::Deleted);
     let view = h.view(waiting);
     h.seal(B, view.copy);
@@ -199,7 +199,7 @@ fn fragments_do_not_make_those_who_wait_spin() {
     let call = h.get(B, "x");
     let (shard, query) = h.query();
     h.grant_query(shard, query.request, "x", 5, 2 * SIZE, "n1");
-    // Two objects' worth is free, but not in one piece.
+    // Room for two objects, but not in one piece.
     for number in [1, 3, 5] {
         h.drop_put(0, &number.to_string(), views[number].put, DropReason::Deleted);
         while h.count_queries() > 0 {

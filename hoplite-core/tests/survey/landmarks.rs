@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::model::{Racks, survey};
 
-/// Returns `true` if the groups by latency are the racks of the remaining hosts.
+/// Compares groups by latency with racks.
 fn are_racks(report: &SurveyReport, racks: &Racks) -> bool {
     let dendrogram = Dendrogram::new(Links::new(&report.matrix, 0).unwrap());
     let Some(distance_ps) = dendrogram.levels().last().copied() else { return false };
@@ -29,7 +29,7 @@ fn are_racks(report: &SurveyReport, racks: &Racks) -> bool {
     all_within && racks.len() == rack_of.len()
 }
 
-/// Checks the pairs that have met against the blocks of the matrix.
+/// Checks the pairs that met against the matrix.
 fn check_meetings(report: &SurveyReport, racks: &Racks) {
     let blocks = report.matrix.blocks().unwrap();
     let hosts = report.matrix.nodes().iter().map(|name| name["host-".len()..].parse().unwrap());
@@ -53,7 +53,7 @@ fn check_meetings(report: &SurveyReport, racks: &Racks) {
     for ((a, b), met) in between {
         let [a, b] = [a, b].map(|block| sizes[block as usize]);
         let few = a.min(b).min(3);
-        // All have, if they were one group when its nodes met.
+        // All met if they were one group then.
         assert!(met == few as u64 || met == (a * b) as u64, "{met} pairs of {a} and {b} nodes");
     }
 }
@@ -75,7 +75,7 @@ fn three_thousand_nodes_in_racks_take_less_than_thirty_seconds_for_their_echoes(
             report.matrix.blocks().unwrap().len()
         );
         assert!(seen.echoed_by < Duration::from_secs(30), "{:?}", seen.echoed_by);
-        // The trains of all nodes come on top, one after the other.
+        // Plus the trains of all nodes, in turn.
         assert!(took < Duration::from_secs(30) + Duration::from_millis(3000 * 17), "{took:?}");
         assert!(are_racks(&report, &racks));
         check_meetings(&report, &racks);
@@ -98,7 +98,7 @@ fn a_uniform_network_is_cut_and_has_no_groups() {
     check_meetings(&report, &racks);
     assert_eq!(report.matrix.blocks().unwrap().len(), 16);
     assert!(Dendrogram::new(Links::new(&report.matrix, 0).unwrap()).levels().is_empty());
-    // The survey needs one round for each node to find that landmarks do not divide it.
+    // One round per node finds that landmarks do not divide it.
     assert!((2000 + 125..2000 + 150).contains(&racks.seen.echo_rounds), "{}", racks.seen.echo_rounds);
 }
 
@@ -138,7 +138,7 @@ fn delays_of_some_pairs_hide_no_rack() {
             report.matrix.blocks().unwrap().len(),
             racks.seen.echo_rounds
         );
-        // Some hosts are in separate blocks, as close to their rack as its hosts are to each other.
+        // Some hosts are in separate blocks, as close as their rack.
         let places = Groups::of_latencies(&report.matrix).unwrap();
         let mut paths: BTreeMap<u32, BTreeSet<_>> = BTreeMap::new();
         for (name, path) in report.matrix.nodes().iter().zip(&places.paths) {

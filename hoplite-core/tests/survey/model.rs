@@ -1,4 +1,4 @@
-//! A model of racks, and a survey over it in virtual time.
+//! A model of racks, and a survey in virtual time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,40 +14,35 @@ use hoplite_core::topology::probe::survey::{
 };
 use hoplite_core::topology::random::Random;
 
-/// Hosts in racks in zones, in order: 40 us within a rack, 80 us between racks. A link takes 1 ns
-/// per byte, and uplinks carry less.
+/// Hosts in racks in zones: 40 us within a rack, 80 us between. A link takes 1 ns per byte; uplinks
+/// carry less.
 pub(super) struct Racks {
     pub(super) hosts: u32,
     pub(super) per_rack: u32,
-    /// `true` if hosts alternate between racks.
+    /// Hosts alternate between racks.
     pub(super) in_turn: bool,
-    /// The rate of a rack's uplink, in links of hosts.
+    /// In links of hosts.
     pub(super) uplink: f64,
     pub(super) racks_per_zone: u32,
-    /// The rate of a zone's uplink, in links of hosts.
+    /// In links of hosts.
     pub(super) zone_uplink: f64,
     pub(super) noise: Random,
-    /// Hosts that disappear, with the step from which they are gone.
+    /// Hosts that disappear, and at which step.
     pub(super) gone: BTreeMap<u32, u32>,
-    /// Hosts that never answer.
     pub(super) silent: BTreeSet<u32>,
-    /// Pairs that do not reach each other.
     pub(super) cut: BTreeSet<(u32, u32)>,
-    /// One of so many pairs with echoes is delayed threefold; none for zero.
+    /// One in so many pairs is delayed threefold; zero for none.
     pub(super) delayed: u64,
-    /// `true` if landmarks are used for few hosts, too.
+    /// `true` to use landmarks for few hosts.
     pub(super) by_landmarks: bool,
-    /// The observations.
     pub(super) seen: Seen,
 }
 
-/// The work of a survey.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// The rounds of echoes.
     pub(super) echo_rounds: u32,
     pub(super) echoed_by: Duration,
-    /// The full exchanges of echoes of each pair, and the number of shorter ones, with landmarks.
+    /// Full exchanges per pair, and shorter ones with landmarks.
     pub(super) echoes: BTreeMap<(u32, u32), u32>,
     pub(super) landmark_echoes: u64,
 }
@@ -118,13 +113,13 @@ impl Racks {
                 let forth_ns = (round_trip_ns as f64 * noise * delay) as u64;
                 let count = if let Probes::Count(count) = probes { count } else { 256 };
                 let echoes = Echoes { forth_ns, back_ns: round_trip_ns, count, lost: 0 };
-                // 64 in 6.4 ms at least, the last block one after the other.
+                // 64 echoes take at least 6.4 ms, the last block in turn.
                 let last = Duration::from_nanos(forth_ns) * count.min(64);
                 let took = Duration::from_micros(u64::from(count.saturating_sub(64)) * 100) + last;
                 (Finding::Echoes { echoes, by_tcp: false }, took)
             }
             SurveyWork::Train { bytes, at_least } => {
-                // Each flow out of the sender's group and into the receiver's group gets its part.
+                // Flows share the uplinks of both groups.
                 let part = |group: &dyn Fn(u32) -> u32, uplink: f64| {
                     let crossing = || others.iter().filter(|&&(a, b)| group(a) != group(b));
                     let leaving = crossing().filter(|&&(_, b)| group(b) == group(peer)).count();
@@ -144,7 +139,6 @@ impl Racks {
     }
 }
 
-/// Runs a survey over a model. Returns its duration and its report.
 pub(super) fn survey(
     racks: &mut Racks,
     options: SurveyOptions,
@@ -213,7 +207,6 @@ fn measured(command: &SurveyCommand) -> Option<(u32, u32)> {
     }
 }
 
-/// Returns `true` if the groups of close nodes are the racks, for messages of this size.
 pub(super) fn finds_racks(report: &SurveyReport, per_rack: usize, size_bytes: u64) -> bool {
     let links = Links::new(&report.matrix, size_bytes).unwrap();
     let dendrogram = Dendrogram::new(links);

@@ -1,6 +1,4 @@
-//! Simulates collectives of thousands of nodes, with the decisions of the real stores and shards.
-//!
-//! [`hoplite_sim::scale`] explains which parts are real and which are models.
+//! Simulates collectives of thousands of nodes; see [`hoplite_sim::scale`].
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Allreduces: several participants call one reduce, and all of them get the same target.
+//! Allreduces of several participants.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,15 +16,13 @@ use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
-/// Time after rank 0's success within which a participant has the target, without faults and
-/// slowness.
+/// Suffices after rank 0's success, without faults and slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(2);
 
-/// A session, keyed by the put of its attempt.
 #[derive(Debug)]
 pub(super) struct SessionRecord {
     call: ReduceCall,
-    /// The result of the first complete member. All other members must produce the same.
+    /// The first complete member's result, which all others must match.
     made: Option<Made>,
 }
 
@@ -58,7 +56,7 @@ impl Simulation {
         });
     }
 
-    /// Starts an allreduce of a new target. Its participants call within `spread_ms` milliseconds.
+    /// Participants call within `spread_ms` milliseconds.
     pub(super) fn start_allreduce(&mut self, timeout: Duration, spread_ms: u64) {
         let target = Kind::Result.object(self.app.results.len());
         self.app.results.push(target.clone());
@@ -73,7 +71,6 @@ impl Simulation {
         let request = Reduce { target, sources, count, op, order, range: None, timeout };
         for (rank, (_, store)) in ranks.into_iter().enumerate() {
             let (request, delay) = (request.clone(), self.random.millis(0..spread_ms));
-            // Some participants never call, although their store takes part.
             if rank > 0 && self.random.chance(10) {
                 continue;
             }
@@ -86,8 +83,7 @@ impl Simulation {
         }
     }
 
-    /// Returns sources with the stores of their ranks: usually stores that have or will put the
-    /// source.
+    /// Mostly stores that have or will put the source.
     pub(super) fn any_ranks(&mut self) -> Vec<(ObjectId, usize)> {
         let most = self.app.scenario.sources.max(2);
         let mut sources = BTreeSet::new();
@@ -136,7 +132,7 @@ impl Simulation {
     fn join(&mut self, participant: Participant, is_again: bool) {
         let timeout = participant.deadline.since(self.now());
         let Participant { client, target, agreement, .. } = participant.clone();
-        // The store may or may not expect a session.
+        // Any hint is allowed.
         let source_bytes = *self.random.pick(&[0, u64::MAX]);
         let request = Request::Join { target, agreement, is_again, source_bytes, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
@@ -170,7 +166,7 @@ impl Simulation {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 sim.check_only_put(&participant.target, view.put);
                 let store = sim.app.clients[&client].store;
-                // A store forwards the end of a pull before the copy is complete.
+                // A store forwards the end of a pull before completion.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &participant.target, &view, participant.started);
                 }
@@ -202,7 +198,7 @@ impl Simulation {
             // A reused id may meet remains of its earlier use.
             Error::TypeMismatch { .. } => self.app.scenario.has_mistakes || !is_only,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
-            // The participant's own deadline has passed, or the deadline of rank 0.
+            // Its own deadline, or rank 0's.
             Error::Timeout { .. } => true,
             _ => false,
         };
@@ -239,7 +235,7 @@ impl Simulation {
         self.app.sessions.insert(plan.put, SessionRecord { call: call.clone(), made: None });
     }
 
-    /// Handles the completion of a member's copy, which is valid for all.
+    /// All members must make the same.
     pub(super) fn member_completed(&mut self, target: &ObjectId, put: PutId, size_bytes: u64, made: Made) {
         let Some(SessionRecord { call, made: before }) = self.app.sessions.get(&put) else { return };
         if let Some(before) = before {
@@ -266,7 +262,7 @@ impl Simulation {
         }
     }
 
-    /// Checks that all nodes have the same put of an object made by one reduce.
+    /// All nodes have the same put of a result.
     pub(super) fn check_only_put(&mut self, target: &ObjectId, put: PutId) {
         if !matches!(Kind::of(target), Kind::Result | Kind::Part) {
             return;

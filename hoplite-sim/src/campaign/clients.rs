@@ -1,5 +1,4 @@
-//! Applications: they put, get, delete, wait, release and die. Details are in `puts`, `gets` and
-//! `reduces`.
+//! Applications: they put, get, delete, wait, release and die.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,21 +12,21 @@ use hoplite_core::{Error, ObjectId, Time};
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// Time after its deadline within which a call must be answered.
+/// How late a call may be answered.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// Time until all sessions are open. Earlier deletes may miss objects.
+/// All sessions are open then. Earlier deletes may miss objects.
 pub(super) const SETTLED: Duration = Duration::from_millis(300);
 
-/// Longest time of an inspection: an unresponsive shard, and the request's travel.
+/// An unresponsive shard, and the request's travel.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) store: usize,
     held: BTreeMap<CopyId, u32>,
-    /// `true` if the client makes only one call.
+    /// `true` for a single call.
     is_visitor: bool,
 }
 
@@ -35,14 +34,13 @@ pub(super) type CallKey = (u64, u64);
 
 type Continuation = Box<dyn FnOnce(&mut Simulation, Answer)>;
 
-/// The continuation and the deadline of an open call. Subscriptions have neither.
+/// An open call. Subscriptions have no continuation and no deadline.
 pub(super) struct PendingCall {
     deadline: Time,
     what: String,
     then: Option<Continuation>,
 }
 
-/// A request for a page of objects.
 #[derive(Debug)]
 pub(super) struct Listing {
     client: u64,
@@ -52,7 +50,6 @@ pub(super) struct Listing {
 }
 
 impl Simulation {
-    /// Starts the processes of a machine that has started.
     pub(super) fn spawn_clients(&mut self, store: usize) {
         for _ in 0..self.app.scenario.clients_per_store {
             self.spawn_client(store);
@@ -91,7 +88,6 @@ impl Simulation {
         self.end_reduces_of_gone();
     }
 
-    /// Kills a client. Its store notices.
     pub(super) fn kill_client(&mut self, client: u64) {
         let Some(Client { store, held, is_visitor }) = self.app.clients.remove(&client) else { return };
         self.note(|_| format!("client {client} of store {store} dies"));
@@ -117,24 +113,22 @@ impl Simulation {
         self.app.clients.keys().copied().collect()
     }
 
-    /// Fails if a call should have been answered.
     pub(super) fn watch_calls(&mut self) {
         let now = self.now();
         for ((client, call), pending) in &self.app.calls {
             let is_late = pending.deadline != Time::NEVER && pending.deadline + SLACK < now;
             assert!(!is_late, "call {call} of client {client} is not answered in time: {}", pending.what);
         }
-        // The final calls are few, and each is checked separately.
+        // Final calls are checked one by one.
         let interval = if self.app.is_winding_down { WATCH_INTERVAL * 50 } else { WATCH_INTERVAL };
         self.after(interval, Self::watch_calls);
     }
 
-    /// Returns the number of open calls, without subscriptions.
     pub(super) fn open_calls(&self) -> usize {
         self.app.calls.values().filter(|pending| pending.then.is_some()).count()
     }
 
-    /// Makes a call. Runs `then` with the answer, unless the client is gone by then.
+    /// Runs `then` with the answer, unless the client is gone.
     pub(super) fn call(
         &mut self,
         client: u64,
@@ -307,7 +301,6 @@ impl Simulation {
         let then = move |sim: &mut Self, answer: Answer| {
             if matches!(answer, Ok(Response::Deleted { .. })) && is_settled {
                 sim.app.history.delete_done(&delete, sim.now());
-                // A delete that timed out may still have effects.
                 sim.app.history.removal_ended(&deleted);
             }
             then(sim, client);
@@ -333,7 +326,6 @@ impl Simulation {
         self.call(client, Request::Locate { id, timeout }, Some(deadline), Some(Box::new(then)));
     }
 
-    /// Requests one page of the objects.
     fn list(&mut self, client: u64) {
         let after = if self.random.chance(50) { self.any_object().as_bytes().to_vec() } else { Vec::new() };
         let page = Listing { client, after, limit: self.random.index(20), started: self.now() };
@@ -381,7 +373,7 @@ impl Simulation {
     }
 }
 
-/// Returns the longest time of a call. A timeout of zero means one answer of the directory.
+/// A timeout of zero means one answer of the directory.
 fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { Duration::from_secs(5) } else { timeout }
 }

@@ -1,4 +1,4 @@
-//! Reduce_scatters and allgathers. Each participant gets its parts, or falls back to other ways.
+//! Exchanges of parts. Participants get their parts, or fall back.
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Reduce, ReduceOrder, Request, Response};
@@ -38,12 +38,11 @@ impl Simulation {
         let request = Reduce { target: target.clone(), sources, count, op, order, range: None, timeout };
         let exchange = PartsCall { kind, request: request.clone(), started: self.now(), store: ranks[0].1 };
         self.app.exchanges.insert(target.clone(), exchange);
-        // Only the store of rank 0 puts the target, at any time.
+        // Only rank 0's store puts the target, at any time.
         self.app.history.put_started(&target, EMPTY, 0);
         self.surround(&target);
         for (rank, (_, store)) in ranks.into_iter().enumerate() {
             let (request, delay) = (request.clone(), self.random.millis(0..60));
-            // Some participants never call, although their store takes part.
             if rank > 0 && self.random.chance(10) {
                 continue;
             }
@@ -69,7 +68,7 @@ impl Simulation {
         }
     }
 
-    /// Lets rank 0's store coordinate. The call may end before the exchange.
+    /// The call may end before the exchange.
     fn coordinate(&mut self, client: u64, kind: Collective, request: Reduce) {
         let (timeout, target) = (request.timeout, request.target.clone());
         let key = (client, self.fresh_number());
@@ -93,7 +92,7 @@ impl Simulation {
     fn join_exchange(&mut self, participant: Participant, is_again: bool) {
         let timeout = participant.deadline.since(self.now());
         let Participant { client, target, agreement, .. } = participant.clone();
-        // The store may or may not expect a session.
+        // Any hint is allowed.
         let source_bytes = *self.random.pick(&[0, u64::MAX]);
         let request = Request::Join { target, agreement, is_again, source_bytes, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
@@ -147,18 +146,17 @@ impl Simulation {
         let is_expected = match error {
             Error::ObjectLost { id } => id == target || exchange.request.sources.contains(id),
             Error::Deleted { id } | Error::Superseded { id } => id == target,
-            // Also if the call was repeated for an existing target.
+            // Also after a repeated call.
             Error::AlreadyExists { id } => id == target,
             Error::TypeMismatch { .. } => self.app.scenario.has_mistakes,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
-            // The participant's own deadline has passed, or the deadline of rank 0.
+            // Its own deadline, or rank 0's.
             Error::Timeout { .. } => true,
             _ => false,
         };
         assert!(is_expected, "an exchange of {target} is answered with: {error:?}");
     }
 
-    /// Handles a coordinator's request for a member.
     pub(super) fn exchanger_asked(&mut self, store: usize, plan: &Plan) {
         let exchange = self.app.exchanges.get(&plan.target);
         let Some(PartsCall { kind, store: coordinator, .. }) = exchange else {
@@ -167,7 +165,6 @@ impl Simulation {
         assert_eq!((plan.agreement.kind, store), (*kind, *coordinator), "{plan:?}");
     }
 
-    /// Handles a member that has all its bytes.
     pub(super) fn member_filled(&mut self, plan: &Plan, pieces: &[Piece]) {
         let Some(PartsCall { kind, request, started, .. }) = self.app.exchanges.get(&plan.target).cloned()
         else {

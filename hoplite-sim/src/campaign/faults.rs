@@ -49,10 +49,9 @@ impl Simulation {
         }
     }
 
-    /// Sometimes injects a fault, or deletes an object, during a reduce step of `store` and
-    /// `other`.
+    /// Sometimes fails something during a step of a reduce.
     pub(super) fn fail_at_step(&mut self, store: usize, other: usize) {
-        // Reduces at the end have more faults before everything heals.
+        // Final reduces get more faults.
         let is_last = self.now().since(Time::ZERO) > self.app.scenario.duration;
         let faults = if is_last { 30 } else { self.app.scenario.faults_per_1000_steps };
         if self.app.is_winding_down || self.random.number(0..1000) >= faults {
@@ -73,7 +72,6 @@ impl Simulation {
                 let delay = sim.random.millis(1..1000);
                 sim.after(delay, move |sim| sim.restore_link(one, other));
             }
-            // Connections may break although both ends are alive.
             50..90 => sim.break_directed_at(store),
             _ => sim.fail_something(),
         });

@@ -1,4 +1,4 @@
-//! Gets, and their permitted results.
+//! Gets and their permitted results.
 
 use std::time::Duration;
 
@@ -9,10 +9,9 @@ use super::clients::SETTLED;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// Timeout that suffices for a get of an available object, without faults and slowness.
+/// Suffices for an available object, without faults and slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(1);
 
-/// Longest time of a message between two stores, unless something fails.
 const MEMBERS_HEAR_WITHIN: Duration = Duration::from_millis(60);
 
 impl Simulation {
@@ -35,13 +34,13 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Follows a copy until it is complete, fails, or takes too long.
+    /// Follows a copy to its end.
     fn follow(&mut self, client: u64, id: ObjectId, view: ObjectView, beyond_bytes: u64, started: Time) {
         let (copy, timeout) = (view.copy, self.any_timeout());
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 let store = sim.app.clients[&client].store;
-                // A store forwards the end of a pull before the copy is complete.
+                // A store forwards the end of a pull before completion.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &id, &view, started);
                 }
@@ -79,7 +78,7 @@ impl Simulation {
             "{id} was read as contents {tag} of {size_bytes} bytes, which no client put"
         );
         if self.app.scenario.faults == Faults::None {
-            // Session members that still fill a target hear of its end from their coordinator.
+            // Members that still fill a target hear of its end from their coordinator.
             let grace = if Kind::of(id) == Kind::Target { MEMBERS_HEAR_WITHIN } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);
             assert!(

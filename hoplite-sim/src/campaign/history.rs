@@ -1,4 +1,4 @@
-//! The history of puts and deletes, by which reads are checked.
+//! The puts and deletes by which reads are checked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,11 +8,10 @@ use hoplite_core::{ObjectId, Time};
 #[derive(Debug, Clone, Copy)]
 struct Contents {
     size_bytes: u64,
-    /// The number of running puts of these contents.
     active_puts: u32,
-    /// The time until which an ended put may still have effects.
+    /// An ended put may have effects until then.
     active_until: Time,
-    /// The time at which a delete of all these puts was done.
+    /// The end of a delete of all these puts.
     deleted_at: Option<Time>,
 }
 
@@ -23,7 +22,6 @@ pub(super) struct Delete {
     covered: Vec<u64>,
 }
 
-/// All actions of clients that affect later reads.
 #[derive(Debug, Default)]
 pub(super) struct History {
     contents: BTreeMap<(ObjectId, u64), Contents>,
@@ -31,22 +29,21 @@ pub(super) struct History {
     writers: BTreeMap<(ObjectId, usize), Writers>,
 }
 
-/// The availability of an object at all stores.
 #[derive(Debug, Clone, Copy, Default)]
 struct Availability {
-    /// The time of a confirmed put that no delete has followed.
+    /// The time of a confirmed put that no delete followed.
     confirmed_at: Option<Time>,
     active_deletes: u32,
 }
 
-/// The puts of an id at one store. Gets at that store wait for them.
+/// An id's puts at one store, for which gets there wait.
 #[derive(Debug, Clone, Copy, Default)]
 struct Writers {
     active: u32,
     ended_at: Time,
 }
 
-/// Time for which an unanswered put may still have effects after its end.
+/// How long an unanswered put may have effects.
 pub(super) const AFTERMATH: Duration = Duration::from_secs(3);
 
 impl History {
@@ -68,12 +65,11 @@ impl History {
         }
     }
 
-    /// Notes that a put ended without a known result.
     pub(super) fn put_left_open(&mut self, id: &ObjectId, tag: u64, now: Time) {
         self.put_ended(id, tag, now + AFTERMATH);
     }
 
-    /// Returns the contents of `id` that are or were put, with their sizes.
+    /// Returns contents that are or were put.
     pub(super) fn contents_of(&self, id: &ObjectId) -> Vec<(u64, u64)> {
         let all = (id.clone(), 0)..=(id.clone(), u64::MAX);
         self.contents.range(all).map(|((_, tag), contents)| (*tag, contents.size_bytes)).collect()
@@ -104,14 +100,13 @@ impl History {
         }
     }
 
-    /// Notes that a delete may have effects from now on.
+    /// A delete may have effects from now on.
     pub(super) fn removal_started(&mut self, id: &ObjectId) {
         let availability = self.availability.entry(id.clone()).or_default();
         availability.confirmed_at = None;
         availability.active_deletes += 1;
     }
 
-    /// Notes that a delete has no more effects.
     pub(super) fn removal_ended(&mut self, id: &ObjectId) {
         self.availability.entry(id.clone()).or_default().active_deletes -= 1;
     }
@@ -126,8 +121,8 @@ impl History {
         writers.ended_at = now;
     }
 
-    /// Returns `true` if a get at `store` since `started` must succeed: the object was always
-    /// available, and no client of the store was writing the id.
+    /// Returns `true` if a get since `started` must succeed: the object was always available, and
+    /// no client of the store was writing the id.
     pub(super) fn was_available(&self, id: &ObjectId, store: usize, started: Time) -> bool {
         let availability = self.availability.get(id).copied().unwrap_or_default();
         let writers = self.writers.get(&(id.clone(), store)).copied().unwrap_or_default();
@@ -141,12 +136,10 @@ impl History {
         self.availability.iter().filter(move |(_, known)| is_available(known)).map(|(id, _)| id)
     }
 
-    /// Returns `true` if this tag was ever put under this id.
     pub(super) fn is_put(&self, id: &ObjectId, tag: u64, size_bytes: u64) -> bool {
         self.contents.get(&(id.clone(), tag)).is_some_and(|contents| contents.size_bytes == size_bytes)
     }
 
-    /// Returns `true` if all puts of these contents were deleted before `time`.
     pub(super) fn is_deleted(&self, id: &ObjectId, tag: u64, time: Time) -> bool {
         let contents = self.contents.get(&(id.clone(), tag));
         contents.and_then(|contents| contents.deleted_at).is_some_and(|deleted| deleted < time)

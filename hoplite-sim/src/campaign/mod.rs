@@ -1,18 +1,12 @@
-//! A campaign of failures: stores, shards, links and clients fail at random, and the invariants are
-//! checked.
+//! A campaign of failures: everything fails at random, and invariants are checked.
 //!
-//! Messages take time, sessions break, machines crash and restart, links are cut, and frames are
-//! damaged. Clients put, get, reduce, delete and die. A *tag* represents the bytes of an object. It
-//! identifies the put or combination that produced them, which reveals wrong or mixed bytes.
+//! Messages take time, sessions break, machines crash, links are cut, frames are damaged; clients
+//! put, get, reduce, delete and die. A *tag* stands for an object's bytes: it names the put or
+//! combination that made them, which reveals wrong or mixed bytes.
 //!
-//! * `scenario`: the parameters of a run.
-//! * `clients`: the actions of applications.
-//! * `puts`, `gets`, `reduces`: operations, and their permitted results.
-//! * `allreduces`, `exchanges`: collectives of several applications.
-//! * `history`: the puts and deletes so far.
-//! * `faults`: the schedule of faults.
-//! * `probes`: changing measurements of places.
-//! * `verdict`: the invariants at the end.
+//! A run follows its `scenario`. `clients` act through `puts`, `gets`, `reduces` and collectives
+//! (`allreduces`, `exchanges`), which check results by the `history`. `faults` and `probes`
+//! disturb, and `verdict` checks the end.
 
 mod allreduces;
 mod clients;
@@ -44,48 +38,48 @@ use reduces::ReduceCall;
 use scenario::Kind;
 pub use scenario::{Faults, Scenario};
 
-/// Most events of a run, a hundred times the usual number. More indicate a loop.
+/// A hundred times the usual number; more indicate a loop.
 const MAX_EVENTS: u64 = 1_000_000;
 
-/// Counts of a run, which show that it was not idle.
+/// Counts which show that a run was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// The events in the cluster.
+    /// Events in the cluster.
     pub counts: Counts,
-    /// Calls that succeeded.
+    /// Successful calls.
     pub successes: u64,
-    /// Calls that failed.
+    /// Failed calls.
     pub errors: u64,
     /// Evicted copies.
     pub evictions: u64,
-    /// Reduces that succeeded.
+    /// Successful reduces.
     pub reduces: u64,
-    /// Reduces that failed.
+    /// Failed reduces.
     pub failed_reduces: u64,
-    /// Allreduces among the reduces that succeeded.
+    /// Successful reduces that are allreduces.
     pub allreduces: u64,
-    /// Participants of allreduces that got the target.
+    /// Participants with the target.
     pub participants: u64,
-    /// Participants of allreduces that did not get the target.
+    /// Participants without the target.
     pub failed_participants: u64,
-    /// Sessions whose result became the target.
+    /// Sessions that made the target.
     pub sessions: u64,
-    /// Members of exchanges that got all their parts.
+    /// Members with all their parts.
     pub exchanged: u64,
-    /// Participants of exchanges that got all their parts.
+    /// Participants with all their parts.
     pub parts: u64,
-    /// Participants of exchanges that fell back to other ways of getting their parts.
+    /// Participants that fell back.
     pub parts_left: u64,
-    /// Probes of places that reached shards, counted at each shard.
+    /// Probes, counted at each shard.
     pub probes_heard: u64,
-    /// Reduces that succeeded after a repair.
+    /// Reduces that succeeded after repairs.
     pub repaired_reduces: u64,
-    /// Reduces that succeeded after their target was restarted.
+    /// Reduces that succeeded after restarts.
     pub restarted_reduces: u64,
 }
 
 impl Summary {
-    /// Adds the counts of another run.
+    /// Adds another run.
     pub fn add(&mut self, other: &Self) {
         self.counts.add(&other.counts);
         self.successes += other.successes;
@@ -106,24 +100,22 @@ impl Summary {
     }
 }
 
-/// The applications of a run, and the knowledge about them.
 pub(crate) struct Campaign {
     scenario: Scenario,
     clients: BTreeMap<u64, Client>,
     calls: BTreeMap<CallKey, PendingCall>,
-    /// The requests for pages of objects.
     listings: BTreeMap<CallKey, Listing>,
     history: History,
     reduces: BTreeMap<CallKey, ReduceCall>,
     sessions: BTreeMap<PutId, SessionRecord>,
     exchanges: BTreeMap<ObjectId, PartsCall>,
-    /// The put that was completed, for each object that one reduce makes.
+    /// The completed put of each object that one reduce makes.
     only_puts: BTreeMap<ObjectId, PutId>,
-    /// The objects that one reduce each makes.
+    /// Objects that one reduce each makes.
     results: Vec<ObjectId>,
     is_winding_down: bool,
     healed_at: Option<Time>,
-    /// The last time at which each store evicted a copy or refused a slot.
+    /// When each store last evicted a copy or refused a slot.
     lacked_space_at: Vec<Time>,
     ended_hop_at: Vec<Time>,
     summary: Summary,
@@ -170,10 +162,10 @@ impl Application for Campaign {
     }
 }
 
-/// Runs the scenario of `seed` to its end.
+/// Runs the scenario of `seed`.
 ///
 /// # Panics
-/// Panics if an invariant does not hold.
+/// If an invariant does not hold.
 pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
     let scenario = Scenario::of(seed);
     let limits = Limits { inline_below_bytes: 4096, confirmed_from_bytes: 16 << 10, ..Limits::default() };

@@ -1,4 +1,4 @@
-//! Repeated measurements of the places of stores, with a different result each time.
+//! Repeated measurements of places, with different results.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ impl Simulation {
         });
     }
 
-    /// Reports a probe to most of the shards, one after the other.
+    /// Reports a probe to most shards, in turn.
     fn probe(&mut self) {
         let mut paths = BTreeMap::new();
         for store in 0..self.app.scenario.stores {
@@ -49,7 +49,6 @@ impl Simulation {
         }
     }
 
-    /// Makes a store report that exactly some of its links are slow.
     fn find_slow_links(&mut self) {
         let stores = self.app.scenario.stores;
         let store = self.random.index(stores);
@@ -59,7 +58,7 @@ impl Simulation {
         self.store_event(store, node::Event::SlowLinks { peers });
     }
 
-    /// Checks that all shards and stores finally know the same probe and the same places.
+    /// All shards and stores finally know the same places.
     pub(super) fn check_places_agree(&self) {
         let shards: Vec<u64> = self.shards.iter().map(|host| host.shard.measured_places().version).collect();
         for (number, store) in self.stores.iter().enumerate() {

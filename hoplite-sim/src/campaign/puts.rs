@@ -1,4 +1,4 @@
-//! Puts of applications: the contents, the ways of writing, and the results.
+//! Puts: contents, ways of writing, results.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::scenario::DTYPE;
 use super::{Kind, Simulation};
 use crate::cluster::{Answer, bytes_of};
 
-/// Sizes of objects: empty, inline, a few blocks, many blocks, odd.
+/// Empty, inline, a few blocks, many blocks, odd.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
-/// Sizes of puts in one request: large enough for a tag, and within the limit of a request.
+/// Large enough for a tag, within the limit of a request.
 const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 
 #[derive(Debug, Clone)]
@@ -38,7 +38,6 @@ impl Simulation {
                 true => *self.random.pick(&SIZES),
                 false => self.any_size_to_reduce(),
             };
-            // All empty objects are equal.
             (if size_bytes == 0 { 0 } else { self.fresh_number() }, size_bytes)
         };
         self.app.history.put_started(&id, tag, size_bytes);

@@ -1,4 +1,4 @@
-//! Reduces of applications: requests, concurrent events, and permitted results.
+//! Reduces and their permitted results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,13 +16,11 @@ use super::{Faults, Kind, Simulation};
 use crate::cluster::contents::{EMPTY, part, shape_of};
 use crate::cluster::{Answer, Copy, shard_name};
 
-/// Timeout that suffices for a reduce of available inputs, without faults and slowness.
+/// Suffices for available inputs, without faults and slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(3);
-/// Time after the last failure within which the directory and reduces have recovered.
+/// Time in which the directory and reduces recover.
 const RECOVERED: Duration = Duration::from_secs(7);
-/// Timeout of the reduces that run when everything heals.
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
-/// Number of reduces that run when everything heals.
 pub(super) const LAST_REDUCES: usize = 4;
 const MAX_SOURCES: usize = 14;
 
@@ -32,20 +30,18 @@ pub(super) struct ReduceCall {
     pub(super) request: Reduce,
     pub(super) started: Time,
     way: Way,
-    /// `true` if no other reduce ever has this target.
+    /// `true` if no other reduce has this target.
     pub(super) is_only: bool,
-    /// The complete target's contents, and the way of their computation.
     pub(super) made: Option<Made>,
 }
 
-/// The kind of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Reduce,
     Allreduce,
 }
 
-/// The contents of bytes, and the way of computing them.
+/// Contents, and the way of their computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Made {
     pub(super) tag: u64,
@@ -97,7 +93,6 @@ impl Simulation {
                 10..20 if !self.app.results.is_empty() => self.random.pick(&self.app.results).clone(),
                 _ => self.any_of(Kind::Source),
             };
-            // A part is smaller than the others.
             let id = if Kind::of(&id) == Kind::Part { self.any_of(Kind::Source) } else { id };
             if id != target && !sources.contains(&id) {
                 sources.push(id);
@@ -139,7 +134,7 @@ impl Simulation {
         }
     }
 
-    /// Starts reduces that have time to recover from all faults until everything heals.
+    /// Starts reduces with time to recover from all faults.
     pub(super) fn start_last_reduces(&mut self) {
         for number in 0..LAST_REDUCES {
             if number % 2 == 1 {
@@ -189,8 +184,7 @@ impl Simulation {
         }
     }
 
-    /// Checks a target that is about to be complete: all its bytes are here, and no other node has
-    /// read them.
+    /// Checks a target before its completion, when no other node has read all of it.
     pub(super) fn copy_completed(&mut self, store: usize, copy: CopyId) {
         let copy = self.copy(store, copy).clone();
         if copy.producer != Producer::Reduce || copy.is_of_hop() {
@@ -204,7 +198,7 @@ impl Simulation {
         if self.app.sessions.contains_key(&put) {
             return self.member_completed(target, put, copy.size_bytes, made);
         }
-        // Another call may have been answered, with its answer still in transit.
+        // Another call's answer may be in transit.
         let is_open = |key: &CallKey| self.app.calls.contains_key(key);
         let calls = self.app.reduces.iter().filter(|(key, call)| {
             is_open(key) && call.store == store && call.request.target == *target && call.made.is_none()
@@ -228,8 +222,8 @@ impl Simulation {
         self.app.history.put_started(target, made.tag, copy.size_bytes);
     }
 
-    /// Returns `true` if the contents are the requested result: the combination of the requested
-    /// number of sources, in order if fixed. If given, `indices` must be these sources.
+    /// Returns `true` for a combination of the requested number of sources, in order if fixed, and
+    /// of these `indices` if given.
     pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
         self.is_reduction(&call.request, call.started, made, indices)
     }
@@ -273,8 +267,7 @@ impl Simulation {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                // If the coordinator's part of a session fails, other members have the target, and
-                // may evict it.
+                // If the coordinator's member fails, others have the target, and may evict it.
                 let is_here =
                     |copy: &Copy| copy.id.as_ref() == Some(&call.request.target) && copy.is_complete;
                 if self.stores[call.store].copies.values().any(is_here) {
@@ -361,7 +354,7 @@ impl Simulation {
             "{available} sources were available, but {:?} is answered with: {error}",
             call.request
         );
-        // A hop's inputs are not needed any more, whichever node lost them.
+        // A hop's inputs are not needed any more.
         let has_hops =
             *order == ReduceOrder::Fixed || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();
@@ -375,7 +368,6 @@ impl Simulation {
         );
     }
 
-    /// Returns `true` if the shard that decides reports an object as lost.
     fn is_lost(&self, id: &ObjectId) -> bool {
         let names = (0..self.app.scenario.shards).map(shard_name);
         let first = ShardMap::new(names).ranked(id)[0];
@@ -383,7 +375,6 @@ impl Simulation {
         objects.iter().any(|found| found.id == *id && found.object.as_ref().is_some_and(|object| object.lost))
     }
 
-    /// Returns `true` if some store has had a complete copy for long.
     fn is_whole_somewhere(&self, id: &ObjectId) -> bool {
         let is_whole = |copy: &Copy| {
             let is_of_it = copy.id.as_ref() == Some(id) && copy.size_bytes == self.app.scenario.reduced_bytes;
@@ -395,7 +386,7 @@ impl Simulation {
         self.stores.iter().any(|host| host.copies.values().any(is_whole))
     }
 
-    /// Ends a reduce, because no client waits for it. It may still have effects for `aftermath`.
+    /// Ends a reduce without a client. It may have effects for `aftermath`.
     fn end_reduce(&mut self, key: CallKey, aftermath: Duration) {
         let Some(ReduceCall { store, request, made, .. }) = self.app.reduces.remove(&key) else { return };
         self.app.history.writer_ended(&request.target, store, self.now());
@@ -414,8 +405,8 @@ impl Simulation {
     }
 }
 
-/// Returns `true` if some choice has a different source for each operand. Sources may have equal
-/// contents: an object reduced from one object equals it.
+/// Finds a different source for each operand. Sources may be equal: an object reduced from one
+/// object equals it.
 fn choose_sources(
     operands: &[(u64, Vec<usize>)],
     chosen: &mut BTreeMap<usize, u64>,

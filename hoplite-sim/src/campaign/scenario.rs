@@ -1,4 +1,4 @@
-//! The parameters of a run: machines, objects, clients, sizes, speeds and faults.
+//! The parameters of a run.
 
 use std::time::Duration;
 
@@ -9,57 +9,55 @@ use hoplite_core::{Dtype, ObjectId};
 use crate::cluster::Labels;
 use crate::random::Random;
 
-/// The element type of all reduced objects, and its size.
 pub(super) const DTYPE: Dtype = Dtype::U64;
 pub(super) const ELEMENT_BYTES: u64 = 8;
 
-/// Most objects that one reduce each makes.
 pub(super) const MAX_RESULTS: usize = 8;
 
 /// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// The number of stores.
+    /// Stores.
     pub stores: usize,
-    /// The number of shards.
+    /// Shards.
     pub shards: usize,
-    /// The number of clients at each store.
+    /// Clients per store.
     pub clients_per_store: usize,
-    /// The number of ids of objects that are never reduced.
+    /// Ids that are never reduced.
     pub ids: usize,
-    /// The number of ids of sources.
+    /// Ids of sources.
     pub sources: usize,
-    /// The number of ids of targets that several reduces may have.
+    /// Targets that several reduces may have.
     pub targets: usize,
     /// The size of reduced objects.
     pub reduced_bytes: u64,
-    /// `true` if some sources have another size by mistake.
+    /// `true` if some sources have a wrong size.
     pub has_mistakes: bool,
     /// `true` if stores always have room.
     pub is_roomy: bool,
-    /// The link estimate of stores.
+    /// The stores' link estimate.
     pub link: LinkEstimate,
-    /// The labels of stores.
+    /// The stores' labels.
     pub labels: Labels,
-    /// The size of each store's arena.
+    /// Each store's arena.
     pub capacity_bytes: u64,
-    /// Time for which clients are active.
+    /// How long clients are active.
     pub duration: Duration,
     /// The kinds of faults.
     pub faults: Faults,
     /// Longest time between two faults.
     pub fault_interval: Duration,
-    /// Frequency of faults in the middle of a reduce.
+    /// Frequency of faults within reduces.
     pub faults_per_1000_steps: u64,
-    /// Factor by which writes and transfers are slower than usual.
+    /// Slows writes and transfers.
     pub slowness: u32,
-    /// The size of the largest object.
+    /// The largest object.
     pub largest_bytes: u64,
-    /// `true` if clients also exchange parts.
+    /// `true` for exchanges of parts.
     pub has_exchanges: bool,
-    /// The schedule of the sessions of allreduces.
+    /// The schedule of allreduces.
     pub allreduce_schedule: SchedulePreference,
-    /// `true` if the places of stores are measured repeatedly.
+    /// `true` if places are measured repeatedly.
     pub has_probes: bool,
 }
 
@@ -68,11 +66,10 @@ pub struct Scenario {
 pub enum Faults {
     /// Only clients die.
     None,
-    /// Sessions, stores, shards, links and frames fail, too.
+    /// Sessions, stores, shards, links and frames fail.
     Many,
 }
 
-/// The preferred schedules, often the cheapest one, as usual in practice.
 const SCHEDULES: [SchedulePreference; 6] = [
     SchedulePreference::Auto,
     SchedulePreference::Auto,
@@ -83,10 +80,10 @@ const SCHEDULES: [SchedulePreference; 6] = [
 ];
 
 impl Scenario {
-    /// Returns the scenario of `seed`.
+    /// The scenario of `seed`.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ce2_a810);
-        // A few clusters are wide, so that there are long chains.
+        // Wide clusters have long chains.
         let is_wide = random.chance(10);
         let stores = if is_wide { 12 } else { 3 + random.index(6) };
         let largest_bytes = *random.pick(&[65_536, 150_001, 2_000_000]);
@@ -120,7 +117,7 @@ impl Scenario {
             duration: random.millis(1_000..5_000),
             faults,
             is_roomy,
-            // These come last, so that earlier seeds keep their scenarios.
+            // Last, so that earlier seeds keep their scenarios.
             allreduce_schedule: *random.pick(&SCHEDULES),
             has_exchanges: random.chance(40),
             has_probes: random.chance(30),
@@ -137,20 +134,16 @@ impl Scenario {
     }
 }
 
-/// The purpose of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Is put and read.
     Plain,
-    /// Is put, read and reduced.
     Source,
-    /// Is made by any number of reduces, or put by mistake.
+    /// Made by any number of reduces, or put by mistake.
     Target,
-    /// Is made by one reduce.
     Result,
-    /// Is made by one reduce of parts of its sources.
+    /// Made by one reduce of parts.
     Part,
-    /// Is made, without bytes, when an exchange of parts ends.
+    /// Empty; ends an exchange of parts.
     End,
 }
 

@@ -1,5 +1,4 @@
-//! The invariants after everything has healed: all objects are readable everywhere, and nothing
-//! leaks.
+//! The final invariants: all objects are readable everywhere, and nothing leaks.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,17 +11,15 @@ use hoplite_core::{Error, ObjectId};
 
 use super::{Kind, Simulation};
 
-/// Longer than the longest call of a client.
 const LAST_CALLS: Duration = Duration::from_secs(12);
 /// Longer than shards' warm-up and grace, and than a stalled sender.
 const RECOVERY: Duration = Duration::from_secs(12);
 const FINAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The result of the final get of one object at one store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     Read(u64),
-    /// Pinned copies use too much room.
+    /// Pinned copies need the room.
     Full,
     Absent(Error),
 }
@@ -66,7 +63,7 @@ impl Simulation {
             .collect()
     }
 
-    /// Checks that all stores can read an object that some store has, with the same contents.
+    /// All stores read the same contents.
     fn read_everywhere(&mut self, id: &ObjectId, readers: &[u64]) {
         let outcomes = Rc::new(RefCell::new(Vec::new()));
         for (store, reader) in readers.iter().copied().enumerate() {
@@ -85,7 +82,7 @@ impl Simulation {
                         Outcome::Read(tag)
                     }
                     Ok(other) => panic!("a get is answered with {other:?}"),
-                    // Pinned copies may also leave no contiguous room.
+                    // Pinned copies may leave no contiguous room.
                     Err(Error::StoreFull { .. }) if sim.stores[store].node.status().pinned_bytes > 0 => {
                         Outcome::Full
                     }
@@ -102,7 +99,7 @@ impl Simulation {
             .iter()
             .filter_map(|(_, outcome)| if let Outcome::Read(tag) = outcome { Some(*tag) } else { None })
             .collect();
-        // A shard that missed a deletion answers with a small object's bytes until it hears of it.
+        // A shard that missed a deletion still answers with a small object's bytes.
         let is_remainder = tags.iter().all(|tag| self.app.history.is_deleted(id, *tag, self.now()));
         let is_absent =
             !is_remainder && outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Absent(_)));
@@ -152,7 +149,7 @@ impl Simulation {
                 "shard {number} has no slot in use and no waiting query"
             );
             let (objects, _) = host.shard.list(b"", b"", 1000);
-            // A small object's bytes outlive its copies in a shard that missed the deletion.
+            // So a small object's bytes outlive its copies there.
             let may_remain = |object: &&Locations| {
                 let is_lost = object.object.as_ref().is_some_and(|summary| summary.lost);
                 let is_inline = object.object.as_ref().is_some_and(|summary| summary.inline);

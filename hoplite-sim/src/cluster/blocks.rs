@@ -1,4 +1,4 @@
-//! Moves bytes by blocks: a transfer checks its inputs repeatedly.
+//! Moves bytes by blocks.
 
 use hoplite_core::block::publishable;
 use hoplite_core::node::{ByteRange, CopyId, forwardable};
@@ -11,19 +11,17 @@ use super::network::LinkEnd;
 use super::transfers::{Connection, Ending, Job, Origin, Reader, Transfer, TransferId};
 use super::{Application, Cluster, Network};
 
-/// One in this many blocks is damaged.
 const DAMAGED_ONE_IN: u64 = 500;
 
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// The number of consecutive steps without progress.
+    /// Consecutive steps without progress.
     idle: u32,
-    /// Factor by which steps are slower than usual.
     slowness: u32,
 }
 
 impl Job {
-    /// Returns the bytes that an input needs before the output can grow.
+    /// Returns the input bytes of the output's unit.
     const fn unit_bytes(self) -> u64 {
         match self {
             Self::Pull(_) => 1,
@@ -31,7 +29,7 @@ impl Job {
         }
     }
 
-    /// Returns the length of the output if all inputs are available up to `at_hand_bytes`.
+    /// Returns the output's length if all inputs reach `at_hand_bytes`.
     const fn output_bytes(self, at_hand_bytes: u64, size_bytes: u64) -> u64 {
         match self {
             Self::Pull(_) => publishable(at_hand_bytes, size_bytes),
@@ -52,7 +50,6 @@ impl<A: Application> Cluster<A> {
         Steps { idle: 0, slowness }
     }
 
-    /// Takes available bytes of the inputs, and combines them.
     pub(super) fn block_step(&mut self, key: TransferId) {
         let Some(mut transfer) = self.transfers.remove(&key) else { return };
         let taken = (0..transfer.inputs.len()).try_for_each(|index| {
@@ -82,7 +79,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Takes available bytes of an input. Returns an error if the input failed.
+    /// Takes available bytes, unless the input failed.
     fn take_in(&mut self, reader: Reader, transfer: &mut Transfer) -> Result<(), PullOutcome> {
         let (now, size_bytes) = (self.now(), transfer.size_bytes);
         let output = self.copy(transfer.store, transfer.copy);
@@ -109,12 +106,11 @@ impl<A: Application> Cluster<A> {
                 }
                 input.heard_at = now;
                 if !is_alone && input.at_hand_bytes >= needed_bytes && self.random.chance(1) {
-                    // Closed, because other inputs make it wait. It is reopened later.
+                    // Closed while other inputs make it wait; reopened later.
                     *connection = Connection::Closed;
                     self.end_serve(sender, serve);
                     return Ok(());
                 }
-                // Refusals, and the end of the sender, are reported elsewhere.
                 let serve = self.stores[sender].serves.get(&serve);
                 let Some(copy) = serve.and_then(|serve| serve.copy()) else { return Ok(()) };
                 (sender, copy)
@@ -156,8 +152,7 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Handles a sign of life, which a sender without new bytes forwards. The output stores it for
-    /// further forwarding.
+    /// Stores a sign of life for further forwarding.
     fn hear(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
         let (now, input) = (self.now(), &mut transfer.inputs[index]);
         if now.since(input.sign_at) < news_interval(KEEPALIVE_INTERVAL) {
@@ -172,8 +167,8 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Returns the leading bytes that are forwardable to receivers of the bytes before `end_bytes`;
-    /// `None` if the copy has failed.
+    /// Returns the bytes that are forwardable to a receiver of those before `end_bytes`; `None` if
+    /// the copy has failed.
     pub(super) fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
         let forwardable =
@@ -181,7 +176,7 @@ impl<A: Application> Cluster<A> {
         copy.failure.is_none().then(forwardable)
     }
 
-    /// Combines the bytes that all inputs have. Returns the ending if the output is complete.
+    /// Combines the bytes that all inputs have.
     fn combine_at_hand(&mut self, transfer: &mut Transfer) -> Option<Ending> {
         let Transfer { store, job, copy, size_bytes, .. } = *transfer;
         let done_bytes = self.copy(store, copy).valid_bytes;
@@ -208,7 +203,7 @@ impl<A: Application> Cluster<A> {
         } else {
             transfer.steps.idle = transfer.steps.idle.saturating_add(1);
         }
-        // Only the sender of an empty object knows that it is complete.
+        // Only an empty object's sender knows that it is complete.
         let has_word = size_bytes > 0 || matches!(job, Job::Combine { .. }) || transfer.inputs[0].is_whole;
         (next_bytes.max(done_bytes) == size_bytes && has_word).then_some(Ending::Complete)
     }

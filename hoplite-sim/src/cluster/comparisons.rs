@@ -1,4 +1,4 @@
-//! Comparisons of a copy with a copy of another put of the id at another store.
+//! Comparisons of two puts of an id at two stores.
 
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ struct Comparison {
     run: u64,
     copy: CopyId,
     holder: usize,
-    /// The last time at which the holder was reachable.
     heard_at: Time,
 }
 

@@ -1,7 +1,7 @@
-//! Represents bytes by *tags*. Equal tags mean equal bytes, which reveals wrong or mixed bytes.
+//! Bytes as *tags*: equal tags mean equal bytes.
 //!
-//! A client's put has a small unique number as its tag. The tags of parts and combinations derive
-//! from their inputs. The order of computation does not matter.
+//! A put has a small unique tag. Tags of parts and combinations derive from their inputs, in any
+//! order.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,25 @@ use hoplite_core::reduce::ReduceOp;
 
 use crate::random::Random;
 
-/// The tag of no bytes.
 pub(crate) const EMPTY: u64 = 0;
-/// The tag of bytes that were assembled from different contents.
 pub(crate) const MIXED: u64 = u64::MAX;
 
 #[derive(Debug, Clone)]
 struct Combined {
     op: ReduceOp,
-    /// The tags of the operands, in ascending order.
+    /// Ascending.
     operands: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
-    /// For the output of a hop, the order and steps of its computation; otherwise the tag.
+    /// For a hop's output, the order and steps of its computation; otherwise the tag.
     pub(crate) shape: u64,
-    /// `true` for the output of a hop, whose operands count as operands of the whole.
+    /// `true` for a hop's output, whose operands count as operands of the whole.
     pub(crate) is_of_hop: bool,
 }
 
-/// All combinations so far.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     combined: BTreeMap<u64, Combined>,
@@ -79,7 +76,7 @@ impl Contents {
         if let [only] = all[..] {
             return only;
         }
-        // The length is hashed too, so that nested combinations get distinct tags.
+        // With the length, nested combinations differ.
         let start = mix(mix(all.len() as u64) ^ op as u64);
         let tag = derived(all.iter().fold(start, |hash, tag| mix(hash ^ tag)));
         self.combined.entry(tag).or_insert(Combined { op, operands: all });
@@ -96,7 +93,6 @@ impl Contents {
         }
     }
 
-    /// Returns the `count` tags that `op` combined into `tag`; `None` if `tag` is something else.
     pub(crate) fn operands(&self, op: ReduceOp, tag: u64, count: usize) -> Option<Vec<u64>> {
         if count == 1 {
             return Some(vec![tag]);

@@ -1,5 +1,5 @@
-//! Tasks that one store directs at another: hops of reduces, and parts of sessions. Each task has a
-//! connection, which breaks with either side.
+//! Tasks that a store directs at another: hops, and members of sessions. Each has a connection,
+//! which breaks with either side.
 
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use hoplite_core::session::Pings;
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster, Network};
 
-/// Keepalives of both ends of such a connection.
 const KEEPALIVES: Pings = Pings {
     interval: KEEPALIVE_INTERVAL,
     timeout: SILENCE_TIMEOUT
@@ -28,14 +27,12 @@ pub(super) enum Directed {
     Member(EnlistmentId),
 }
 
-/// The request to a host.
 #[derive(Debug, Clone)]
 pub(super) enum Order {
     Hop(Hop),
     Member(Box<Plan>),
 }
 
-/// A report of a host.
 #[derive(Debug)]
 pub(super) enum Said {
     Hop(HopReport),
@@ -43,7 +40,7 @@ pub(super) enum Said {
 }
 
 impl Said {
-    /// Returns the report of a failure: no room, or an unreachable host if there is no `refusal`.
+    /// Without a `refusal`, the host is unreachable.
     fn failure(directed: Directed, refusal: Option<Error>) -> Self {
         match (directed, refusal) {
             (Directed::Hop(_), None) => Self::Hop(HopReport::Failed(HopFailure::Unreachable)),
@@ -53,7 +50,6 @@ impl Said {
         }
     }
 
-    /// Returns `true` if no report follows this one.
     const fn is_last(&self) -> bool {
         matches!(self, Self::Hop(HopReport::Failed(_)) | Self::Member(Report::Done | Report::Failed(_)))
     }
@@ -64,7 +60,7 @@ pub(super) struct DirectedConnection {
     pub(super) coordinator: End,
     pub(super) host: End,
     directed: Directed,
-    /// The time at which the latest message in each direction arrives.
+    /// When the latest message in each direction arrives.
     to_host: Duration,
     to_coordinator: Duration,
     is_broken: bool,
@@ -79,14 +75,12 @@ pub(super) struct End {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The host has not received the request yet.
+    /// Before the request arrives.
     Before,
-    /// The task is running.
     Open,
-    /// Coordinator: it has heard of the failure, or that a member is done. Host: it has sent its
-    /// last report.
+    /// The coordinator knows of a failure or end; the host has sent its last report.
     Failed,
-    /// Coordinator: it has ended the task. Host: it has been released.
+    /// The coordinator has ended the task; the host was released.
     Over,
 }
 
@@ -118,7 +112,6 @@ impl<A: Application> Cluster<A> {
         self.at(to_host, move |cluster| cluster.order_arrives(number, order));
     }
 
-    /// Returns a connection, unless it is broken.
     fn directed_connection(&mut self, number: u64) -> Option<&mut DirectedConnection> {
         self.directed_connections.get_mut(&number).filter(|connection| !connection.is_broken)
     }
@@ -183,7 +176,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Delivers a report to the coordinator, unless the coordinator has ended the task.
+    /// Delivers a report unless the task has ended.
     fn heard_of_directed(&mut self, number: u64, said: Said) {
         let Some(connection) = self.directed_connections.get_mut(&number) else { return };
         let (coordinator, host, directed) =
@@ -196,7 +189,6 @@ impl<A: Application> Cluster<A> {
             match directed {
                 Directed::Hop(_) => self.counts.failed_hops += 1,
                 Directed::Member(_) => {
-                    // The member needs no further message.
                     connection.coordinator.stage = Stage::Over;
                     self.directed_numbers.remove(&(coordinator.store, directed));
                     self.counts.failed_members += u64::from(!matches!(said, Said::Member(Report::Done)));
@@ -287,7 +279,6 @@ impl<A: Application> Cluster<A> {
         self.forget_directed(number);
     }
 
-    /// Forgets a connection that both sides have ended.
     fn forget_directed(&mut self, number: u64) {
         let Some(connection) = self.directed_connections.get(&number) else { return };
         let is_over = |end: End| {
@@ -306,14 +297,13 @@ impl<A: Application> Cluster<A> {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Breaks the connections for which `is_meant` returns `true`. Each side notices separately.
+    /// Breaks matching connections. Each side notices separately.
     pub(super) fn break_directed(&mut self, cause: Break, is_meant: impl Fn(&DirectedConnection) -> bool) {
         let meant = self.directed_connections.iter().filter(|(_, connection)| is_meant(connection));
         let broken: Vec<u64> = meant.map(|(number, _)| *number).collect();
         for number in broken {
             let Some(connection) = self.directed_connections.get_mut(&number) else { continue };
             if std::mem::replace(&mut connection.is_broken, true) {
-                // The end at a crashed machine is gone with the machine.
                 self.forget_directed(number);
                 continue;
             }

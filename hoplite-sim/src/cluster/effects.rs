@@ -1,4 +1,4 @@
-//! Performs the effects of a store in the simulated world.
+//! Performs a store's effects.
 
 use bytes::Bytes;
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, MembershipId};

@@ -1,4 +1,4 @@
-//! Members of sessions: each sends and receives pieces by its program, over streams that break and
+//! Members of sessions send and receive pieces by their programs, over streams that break and
 //! resume.
 
 use std::ops::Range;
@@ -15,20 +15,16 @@ use super::network::LinkEnd;
 use super::transfers::{Remote, ServeState};
 use super::{Application, Cluster, Network};
 
-/// One in this many pieces is damaged, or breaks its connection.
 const BROKEN_ONE_IN: u64 = 500;
 
-/// A range of a member's bytes, with its tag and its shape.
+/// A range with its tag and shape.
 pub(crate) type Piece = (Range<u64>, u64, u64);
 
-/// The contents of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Value {
     tag: u64,
-    /// The order and the steps of the combination.
     shape: u64,
-    /// `true` if the session combined the bytes, so that their operands count as operands of the
-    /// whole.
+    /// `true` for combined bytes, whose operands count as operands of the whole.
     is_combined: bool,
 }
 
@@ -43,10 +39,9 @@ impl Value {
     }
 }
 
-/// The contents of a target.
 #[derive(Debug, Default)]
 struct Memory {
-    /// In order, without overlaps. Neighbours differ.
+    /// Ordered, without overlaps; neighbours differ.
     pieces: Vec<(Range<u64>, Value)>,
 }
 
@@ -78,7 +73,6 @@ impl Memory {
         found
     }
 
-    /// Returns the tag and the shape of the whole.
     fn contents(&self) -> (u64, u64) {
         let tag = match self.pieces.split_first() {
             None => EMPTY,
@@ -90,7 +84,6 @@ impl Memory {
     }
 }
 
-/// One member's part of a session.
 #[derive(Debug)]
 pub(super) struct Exchange {
     copy: CopyId,
@@ -103,7 +96,6 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Returns `true` if the exchange reads or fills this copy of its store.
     pub(super) fn uses(&self, copy: CopyId) -> bool {
         self.copy == copy || self.sources.contains(&copy)
     }
@@ -114,35 +106,31 @@ struct Stream {
     store: usize,
     run: u64,
     combine: CombineId,
-    /// The index of the sending member, its store, and the request to it.
+    /// The sender's index, store, and request.
     from: usize,
     remote: Remote,
     serve: Option<ServeId>,
-    /// The times of the last request and of the sender's last sign of reachability.
+    /// Times of the last request and of the last sign of life.
     requested_at: Time,
     heard_at: Time,
-    /// The number of bytes that had been received at the last request.
     requested_from_bytes: u64,
-    /// Bytes that the sender has sent, on this connection and earlier, and bytes in flight.
+    /// Bytes sent so far, and bytes in flight.
     given_bytes: u64,
     arriving: Vec<(u64, Value)>,
     resumes: Resumes,
     idle: u32,
 }
 
-/// The location of the bytes that a step reads.
+/// Where a step's bytes are.
 enum Own {
-    /// In the target.
     Partial,
-    /// In a source.
     Source(Value),
-    /// In a source, which has not got this far yet.
+    /// Not there yet.
     Late,
-    /// Nowhere, because the source has failed.
+    /// The source has failed.
     Lost,
 }
 
-/// The result of one step of a stream.
 enum Look {
     Moved,
     Nothing,
@@ -195,7 +183,7 @@ impl<A: Application> Cluster<A> {
         assert!(previous.is_none(), "{combine:?} is started once");
     }
 
-    /// Ends the exchange before all bytes are valid, or releases its receivers.
+    /// Ends the exchange early, or releases its receivers.
     pub(super) fn cancel_exchange(&mut self, store: usize, combine: CombineId) {
         let (run, delay) = (self.stores[store].run, self.local_time());
         self.after(delay, move |cluster| {
@@ -312,7 +300,7 @@ impl<A: Application> Cluster<A> {
         };
         let exchange = &self.stores[store].exchanges[&stream.combine];
         if exchange.progress.stream_from(stream.from).is_over() {
-            // Other members may still wait for bytes that this member has to fold.
+            // Others may wait for bytes that this member has to fold.
             return if exchange.progress.is_folded() { Look::Over } else { Look::Nothing };
         }
         if !self.is_linked(LinkEnd::Store(store), LinkEnd::Store(sender)) {
@@ -327,7 +315,7 @@ impl<A: Application> Cluster<A> {
             return Look::Broke(Break::Broken, PullOutcome::Corrupt);
         }
         if !stream.arriving.is_empty() {
-            // The piece waits for the bytes to combine it with, and so does its sender.
+            // It waits for the bytes to combine with, and so does its sender.
             return Look::Nothing;
         }
         let serve = stream.serve.and_then(|serve| self.stores[sender].serves.get(&serve));
@@ -348,7 +336,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Lets the sending member send a piece. Returns `None` if it can never send again.
+    /// Returns `None` if the sender can never send again.
     fn give(&mut self, stream: &mut Stream, copy: CopyId) -> Option<bool> {
         if self.copy(stream.remote.sender, copy).failure.is_some() {
             return None;
@@ -380,7 +368,6 @@ impl<A: Application> Cluster<A> {
         Some(true)
     }
 
-    /// Returns the location of the own bytes that a block reads.
     fn own(&mut self, store: usize, combine: CombineId, block: &Block) -> Own {
         let exchange = &self.stores[store].exchanges[&combine];
         let Reading::Source { index, range, part_end } = exchange.progress.reading(&exchange.plan, block)
@@ -396,7 +383,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Takes the arriving piece if possible. Returns `true` if it was taken.
+    /// Returns `true` if a piece was taken.
     fn take_arriving(&mut self, stream: &mut Stream) -> Result<bool, Break> {
         self.fold(stream).ok_or(Break::SourceLost)?;
         let length_bytes: u64 = stream.arriving.iter().map(|(length, _)| length).sum();
@@ -443,8 +430,7 @@ impl<A: Application> Cluster<A> {
         Ok(true)
     }
 
-    /// Combines more of the member's own sources into the target. Returns `None` if a source has
-    /// failed.
+    /// Combines more own sources; `None` after a failure.
     fn fold(&mut self, stream: &Stream) -> Option<()> {
         let (store, combine) = (stream.store, stream.combine);
         let exchange = &self.stores[store].exchanges[&combine];
@@ -470,7 +456,6 @@ impl<A: Application> Cluster<A> {
         Some(())
     }
 
-    /// Reports that all bytes are valid, once they are.
     fn fill_if_taken(&mut self, store: usize, combine: CombineId) {
         let Some(exchange) = self.stores[store].exchanges.get_mut(&combine) else { return };
         if exchange.is_filled || !exchange.progress.is_filled() {
@@ -491,7 +476,6 @@ impl<A: Application> Cluster<A> {
         self.end_if_given(store, combine);
     }
 
-    /// Ends an exchange whose copy is filled and whose bytes are all sent.
     fn end_if_given(&mut self, store: usize, combine: CombineId) {
         let Some(exchange) = self.stores[store].exchanges.get(&combine) else { return };
         if exchange.is_filled && exchange.progress.ungiven().is_none() {

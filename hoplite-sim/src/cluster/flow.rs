@@ -1,8 +1,8 @@
-//! Lets bytes flow and share links, for thousands of nodes, where blocks would be too many.
+//! Bytes flow and share links, for thousands of nodes.
 //!
-//! A copy's bytes grow along a line. A transfer runs at its share of the links, and once it has
-//! caught up with an input, at most at that input's rate. Readers learn of a changed line after a
-//! relay's latency, so a change travels along a chain like the bytes.
+//! A copy's bytes grow along a line, at the transfer's share of the links or, once it has caught
+//! up, at its inputs' rate. Readers learn of a changed line after a relay's latency, so changes
+//! travel along a chain like bytes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,30 +16,28 @@ use super::{Application, Cluster, Network};
 
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// `true` if each input has, or is about to have, new bytes. The transfer then uses the links.
+    /// `true` if all inputs have, or soon get, new bytes: the transfer uses the links.
     is_moving: bool,
-    /// The number of looks; only the latest scheduled look counts.
+    /// Only the latest scheduled look counts.
     looks: u64,
 }
 
-/// The load of one node's link.
 #[derive(Debug, Default)]
 pub(super) struct Nic {
-    /// The number of incoming inputs of moving transfers.
+    /// Incoming inputs of moving transfers.
     inflows: usize,
     receiving: BTreeSet<TransferId>,
-    /// The inputs of moving transfers that this node sends.
+    /// Outgoing inputs of moving transfers.
     sending: BTreeSet<Reader>,
 }
 
 impl Input {
-    /// Returns the line of the available bytes, in positions of the output.
+    /// Returns the available bytes in positions of the output.
     fn at_hand(&self) -> Option<Line> {
         self.line.map(|line| Line { bytes: line.bytes - self.base_bytes as f64, ..line })
     }
 
-    /// Returns the rate that this input permits for an output of `done` bytes; `None` if the output
-    /// must wait.
+    /// Returns the rate for an output of `done` bytes; `None` to wait.
     fn allows(&self, done: f64, now: Duration) -> Option<f64> {
         let line = self.at_hand()?;
         let is_behind = line.bytes_at(now) > done + NOTHING_BYTES;
@@ -108,14 +106,14 @@ impl<A: Application> Cluster<A> {
         let delay = match (is_here, is_whole) {
             (true, _) => Duration::ZERO,
             (false, true) => latency,
-            // A relay forwards a block after it has verified it.
+            // A relay verifies a block before it forwards.
             (false, false) => latency + block_time,
         };
         self.after(delay, move |cluster| {
             let since = cluster.elapsed();
             let transfer = cluster.transfers.get_mut(&key);
             let Some(input) = transfer.and_then(|transfer| transfer.inputs.get_mut(index)) else { return };
-            // The news that the copy is complete overtakes earlier news of its growth.
+            // News of completion overtakes earlier news of growth.
             if !input.is_whole {
                 (input.line, input.is_whole) = (Some(Line { since, bytes, rate }), is_whole);
                 cluster.dirty.insert(key);
@@ -154,7 +152,7 @@ impl<A: Application> Cluster<A> {
         self.set_line(store, copy, valid, 0.0);
     }
 
-    /// Stops the growth of copies of a crashed store. Bytes in flight still arrive.
+    /// Bytes in flight still arrive.
     pub(super) fn stop_flows_from(&mut self, store: usize) {
         if !self.flows() {
             return;
@@ -167,7 +165,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Handles all transfers with changes.
+    /// Handles changed transfers.
     pub(super) fn settle_flows(&mut self) {
         while let Some(key) = self.dirty.pop_first() {
             self.look_at(key);
@@ -209,8 +207,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Returns the rate that the links leave to each input of a moving transfer, in bytes per
-    /// nanosecond.
+    /// In bytes per nanosecond.
     fn share(&self, key: TransferId) -> f64 {
         let Network::Flow { bytes_per_second, .. } = self.config.network else { return 0.0 };
         let transfer = &self.transfers[&key];
@@ -220,8 +217,7 @@ impl<A: Application> Cluster<A> {
         bytes_per_second as f64 / 1e9 / flows as f64
     }
 
-    /// Adds a transfer to its links or removes it, and schedules looks at transfers that share
-    /// them.
+    /// Adds or removes a transfer, and looks at those that share its links.
     pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         if std::mem::replace(&mut transfer.flow.is_moving, is_moving) == is_moving {

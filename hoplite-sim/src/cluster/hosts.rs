@@ -1,4 +1,4 @@
-//! The machines: their contents, their crashes and starts, and the delivery of events and time.
+//! The machines: contents, crashes and starts, events and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,18 +21,16 @@ use super::transfers::{Reader, Serve, TransferId};
 use super::{Application, Cluster, Config, Network};
 
 const DATA_PORT: u16 = 7400;
-/// Longest time between the start of a store and its first connection attempt, if times are random.
 const MAX_START_MS: u64 = 20;
 
 pub(crate) struct StoreHost {
     pub(crate) node: Node,
     pub(crate) info: NodeInfo,
     pub(crate) is_alive: bool,
-    /// The number of its runs. Events for an earlier run are void.
+    /// Events for an earlier run are void.
     pub(crate) run: u64,
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,
-    /// The state of the attempts to keep a session with each shard.
     pub(super) attempts: Vec<Attempts>,
     pub(super) pulls: BTreeMap<PullId, TransferId>,
     pub(super) combinations: BTreeMap<CombineId, TransferId>,
@@ -48,7 +46,6 @@ impl StoreHost {
         self.is_alive && self.run == run
     }
 
-    /// Returns `true` if nothing is open or running.
     pub(crate) fn is_idle(&self) -> bool {
         self.copies.is_empty()
             && self.pulls.is_empty()
@@ -65,28 +62,22 @@ pub(crate) struct Copy {
     pub(crate) producer: Producer,
     pub(crate) size_bytes: u64,
     pub(crate) valid_bytes: u64,
-    /// The first byte of a hop's output. Earlier bytes count as valid but do not exist, because the
-    /// receiver does not need them.
+    /// The first byte of a hop's output. Earlier ones count as valid but do not exist.
     pub(crate) from_bytes: u64,
-    /// The contents of its bytes.
     pub(crate) tag: Option<u64>,
-    /// The order and the steps of their combination.
     pub(crate) shape: u64,
     pub(crate) is_complete: bool,
     pub(crate) completed_at: Time,
     pub(crate) failure: Option<Error>,
-    /// The latest sign of its producer.
     pub(super) heard: Sign,
-    /// The number of references of clients, and of comparisons that read it.
+    /// References of clients and comparisons.
     pub(crate) references: u32,
     pub(super) comparisons: u32,
-    /// The growth of the copy and its readers, if bytes flow.
     pub(super) line: Line,
     pub(super) readers: BTreeSet<Reader>,
 }
 
 impl Copy {
-    /// Returns `true` if the copy is the output of a hop.
     pub(crate) fn is_of_hop(&self) -> bool {
         self.id.as_ref().is_some_and(|id| id.as_bytes().starts_with(b"\0hop-"))
     }
@@ -98,35 +89,33 @@ pub(crate) struct ShardHost {
     pub(crate) load: ShardLoad,
     /// The real time of its decisions.
     pub(crate) thought: Duration,
-    /// The session of each store, and the run of the store that opened it.
+    /// Each store's session, and the run that opened it.
     pub(super) sessions: Vec<Option<u64>>,
     pub(super) known: Vec<Option<Incarnation>>,
     slots: Slots,
-    /// The number of messages that have arrived and are not handled.
+    /// Arrived messages to handle.
     pub(crate) queued: usize,
     busy_until: Duration,
-    /// The number of its runs.
     pub(super) run: u64,
     tick_at: Option<Time>,
 }
 
 impl ShardHost {
-    /// Returns the run of a store that the shard knows.
     pub(super) fn incarnation_of(&self, store: usize) -> Incarnation {
         self.known[store].expect("a store with a session has introduced itself")
     }
 }
 
-/// The work of one shard.
+/// A shard's work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardLoad {
-    /// The number of received messages.
+    /// Received messages.
     pub received: u64,
-    /// The number of sent messages.
+    /// Sent messages.
     pub sent: u64,
-    /// The modelled time for which it was busy.
+    /// The modelled busy time.
     pub busy: Duration,
-    /// The length of its longest queue of messages.
+    /// The longest queue.
     pub longest_queue: usize,
 }
 
@@ -224,7 +213,7 @@ impl<A: Application> Cluster<A> {
         *self.by_name.get(name).expect("machines know only stores of the simulation")
     }
 
-    /// Crashes a store, which loses everything. Its peers notice.
+    /// The store loses everything, and its peers notice.
     pub(crate) fn crash_store(&mut self, store: usize) {
         if !self.stores[store].is_alive {
             return;
@@ -246,7 +235,6 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Restarts a crashed store, without any state.
     pub(crate) fn restart_store(&mut self, store: usize) {
         if self.stores[store].is_alive {
             return;
@@ -276,7 +264,6 @@ impl<A: Application> Cluster<A> {
         self.break_sessions(Break::Reset, |session| session.shard == shard);
     }
 
-    /// Restarts a crashed shard, without any state.
     pub(crate) fn restart_shard(&mut self, shard: usize) {
         if self.shards[shard].is_alive {
             return;
@@ -309,7 +296,6 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Delivers an event to a shard that is not a message of a store.
     pub(crate) fn tell_shard(&mut self, shard: usize, event: shard::Event) {
         self.queue_at_shard(shard, move |cluster| {
             cluster.shard_event(shard, event);
@@ -323,7 +309,7 @@ impl<A: Application> Cluster<A> {
         self.shard_turn(shard, |shard, now, effects| shard.apply(now, event, effects));
     }
 
-    /// Connects a store to a running shard, and performs the shard's effects.
+    /// Connects a store and performs the shard's effects.
     pub(super) fn shard_connect(&mut self, shard: usize, info: NodeInfo) -> Reception {
         if self.config.checks_slots() {
             self.shards[shard].slots.forget_node(&info.node);
@@ -332,7 +318,6 @@ impl<A: Application> Cluster<A> {
         received.expect("a crashed shard receives no session")
     }
 
-    /// Runs a turn of a shard if it is alive, and performs its effects.
     fn shard_turn<T>(
         &mut self,
         shard: usize,
@@ -411,7 +396,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns a copy, which must be open.
     pub(crate) fn copy(&mut self, store: usize, copy: CopyId) -> &mut Copy {
         let copies = &mut self.stores[store].copies;
         copies.get_mut(&copy).unwrap_or_else(|| panic!("store {store} speaks of {copy:?}, which is not open"))
@@ -470,7 +454,7 @@ impl<A: Application> Cluster<A> {
     }
 }
 
-/// Returns the time of the next tick of a machine, unless it is already scheduled.
+/// Returns the next tick unless it is scheduled.
 fn next_tick(deadline: Option<Time>, planned: &mut Option<Time>, now: Time) -> Option<Time> {
     let due = deadline.filter(|deadline| *deadline != Time::NEVER)?;
     if planned.is_some_and(|planned| planned <= due && planned > now) {

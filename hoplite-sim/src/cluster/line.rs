@@ -1,11 +1,11 @@
-//! The growth of a copy's bytes along a straight line, until its replacement.
+//! A copy's bytes along a straight line.
 
 use std::time::Duration;
 
-/// Smaller differences are zero: the bytes of a fast link in the nanosecond of rounding.
+/// Less is zero: a fast link's bytes in a nanosecond of rounding.
 pub(super) const NOTHING_BYTES: f64 = 16.0;
 
-/// A number of leading bytes at a time, and a rate of growth per nanosecond.
+/// Bytes at a time, and their growth per nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     pub(super) since: Duration,
@@ -22,15 +22,14 @@ impl Line {
         self.rate.mul_add(nanos(now.saturating_sub(self.since)), self.bytes)
     }
 
-    /// Returns the nanoseconds after which this line, which is below `other` at `now`, reaches it.
+    /// Returns the nanoseconds until this line reaches `other` above it.
     pub(super) fn meets(self, other: Self, now: Duration) -> Option<f64> {
         let (gap, closing) = (other.bytes_at(now) - self.bytes_at(now), self.rate - other.rate);
-        // Rates that differ only by rounding are equal.
+        // Rates that differ by rounding are equal.
         (closing > self.rate * 1e-9).then(|| gap.max(0.0) / closing)
     }
 }
 
-/// Returns a duration in nanoseconds.
 fn nanos(duration: Duration) -> f64 {
     (duration.as_secs() as f64).mul_add(1e9, f64::from(duration.subsec_nanos()))
 }

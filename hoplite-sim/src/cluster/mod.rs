@@ -1,21 +1,14 @@
-//! A cluster: the state machines of real stores and shards on simulated machines, and an
-//! application.
+//! A cluster: real stores and shards on simulated machines, with one thread, clock and seed.
 //!
-//! It has one thread, one clock and one seed. [`Node`](hoplite_core::node::Node) and
-//! [`Shard`](hoplite_core::shard::Shard) make the decisions. These modules model the shells:
+//! [`Node`](hoplite_core::node::Node) and [`Shard`](hoplite_core::shard::Shard) decide. These
+//! modules model the shells:
 //!
-//! * `hosts`: the machines, their contents, crashes, starts and time.
-//! * `effects`: the effects of a store.
-//! * `network`: latencies, cut links, and the two precisions of transfers.
-//! * `sessions`: messages between stores and shards.
-//! * `slots`: checks that shards grant only free slots.
-//! * `transfers`: pulls and combinations, and the serving stores.
-//! * `blocks`: moves bytes block by block, with `contents`.
-//! * `flow`: lets bytes flow at the links' rates along a `line`, for thousands of nodes.
-//! * `comparisons`: comparisons of two puts of one id.
-//! * `watches`: calls that follow a copy, or inspect shards.
-//! * `directed`: connections over which a store directs another one.
-//! * `exchange`: the streams of a session's members.
+//! * `hosts`: machines, crashes, time. `effects`: a store's effects.
+//! * `network`, `sessions`: latencies, cut links, messages of shards. `slots` checks grants.
+//! * `transfers`: pulls and combinations, either by `blocks` with `contents`, or by `flow` along a
+//!   `line`.
+//! * `comparisons`, `watches`: compared puts; calls that only watch.
+//! * `directed`, `exchange`: tasks of other stores; members' streams.
 
 mod blocks;
 mod comparisons;
@@ -73,19 +66,19 @@ pub(crate) trait Application: Sized + 'static {
 
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
-    /// Handles a session member with all its bytes. `pieces` are the tags and shapes of ranges.
+    /// `pieces` are tags and shapes of ranges.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
-    /// May make something fail, because two stores are in the middle of a reduce step.
+    /// Called in the middle of a step of a reduce, to fail something.
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
 }
 
-/// The rack labels of stores.
+/// Racks of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Labels {
-    /// The number of racks. With zero racks, stores have no labels.
+    /// Zero for no labels.
     pub racks: usize,
-    /// `true` if each run of a store is in another rack, and every fourth run in no rack.
+    /// `true` if each run is in another rack, every fourth in none.
     pub moves: bool,
 }
 
@@ -107,18 +100,16 @@ pub(crate) struct Config {
     pub(crate) labels: Labels,
     pub(crate) allreduce_schedule: SchedulePreference,
     pub(crate) link: LinkEstimate,
-    /// The size of each store's arena.
     pub(crate) capacity_bytes: u64,
-    /// Time for which a new shard waits for stores to publish again.
+    /// How long a new shard waits for publications.
     pub(crate) warm_up: Duration,
-    /// Time for which a shard is busy with each received message.
+    /// The time per received message.
     pub(crate) shard_service: Duration,
     pub(crate) network: Network,
 }
 
 impl Config {
-    /// Returns `true` if slots are checked. The check is linear in the slots, too slow for
-    /// thousands of nodes.
+    /// The check of slots is linear, too slow for thousands of nodes.
     const fn checks_slots(&self) -> bool {
         matches!(self.network, Network::Blocks { .. })
     }
@@ -127,36 +118,36 @@ impl Config {
 /// Counts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Handled events.
+    /// Events.
     pub events: u64,
-    /// Messages between stores and shards that arrived, in both directions.
+    /// Arrived messages of stores and shards.
     pub messages: u64,
-    /// Slots that shards granted.
+    /// Granted slots.
     pub grants: u64,
     /// Started pulls.
     pub pulls: u64,
-    /// Pulls that ended incomplete.
+    /// Incomplete pulls.
     pub failed_pulls: u64,
     /// Started combinations.
     pub combinations: u64,
-    /// Combinations that ended incomplete.
+    /// Incomplete combinations.
     pub failed_combinations: u64,
-    /// Hops requested at other nodes.
+    /// Requested hops.
     pub hops: u64,
-    /// Hops whose failure reached the coordinator.
+    /// Reported failures of hops.
     pub failed_hops: u64,
-    /// Requested members of sessions.
+    /// Requested members.
     pub members: u64,
-    /// Members of sessions whose failure reached the coordinator.
+    /// Reported failures of members.
     pub failed_members: u64,
-    /// Resumed streams between members.
+    /// Resumed streams.
     pub resumed_streams: u64,
-    /// Crashes of stores.
+    /// Crashed stores.
     pub crashes: u64,
 }
 
 impl Counts {
-    /// Adds the counts of another run.
+    /// Adds another run.
     pub fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.messages += other.messages;
@@ -174,7 +165,7 @@ impl Counts {
     }
 }
 
-/// The state of a simulated cluster. See the [module documentation](self).
+/// See the [module documentation](self).
 pub(crate) struct Cluster<A> {
     pub(crate) app: A,
     pub(crate) config: Config,
@@ -189,19 +180,16 @@ pub(crate) struct Cluster<A> {
     cut: BTreeSet<(LinkEnd, LinkEnd)>,
     sessions: BTreeMap<u64, Session>,
     directed_connections: BTreeMap<u64, DirectedConnection>,
-    /// The connection of each directed task.
     directed_numbers: BTreeMap<(usize, Directed), u64>,
     transfers: BTreeMap<TransferId, Transfer>,
     watches: BTreeMap<WatchKey, Watch>,
-    /// The load of each store's link, if bytes flow.
     nics: Vec<Nic>,
-    /// Flowing transfers that must be handled before time goes on.
+    /// Flowing transfers to handle before time goes on.
     dirty: BTreeSet<TransferId>,
     trace: Option<Trace>,
 }
 
 impl<A: Application> Cluster<A> {
-    /// Creates stores and shards that have just started.
     pub(crate) fn new(config: Config, seed: u64, app: A, trace: Option<Trace>) -> Self {
         let mut cluster = Self {
             app,
@@ -228,7 +216,6 @@ impl<A: Application> Cluster<A> {
         cluster
     }
 
-    /// Returns the time since the start.
     pub(crate) const fn elapsed(&self) -> Duration {
         self.clock.now()
     }
@@ -245,7 +232,7 @@ impl<A: Application> Cluster<A> {
         self.clock.enter(at, action);
     }
 
-    /// Performs the next event if it is due by `end`. Returns `false` if there is none.
+    /// Performs the next event due by `end`, if any.
     pub(crate) fn step(&mut self, end: Duration) -> bool {
         let Some(action) = self.clock.next(end) else { return false };
         self.counts.events += 1;
@@ -255,7 +242,6 @@ impl<A: Application> Cluster<A> {
         true
     }
 
-    /// Advances the time without events.
     pub(crate) fn pass_until(&mut self, at: Duration) {
         self.clock.pass_until(at);
     }
@@ -265,14 +251,12 @@ impl<A: Application> Cluster<A> {
         self.last_number
     }
 
-    /// Adds a line to the trace, if there is one.
     pub(crate) fn note(&self, line: impl FnOnce(&Self) -> String) {
         if let Some(trace) = &self.trace {
             trace.add(format!("{:>12} us  {}", self.now().as_micros(), line(self)));
         }
     }
 
-    /// Returns `true` if there are no directed tasks, no transfers and no watches.
     pub(crate) fn is_idle(&self) -> bool {
         self.directed_connections.is_empty()
             && self.directed_numbers.is_empty()

@@ -1,4 +1,4 @@
-//! The latencies between machines, and cut links.
+//! Latencies between machines, and cut links.
 
 use std::time::Duration;
 
@@ -6,33 +6,24 @@ use hoplite_core::session::Pings;
 
 use super::{Application, Cluster};
 
-/// The model of messages and bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Bytes have known contents, move by blocks at random speeds, and may be damaged. Message
-    /// times are random.
-    Blocks {
-        /// Factor by which transfers are slower than usual.
-        slowness: u32,
-        /// `true` if frames are damaged now and then.
-        damages: bool,
-    },
-    /// Bytes flow at the rates that links allow. Every message takes the same time.
+    /// Bytes with contents move by blocks at random speeds. Message times are random.
+    Blocks { slowness: u32, damages: bool },
+    /// Bytes flow at the links' rates. Messages take equal times.
     Flow {
-        /// The rate of a link in each direction.
         bytes_per_second: u64,
-        /// The time from the sending of a byte to its arrival.
         latency: Duration,
-        /// The time that a relay needs to receive a block, before it verifies and forwards it.
+        /// A relay's time to receive a block before it forwards.
         block_time: Duration,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Break {
-    /// A process has died, or the connection was reset. Both ends notice.
+    /// Both ends notice.
     Reset,
-    /// Nothing arrives any more. Each end notices separately.
+    /// Each end notices separately.
     Silence,
 }
 
@@ -51,13 +42,11 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the time from the decision to connect to the first request: one and a half round
-    /// trips.
+    /// One and a half round trips from the decision to the first request.
     pub(super) fn connect_time(&mut self) -> Duration {
         self.latency() + self.latency() + self.latency()
     }
 
-    /// Returns the time until a machine handles its own message.
     pub(super) fn local_time(&mut self) -> Duration {
         match self.config.network {
             Network::Flow { .. } => Duration::ZERO,
@@ -65,11 +54,11 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the time until an end of a connection with these pings notices that it broke.
+    /// Returns when an end with these pings notices.
     pub(super) fn notice_time(&mut self, cause: Break, pings: Pings) -> Duration {
         match (cause, self.config.network) {
             (Break::Silence, _) => {
-                // The last answered ping may be as old as the interval.
+                // The last ping may be as old as the interval.
                 let interval_us = u64::try_from(pings.interval.as_micros()).unwrap_or(u64::MAX);
                 pings.silence_limit() - self.random.micros(0..interval_us)
             }
@@ -78,7 +67,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns `true` if messages pass between two ends.
     pub(super) fn is_linked(&self, one: LinkEnd, other: LinkEnd) -> bool {
         !self.cut.contains(&(one.min(other), one.max(other)))
     }

@@ -1,5 +1,4 @@
-//! Sessions between stores and shards: ordered and delayed. A broken session loses all messages in
-//! flight.
+//! Ordered, delayed sessions. A broken one loses all messages in flight.
 
 use std::time::Duration;
 
@@ -12,14 +11,13 @@ use hoplite_core::{Error, Time};
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster};
 
-/// One session. Each end forgets it after noticing that it is broken.
+/// Each end forgets a broken session separately.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) store: usize,
     pub(super) shard: usize,
-    /// Messages that the store has not sent yet.
     queue: BatchQueue<ToShard>,
-    /// The arrival time of the latest message in each direction, which keeps the order.
+    /// The last arrival in each direction keeps the order.
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,
@@ -27,7 +25,7 @@ pub(super) struct Session {
 }
 
 impl<A: Application> Cluster<A> {
-    /// Lets a store open a session. Retries later if that fails.
+    /// Retries after a failure.
     pub(super) fn connect(&mut self, store: usize, run: u64, shard: usize) {
         if !self.stores[store].is_running(run) || self.stores[store].sessions[shard].is_some() {
             return;
@@ -67,7 +65,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the store and the shard of a session, unless it is broken.
     fn open_session(&self, number: u64) -> Option<(usize, usize)> {
         let session = self.sessions.get(&number).filter(|session| !session.is_broken)?;
         Some((session.store, session.shard))
@@ -80,8 +77,7 @@ impl<A: Application> Cluster<A> {
         }
         let previous = self.shards[shard].sessions[store].replace(number);
         let info = self.stores[store].info.clone();
-        // The connection's effects belong to the new session, so the store hears of the session
-        // first.
+        // The store hears of the session before the connection's effects.
         self.deliver_to_store(number, |cluster, store, shard| {
             cluster.stores[store].attempts[shard].opened();
             let run = ShardRun(cluster.shards[shard].run);
@@ -114,7 +110,7 @@ impl<A: Application> Cluster<A> {
         reception
     }
 
-    /// Breaks a session. Both ends notice separately.
+    /// Both ends notice separately.
     pub(super) fn break_session(&mut self, number: u64, cause: Break) {
         let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {
             return;
@@ -125,7 +121,7 @@ impl<A: Application> Cluster<A> {
         self.note(|_| format!("session {number} of store {store} with shard {shard} breaks: {cause:?}"));
         let (at_store, at_shard) =
             (self.notice_time(cause, STORE_PINGS), self.notice_time(cause, SHARD_PINGS));
-        // Pings are not simulated: the lease counts from now on, as if the last one had just been answered.
+        // The lease counts as if a ping had just been answered.
         let silent_for = match cause {
             Break::Silence => SHARD_PINGS.silence_limit().saturating_sub(at_shard),
             Break::Reset => Duration::ZERO,
@@ -171,13 +167,12 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Makes a session fail although both ends are alive.
     pub(crate) fn fail_session(&mut self, number: u64) {
         let cause = if self.random.chance(80) { Break::Reset } else { Break::Silence };
         self.break_session(number, cause);
     }
 
-    /// Returns all sessions, including broken ones that an end still considers open.
+    /// Includes broken sessions that an end still considers open.
     pub(crate) fn all_sessions(&self) -> Vec<u64> {
         self.sessions.keys().copied().collect()
     }

@@ -1,11 +1,10 @@
-//! A second bookkeeping of a shard's granted slots, from its messages alone.
+//! Counts a shard's granted slots again, by its messages alone.
 
 use std::collections::BTreeMap;
 
 use hoplite_core::shard::{Event, GrantId, Publish, ToShard, ToStore};
 use hoplite_core::{NodeId, ObjectId, PutId};
 
-/// The slots that a shard has granted and that are not returned, by the messages.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     granted: BTreeMap<GrantId, Slot>,
@@ -20,8 +19,7 @@ struct Slot {
 }
 
 impl Slots {
-    /// Updates the slots before an event, which may free slots of connecting or disconnecting
-    /// nodes.
+    /// An event may free slots of (dis)connecting nodes.
     pub(super) fn before(&mut self, event: &Event) {
         match event {
             Event::Message {
@@ -36,10 +34,10 @@ impl Slots {
         }
     }
 
-    /// Updates the slots with a message to `receiver`.
+    /// Updates the slots.
     ///
     /// # Panics
-    /// Panics if the shard grants a slot beyond `limit`.
+    /// If the shard grants beyond `limit`.
     pub(super) fn said(&mut self, receiver: &NodeId, message: &ToStore, limit: u32) {
         match message {
             ToStore::Granted(grant) => {

@@ -1,6 +1,5 @@
-//! Transfers: fill a copy from local or remote copies until it is full, fails or is cancelled.
-//!
-//! A pull has one input, a combination several. `blocks` and `flow` move the bytes.
+//! Transfers fill a copy: a pull from one input, a combination from several. `blocks` and `flow`
+//! move the bytes.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use super::{Application, Cluster, Network, node_id};
 
 pub(super) type TransferId = u64;
 
-/// A reader of a copy: a transfer and the index of its input.
+/// A transfer's input.
 pub(super) type Reader = (TransferId, usize);
 
 #[derive(Debug, Clone, Copy)]
@@ -48,29 +47,27 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// Returns `true` if the transfer reads or fills this copy of its store.
     pub(super) fn uses(&self, copy: CopyId) -> bool {
         let reads = |input: &Input| matches!(input.origin, Origin::Here(local) if local == copy);
         self.copy == copy || self.inputs.iter().any(reads)
     }
 }
 
-/// One input. Positions are positions in the output.
+/// Positions are those of the output.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The start of the range that is read, in its object.
+    /// The start in the input's object.
     pub(super) base_bytes: u64,
     pub(super) origin: Origin,
-    /// The available bytes and their contents, if bytes move in blocks.
+    /// Available bytes, if bytes move in blocks.
     pub(super) at_hand_bytes: u64,
     pub(super) operand: Option<Operand>,
-    /// The last time at which the sender was reachable, and its last sign that it has no bytes.
+    /// The sender's last sign of life, and its last sign without bytes.
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
     pub(super) stall: StallDetector,
-    /// The sender's line as it arrived, if bytes flow; `None` before the first news.
+    /// The sender's line, if bytes flow.
     pub(super) line: Option<Line>,
-    /// `true` if the sender is known to have a complete copy.
     pub(super) is_whole: bool,
 }
 
@@ -80,7 +77,6 @@ pub(super) enum Origin {
     Elsewhere { remote: Remote, connection: Connection },
 }
 
-/// The request of one store to another.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
     pub(super) sender: usize,
@@ -97,16 +93,14 @@ impl From<Remote> for Origin {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Connection {
-    /// Unneeded at present.
     Closed,
     Opening,
     Open(ServeId),
 }
 
-/// The sender's end of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Serve {
-    /// The reader; `None` for a comparison.
+    /// `None` for a comparison.
     reader: Option<Reader>,
     pub(super) state: ServeState,
 }
@@ -180,14 +174,12 @@ impl<A: Application> Cluster<A> {
         let (steps, flow) = (self.any_steps(job), Flow::default());
         self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, flow });
         match self.config.network {
-            // Later, because the transfer may end, and the store must first perform its other
-            // effects.
+            // Later, because the store must first perform its other effects.
             Network::Blocks { .. } => self.after(Duration::ZERO, move |cluster| cluster.block_step(key)),
             Network::Flow { .. } => self.begin_flow(key),
         }
     }
 
-    /// Opens the connection of an input, which stays [`Connection::Opening`] until then.
     pub(super) fn connect_input(&mut self, reader: Reader) {
         let delay = self.connect_time();
         self.after(delay, move |cluster| cluster.request_arrives(reader));
@@ -222,8 +214,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Requests a serve of a put. `Err` is the time after which the caller notices an unavailable
-    /// sender.
+    /// `Err` is the time after which the caller notices an unavailable sender.
     pub(super) fn request_serve(
         &mut self,
         receiver: usize,
@@ -273,7 +264,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Makes an input fail, unless it has another connection by then.
+    /// The input fails unless it has another connection by then.
     fn fail_input_later(
         &mut self,
         reader: Reader,
@@ -309,13 +300,12 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Ends a transfer. Its store hears of it a moment later.
+    /// The store hears of it a moment later.
     pub(super) fn end_transfer_later(&mut self, key: TransferId, ending: Ending) {
         let delay = self.local_time();
         self.after(delay, move |cluster| cluster.end_transfer(key, ending));
     }
 
-    /// Ends a transfer and tells its store, unless it has already ended.
     pub(super) fn end_transfer(&mut self, key: TransferId, ending: Ending) {
         let Some(Transfer { store, job, copy, .. }) = self.abandon_transfer(key) else { return };
         self.settle_copy(store, copy, ending);
@@ -363,7 +353,7 @@ impl<A: Application> Cluster<A> {
         Some(transfer)
     }
 
-    /// Removes the transfers of a crashed machine. The machines at their other ends notice.
+    /// Peers notice.
     pub(super) fn transfers_of_crashed(&mut self, store: usize) {
         let host = &mut self.stores[store];
         let pulls = std::mem::take(&mut host.pulls).into_values();

@@ -1,4 +1,4 @@
-//! Calls that only watch: they follow a growing copy, or inspect shards.
+//! Calls that follow a copy or inspect shards.
 
 use hoplite_core::Error;
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, forwardable, is_news};
@@ -8,14 +8,11 @@ use hoplite_core::shard::{Page, best_informed};
 use super::network::LinkEnd;
 use super::{Application, Cluster};
 
-/// A watching call: its store, client and number.
 pub(super) type WatchKey = (usize, ClientId, CallId);
 
 #[derive(Debug)]
 pub(super) enum Watch {
-    /// A copy, until it has more valid bytes than these.
     Copy { copy: CopyId, beyond_bytes: u64 },
-    /// The answers of shards so far.
     Shards { inspection: Inspection, pages: Vec<Option<Page>>, unanswered: usize },
 }
 
@@ -24,7 +21,6 @@ impl<A: Application> Cluster<A> {
         self.watches.insert(key, Watch::Copy { copy, beyond_bytes });
     }
 
-    /// Tells stores which of the followed copies have grown or failed.
     pub(super) fn settle_follows(&mut self) {
         if self.watches.is_empty() {
             return;
@@ -47,7 +43,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Queries these shards. Merges their answers when the last one has answered or timed out.
+    /// Merges the answers when the last shard has answered or timed out.
     pub(super) fn inspect(&mut self, key: WatchKey, inspection: Inspection, shards: Vec<usize>) {
         let (store, run) = (key.0, self.stores[key.0].run);
         let (pages, unanswered) = (vec![None; shards.len()], shards.len());
@@ -78,7 +74,6 @@ impl<A: Application> Cluster<A> {
             Inspection::Describe { id } => {
                 Page { objects: vec![host.shard.describe(id).locations], more: false }
             }
-            // The simulation never sends these inspections.
             Inspection::Status
             | Inspection::Cluster
             | Inspection::Probe { .. }
@@ -86,7 +81,7 @@ impl<A: Application> Cluster<A> {
         })
     }
 
-    /// Handles a shard's answer or timeout. The call may have ended by then.
+    /// Handles an answer or timeout.
     fn inspected(&mut self, key: WatchKey, position: usize, page: Option<Page>) {
         let Some(Watch::Shards { inspection, pages, unanswered }) = self.watches.get_mut(&key) else {
             return;

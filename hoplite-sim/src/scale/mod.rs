@@ -1,35 +1,23 @@
-//! Simulates Hoplite with thousands of nodes: its real decisions over a fluid model of the network.
+//! Simulates thousands of nodes: real decisions over a fluid model of the network.
 //!
-//! # Real parts
-//! * Every store is a real [`Node`](hoplite_core::node::Node), and every shard a real
-//!   [`Shard`](hoplite_core::shard::Shard). They exchange the messages of the daemons. They have
-//!   the planner of reduces, the choice of senders, retries, repairs and deadlines of the daemons.
-//! * The schedule of a reduce is planned for the simulated link, as in a store that has measured
-//!   its links.
+//! Every store is a real [`Node`](hoplite_core::node::Node), and every shard a real
+//! [`Shard`](hoplite_core::shard::Shard), with the messages, planners, retries and deadlines of the
+//! daemons. Reduces are planned for the simulated link.
 //!
 //! # Models
-//! * **Bytes** flow as in pipes. A transfer has a rate, and is told when the rate of its input
-//!   changes. Each node can send and receive at the link's rate at the same time, and the switch
-//!   between nodes is never full. Transfers that share a direction of a node's link have equal
-//!   shares. A share that one transfer cannot use is not given to the others. The results are
-//!   therefore rather late than early when many transfers share a link, which is rare in these
-//!   broadcasts and reduces.
-//! * **Latency**: a sent byte arrives a link's latency later. A relay forwards received bytes one
-//!   block later, because it verifies a block first. Blocks are as long as in stores, about a
-//!   millisecond. A connection between stores takes a round trip before its first request.
-//! * **Shards** handle one message after the other, each in the same time. The default of 10 us
-//!   stands for the intended 100,000 messages per second. The real time of the code is measured
-//!   besides the model. Messages between stores and shards need no bandwidth, stores decide in no
-//!   time, and workers write in no time.
-//! * **Failures** are failures of processes. Peers notice them after a link's latency, as with a
-//!   connection reset. The node that puts the broadcast object, or that receives the reduce, does
-//!   not fail.
 //!
-//! With one thread, one agenda and one seed, an [`Experiment`] always has the same [`Outcome`]. The
-//! [`Cost`] is the real time of decisions on this computer, and differs from run to run.
+//! * **Bytes** flow as in pipes, at full rate in both directions at once, through a switch that is
+//!   never full. Transfers share a direction of a node's link equally, and unused shares are lost.
+//!   So results are rather late than early when many transfers share a link, which is rare here.
+//! * **Latency**: a relay forwards bytes a block later, because it verifies a block first; blocks
+//!   take about a millisecond. A connection takes a round trip.
+//! * **Shards** handle messages in turn, by default in 10 us each. Messages of shards need no
+//!   bandwidth, stores decide in no time, and workers write in no time.
+//! * **Failures** are those of processes, which peers notice after a latency. The node of the
+//!   broadcast object, or of the reduce, does not fail.
 //!
-//! * `workload`: the calls, their times, and their results.
-//! * `outcome`: the results, and the bound for comparison.
+//! An [`Experiment`] always has the same [`Outcome`]. The [`Cost`] is the real time of decisions on
+//! this computer.
 
 mod experiment;
 mod outcome;
@@ -47,13 +35,11 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// Size of a store's memory in objects: source, hop output and target, doubled and more for
-/// restarts during cleanup.
+/// Source, hop output and target, doubled and more for restarts during cleanup.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {
-    /// Returns a broadcast of 64 MiB to 100 nodes that arrive together, over links of 10 Gbit/s and
-    /// 100 us.
+    /// A broadcast of 64 MiB to 100 nodes that arrive together, over links of 10 Gbit/s and 100 us.
     fn default() -> Self {
         Self {
             nodes: 100,
@@ -77,9 +63,8 @@ impl Experiment {
     /// Runs the experiment.
     ///
     /// # Panics
-    ///
-    /// Panics if the parameters make no sense: fewer than two nodes, no shard, a too small object,
-    /// or too little bandwidth. Also panics if a state machine requests an impossible action.
+    /// Without two nodes and a shard, with too small objects or too little bandwidth, or if a state
+    /// machine requests an impossible action.
     pub fn run(&self) -> (Outcome, Cost) {
         assert!(self.nodes >= 2 && self.shards >= 1, "a collective needs two nodes and a shard");
         assert!(
@@ -88,12 +73,11 @@ impl Experiment {
         );
         let began = Instant::now();
         let mut world = Cluster::new(self.config(), self.seed, Calls::new(self.clone()), None);
-        // Wait until all stores are connected.
         world.settle();
         world.put_in_advance();
         world.advance(|world| world.app.is_prepared());
         world.settle();
-        // The cost of the preparation does not belong to the workload.
+        // The preparation's cost does not count.
         world.counts = Counts::default();
         for host in &mut world.stores {
             host.thought = Duration::ZERO;
@@ -103,7 +87,7 @@ impl Experiment {
         }
         world.begin();
         world.advance(|world| world.app.is_over());
-        // The last messages to the directory belong to the workload.
+        // The last messages belong to the workload.
         world.settle();
         world.conclude(began.elapsed())
     }
@@ -120,7 +104,7 @@ impl Experiment {
                 ..LinkEstimate::default()
             },
             capacity_bytes: self.size_bytes * ARENA_OBJECTS + (1 << 20),
-            // Shards have been running for long, with all stores connected.
+            // Shards have been running for long.
             warm_up: Duration::ZERO,
             allreduce_schedule: SchedulePreference::Auto,
             shard_service: self.shard_service,
@@ -132,12 +116,11 @@ impl Experiment {
         }
     }
 
-    /// Returns a lower bound of the time, whatever the decisions: the bytes that must go through
-    /// some node's link, and the latency of one link. The last node to arrive must send or receive
-    /// an object.
+    /// Returns a lower bound, whatever the decisions: the bytes through some node's link, and a
+    /// latency. The last node to arrive must send or receive an object.
     ///
-    /// An allreduce must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009), but may have
-    /// moved many of these bytes before the last node arrives.
+    /// An allreduce must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009), perhaps
+    /// before the last node arrives.
     pub fn bound(&self) -> Duration {
         let after_the_last = self.last_arrival() + self.transfer_time(1.0);
         let in_all = match self.workload {
@@ -147,7 +130,7 @@ impl Experiment {
         after_the_last.max(in_all) + self.latency
     }
 
-    /// Returns the time between the start and the arrival of the last node.
+    /// The last node's arrival.
     pub fn last_arrival(&self) -> Duration {
         match self.arrivals {
             Arrivals::Together => Duration::ZERO,
@@ -155,19 +138,17 @@ impl Experiment {
         }
     }
 
-    /// Returns the time that a link takes for this number of objects.
+    /// A link's time for this many objects.
     pub fn transfer_time(&self, objects: f64) -> Duration {
         Duration::from_secs_f64(objects * self.size_bytes as f64 / self.bytes_per_second as f64)
     }
 
-    /// Returns the time that each further node of a chain adds: the latency of a link, and one
-    /// block.
+    /// The time per further node of a chain: latency and a block.
     pub fn hop_time(&self) -> Duration {
         self.latency + block_time(self)
     }
 }
 
-/// Returns the time that a relay needs to receive a block, before it verifies and forwards it.
 fn block_time(experiment: &Experiment) -> Duration {
     let rate = experiment.bytes_per_second;
     Duration::from_secs_f64(block_bytes(rate).min(experiment.size_bytes) as f64 / rate as f64)

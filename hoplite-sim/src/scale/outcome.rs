@@ -1,4 +1,4 @@
-//! The results of an experiment, and the bound for comparison.
+//! The results of an experiment.
 
 use std::time::Duration;
 
@@ -6,61 +6,61 @@ use super::Workload;
 use super::workload::World;
 use crate::cluster::{Counts, ShardLoad};
 
-/// The result of a run, which is always the same for the same experiment.
+/// A result, always the same for an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The time from the start until the last surviving node was done.
+    /// From the start to the last surviving node's end.
     pub completion: Duration,
-    /// The lower bound of the time; see [`Experiment::bound`](super::Experiment::bound).
+    /// See [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
-    /// The longest time of a node from its own arrival; for a reduce, from the start.
+    /// A node's longest time from its arrival; for a reduce, from the start.
     pub longest: Duration,
-    /// The number of nodes that were done.
+    /// Nodes that were done.
     pub done: usize,
-    /// The number of surviving nodes that were not done, because their calls failed or timed out.
+    /// Surviving nodes that failed or timed out.
     pub undone: usize,
-    /// The first error of a call and its node, if there was one.
+    /// The first error and its node.
     pub error: Option<String>,
-    /// The plan of a reduce.
+    /// A reduce's plan.
     pub plan: Option<String>,
-    /// The number of repairs of a reduce.
+    /// A reduce's repairs.
     pub mendings: u32,
-    /// The number of restarts of a reduce's target.
+    /// Restarts of its target.
     pub restarts: u32,
-    /// The load of each shard.
+    /// Each shard's load.
     pub shards: Vec<ShardLoad>,
     /// Counts since the start.
     pub counts: Counts,
-    /// The number of operations: gets, and sources of a reduce.
+    /// Gets, or sources of a reduce.
     pub operations: u64,
 }
 
 impl Outcome {
-    /// Returns the ratio of the completion time to the bound.
+    /// Completion relative to the bound.
     pub fn times_bound(&self) -> f64 {
         self.completion.as_secs_f64() / self.bound.as_secs_f64()
     }
 
-    /// Returns the number of messages from and to shards per operation.
+    /// Shard messages per operation.
     pub fn messages_per_operation(&self) -> f64 {
         let messages: u64 = self.shards.iter().map(|shard| shard.received + shard.sent).sum();
         messages as f64 / self.operations.max(1) as f64
     }
 
-    /// Returns the load of the shard that received the most messages.
+    /// The shard with the most messages.
     pub fn busiest_shard(&self) -> ShardLoad {
         self.shards.iter().copied().max_by_key(|shard| shard.received).unwrap_or_default()
     }
 }
 
-/// The real cost of decisions on this computer, which differs from run to run.
+/// The real cost of decisions, which differs from run to run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// The time of the whole simulation.
+    /// The whole simulation.
     pub wall: Duration,
-    /// The mean time in which a shard handles a message.
+    /// A shard's mean time per message.
     pub shard_message: Duration,
-    /// The time of all decisions of the first node, which coordinates reduces.
+    /// The decisions of the first node, which coordinates reduces.
     pub coordinator: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The calls of an experiment, their times, and their results.
+//! The calls of an experiment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,6 @@ use crate::cluster::{Answer, Application, Cluster};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The only client of each store.
 const CLIENT: ClientId = ClientId(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +29,14 @@ pub(crate) struct Calls {
     pub(super) experiment: Experiment,
     pub(super) started: Duration,
     open: BTreeMap<(usize, CallId), Call>,
-    /// The number of puts that must be done before the start.
+    /// Puts to finish before the start.
     preparing: usize,
     has_begun: bool,
-    /// The clients whose get or reduce is not done yet.
+    /// Clients whose get or reduce is open.
     awaited: BTreeSet<usize>,
-    /// The stores that will crash.
+    /// Stores that will crash.
     failing: BTreeSet<usize>,
     arrivals: BTreeMap<usize, Duration>,
-    /// The time at which each awaited client was done.
     done: BTreeMap<usize, Duration>,
     errors: Vec<(usize, Error)>,
 }
@@ -121,7 +119,6 @@ impl World {
         self.put(store, id);
     }
 
-    /// Starts the workload: the call of the reduce, the arrivals and the crashes.
     pub(super) fn begin(&mut self) {
         self.app.started = self.elapsed();
         self.app.has_begun = true;
@@ -233,7 +230,7 @@ impl World {
         }
     }
 
-    /// Seals a copy. The worker writes all bytes in no time.
+    /// The worker writes in no time.
     fn seal(&mut self, store: usize, copy: CopyId) {
         self.fill(store, copy, self.app.experiment.size_bytes);
         let timeout = self.app.experiment.time_limit;
@@ -242,13 +239,12 @@ impl World {
         });
     }
 
-    /// Advances the time until `is_over` returns `true`, the time limit, or the last event.
+    /// Runs until `is_over`, the time limit, or the last event.
     pub(super) fn advance(&mut self, is_over: impl Fn(&Self) -> bool) {
         let end = self.elapsed() + self.app.experiment.time_limit;
         while !is_over(self) && self.step(end) {}
     }
 
-    /// Advances the time until all messages have arrived.
     pub(super) fn settle(&mut self) {
         let quiet = self.elapsed() + PAUSE;
         self.at(quiet, |_| {});
