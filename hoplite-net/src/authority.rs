@@ -1,4 +1,4 @@
-//! Creates certificates for clusters without a certificate authority.
+//! Creates certificates for clusters without an authority.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// The name of every authority created here. The issuer name in its certificates must be equal.
+/// The authority's name, which certificates repeat as their issuer.
 const NAME: &str = "Hoplite CA";
 
 /// An authority, as PEM.
@@ -20,26 +20,25 @@ pub struct Authority {
     pub key: String,
 }
 
-/// A certificate that an authority has issued.
+/// An issued certificate.
 #[derive(Clone)]
 pub struct Issued {
     /// The certificate, as PEM.
     pub cert: String,
-    /// The key of the certificate, as PEM.
+    /// Its key, as PEM.
     pub key: String,
 }
 
-/// No certificate was created: a name is invalid in a certificate, or the authority's key is
-/// invalid.
+/// A name, or the authority's key, is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("no certificate can be made")]
 pub struct NotIssued(#[from] rcgen::Error);
 
 impl Authority {
-    /// Creates a new authority.
+    /// Creates an authority.
     ///
     /// # Errors
-    /// [`NotIssued`] if the operating system has no random numbers.
+    /// [`NotIssued`] without random numbers.
     pub fn new(validity: Range<SystemTime>) -> Result<Self, NotIssued> {
         let key = KeyPair::generate()?;
         let mut params = authority();
@@ -47,9 +46,9 @@ impl Authority {
         Ok(Self { cert: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
     }
 
-    /// Issues a certificate for a daemon that is reached under `names`, which are host names and
-    /// addresses. The daemon can use it as server and as client. Only the authority's key is read,
-    /// so its certificate must come from [`new`](Self::new).
+    /// Issues a certificate for a daemon, as server and client, under these host names and
+    /// addresses. Reads only the authority's key, so its certificate must come from
+    /// [`new`](Self::new).
     ///
     /// # Errors
     /// [`NotIssued`].

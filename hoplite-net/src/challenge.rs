@@ -1,10 +1,9 @@
-//! Mutual challenge and response between two sides that share a token, on the control plane and the
-//! data plane.
+//! Mutual challenge and response with a shared token, on the control and data planes.
 //!
-//! Each side sends a hello with a nonce, and then proves that it knows the token. The proof is an
-//! HMAC-SHA-256 over the side's role and both hellos. A proof is therefore useless on another
-//! connection, for other names, or in the other direction. The connecting side proves first, so a
-//! caller without the token gets no proof for guessing the token offline.
+//! Each side sends a hello with a nonce, then an HMAC-SHA-256 over its role and both hellos. So a
+//! proof is useless on another connection, for other names, or in the other direction. The
+//! connecting side proves first, so a caller without the token gets no proof for guessing it
+//! offline.
 
 use std::io;
 
@@ -12,10 +11,10 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::token::{Purpose, TAG_BYTES, Token};
 
-/// Length of a nonce, large enough that nonces never repeat.
+/// Nonces of this length never repeat.
 pub const NONCE_BYTES: usize = 32;
 
-/// The side that proves.
+/// The proving side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prover {
     /// The side that connected.
@@ -24,34 +23,34 @@ pub enum Prover {
     Accepting = 2,
 }
 
-/// The fields of a hello that both proofs cover.
+/// A hello's fields that proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
-    /// Version of the protocol.
+    /// The protocol's version.
     pub version: u32,
-    /// Name of the cluster.
+    /// The cluster.
     pub cluster: &'a str,
-    /// Name of the node; empty for a program without a node.
+    /// The node; empty for other programs.
     pub node: &'a str,
     /// The challenge.
     pub nonce: &'a [u8],
-    /// The address or the session to which the connection is bound.
+    /// The address or session of the connection.
     pub bound_to: &'a [u8],
 }
 
-/// Both hellos of a connection.
+/// A connection's hellos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hellos<'a> {
-    /// The hello of the side that connected.
+    /// The connecting side's.
     pub connecting: HelloFields<'a>,
-    /// The hello of the side that listens.
+    /// The accepting side's.
     pub accepting: HelloFields<'a>,
 }
 
 /// Returns random bytes for a hello.
 ///
 /// # Errors
-/// The operating system has no random numbers.
+/// The system has no random numbers.
 pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
     let mut nonce = [0; NONCE_BYTES];
     let filled = getrandom(&mut nonce, GetRandomFlags::empty())?;
@@ -59,23 +58,22 @@ pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
 }
 
 impl Hellos<'_> {
-    /// Returns the proof of `prover`.
+    /// The proof of `prover`.
     pub fn proof(&self, token: &Token, purpose: Purpose, prover: Prover) -> [u8; TAG_BYTES] {
         token.sign(purpose, &self.statement(prover as u8))
     }
 
-    /// Returns `true` if `proof` is the proof of `prover`. Takes the same time for each wrong
-    /// proof.
+    /// Checks the proof of `prover` in constant time.
     pub fn is_proven(&self, token: &Token, purpose: Purpose, prover: Prover, proof: &[u8]) -> bool {
         token.verify(purpose, &self.statement(prover as u8), proof)
     }
 
-    /// Returns a secret that only the two sides of this connection know.
+    /// Returns a secret of both sides.
     pub(super) fn secret(&self, token: &Token) -> [u8; TAG_BYTES] {
         token.sign(Purpose::Keys, &self.statement(0))
     }
 
-    /// Writes each length before its text, so that the bytes have one interpretation.
+    /// Lengths precede texts, so that the bytes have one interpretation.
     fn statement(&self, prover: u8) -> Vec<u8> {
         let mut bytes = vec![prover];
         for hello in [&self.connecting, &self.accepting] {

@@ -1,4 +1,4 @@
-//! Connections to shards: channels of gRPC, and direct connections.
+//! Connections to shards: gRPC channels, and direct connections.
 
 use std::error;
 use std::io;
@@ -28,28 +28,28 @@ use super::record::Checked;
 use super::socket::{InProcess, Socket};
 use super::tls::{Protocol, Tls, provider, tls_explanation};
 
-/// The port of an address without one, as for HTTP.
+/// As for HTTP.
 const DEFAULT_PORT: u16 = 80;
 
-/// The route to a shard.
+/// A route to a shard.
 #[derive(Debug, Clone)]
 pub enum Route {
-    /// By TCP, and TLS if there are certificates.
+    /// TCP, with TLS if there are certificates.
     Network,
     /// Within this process.
     InProcess(InProcess),
 }
 
 impl Credentials {
-    /// A channel of `caller` to `endpoint`, whose scheme must be `http`. Connects at first use.
+    /// Makes a channel to `endpoint`, whose scheme must be `http`. It connects at first use.
     pub fn channel(&self, endpoint: &Endpoint, caller: Caller, route: Route) -> Channel {
         endpoint.connect_with_connector_lazy(Connector { credentials: self.clone(), caller, route })
     }
 
-    /// Opens a direct connection of `caller` to the shard at `uri`.
+    /// Opens a direct connection to the shard at `uri`.
     ///
     /// # Errors
-    /// The errors of a gRPC connection, for [`error_of`](Self::error_of).
+    /// Those of a gRPC connection, for [`error_of`](Self::error_of).
     pub async fn connect_direct(
         &self,
         uri: &Uri,
@@ -94,8 +94,8 @@ impl Credentials {
         timeout(HELLO_TIMEOUT, opening).await?
     }
 
-    /// Returns the error for a failed connection to a shard. The error names the cause: a refusal
-    /// and its reason, a rejected certificate, or that only one side seems to speak TLS.
+    /// Explains a failed connection: a refusal and its reason, a rejected certificate, or TLS on
+    /// one side only.
     pub fn error_of(&self, failure: &(dyn error::Error + 'static)) -> Error {
         if let Some(refusal) = cause::<OpeningError>(failure).and_then(OpeningError::refusal) {
             return refusal.clone();
@@ -116,18 +116,17 @@ impl Credentials {
         Error::Unavailable { what: what.into() }
     }
 
-    /// Explains a failure of TLS, or of a connection whose peer may speak TLS.
+    /// Explains a failure of TLS, or of a peer that may speak TLS.
     fn hint(&self, failure: &(dyn error::Error + 'static)) -> Option<&'static str> {
         match (&self.tls, cause::<rustls::Error>(failure)) {
             (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {
                 Some("this side speaks TLS and the other one does not")
             }
-            // In TLS 1.3 a peer rejects this side's certificate only after the handshake, so the
-            // alert breaks the opening.
+            // In TLS 1.3 this side's certificate is rejected only after the handshake, so the alert
+            // breaks the opening.
             (Some(_), Some(error)) => tls_explanation(error),
             (Some(_), None) => None,
-            // A peer that speaks TLS closes the connection with an alert that this side cannot
-            // read.
+            // A peer that speaks TLS closes with an alert that this side cannot read.
             (None, _) => cause::<OpeningError>(failure).map(|_| {
                 "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
             }),
@@ -135,8 +134,8 @@ impl Credentials {
     }
 }
 
-/// Returns the error of a TLS handshake with the peer at `host`. Reads a byte after the handshake, because the peer rejects
-/// a certificate only then.
+/// Returns the error of a TLS handshake. Reads a byte after it, because the peer rejects a
+/// certificate only then.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
     let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;
@@ -147,7 +146,7 @@ pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option
     heard.err().and_then(|error| cause(&error).cloned())
 }
 
-/// Returns `true` if the peer answers a TLS greeting. Neither side authenticates the other.
+/// Returns `true` if the peer answers a TLS greeting, without authentication.
 pub async fn speaks_tls(stream: TcpStream) -> bool {
     let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&version::TLS13])
@@ -157,7 +156,7 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
     let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
     match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
         Ok(_) => true,
-        // The peer's certificate is untrusted, or the peer requests a certificate.
+        // The certificate is untrusted, or one is requested.
         Err(error) => matches!(
             cause::<rustls::Error>(&error),
             Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
@@ -165,13 +164,13 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
     }
 }
 
-/// Returns the first error of type `E` in the chain of sources of `error`.
+/// Returns the first error of type `E` among the sources.
 pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'static)) -> Option<&'e E> {
     let found = error.downcast_ref();
     if found.is_some() {
         return found;
     }
-    // The source of an I/O error skips the inner error, so the inner error is taken here.
+    // An I/O error's source skips the inner error.
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(within) => cause(within),
         None => error.source().and_then(cause),

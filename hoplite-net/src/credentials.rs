@@ -1,5 +1,4 @@
-//! The credentials of a program: its proofs for daemons of the cluster, and its requirements on
-//! them.
+//! A program's proofs for daemons, and its requirements on them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,18 +7,18 @@ use super::secret::{self, SecretError};
 use super::tls::{Tls, TlsError};
 use super::token::{Token, TokenError};
 
-/// The secrets with which a daemon proves that it belongs to the cluster, and checks its peers.
+/// A program's secrets, to prove itself and check its peers.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// The secret that all daemons of the cluster share.
+    /// The cluster's secret.
     pub token: Option<Token>,
     /// The certificates.
     pub tls: Option<Tls>,
-    /// The file of the secret if it is the user's secret.
+    /// The secret's file, if it is the user's secret.
     pub secret_of_user: Option<PathBuf>,
 }
 
-/// The rule about who may connect to the ports of a daemon.
+/// The rule about who may connect.
 impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.tls, &self.token, &self.secret_of_user) {
@@ -35,7 +34,7 @@ impl fmt::Display for Credentials {
 }
 
 impl Credentials {
-    /// Returns the secret of this user. The first use creates it.
+    /// Returns this user's secret, created at first use.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -45,20 +44,20 @@ impl Credentials {
     }
 }
 
-/// The reason for which the credentials cannot be used.
+/// The reason why credentials are unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecurityError {
-    /// The token cannot be used.
+    /// An unusable token.
     #[error("the token cannot be used")]
     Token(#[from] TokenError),
-    /// No token is named, and the user's secret cannot be used.
+    /// No token is named, and the user's secret is unusable.
     #[error("no token is named, and the secret of this user cannot be used")]
     Secret(#[from] SecretError),
-    /// The certificates cannot be used.
+    /// Unusable certificates.
     #[error("TLS cannot be used")]
     Tls(#[from] TlsError),
-    /// Only some of the files for TLS are named.
+    /// Some TLS files are missing.
     #[error("--tls-cert, --tls-key and --tls-ca go together, and --tls-name with them")]
     Incomplete,
 }

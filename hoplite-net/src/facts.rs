@@ -1,4 +1,4 @@
-//! Facts stated in certificates. This module makes no decision about trust.
+//! Facts stated in certificates, without a decision about trust.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::time::ASN1Time;
 
-/// Facts that a certificate states about itself.
+/// A certificate's facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// The host names and addresses of its holder.
+    /// The holder's host names and addresses.
     pub names: Vec<String>,
-    /// The period in which it is valid.
+    /// Its validity.
     pub validity: Range<SystemTime>,
 }
 
@@ -61,7 +61,6 @@ mod tests {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let authority = Authority::new(at(1)..at(4_000_000_000)).unwrap();
         let names = ["node-1", "10.0.0.1", "fd00::1"].map(str::to_owned);
-        // The encoding changes in 2050.
         for end in [1_700_000_000, 3_000_000_000] {
             let issued = authority.issue(&names, at(1_600_000_000)..at(end)).unwrap();
             let der = CertificateDer::from_pem_slice(issued.cert.as_bytes()).unwrap();

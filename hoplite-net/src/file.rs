@@ -1,5 +1,4 @@
-//! Reads files of secrets and certificates: regular files of a bounded size, private where
-//! required.
+//! Reads secrets and certificates: regular, bounded and, where required, private files.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -8,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Permission bits that a private file must not have: any for its group, any for others.
+/// Permissions that make a file not private.
 const OTHERS: u32 = 0o077;
-/// Permission bits that root's private file must not have, if this process runs as another user.
-/// The group may read, because root chose the group: Kubernetes mounts secrets this way.
+/// The same for root's file, if this process runs as another user. The group may read, because root
+/// chose it: Kubernetes mounts secrets this way.
 const OTHERS_FOR_ROOT: u32 = 0o037;
 
-/// The reason for rejecting a file.
+/// The reason to reject a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The file cannot be read.
+    /// Unreadable.
     #[error("cannot read {}", path.display())]
     Read {
         /// The path of the file.
@@ -27,12 +26,12 @@ pub enum FileError {
         #[source]
         source: io::Error,
     },
-    /// Other users may have access to the file.
+    /// Other users may have access.
     #[error("{} may be read or written by others than its owner (mode {mode:o}): chmod 600 it", path.display())]
     NotPrivate {
         /// The path of the file.
         path: PathBuf,
-        /// The permissions of the file.
+        /// Its permissions.
         mode: u32,
     },
     /// Another user owns the file.
@@ -40,37 +39,36 @@ pub enum FileError {
     NotOurs {
         /// The path of the file.
         path: PathBuf,
-        /// The user who owns it.
+        /// The owner.
         owner: u32,
-        /// The user of this process.
+        /// This process's user.
         user: u32,
     },
-    /// The file is not regular, or is too long.
+    /// Not regular, or too long.
     #[error("{} is not a regular file of at most {limit_bytes} bytes", path.display())]
     Unlikely {
         /// The path of the file.
         path: PathBuf,
-        /// The largest permitted length.
+        /// The longest permitted.
         limit_bytes: u64,
     },
 }
 
-/// Reads the file at `path` up to the limit. Never waits for the writer of a pipe.
+/// Never waits for the writer of a pipe.
 pub(crate) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, _) = open(path, limit_bytes)?;
     contents(file, path, limit_bytes)
 }
 
-/// Reads the file at `path`, which must belong to the user of this process or to root. Other users
-/// must have no access; root's file may be readable by its group. Follows links: the permissions of
-/// the opened file count.
+/// Reads a file of this process's user or root, without access for others; root's may be readable
+/// by its group. Follows links: the opened file's permissions count.
 pub(crate) fn read_private(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, found) = open(path, limit_bytes)?;
     accept_private(path, found.mode() & 0o7777, found.uid(), rustix::process::geteuid().as_raw())?;
     contents(file, path, limit_bytes)
 }
 
-/// Returns an error if `user` cannot trust that the file at `path` of `owner` is private.
+/// Returns an error if `user` cannot trust that the file is private.
 fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), FileError> {
     if owner != user && owner != 0 {
         return Err(FileError::NotOurs { path: path.to_owned(), owner, user });
@@ -82,12 +80,10 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// The byte-order marks of UTF-8 and of both forms of UTF-16, which some editors write at the start
-/// of files.
+/// UTF-8 and both forms of UTF-16; some editors write them.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
-/// Returns `true` if `bytes` begin with a byte-order mark, which is invisible and would become part
-/// of a secret.
+/// Returns `true` for an invisible byte-order mark, which would become part of a secret.
 pub fn begins_with_byte_order_mark(bytes: &[u8]) -> bool {
     BYTE_ORDER_MARKS.iter().any(|mark| bytes.starts_with(mark))
 }
@@ -137,7 +133,6 @@ mod tests {
             let errors = [read(path, 1 << 20), read_private(path, 1 << 20)].map(Result::unwrap_err);
             assert!(errors.iter().all(|error| matches!(error, FileError::Unlikely { .. })), "{errors:?}");
         }
-        // This file reports length zero.
         assert_eq!(read(Path::new("/proc/self/status"), 10).unwrap().len(), 10);
     }
 

@@ -1,4 +1,4 @@
-//! The frames of a direct connection: length-prefixed messages inside checked records.
+//! Frames of a direct connection: length-prefixed messages in checked records.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::opening::Records;
 use super::record::{Opener, Sealer};
 use super::socket::Socket;
 
-/// Returns both directions of an open connection.
+/// Both directions of a connection.
 pub fn frames(socket: Socket, (sealer, opener): Records) -> (FrameReader, FrameWriter) {
     let (reader, writer) = tokio::io::split(socket);
     let [raw, received, frame, records] = [(); 4].map(|()| BytesMut::new());
@@ -22,24 +22,20 @@ pub fn frames(socket: Socket, (sealer, opener): Records) -> (FrameReader, FrameW
     )
 }
 
-/// The frames of the peer.
+/// A peer's frames.
 #[derive(Debug)]
 pub struct FrameReader {
     stream: ReadHalf<Socket>,
     opener: Opener,
-    /// Records as received.
     raw: BytesMut,
-    /// Bytes extracted from records.
     received: BytesMut,
 }
 
 impl FrameReader {
-    /// Returns the next frame, of at most `limit_bytes`; `None` once the peer has closed the
-    /// connection.
+    /// Returns the next frame, of at most `limit_bytes`; `None` after the peer closed.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if the bytes are not a frame. [`Error::Unavailable`] if a record was
-    /// damaged in transit.
+    /// [`Error::Malformed`] if it is no frame. [`Error::Unavailable`] for a damaged record.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -61,7 +57,7 @@ impl FrameReader {
         }
     }
 
-    /// Reads and discards bytes until the peer closes the connection.
+    /// Discards bytes until the peer closes.
     pub async fn closed(&mut self) {
         while !matches!(self.stream.read_buf(&mut self.raw).await, Ok(0) | Err(_)) {
             self.raw.clear();
@@ -69,7 +65,7 @@ impl FrameReader {
     }
 }
 
-/// The frames for the peer.
+/// Frames for a peer.
 #[derive(Debug)]
 pub struct FrameWriter {
     stream: WriteHalf<Socket>,
@@ -82,7 +78,7 @@ impl FrameWriter {
     /// Writes a frame.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// The system's errors.
     pub async fn write(&mut self, message: &impl Message) -> io::Result<()> {
         framing::make_room(&mut self.frame);
         framing::encode(message, &mut self.frame).map_err(|_| io::ErrorKind::InvalidData)?;
@@ -93,10 +89,10 @@ impl FrameWriter {
         self.stream.flush().await
     }
 
-    /// Tells the peer that no more frames follow.
+    /// Tells the peer that no frames follow.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// The system's errors.
     pub async fn end(&mut self) -> io::Result<()> {
         self.stream.shutdown().await
     }
@@ -114,7 +110,6 @@ mod tests {
     use super::*;
     use crate::opening::{Caller, accept, connect};
 
-    /// Both ends of a connection.
     async fn pair() -> [(FrameReader, FrameWriter); 2] {
         let (near, far) = UnixStream::pair().unwrap();
         let cluster = ClusterId::new("c").unwrap();
@@ -139,7 +134,6 @@ mod tests {
         let messages = vec![ShardMessage { body: Some(Body::Published(published)) }];
         let sent = ShardMessages { messages, ..ShardMessages::default() };
         let [(mut reader, near), (_far, mut writer)] = pair().await;
-        // The reader may end before it has the whole frame.
         let (_, read) = tokio::join!(writer.write(&sent), async {
             let read = reader.next(MAX_SHARD_FRAME_BYTES).await;
             drop((reader, near));

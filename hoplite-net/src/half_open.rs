@@ -1,4 +1,4 @@
-//! Half-open connections: their peers have not proven yet that they belong to the cluster.
+//! Half-open connections, whose peers have proven nothing yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,18 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Resource, getrlimit};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// Half-open connections use at most one in this many descriptors.
 const DESCRIPTORS_PER_PLACE: u64 = 8;
 
-/// Returns the number of descriptors that this process may have open.
+/// The descriptors that this process may open.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// A bounded number of places for connections in their handshake.
+/// Bounded places for connections in their handshake.
 ///
-/// When all places are taken, a new connection replaces the oldest one. Silent peers, however many,
-/// therefore cannot lock out members of the cluster, which need a place only for a moment.
+/// With all places taken, a new connection replaces the oldest one. So silent peers cannot lock out
+/// members, which need a place only for a moment.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,
@@ -27,11 +26,11 @@ pub struct HalfOpen {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// In the order of arrival.
+    /// In order of arrival.
     places: BTreeMap<u64, CancellationToken>,
 }
 
-/// The place of one connection. Dropping it frees the place.
+/// A connection's place, freed when dropped.
 #[derive(Debug)]
 pub struct HalfOpenPlace {
     half_open: Arc<HalfOpen>,
@@ -40,7 +39,7 @@ pub struct HalfOpenPlace {
 }
 
 impl HalfOpen {
-    /// Returns `limit` places, or one per eight descriptors of this process if that is less.
+    /// Makes `limit` places, or one per eight descriptors of this process if that is less.
     pub fn new(limit: usize) -> Arc<Self> {
         let most = usize::try_from(descriptor_limit() / DESCRIPTORS_PER_PLACE).unwrap_or(usize::MAX);
         Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })
@@ -61,13 +60,13 @@ impl HalfOpen {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change leaves the state consistent, so a panic elsewhere is harmless.
+        // Every change is atomic, so a panic elsewhere is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl HalfOpenPlace {
-    /// Completes when another connection has taken this place.
+    /// Completes when another connection takes this place.
     pub fn lost(&self) -> WaitForCancellationFutureOwned {
         self.lost.clone().cancelled_owned()
     }

@@ -1,4 +1,4 @@
-//! Sockets of connections that may be silent for hours.
+//! Sockets that may be silent for hours.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
 };
 
-/// Silence after which the system probes the peer, shorter than firewalls remember a connection.
+/// Shorter than firewalls remember a connection.
 const PROBED_AFTER: Duration = Duration::from_secs(30);
-/// Time limit of the probes, and of unacknowledged bytes. A peer that pauses reading still
-/// acknowledges. Pings of the connection's users find a dead peer sooner.
+/// Limits probes and unacknowledged bytes. A peer that pauses reading still acknowledges. Pings
+/// find a dead peer sooner.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
-/// Prepares a TCP connection for small messages after long silence. Its users send pings.
+/// Prepares a TCP connection for small messages after long silence.
 ///
 /// # Errors
-/// Errors of the operating system.
+/// The system's errors.
 pub fn prepare_idle_socket(socket: impl AsFd) -> io::Result<()> {
     set_tcp_nodelay(&socket, true)?;
     set_socket_keepalive(&socket, true)?;

@@ -1,17 +1,12 @@
-//! Connections between Hoplite's daemons, and from tools to daemons.
+//! Connections between daemons, and from tools to daemons.
 //!
-//! * `credentials`: the proofs of a program, and its requirements on peers.
-//! * `token`: the secret that all daemons of a cluster share; `secret`: the secret of a user who
-//!   names no token.
-//! * `tls`: certificates and their acceptance; `facts`: facts stated in certificates; `authority`:
-//!   creates certificates.
-//! * `file`: reads secrets and certificates.
-//! * `challenge`: proves to both sides of a connection that the other knows the token.
-//! * `opening`: starts connections of the control plane; `record`: protects their bytes; `frames`:
-//!   the messages of a direct connection.
-//! * `channel`: connects stores and tools to shards; `socket`: the streams for this.
-//! * `transport`: plain TCP and TLS of the data plane, from arena to socket to arena.
-//! * `half_open`: bounds the unauthenticated connections; `refusal`: closes a refused connection.
+//! * `credentials`: a program's proofs and requirements: the cluster's `token` or the user's
+//!   `secret`, and certificates (`tls`, `facts`, `authority`), read by `file`.
+//! * `opening`: starts connections of the control plane with a `challenge`. `record` protects their
+//!   bytes, and `frames` are messages of direct connections.
+//! * `channel`: connects to shards over a `socket`.
+//! * `transport`: TCP and TLS of the data plane, from arena to arena.
+//! * `half_open`: bounds unauthenticated connections. `refusal`: closes refused ones.
 #![forbid(unsafe_code)]
 
 mod credentials;

@@ -1,4 +1,4 @@
-//! The start of a connection to a shard, on both sides: see `hoplite_proto::directory::Preface`.
+//! Opens a connection to a shard, on both sides: see `hoplite_proto::directory::Preface`.
 
 use std::borrow::Cow;
 use std::io;
@@ -17,35 +17,35 @@ use super::record::{Damaged, KEY_BYTES, Opener, Sealer};
 use super::refusal::close_refused;
 use super::token::{Purpose, Token};
 
-/// The program that connects to a shard.
+/// A program that connects to shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The cluster whose shards the caller accepts; `None` for any.
+    /// The accepted cluster; `None` for any.
     pub cluster: Option<ClusterId>,
-    /// The store that connects; `None` for other programs.
+    /// The store; `None` for other programs.
     pub node: Option<NodeId>,
 }
 
-/// Creates the records of this side, and opens the records of the other side.
+/// Records of both directions.
 pub type Records = (Sealer, Opener);
 
-/// The reason for which a connection failed to open.
+/// The failure of an opening.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpeningError {
     /// The connection broke.
     #[error("the connection broke while it was opened")]
     Io(#[from] io::Error),
-    /// The other side refuses this side.
+    /// The peer refuses.
     #[error(transparent)]
     Refused(Error),
-    /// This side refuses the other side.
+    /// This side refuses.
     #[error(transparent)]
     Refuses(Error),
 }
 
 impl OpeningError {
-    /// Returns the reason of a refusal; `None` if the other side may not be a program of Hoplite.
+    /// The refusal; `None` if the peer may not be Hoplite's.
     pub const fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,
@@ -54,7 +54,7 @@ impl OpeningError {
     }
 }
 
-/// Opens a connection to a shard for the purpose in `preface`.
+/// Opens a connection for the purpose in `preface`.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -89,7 +89,7 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Opens a connection whose preface was read, for a shard of `cluster`. Tells a refused peer the
+/// Accepts a connection whose preface was read, for a shard of `cluster`. Tells a refused peer the
 /// reason.
 ///
 /// # Errors
@@ -101,8 +101,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<Records, OpeningError> {
     let opened = answer(stream, token, cluster).await;
     if let Err(OpeningError::Refuses(error)) = &opened {
-        // If the message cannot be sent, the caller still gets the refusal instead of the write
-        // error.
+        // The caller gets the refusal even if it cannot be sent.
         if write(stream, Body::Refusal(error::encode(error))).await.is_ok() {
             close_refused(stream).await;
         }
@@ -136,7 +135,6 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Accepting))
 }
 
-/// A hello without names.
 fn hello(token: Option<&Token>) -> io::Result<Hello> {
     let nonce = match token {
         Some(_) => challenge::nonce()?.to_vec(),
@@ -163,7 +161,6 @@ fn check_version(theirs: &Hello) -> Result<(), OpeningError> {
     Err(OpeningError::Refuses(error))
 }
 
-/// Refuses a peer that names a cluster other than `own`.
 fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningError> {
     match own {
         Some(own) if !theirs.cluster.is_empty() => {
@@ -173,8 +170,8 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
     }
 }
 
-/// Returns the token for both proofs; `None` if neither side has a token. `peer` and `this` name
-/// the sides from the view of the connecting side.
+/// Returns the token for both proofs, if any. `peer` and `this` name the sides as the connecting
+/// side sees them.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,
@@ -191,7 +188,7 @@ fn shared_token<'t>(
     Err(OpeningError::Refuses(Error::PermissionDenied { reason: Cow::Owned(lacking) }))
 }
 
-/// Creates the records. Each direction uses one half of the secret as its key.
+/// Each direction's key is half of the secret.
 fn records(secret: Option<[u8; 2 * KEY_BYTES]>, side: Prover) -> Records {
     let half = |start: usize| {
         secret.map(|secret| {
@@ -216,7 +213,7 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, body: Body) -> io::Result<
     stream.flush().await
 }
 
-/// Reads the next message of the accepting side. A refusal becomes [`OpeningError::Refused`].
+/// A refusal becomes [`OpeningError::Refused`].
 async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     match read(stream).await? {
         Body::Refusal(refusal) => Err(OpeningError::Refused(error::decode(refusal, Plane::Control))),
@@ -224,7 +221,7 @@ async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, Openi
     }
 }
 
-/// Reads the next message. A damaged message is an I/O error, because the next attempt may succeed.
+/// A damaged message is an I/O error, because the next attempt may succeed.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     let length = stream.read_u32_le().await? as usize;
     if length > MAX_OPENING_BYTES {
@@ -350,14 +347,12 @@ mod tests {
         let (mut near, mut far) = duplex(1 << 16);
         let refusal = error::encode(&Error::permission_denied("a text of a stranger"));
         write(&mut near, Body::Refusal(refusal)).await.unwrap();
-        // The stranger does not wait for the answer.
         drop(near);
         let error = accept(&mut far, None, &cluster("c")).await.unwrap_err();
         assert!(error.to_string().ends_with("a message of an opening is out of order"), "{error}");
         assert!(matches!(error, OpeningError::Refuses(_)) && error.refusal().is_none(), "{error:?}");
     }
 
-    /// Answers as a shard that does not know the token.
     async fn rogue(mut stream: DuplexStream, answer_to_hello: Body, answer_to_proof: Body) {
         let mut preface = [0; 16];
         stream.read_exact(&mut preface).await.unwrap();

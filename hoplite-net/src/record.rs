@@ -20,8 +20,7 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most bytes in one record. At this size the cost per record is negligible, and a reader waits for
-/// at most this many bytes.
+/// The cost per record is negligible at this size, for which a reader waits.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
 pub(super) const KEY_BYTES: usize = 16;
 
@@ -30,7 +29,7 @@ const CHECKSUM_BYTES: usize = 4;
 const SEAL_BYTES: usize = 16;
 const READ_BYTES: usize = 8 << 10;
 
-/// The next record differs from the record that the peer sent.
+/// The record was changed, lost or repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a record was changed on its way")]
 pub struct Damaged;
@@ -62,7 +61,7 @@ impl Check {
     }
 }
 
-/// Creates records.
+/// Makes records.
 pub struct Sealer {
     check: Check,
     next: u64,
@@ -91,7 +90,7 @@ impl Sealer {
         Self { check: Check::new(key), next: 0 }
     }
 
-    /// Appends the records that carry `plain` to `out`.
+    /// Appends records with `plain` to `out`.
     pub fn seal(&mut self, plain: &[u8], out: &mut BytesMut) {
         for part in plain.chunks(MAX_PLAIN_BYTES) {
             let length = u16::try_from(part.len() + self.check.overhead_bytes())
@@ -122,10 +121,10 @@ impl Opener {
         Self { check: Check::new(key), next: 0 }
     }
 
-    /// Moves the contents of the complete records at the start of `raw` to the end of `plain`.
+    /// Moves the contents of complete records from `raw` to `plain`.
     ///
     /// # Errors
-    /// [`Damaged`]; the connection cannot be used afterwards.
+    /// [`Damaged`]: the connection is unusable.
     pub fn open(&mut self, raw: &mut BytesMut, plain: &mut BytesMut) -> Result<(), Damaged> {
         while let Some(header) = raw.first_chunk::<HEADER_BYTES>().copied() {
             let length = length(header, self.check.overhead_bytes())?;
@@ -179,17 +178,14 @@ fn nonce(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// A stream whose bytes travel in records.
+/// A stream in records.
 #[derive(Debug)]
 pub struct Checked<S> {
     stream: S,
     sealer: Sealer,
     opener: Opener,
-    /// Received bytes of an incomplete record.
     raw: BytesMut,
-    /// Bytes extracted from records and not read yet.
     plain: BytesMut,
-    /// Records that are not written yet.
     unsent: BytesMut,
 }
 
@@ -202,7 +198,6 @@ impl<S> Checked<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Checked<S> {
-    /// Writes the waiting records.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unsent.is_empty() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent))? {
@@ -244,7 +239,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
         let part = &bytes[..bytes.len().min(MAX_PLAIN_BYTES)];
         this.unsent.clear();
         this.sealer.seal(part, &mut this.unsent);
-        // The next write or flush sends the rest.
         match this.poll_send(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(part.len())),

@@ -1,4 +1,4 @@
-//! Closes a connection whose peer is refused.
+//! Closes a refused connection.
 
 use std::io;
 use std::sync::Arc;
@@ -10,16 +10,13 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Time for a refused peer to close the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most bytes that are read from a refused peer and discarded.
 const MAX_DISCARDED_BYTES: u64 = 256 << 10;
 
-/// Closes the sending side of `stream`, and waits up to a second for the peer to close the other
-/// side.
+/// Closes the sending side, and waits up to a second for the peer.
 ///
-/// Reads the bytes that the peer still sends: dropping a socket with unread bytes resets the
-/// connection, and the peer's system would then discard the refusal.
+/// Discards bytes that still arrive: dropping a socket with unread bytes resets the connection, and
+/// the peer's system would lose the refusal.
 pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let closing = async {
         stream.shutdown().await?;
@@ -28,15 +25,13 @@ pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
         while rest.read(&mut discarded).await? > 0 {}
         Ok::<_, io::Error>(())
     };
-    // The caller reports the refusal; an error while closing changes nothing.
     let _ = timeout(CLOSE_TIMEOUT, closing).await;
 }
 
-/// Performs the TLS handshake with a connected peer. A refused peer can read the alert.
+/// Performs the TLS handshake with a peer. A refused one can read the alert.
 ///
 /// # Errors
-/// Errors of the connection; a [`rustls::Error`] inside an error of kind
-/// [`io::ErrorKind::InvalidData`].
+/// The connection's errors; a [`rustls::Error`] inside [`io::ErrorKind::InvalidData`].
 pub async fn accept_tls<S: AsyncRead + AsyncWrite + Unpin>(
     config: Arc<ServerConfig>,
     stream: S,
@@ -65,7 +60,6 @@ mod tests {
         stream.readable().await.unwrap();
         stream.write_all(b"no").await.unwrap();
         let refusing = tokio::spawn(async move { close_refused(&mut stream).await });
-        // The peer's buffers already hold the refusal, and a reset if there is one.
         let mut answer = Vec::new();
         peer.write_all(&[7; 4096]).await.unwrap();
         peer.read_to_end(&mut answer).await.unwrap();

@@ -1,6 +1,6 @@
-//! The secret of a user: the token of the user's programs on this machine if no other token is set.
+//! A user's secret: the token of the user's programs on this machine, if no other is set.
 //!
-//! Without it, every user of the machine could connect to the loopback ports of daemons.
+//! Without it, every user of the machine could connect to loopback ports of daemons.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -14,16 +14,16 @@ use super::challenge;
 use super::file::{self, FileError};
 use super::token::{Token, TokenError};
 
-/// Length of the secret in the file: 256 bits as hexadecimal digits.
+/// 256 bits.
 const SECRET_DIGITS: usize = 64;
-/// Longest file: the digits and surrounding white space.
+/// The digits and white space.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// The reason for which the user's secret is unavailable.
+/// The reason why there is no secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// No variable names the user's directory for settings.
+    /// No variable names the settings' directory.
     #[error("this user has no home directory: set XDG_CONFIG_HOME, or name a token with --token-file")]
     NoHome,
     /// The file cannot be created.
@@ -39,7 +39,7 @@ pub enum SecretError {
         #[source]
         source: io::Error,
     },
-    /// The file cannot be used.
+    /// An unusable file.
     #[error(transparent)]
     File(#[from] FileError),
     /// Other users may replace the file.
@@ -49,37 +49,34 @@ pub enum SecretError {
         path.display()
     )]
     Exposed {
-        /// The directory of the file.
+        /// Its directory.
         path: PathBuf,
-        /// The user of this process.
+        /// This process's user.
         user: u32,
-        /// The user who owns the directory.
+        /// The directory's owner.
         owner: u32,
-        /// The permissions of the directory.
+        /// Its permissions.
         mode: u32,
     },
-    /// The file does not contain a secret.
+    /// The file is no secret.
     #[error("{} does not contain {SECRET_DIGITS} hexadecimal digits: remove it, and a new one is made", path.display())]
     Damaged {
         /// The path of the file.
         path: PathBuf,
     },
-    /// The secret is not a valid token.
+    /// An invalid token.
     #[error(transparent)]
     Token(#[from] TokenError),
 }
 
-/// Reads the secret of this user, and returns its path too. The first use creates it.
-///
-/// # Errors
-/// [`SecretError`].
+/// Reads this user's secret, created at first use, and its path.
 pub(super) fn of_user() -> Result<(PathBuf, Token), SecretError> {
     let path = directory()?.join("hoplite").join("secret");
     let token = read_or_create(&path)?;
     Ok((path, token))
 }
 
-/// Returns the directory of this user's settings (XDG Base Directory Specification).
+/// By the XDG Base Directory Specification.
 fn directory() -> Result<PathBuf, SecretError> {
     let named = |variable| {
         let path = std::env::var_os(variable).map(PathBuf::from);
@@ -113,7 +110,7 @@ fn read_or_create(path: &Path) -> Result<Token, SecretError> {
     Ok(Token::new(secret)?)
 }
 
-/// Checks that only this user and root may replace files in `directory`.
+/// Checks that only this user and root may replace files here.
 fn check(directory: &Path) -> io::Result<Result<(), SecretError>> {
     let found = fs::metadata(directory)?;
     let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
@@ -124,7 +121,7 @@ fn check(directory: &Path) -> io::Result<Result<(), SecretError>> {
     Ok(Err(SecretError::Exposed { path: directory.to_owned(), user, owner, mode }))
 }
 
-/// Creates the complete file atomically, unless another process does so first.
+/// Creates the file atomically, unless another process does.
 fn create(path: &Path) -> io::Result<()> {
     let bytes = challenge::nonce()?;
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,4 +1,4 @@
-//! Sockets of the control plane, below records: TCP, TLS, or a pair of sockets inside this process.
+//! Sockets of the control plane: TCP, TLS, or a pair within this process.
 
 use std::io;
 use std::pin::Pin;
@@ -11,30 +11,29 @@ use tokio_rustls::TlsStream;
 
 use crate::idle_socket::prepare_idle_socket;
 
-/// Most connections inside the process that wait to be accepted.
 const MAX_WAITING: usize = 64;
 
-/// One end of a connection.
+/// An end of a connection.
 #[derive(Debug)]
 pub enum Socket {
     /// TCP.
     Tcp(TcpStream),
     /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
-    /// The other end is in this process.
+    /// Both ends are in this process.
     InProcess(UnixStream),
 }
 
-/// Connects to a directory in this process, which listens on no port.
+/// Connects to a directory in this process.
 #[derive(Debug, Clone)]
 pub struct InProcess(mpsc::Sender<std::os::unix::net::UnixStream>);
 
-/// The connections that an [`InProcess`] makes.
+/// The connections of an [`InProcess`].
 #[derive(Debug)]
 pub struct InProcessListener(mpsc::Receiver<std::os::unix::net::UnixStream>);
 
 impl InProcess {
-    /// Returns both ends.
+    /// Makes both ends.
     pub fn new() -> (Self, InProcessListener) {
         let (connect, accept) = mpsc::channel(MAX_WAITING);
         (Self(connect), InProcessListener(accept))
@@ -43,7 +42,7 @@ impl InProcess {
     /// Connects.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionRefused`] if the directory has ended; errors of the operating system.
+    /// [`io::ErrorKind::ConnectionRefused`] if the directory has ended; the system's errors.
     pub async fn connect(&self) -> io::Result<Socket> {
         let (near, far) = std::os::unix::net::UnixStream::pair()?;
         near.set_nonblocking(true)?;
@@ -54,10 +53,9 @@ impl InProcess {
 }
 
 impl InProcessListener {
-    /// Waits for the next connection; `None` once the last [`InProcess`] is dropped.
+    /// The next connection; `None` after the last [`InProcess`].
     pub async fn accept(&mut self) -> Option<Socket> {
         loop {
-            // A stream that cannot be registered is closed, so its creator gets an error.
             if let Ok(stream) = UnixStream::from_std(self.0.recv().await?) {
                 return Some(Socket::InProcess(stream));
             }
@@ -65,22 +63,22 @@ impl InProcessListener {
     }
 }
 
-/// A connection in transit between two runtimes.
+/// A connection between two runtimes.
 #[derive(Debug)]
 pub enum DetachedSocket {
     /// TCP.
     Tcp(std::net::TcpStream),
-    /// TLS over TCP, which stays on the runtime that created it.
+    /// TLS, which stays on its runtime.
     Tls(Box<TlsStream<TcpStream>>),
-    /// The other end is in this process.
+    /// Both ends are in this process.
     InProcess(std::os::unix::net::UnixStream),
 }
 
 impl Socket {
-    /// Prepares the socket for small messages after long silence.
+    /// Prepares for small messages after long silence.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// The system's errors.
     pub fn prepare(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => Ok(prepare_idle_socket(stream)?),
@@ -89,10 +87,10 @@ impl Socket {
         }
     }
 
-    /// Detaches the connection from the runtime that created it.
+    /// Detaches the connection from its runtime.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// The system's errors.
     pub fn detach(self) -> io::Result<DetachedSocket> {
         Ok(match self {
             Self::Tcp(stream) => DetachedSocket::Tcp(stream.into_std()?),
@@ -103,10 +101,10 @@ impl Socket {
 }
 
 impl DetachedSocket {
-    /// Attaches the connection to the runtime of the caller.
+    /// Attaches the connection to the caller's runtime.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// The system's errors.
     pub fn attach(self) -> io::Result<Socket> {
         Ok(match self {
             Self::Tcp(stream) => Socket::Tcp(TcpStream::from_std(stream)?),

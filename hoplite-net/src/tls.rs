@@ -1,9 +1,8 @@
-//! The certificate of this daemon, and the authority that its peers' certificates need. TLS 1.3
-//! only, always mutual.
+//! A daemon's certificate, and the authority of its peers: TLS 1.3, always mutual.
 //!
-//! A new connection checks for changed files, at most once a second, so new certificates need no
-//! restart. If new files cannot be used, the old certificates stay in use. The new files are tried
-//! again every few seconds, because a certificate may become valid without a change of its file.
+//! New connections check for changed files, at most once a second, so new certificates need no
+//! restart. If new files are unusable, the old certificates stay in use, and the files are tried
+//! again, because a certificate may become valid later.
 
 use std::fmt;
 use std::fs;
@@ -29,16 +28,14 @@ use rustls::{
 use super::facts::{CertificateFacts, is_authority};
 use super::file::{self, FileError};
 
-/// Shortest time between two checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which unusable files are tried again if they have not changed.
+/// For unchanged unusable files.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
-/// Time between two warnings in the log about an expired certificate.
 const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// Longest file, four times the length of a bundle of all public authorities.
+/// Four times a bundle of all public authorities.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The protocol inside TLS. The handshake refuses a peer with another protocol.
+/// The protocol inside TLS. Another one is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// The control plane.
@@ -58,11 +55,9 @@ impl Protocol {
         }
     }
 
-    /// Checks that the completed handshake of `connection` has agreed on this protocol. rustls
-    /// itself refuses a peer that offers other protocols, but accepts a peer that offers none.
+    /// Checks a completed handshake, because rustls accepts a peer that offers no protocol.
     ///
-    /// Both sides of the planes call this. Web pages do not, because many HTTP clients offer no
-    /// protocol.
+    /// Both sides of the planes call this. Web pages do not, because many HTTP clients offer none.
     ///
     /// # Errors
     /// [`rustls::Error::NoApplicationProtocol`].
@@ -75,8 +70,7 @@ impl Protocol {
     }
 }
 
-/// Explains a failed TLS handshake to operators. Returns `None` if the text of rustls is clear
-/// enough.
+/// Explains a failed handshake, unless rustls' text is clear.
 pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     use CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
@@ -89,7 +83,7 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "the port of the peer is for another protocol: of control plane, data plane and dashboard, is it the right one?"
         }
-        // Another key under the same authority name causes a bad signature.
+        // Another key under the authority's name causes a bad signature.
         rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => {
             "the certificate of the peer does not come from the authority that --tls-ca names here"
         }
@@ -117,14 +111,14 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     })
 }
 
-/// The reason for which certificates cannot be used.
+/// The reason why certificates are unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file is missing, too long, or not private.
+    /// Missing, too long, or not private.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file lacks a certificate or a key.
+    /// A certificate or key is missing.
     #[error("{} has no {what} in the form of PEM", path.display())]
     Missing {
         /// The path of the file.
@@ -132,64 +126,64 @@ pub enum TlsError {
         /// The missing part.
         what: &'static str,
     },
-    /// The files do not match each other, or are not valid now.
+    /// The files do not match, or are not valid now.
     #[error("the certificate in {} cannot be used", path.display())]
     Unusable {
-        /// The file of the certificate.
+        /// The certificate's file.
         path: PathBuf,
         /// The cause.
         #[source]
         source: rustls::Error,
     },
-    /// The certificate belongs to an authority.
+    /// An authority's certificate.
     #[error(
         "the certificate in {} is that of an authority, with which no daemon can introduce itself: name the \
          certificate that the authority has made for this daemon",
         path.display()
     )]
     IsAuthority {
-        /// The file of the certificate.
+        /// The certificate's file.
         path: PathBuf,
     },
-    /// The certificate does not name the address under which peers reach this daemon.
+    /// The certificate lacks this daemon's address.
     #[error(
         "the certificate in {} is not for {name}, under which peers reach this daemon, so that all of them would \
          refuse it: make it for {name} too, or give all daemons one --tls-name",
         path.display()
     )]
     Elsewhere {
-        /// The file of the certificate.
+        /// The certificate's file.
         path: PathBuf,
-        /// The address or name that the certificate must contain.
+        /// The missing address or name.
         name: String,
     },
-    /// The key cannot be used.
+    /// An unusable key.
     #[error("the key in {} cannot be used", path.display())]
     Key {
-        /// The file of the key.
+        /// The key's file.
         path: PathBuf,
         /// The cause.
         #[source]
         source: rustls::Error,
     },
-    /// The key belongs to another certificate.
+    /// Another certificate's key.
     #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
     KeyMismatch {
-        /// The file of the key.
+        /// The key's file.
         key: PathBuf,
-        /// The file of the certificate.
+        /// The certificate's file.
         cert: PathBuf,
     },
-    /// The authority cannot be used.
+    /// An unusable authority.
     #[error("the authority in {} cannot be used", path.display())]
     Authority {
-        /// The file of the authority.
+        /// The authority's file.
         path: PathBuf,
         /// The cause.
         #[source]
         source: VerifierBuilderError,
     },
-    /// The name is invalid in a certificate.
+    /// A name that is invalid in certificates.
     #[error("{name:?} is neither a host name nor an address, so no certificate can be for it")]
     Name {
         /// The name.
@@ -200,15 +194,15 @@ pub enum TlsError {
 /// The files of the certificates.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The certificate of this daemon, and the intermediate certificates.
+    /// This daemon's certificate, and intermediate ones.
     pub cert: PathBuf,
-    /// The key of the certificate.
+    /// Its key.
     pub key: PathBuf,
-    /// The authority of the cluster.
+    /// The cluster's authority.
     pub ca: PathBuf,
 }
 
-/// The certificates for TLS with the peers of this daemon.
+/// The certificates in use.
 #[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
@@ -223,45 +217,41 @@ struct Shared {
 
 struct State {
     configs: Arc<Configs>,
-    /// The stamps of the files at their last reading, successful or not.
+    /// At the last reading, successful or not.
     stamps: [Stamp; 3],
     checked: Instant,
-    /// The reason for which the files cannot be used now.
     failure: Option<Failure>,
-    /// The name or address that the certificate of this daemon must contain, if known.
+    /// The name or address that this daemon's certificate must contain.
     reached_at: Option<ServerName<'static>>,
-    /// The time of the last warning about an expired certificate.
     expiry_logged: Option<Instant>,
 }
 
-/// Unusable files.
 struct Failure {
-    /// The time of the next attempt, even without a change.
+    /// The next attempt without a change.
     retry_at: Instant,
     error: String,
-    /// The number of successive failures with this error.
+    /// Successive failures with this error.
     times: u64,
 }
 
-/// The file's identity, change times and permissions. It differs after each change.
+/// Identity, change times and permissions: different after each change.
 type Stamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
     own: CertificateDer<'static>,
     client: ClientConfig,
     server: ServerConfig,
-    /// Acts as `server`, but requests no client certificate.
+    /// Requests no client certificate.
     anybody: ServerConfig,
     expiry: Option<SystemTime>,
 }
 
 impl Tls {
-    /// Reads the files. Certificates of peers must contain `name`. Without `name`, the certificate
-    /// of a peer that this daemon connects to must contain the peer's host or address.
+    /// Reads the files. Peers' certificates must contain `name`; without it, a peer's certificate
+    /// must contain the host that this daemon connects to.
     ///
     /// # Errors
-    /// [`TlsError`], also for an expired certificate, and for one that peers with the same
-    /// authority would reject.
+    /// [`TlsError`], also for a certificate that peers would reject.
     pub fn read(files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
         Self::read_by(Arc::new(DefaultTimeProvider), files, name)
     }
@@ -280,34 +270,33 @@ impl Tls {
         Ok(Self { shared: Arc::new(Shared { files, name, clock, state: Mutex::new(state) }) })
     }
 
-    /// Returns the settings for connections to peers.
+    /// For connections to peers.
     pub fn client(&self, protocol: Protocol) -> Arc<ClientConfig> {
         let mut config = self.current().client.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Returns the settings for connections of peers.
+    /// For connections of peers.
     pub fn server(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().server.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Returns the settings for connections of clients without certificates, which authenticate in
-    /// another way.
+    /// For clients without certificates, which authenticate otherwise.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Returns the time at which the certificate in use expires; `None` if it cannot be parsed.
+    /// The certificate's expiry, if it can be parsed.
     pub fn expiry(&self) -> Option<SystemTime> {
         self.current().expiry
     }
 
-    /// Returns the name that the certificate of a peer at `host` must contain.
+    /// Returns the name that a peer's certificate at `host` must contain.
     ///
     /// # Errors
     /// [`TlsError::Name`].
@@ -315,12 +304,11 @@ impl Tls {
         self.shared.name.clone().map_or_else(|| server_name(host), Ok)
     }
 
-    /// Requires that this daemon's certificate has the name that peers require when they connect to
-    /// `host`: the name of [`read`](Self::read), or else `host`. Later certificates must have it
-    /// too.
+    /// Requires the name that peers demand at `host`, now and of later certificates: the name of
+    /// [`read`](Self::read), else `host`.
     ///
     /// # Errors
-    /// [`TlsError::Elsewhere`] if the certificate in use lacks the name; [`TlsError::Name`].
+    /// [`TlsError::Elsewhere`] without that name; [`TlsError::Name`].
     pub fn check_reached_at(&self, host: &str) -> Result<(), TlsError> {
         let name = self.name_at(host)?;
         let mut state = self.shared.lock();
@@ -328,8 +316,7 @@ impl Tls {
         self.shared.files.check_reached_at(&state.configs.own, &name)
     }
 
-    /// Checks that the certificate in use has the name that peers require when they connect to
-    /// `host`.
+    /// Checks for the name that peers demand at `host`.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`]; [`TlsError::Name`].
@@ -356,14 +343,13 @@ impl Tls {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each field is replaced as a whole, so a panic elsewhere is harmless.
+        // Fields are replaced as a whole, so a panic elsewhere is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads changed files, or unusable files whose next attempt is due.
+    /// Loads changed files, or retries unusable ones.
     fn look_at_files(&self, state: &mut State, now: Instant) {
-        // Taken before the files are read, so that a concurrent replacement changes the stamps
-        // again.
+        // Before reading, so that a concurrent replacement changes the stamps again.
         let stamps = self.files.stamps();
         let is_due = state.failure.as_ref().is_some_and(|failure| now >= failure.retry_at);
         if stamps == state.stamps && !is_due {
@@ -381,7 +367,6 @@ impl Shared {
                 let error = format!("{:#}", anyhow::Error::from(error));
                 let before = state.failure.take().filter(|failure| failure.error == error);
                 let times = before.map_or(1, |failure| failure.times + 1);
-                // Logs the failures number 1, 2, 4, 8 and so on.
                 if times.is_power_of_two() {
                     tracing::warn!(error, times, retry_after = ?RETRY_INTERVAL, "go on with the old certificates");
                 }
@@ -398,7 +383,6 @@ impl Shared {
         Ok(configs)
     }
 
-    /// Warns if peers will refuse the certificate in use.
     fn look_at_expiry(&self, state: &mut State, now: Instant) {
         let is_news = state
             .expiry_logged
@@ -416,7 +400,7 @@ impl Shared {
     }
 }
 
-/// The time of day. A clock without a time counts as the Unix epoch, as in rustls.
+/// A clock without a time counts as the Unix epoch, as in rustls.
 fn time_of(clock: &dyn TimeProvider) -> UnixTime {
     clock.current_time().unwrap_or(UnixTime::since_unix_epoch(Duration::ZERO))
 }
@@ -436,16 +420,16 @@ impl TlsFiles {
         })
     }
 
-    /// Checks the certificate against the authority, as peers with the same settings will.
+    /// Checks the certificate against the authority, as peers will.
     ///
     /// # Errors
-    /// [`TlsError`] with the problem of the certificate or the authority.
+    /// [`TlsError`] of the certificate or authority.
     pub fn check_trust(&self, name: Option<&str>) -> Result<(), TlsError> {
         let name = name.map(server_name).transpose()?;
         self.trust(name.as_ref(), &Arc::new(provider()), UnixTime::now()).map(drop)
     }
 
-    /// Checks that the key is usable and belongs to the certificate.
+    /// Checks that the key belongs to the certificate.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -477,7 +461,7 @@ impl TlsFiles {
             .with_root_certificates(roots)
             .with_client_auth_cert(chain.clone(), key.clone_key())
             .map_err(unusable)?;
-        // Sessions are not resumed, so each connection is checked against the current certificates.
+        // Without resumption, the current certificates count for each connection.
         client.resumption = Resumption::disabled();
         let server = |clients: Arc<dyn ClientCertVerifier>| {
             let mut server = ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(clock))
@@ -540,7 +524,6 @@ impl TlsFiles {
     }
 }
 
-/// A verified certificate, and the verifier for peers.
 struct Trust {
     chain: Vec<CertificateDer<'static>>,
     roots: Arc<RootCertStore>,
@@ -556,8 +539,7 @@ fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'sta
     Ok(key)
 }
 
-/// The provider of rustls. With AES instructions, faster ciphers come first, because 128 bits
-/// suffice.
+/// With AES instructions, faster ciphers come first, because 128 bits suffice.
 pub(super) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -567,7 +549,7 @@ pub(super) fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..default_provider() }
 }
 
-/// Checks a chain as the peers will, so that this daemon reports the problem itself.
+/// Checks a chain as peers will, to report problems here.
 fn check_own(
     chain: &[CertificateDer<'static>],
     clients: &dyn ClientCertVerifier,
@@ -582,11 +564,10 @@ fn check_own(
 }
 
 impl CertificateFacts {
-    /// Returns the facts of the certificates in the file, in order. Skips certificates that cannot
-    /// be parsed.
+    /// Returns the certificates' facts, in order, without unparsable ones.
     ///
     /// # Errors
-    /// [`TlsError`] if the file cannot be read or has no certificate.
+    /// [`TlsError`] if the file is unreadable or has none.
     pub fn read_all(path: &Path) -> Result<Vec<Self>, TlsError> {
         Ok(certificates(path)?.iter().filter_map(Self::parse).collect())
     }
@@ -605,7 +586,7 @@ fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name { name: name.to_owned() })
 }
 
-/// Accepts only clients whose certificate has the required name.
+/// Accepts clients whose certificate has the name.
 #[derive(Debug)]
 struct NamedClients {
     inner: Arc<dyn ClientCertVerifier>,
@@ -664,10 +645,8 @@ mod tests {
     use crate::{Authority, Issued};
 
     const HOUR: u64 = 3600;
-    /// The time at which these tests run.
     const NOON: u64 = 1_800_000_000;
 
-    /// The time of day, in seconds.
     #[derive(Debug)]
     struct Clock(AtomicU64);
 
@@ -704,7 +683,7 @@ mod tests {
             TlsFiles { cert: path("cert.pem"), key: path("key.pem"), ca: path("ca.pem") }
         }
 
-        /// Replaces the files, as an installer does.
+        /// As an installer does.
         fn replace(&self, issued: &Issued, mode_of_key: u32) {
             let TlsFiles { cert, key, ca } = self.files();
             let texts = [
@@ -741,7 +720,7 @@ mod tests {
         CertificateDer::from_pem_slice(issued.cert.as_bytes()).unwrap()
     }
 
-    /// Passes the pending messages of one side to the other. Returns `false` if there were none.
+    /// Returns `false` without messages.
     fn pass<A: SideData, B: SideData>(
         from: &mut ConnectionCommon<A>,
         to: &mut ConnectionCommon<B>,
@@ -758,7 +737,6 @@ mod tests {
         Ok(!said.is_empty())
     }
 
-    /// Performs a handshake.
     fn meet(
         client: Arc<ClientConfig>,
         server: Arc<ServerConfig>,
@@ -773,7 +751,6 @@ mod tests {
         meet(client.client(Protocol::Data), server.server(Protocol::Data)).map(drop)
     }
 
-    /// Returns the certificate in use after `seconds`.
     fn own_after(tls: &Tls, seconds: u64) -> CertificateDer<'static> {
         tls.current_at(Instant::now() + Duration::from_secs(seconds)).own.clone()
     }
@@ -788,7 +765,6 @@ mod tests {
         assert_eq!(own_after(&tls, 2), der(&old));
         assert!(tls.shared.lock().failure.as_ref().unwrap().error.contains("chmod 600"));
         fs::set_permissions(daemon.files().key, fs::Permissions::from_mode(0o600)).unwrap();
-        // Earlier than the retry of unchanged files.
         assert_eq!(own_after(&tls, 4), der(&new));
         assert!(tls.shared.lock().failure.is_none());
     }
@@ -819,7 +795,6 @@ mod tests {
             assert_eq!(tls.shared.lock().failure.as_ref().unwrap().times, tries);
         }
         assert!(connects(&tls, &tls).is_ok());
-        // A different fault causes a different message.
         fs::write(daemon.files().key, "no key").unwrap();
         fs::set_permissions(daemon.files().key, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(own_after(&tls, 30), der(&old));
@@ -842,11 +817,10 @@ mod tests {
             (NOON - HOUR, "not valid yet, or a clock is wrong"),
         ] {
             jumping.set(seconds);
-            // The side with the wrong clock refuses, whichever side connects.
+            // The side with the wrong clock refuses.
             for error in [connects(&ours, &theirs).unwrap_err(), connects(&theirs, &ours).unwrap_err()] {
                 assert!(tls_explanation(&error).unwrap().contains(says), "{error}");
             }
-            // The files are checked, but the certificate stays in use.
             assert_eq!(own_after(&theirs, 2), before);
             std::io::Write::write_all(&mut client.writer(), b"go on").unwrap();
             assert!(pass(&mut client, &mut server).unwrap());
@@ -902,7 +876,6 @@ mod tests {
             let (client, server) = meet(tls.client(protocol), tls.server(protocol)).unwrap();
             protocol.check(&client).unwrap();
             protocol.check(&server).unwrap();
-            // rustls accepts a peer that offers no protocol.
             let (client, server) = meet(Arc::new(silent.clone()), tls.server(protocol)).unwrap();
             assert_eq!(protocol.check(&client), Err(rustls::Error::NoApplicationProtocol));
             assert_eq!(protocol.check(&server), Err(rustls::Error::NoApplicationProtocol));
@@ -937,7 +910,6 @@ mod tests {
         daemon.replace(&addressed, 0o600);
         let tls = daemon.tls(&clock);
         tls.check_reached_at("127.0.0.1").unwrap();
-        // A later certificate must have the same name.
         daemon.replace(&named, 0o600);
         assert_eq!(own_after(&tls, 2), der(&addressed));
     }

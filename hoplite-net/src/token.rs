@@ -1,7 +1,6 @@
-//! The secret that all daemons of a cluster share.
+//! The secret of a cluster's daemons.
 //!
-//! The secret never leaves the process. Only HMACs computed with it go over the network. Each HMAC
-//! includes its [`Purpose`], so it is useless for another purpose.
+//! Only HMACs computed with it leave the process. Each includes its [`Purpose`].
 
 use std::fmt;
 use std::path::Path;
@@ -10,29 +9,27 @@ use ring::hmac;
 
 use super::file::{self, FileError};
 
-/// The shortest secret, too long to guess if its bytes are random.
+/// Too long to guess if random.
 const MIN_TOKEN_BYTES: usize = 16;
-/// The longest file, many times the length of a secret.
 const MAX_TOKEN_BYTES: u64 = 4096;
-/// The length of an HMAC-SHA-256.
+/// HMAC-SHA-256.
 pub const TAG_BYTES: usize = 32;
 
-/// The purpose of a tag.
+/// A tag's purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// The opening of a connection of the control plane.
+    /// Opening a connection of the control plane.
     Control,
-    /// The handshake of a connection of the data plane.
+    /// The handshake of the data plane.
     Data,
-    /// The keys of a connection of the control plane; never leaves the process.
+    /// Keys of a connection; never leaves the process.
     Keys,
-    /// The comparison with a typed secret; never leaves the process.
+    /// Comparing a typed secret; never leaves the process.
     Login,
 }
 
 impl Purpose {
-    /// The prefix of the signed message. All labels have the same length, so signed messages of two
-    /// purposes always differ.
+    /// Equal lengths keep signed messages of two purposes apart.
     const fn label(self) -> &'static [u8; 16] {
         match self {
             Self::Control => b"hoplite control2",
@@ -43,29 +40,29 @@ impl Purpose {
     }
 }
 
-/// The reason for which a token cannot be used.
+/// The reason why a token is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// The file is missing, too long, or not private.
+    /// Missing, too long, or not private.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The secret is short enough to guess.
+    /// Short enough to guess.
     #[error("a token has at least {MIN_TOKEN_BYTES} bytes, this one has {length_bytes}")]
     TooShort {
-        /// The length of the secret.
+        /// Its length.
         length_bytes: usize,
     },
 }
 
-/// A secret. It cannot be read or printed.
+/// A secret, which cannot be read or printed.
 #[derive(Clone)]
 pub struct Token {
     key: hmac::Key,
 }
 
 impl Token {
-    /// Reads the secret from a file, without surrounding white space.
+    /// Reads a file, without surrounding white space.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -80,7 +77,7 @@ impl Token {
         Self::new(bytes.trim_ascii())
     }
 
-    /// Creates a token from the secret `bytes`.
+    /// Makes a token of a secret.
     ///
     /// # Errors
     /// [`TokenError::TooShort`].
@@ -91,19 +88,18 @@ impl Token {
         Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes) })
     }
 
-    /// Returns the tag of `message`.
+    /// The tag of `message`.
     pub fn sign(&self, purpose: Purpose, message: &[u8]) -> [u8; TAG_BYTES] {
         let tag = hmac::sign(&self.key, &signed(purpose, message));
         tag.as_ref().try_into().expect("an HMAC-SHA-256 has 32 bytes")
     }
 
-    /// Returns `true` if `tag` is the tag of `message`. Takes the same time for each wrong tag.
+    /// Checks the tag of `message` in constant time.
     pub fn verify(&self, purpose: Purpose, message: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }
 
-    /// Returns `true` if `secret`, as typed, is this token. Ignores surrounding white space. Takes
-    /// the same time for each wrong secret.
+    /// Compares a typed secret, without surrounding white space, in constant time.
     pub fn is_known_as(&self, secret: &[u8]) -> bool {
         let typed = Self::new(secret.trim_ascii());
         typed.is_ok_and(|typed| self.verify(Purpose::Login, &[], &typed.sign(Purpose::Login, &[])))

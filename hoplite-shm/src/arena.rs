@@ -1,4 +1,4 @@
-//! The store's side: creates the arena, prefaults it, and returns its descriptors.
+//! The store's side: creates and prefaults the arena.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,16 +14,14 @@ use crate::error::{Error, Result};
 use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
 
-/// Bytes that are prefaulted between two calls of the caller's `step`. At 2 s per GiB (first touch
-/// on a virtual machine), a step takes 60 ms.
+/// At 2 s per GiB (first touch on a virtual machine), a step takes 60 ms.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
-/// The shared memory of a store.
+/// A store's shared memory.
 ///
-/// The arena never grows or shrinks. It stays mapped until the last [`Buffer`](crate::Buffer) is
-/// dropped, too.
+/// It never changes its size, and stays mapped until the last [`Buffer`](crate::Buffer) is dropped.
 #[derive(Debug)]
 pub struct Arena {
     region: Region,
@@ -33,20 +31,16 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Creates an arena of `capacity_bytes`, rounded down to whole pages of its backing.
+    /// Creates an arena, rounded down to whole pages of its backing.
     ///
-    /// The size is sealed, so that no process with a descriptor can shrink the memory under the
-    /// processes that map it.
-    ///
-    /// Pages of the usual size are allocated when they are touched or [prefaulted](Self::prefault).
-    /// Two kinds are allocated here: huge pages, and all pages on a system without overcommit. A
-    /// later failure to allocate them would kill the process that touches them (SIGBUS).
+    /// The size is sealed, so that no process can shrink the memory under others. Pages are
+    /// allocated when touched or [prefaulted](Self::prefault). Huge pages, and all pages without
+    /// overcommit, are allocated here: a later failure would kill the process that touches them
+    /// (SIGBUS).
     ///
     /// # Errors
-    ///
-    /// [`Error::NotEnoughMemory`] if the machine is too small, [`Error::NotEnoughHugePages`] if too
-    /// few are reserved, [`Error::FileSizeLimit`] and [`Error::AddressSpaceLimit`] if a limit of
-    /// this process is too low, [`Error::CapacityTooSmall`], and [`Error::System`] otherwise.
+    /// [`Error::NotEnoughMemory`], [`Error::NotEnoughHugePages`], [`Error::FileSizeLimit`],
+    /// [`Error::AddressSpaceLimit`], [`Error::CapacityTooSmall`], and [`Error::System`] otherwise.
     pub fn create(backing: Backing, capacity_bytes: u64) -> Result<Arc<Self>> {
         let (writable, capacity_bytes) = create_memfd(backing, capacity_bytes)?;
         let read_only = rustix::fs::open(
@@ -65,32 +59,28 @@ impl Arena {
         Ok(Arc::new(Self { region, backing, writable, read_only }))
     }
 
-    /// Returns the size of the arena in bytes.
+    /// The arena's size.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }
 
-    /// Returns the descriptor with which a client maps the arena for writing.
+    /// For clients that map the arena writable.
     pub fn writable_fd(&self) -> BorrowedFd<'_> {
         self.writable.as_fd()
     }
 
-    /// Returns the descriptor with which a client maps the arena for reading. It cannot be mapped
-    /// writable.
+    /// For clients that map the arena for reading; it cannot be mapped writable.
     pub fn read_only_fd(&self) -> BorrowedFd<'_> {
         self.read_only.as_fd()
     }
 
-    /// Prefaults the whole arena, so that later use does not pay for page faults. Blocks for up to
-    /// seconds per GiB.
+    /// Prefaults the arena, which spares page faults later. Blocks for up to seconds per GiB.
     ///
-    /// Calls `step` with the number of prefaulted bytes after every 32 MiB, and stops if `step`
-    /// breaks. May run while objects are written and read.
+    /// Calls `step` with the prefaulted bytes after every 32 MiB, and stops if it breaks. Objects
+    /// may be used at the same time.
     ///
     /// # Errors
-    ///
-    /// [`Error::NotEnoughMemory`] if the system cannot provide the memory after all.
-    /// [`Error::System`] otherwise.
+    /// [`Error::NotEnoughMemory`] if the system lacks the memory after all, else [`Error::System`].
     pub fn prefault(&self, step: impl FnMut(u64) -> ControlFlow<()>) -> Result<()> {
         self.prefault_with(|range| self.region.advise(Advice::PopulateWrite, range), step)
     }
@@ -110,7 +100,7 @@ impl Arena {
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.region.touch(start..end, rustix::param::page_size());
                 }
-                // The kernel returns EFAULT where a plain write would cause SIGBUS.
+                // For EFAULT a plain write would cause SIGBUS.
                 Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
                     return Err(Error::NotEnoughMemory {
                         needed_bytes: self.capacity_bytes(),
@@ -151,21 +141,21 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     if capacity_bytes > total_bytes {
         return Err(Error::NotEnoughMemory { needed_bytes: capacity_bytes, available_bytes: total_bytes });
     }
-    // The kernel would send SIGXFSZ, which ends a process that does not ignore it.
+    // The kernel's SIGXFSZ ends a process that does not ignore it.
     let limit_bytes = file_size_limit_bytes();
     if capacity_bytes > limit_bytes {
         return Err(Error::FileSizeLimit { needed_bytes: capacity_bytes, limit_bytes });
     }
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
-    // A client that shrinks the file would kill every process that maps it. A client that adds a
-    // seal against writing would stop the store.
+    // Shrinking would kill every process that maps the file. A client's seal against writing would
+    // stop the store.
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(Error::system("seal the size of the arena"))?;
     Ok((fd, capacity_bytes))
 }
 
-/// Allocates all pages of the arena without writing to them.
+/// Allocates all pages without writing.
 fn allocate(fd: &OwnedFd, capacity_bytes: u64) -> io::Result<()> {
     let mut start = 0;
     while start < capacity_bytes {
@@ -176,7 +166,6 @@ fn allocate(fd: &OwnedFd, capacity_bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the error for a failed `operation`, with the reason if the memory does not suffice.
 fn no_memory_or(source: io::Error, operation: &'static str, backing: Backing, needed_bytes: u64) -> Error {
     if !matches!(source.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull) {
         return Error::System { operation, source };

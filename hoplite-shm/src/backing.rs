@@ -1,4 +1,4 @@
-//! The kinds of memory that can back an arena.
+//! Kinds of memory for an arena.
 
 use std::fs;
 use std::path::Path;
@@ -8,34 +8,30 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// Position of the binary logarithm of the page size in the flags of `memfd_create`, from
-/// linux/memfd.h.
+/// Where `memfd_create`'s flags have the logarithm of the page size (linux/memfd.h).
 const HUGE_SHIFT: u32 = 26;
-/// From linux/magic.h, because neither libc nor rustix has it.
+/// From linux/magic.h; libc and rustix lack it.
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
-/// The directory in which the kernel shows the numbers of huge pages of each size.
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
-/// The kind of memory that backs an arena. All kinds are anonymous: the memory is freed when the
-/// last process that maps it ends, and no path leads to it.
+/// The memory of an arena. It is anonymous, and freed with the last process that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Pages of the usual size.
     Pages,
-    /// Huge pages, which an administrator has reserved (`vm.nr_hugepages`).
+    /// Reserved huge pages (`vm.nr_hugepages`).
     HugePages {
-        /// The size of a page; `None` for the default of the machine.
+        /// `None` for the machine's default.
         page_bytes: Option<u64>,
     },
 }
 
 impl Backing {
-    /// Returns the kind of memory that would back a file at `path`. Creates no file.
+    /// Returns the memory of a file at `path`, without creating it.
     ///
     /// # Errors
-    ///
-    /// [`Error::NotInMemory`] if the directory is not on a tmpfs, ramfs or hugetlbfs;
-    /// [`Error::File`] if the file system of the directory is unknown.
+    /// [`Error::NotInMemory`] unless it is on a tmpfs, ramfs or hugetlbfs; [`Error::File`] if that
+    /// is unknown.
     pub fn of_file_at(path: &Path) -> Result<Self> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let file_system = rustix::fs::statfs(directory.unwrap_or(Path::new("."))).map_err(|errno| {
@@ -64,7 +60,6 @@ impl Backing {
         }
     }
 
-    /// Returns the error for memory of this kind that cannot be created because of `errno`.
     pub(crate) fn not_supported_or(self, errno: Errno) -> Error {
         match (self, errno) {
             (Self::HugePages { page_bytes: Some(page_bytes) }, Errno::NODEV | Errno::INVAL) => {
@@ -74,7 +69,6 @@ impl Backing {
         }
     }
 
-    /// Returns the error for an arena that needs more huge pages than are free.
     pub(crate) fn too_few(self, needed_bytes: u64) -> Error {
         let Self::HugePages { page_bytes } = self else {
             return Error::NotEnoughMemory { needed_bytes, available_bytes: 0 };
@@ -90,7 +84,6 @@ impl Backing {
     }
 }
 
-/// Returns the default size of a huge page.
 fn default_page_bytes() -> Option<u64> {
     let information = fs::read_to_string("/proc/meminfo").ok()?;
     let line = information.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;

@@ -1,4 +1,4 @@
-//! The store's side of one object.
+//! The store's side of an object.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,24 +15,17 @@ use crate::header::HeaderHandle;
 use crate::progress::State;
 use crate::span::Span;
 
-/// Bytes that [`Buffer::for_each_chunk`] copies out of the arena at a time.
+/// Larger chunks do not fit the first-level cache.
 ///
-/// The cost of the copy, for CRC-32C: 1 GiB that is not cached takes 44 ms (34 ms with a slice
-/// instead of the copy). 1 MiB that is cached takes 39 us (18 us with a slice). Larger chunks do
-/// not fit the first-level cache. Measured with `examples/memory_bandwidth.rs` on an EPYC with 2
-/// cores.
+/// For CRC-32C, 1 GiB that is not cached takes 44 ms (34 ms without the copy), and 1 MiB that is
+/// cached 39 us (18 us). Measured with `examples/memory_bandwidth.rs` on an EPYC with 2 cores.
 const CHUNK_BYTES: usize = 4 << 10;
 
-/// The header and the bytes of one object, for the store.
+/// An object's header and bytes, for the store.
 ///
-/// Cloning is cheap, and clones refer to the same memory. Any thread may use any clone. The caller
-/// decides which thread writes which bytes, as described under "Memory model" in the crate's
-/// documentation.
-///
-/// The buffer does not own its extent. The caller must not allocate the extent again while a clone
-/// is in use.
-///
-/// Offsets and ranges are in bytes from the start of the object.
+/// Cheap clones share the memory. Any thread may use any clone; "Memory model" in the crate's
+/// documentation says who may write. The extent is not owned: the caller must not allocate it again
+/// while a clone is in use. Offsets are from the start of the object.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     arena: Arc<Arena>,
@@ -40,11 +33,9 @@ pub struct Buffer {
 }
 
 impl Arena {
-    /// Returns the buffer of an object of `size_bytes` in `extent`. Does not change the header; see
-    /// [`Buffer::initialise`].
+    /// Returns the buffer of an object, without changing the header; see [`Buffer::initialise`].
     ///
     /// # Errors
-    ///
     /// [`Error::OutOfArena`](crate::Error::OutOfArena) if `extent` is misaligned, out of bounds or
     /// too short.
     pub fn buffer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> error::Result<Buffer> {
@@ -58,75 +49,66 @@ impl Buffer {
         Self { arena, span }
     }
 
-    /// Returns the size of the object in bytes.
+    /// The object's size.
     pub fn size_bytes(&self) -> u64 {
         self.span.size_bytes()
     }
 
-    /// Starts a new object in this extent: open, without valid bytes, and with the doorbell off.
-    ///
-    /// The store must call it before any client learns of the extent.
+    /// Starts a new object in this extent, before any client learns of it.
     pub fn initialise(&self) {
         self.header().initialise(self.size_bytes());
     }
 
-    /// Returns the number of leading bytes that are valid; at most the size of the object.
+    /// The valid leading bytes.
     pub fn valid_bytes(&self) -> u64 {
         self.header().valid_bytes(self.size_bytes())
     }
 
-    /// Returns the state of the copy: open, complete or failed.
+    /// The copy's state.
     pub fn state(&self) -> State {
         self.header().state()
     }
 
-    /// Publishes that the leading `valid_bytes` are valid. The caller must have written them.
-    /// Progress never falls: a smaller number than before has no effect.
+    /// Publishes written leading bytes. Progress never falls: a smaller number has no effect.
     pub fn publish(&self, valid_bytes: u64) {
         self.header().publish(valid_bytes.min(self.size_bytes()));
     }
 
-    /// Publishes that all bytes are valid and accepted. Has no effect on a failed copy.
+    /// Publishes that all bytes are valid and accepted, unless the copy has failed.
     pub fn set_complete(&self) {
         self.publish(self.size_bytes());
         self.header().end(State::Complete);
     }
 
-    /// Publishes that the copy will never be complete. Has no effect on a complete copy.
+    /// Publishes that the copy will never be complete, unless it is.
     pub fn set_failed(&self) {
         self.header().end(State::Failed);
     }
 
-    /// Requests one ring of the doorbell when the writer makes progress beyond the returned number
-    /// of valid bytes.
+    /// Requests one ring of the doorbell for progress beyond the returned number of bytes.
     ///
-    /// A task that waits for more than n valid bytes calls this. If it returns more than n, the
-    /// wait is over, and the doorbell may ring once in vain. Otherwise the task waits for the
-    /// doorbell and repeats the call.
-    ///
-    /// The doorbell never rings for the last block, which becomes valid with
-    /// [`set_complete`](Self::set_complete).
+    /// A task that waits for more than n bytes repeats this call: if it returns more than n, the
+    /// wait is over, else the doorbell will ring. It may ring in vain. It never rings for the last
+    /// block, which becomes valid with [`set_complete`](Self::set_complete).
     #[must_use = "progress up to this number rings no doorbell"]
     pub fn want_doorbell(&self) -> u64 {
         self.header().want(self.size_bytes())
     }
 
-    /// Copies `bytes` into the object at `offset_bytes`, without publishing them.
+    /// Copies `bytes` into the object without publishing them.
     ///
     /// # Panics
-    ///
-    /// Panics if they do not fit into the object.
+    /// If they do not fit.
     pub fn write(&self, offset_bytes: u64, bytes: &[u8]) {
         let range = self.span.locate_from(offset_bytes, bytes.len());
         self.arena.region().copy_in(range, bytes);
     }
 
-    /// Fills `out` with bytes of the object from `offset_bytes` on. Bytes beyond
-    /// [`valid_bytes`](Self::valid_bytes) have no meaning.
+    /// Fills `out` from `offset_bytes` on. Bytes beyond [`valid_bytes`](Self::valid_bytes) have no
+    /// meaning.
     ///
     /// # Panics
-    ///
-    /// Panics if the object is too short.
+    /// If the object is too short.
     pub fn read(&self, offset_bytes: u64, out: &mut [u8]) {
         let range = self.span.locate_from(offset_bytes, out.len());
         // SAFETY: initialised bytes are valid as possibly uninitialised ones, and `copy_out`
@@ -135,13 +117,10 @@ impl Buffer {
         self.arena.region().copy_out(range, out);
     }
 
-    /// Calls `look` with the bytes of `range`, one chunk at a time, in order.
-    ///
-    /// The chunks are private copies, so they do not change while `look` reads them.
+    /// Calls `look` with private copies of `range`, chunk by chunk.
     ///
     /// # Panics
-    ///
-    /// Panics if the range exceeds the object.
+    /// If the range exceeds the object.
     pub fn for_each_chunk(&self, range: Range<u64>, mut look: impl FnMut(&[u8])) {
         let range = self.span.locate(range);
         let mut chunk = [MaybeUninit::uninit(); CHUNK_BYTES];
@@ -151,30 +130,26 @@ impl Buffer {
         }
     }
 
-    /// Returns the CRC-32C of the bytes of `range`.
+    /// Computes the CRC-32C of `range`.
     ///
     /// # Panics
-    ///
-    /// Panics if the range exceeds the object.
+    /// If the range exceeds the object.
     pub fn crc32c(&self, range: Range<u64>) -> u32 {
         let mut checksum = Checksum::default();
         self.for_each_chunk(range, |chunk| checksum.update(chunk));
         checksum.finish()
     }
 
-    /// Receives bytes from a stream socket straight into `range`, with one non-blocking system
-    /// call, and does not publish them. Returns the number of bytes; zero means that the peer has
-    /// closed its side.
+    /// Receives bytes into `range`, with one non-blocking system call, without publishing them.
+    /// Returns their number; zero means that the peer has closed.
     ///
     /// # Errors
-    ///
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are available,
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if `range` is empty, or the error of the
-    /// broken connection.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) without bytes,
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty `range`, or the connection's
+    /// error.
     ///
     /// # Panics
-    ///
-    /// Panics if the range exceeds the object.
+    /// If the range exceeds the object.
     pub fn receive(&self, socket: BorrowedFd<'_>, range: Range<u64>) -> io::Result<usize> {
         let range = self.span.locate(range);
         if range.is_empty() {
@@ -183,18 +158,14 @@ impl Buffer {
         self.arena.region().receive(socket, range)
     }
 
-    /// Sends `head` and then the bytes of `range` straight from the arena, with one non-blocking
-    /// system call. Returns the number of bytes that the socket took, including bytes of `head`. A
-    /// closed connection is an error instead of a signal.
+    /// Sends `head`, then `range` from the arena, with one non-blocking system call. Returns the
+    /// bytes taken, with those of `head`. A closed connection is an error instead of a signal.
     ///
     /// # Errors
-    ///
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or the error of the broken
-    /// connection.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or the connection's error.
     ///
     /// # Panics
-    ///
-    /// Panics if the range exceeds the object.
+    /// If the range exceeds the object.
     pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: Range<u64>) -> io::Result<usize> {
         self.arena.region().send(socket, head, self.span.locate(range))
     }

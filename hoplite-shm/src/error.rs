@@ -8,11 +8,11 @@ use hoplite_core::extent::Extent;
 /// The result of an operation on shared memory.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The reason why an operation on shared memory failed.
+/// The failure of an operation on shared memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The machine or the file system of the arena has too little memory.
+    /// Too little memory.
     #[error("the arena needs {needed_bytes} bytes of memory, {available_bytes} are available")]
     NotEnoughMemory {
         /// The requested capacity.
@@ -20,26 +20,26 @@ pub enum Error {
         /// The available bytes.
         available_bytes: u64,
     },
-    /// Fewer huge pages are reserved than the arena needs.
+    /// Too few huge pages are reserved.
     #[error(
         "the arena needs {needed_pages} huge pages of {page_bytes} bytes, {free_pages} are free: reserve more \
          (sysctl vm.nr_hugepages, or hugepagesz= and hugepages= at boot), or lower --memory"
     )]
     NotEnoughHugePages {
-        /// The size of a page in bytes.
+        /// Bytes per page.
         page_bytes: u64,
-        /// The number of pages that the arena needs.
+        /// Needed pages.
         needed_pages: u64,
-        /// The number of free pages.
+        /// Free pages.
         free_pages: u64,
     },
-    /// The machine has no huge pages of this size.
+    /// No huge pages of this size.
     #[error("this machine has no huge pages of {page_bytes} bytes: /sys/kernel/mm/hugepages shows the sizes")]
     NoSuchHugePages {
         /// The requested size.
         page_bytes: u64,
     },
-    /// The arena exceeds this process's limit of file sizes, because it counts as a file.
+    /// The arena counts as a file, and exceeds this process's limit.
     #[error(
         "the arena needs {needed_bytes} bytes, and a file of this process may have {limit_bytes}: \
          raise the limit (ulimit -f), or lower --memory"
@@ -50,7 +50,7 @@ pub enum Error {
         /// The limit.
         limit_bytes: u64,
     },
-    /// This process's limit of its address space leaves no room to map the arena.
+    /// This process's address space has no room for the arena.
     #[error(
         "the arena needs {needed_bytes} bytes of address space, and this process may have {limit_bytes} in all: \
          raise the limit (ulimit -v), or lower --memory"
@@ -61,12 +61,12 @@ pub enum Error {
         /// The limit.
         limit_bytes: u64,
     },
-    /// The capacity is less than one page of the arena's backing.
+    /// Less than a page of the backing.
     #[error("an arena of {capacity_bytes} bytes is smaller than its pages of {page_bytes} bytes")]
     CapacityTooSmall {
         /// The requested capacity.
         capacity_bytes: u64,
-        /// The size of a page of the backing.
+        /// Bytes per page.
         page_bytes: u64,
     },
     /// A path for the arena is on a disk.
@@ -75,18 +75,18 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
-    /// The file system of a path for the arena is unknown.
+    /// The file system of a path is unknown.
     #[error("cannot {operation} the arena's path {}", path.display())]
     File {
-        /// The step that failed, as a verb.
+        /// The failed step, as a verb.
         operation: &'static str,
         /// The path.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The received file is shorter than the announced arena.
+    /// The file is shorter than announced.
     #[error("the arena's file has {actual_bytes} bytes instead of {needed_bytes}")]
     FileTooShort {
         /// The announced capacity.
@@ -94,57 +94,55 @@ pub enum Error {
         /// The length of the file.
         actual_bytes: u64,
     },
-    /// An extent is misaligned, is outside of the arena, or is too short for its header and its
-    /// object.
+    /// An extent is misaligned, out of bounds, or too short.
     #[error("{extent:?} cannot hold {size_bytes} bytes in an arena of {capacity_bytes} bytes")]
     OutOfArena {
         /// The extent.
         extent: Extent,
-        /// The size of the object.
+        /// The object's size.
         size_bytes: u64,
-        /// The size of the arena.
+        /// The arena's size.
         capacity_bytes: u64,
     },
     /// A writer was requested on a read-only mapping.
     #[error("the mapping is read-only")]
     ReadOnly,
-    /// A read reaches beyond the valid bytes or the end of the object.
+    /// A read beyond the valid bytes or the object.
     #[error("bytes up to {end_bytes} were to be read, {valid_bytes} are valid")]
     NotValid {
-        /// The end of the read.
+        /// The read's end.
         end_bytes: u64,
-        /// The number of leading bytes that are valid.
+        /// The valid bytes.
         valid_bytes: u64,
     },
-    /// A write reaches beyond the end of the object.
+    /// A write beyond the object.
     #[error("{length_bytes} bytes were to be written where {remaining_bytes} remain of the object")]
     PastEnd {
-        /// The length of the write.
+        /// The write's length.
         length_bytes: u64,
-        /// The number of bytes of the object that are not written yet.
+        /// The object's unwritten bytes.
         remaining_bytes: u64,
     },
-    /// A writer was finished before the whole object was written.
+    /// A writer was finished early.
     #[error("{written_bytes} of {size_bytes} bytes were written")]
     Unfinished {
-        /// The number of written bytes.
+        /// Written bytes.
         written_bytes: u64,
-        /// The size of the object.
+        /// The object's size.
         size_bytes: u64,
     },
     /// A system call failed.
     #[error("cannot {operation}")]
     System {
-        /// The step that failed, as a verb.
+        /// The failed step, as a verb.
         operation: &'static str,
-        /// The error of the operating system.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Returns a function that wraps the error of a system call, which was part of `operation`.
     pub(crate) fn system(operation: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
         move |errno| Self::System { operation, source: errno.into() }
     }

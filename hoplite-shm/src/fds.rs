@@ -1,4 +1,4 @@
-//! File descriptors that travel with bytes over a Unix stream socket.
+//! File descriptors over Unix stream sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,22 +9,20 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Most descriptors of one message. A store sends two; the others are reserved for later versions.
+/// Most descriptors of a message. A store sends two; the others are for later versions.
 pub const MAX_FDS: usize = 8;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
-/// Sends `bytes`, and `fds` along with the first of them, in one system call.
+/// Sends `bytes`, with `fds` along with the first of them, in one system call.
 ///
-/// Returns the number of bytes that the socket took. If it took any, it took all of `fds`, and the
-/// caller sends the other bytes without them. Blocks only if the socket is blocking. A closed
-/// connection is an error instead of a signal.
+/// Returns the number of bytes taken. If any were, all of `fds` were, and the caller sends the rest
+/// without them. A closed connection is an error instead of a signal.
 ///
 /// # Errors
-///
-/// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or for
-/// descriptors without bytes; [`WouldBlock`](io::ErrorKind::WouldBlock) if a non-blocking socket is
-/// full; or the error of the broken connection.
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or
+/// descriptors without bytes; [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full; or
+/// the connection's error.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -38,18 +36,15 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(rustix::io::retry_on_intr(|| rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?)
 }
 
-/// Receives bytes into `bytes`, and appends their descriptors to `fds`, in one system call.
+/// Receives into `bytes` and appends descriptors to `fds`, in one system call.
 ///
-/// Returns the number of bytes; zero means that the peer has closed its side. Blocks only if the
-/// socket is blocking. The descriptors are closed on exec. One call returns at most [`MAX_FDS`]
-/// descriptors.
+/// Returns the number of bytes; zero means that the peer has closed. Descriptors are closed on
+/// exec.
 ///
 /// # Errors
-///
-/// [`InvalidData`](io::ErrorKind::InvalidData) if the peer sent more than [`MAX_FDS`] descriptors,
-/// or more than this process may open. They are then closed, and the connection is unusable.
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) if a non-blocking socket is empty; or the error of the
-/// broken connection.
+/// [`InvalidData`](io::ErrorKind::InvalidData) for more than [`MAX_FDS`] descriptors, or more than
+/// this process may open. They are closed, and the connection is unusable.
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is empty; or the connection's error.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -62,8 +57,7 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>)
             received.extend(rights);
         }
     }
-    // The space for control messages is padded, so one more descriptor may fit before the kernel
-    // drops any.
+    // Padding may let one more descriptor through before the kernel drops any.
     if message.flags.contains(ReturnFlags::CTRUNC) || received.len() > MAX_FDS {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors than can be received"));
     }

@@ -1,4 +1,4 @@
-//! The header in front of each object: its identity and its progress.
+//! The header in front of each object.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,15 +6,14 @@ use hoplite_core::extent::HEADER_BYTES;
 
 use crate::progress::{Progress, State};
 
-/// "HOPLITE", and the version of the layout in the lowest byte.
+/// The lowest byte is the layout's version.
 const MAGIC_AND_VERSION: u64 = 0x484F_504C_4954_4500 | VERSION;
 const VERSION: u64 = 1;
 
-/// The layout of a header in memory.
+/// A header in memory.
 ///
-/// All fields are atomics, so that a reference to the header is sound whatever other processes
-/// store to it. The first two fields are for people who inspect the memory. No program reads them,
-/// because every client can write to them.
+/// Atomics make a reference sound whatever other processes store. No program reads the first two
+/// fields: they are for people, and every client can write to them.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {
@@ -30,7 +29,7 @@ const _: () = assert!(std::mem::offset_of!(Header, progress.valid_bytes) == 16);
 const _: () = assert!(std::mem::offset_of!(Header, progress.wanted) == 24);
 const _: () = assert!(std::mem::offset_of!(Header, progress.state) == 28);
 
-/// Access to a header in memory that may be mapped read-only.
+/// A header in memory that may be read-only.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeaderView<'a>(&'a Header);
 
@@ -39,8 +38,7 @@ impl<'a> HeaderView<'a> {
         Self(header)
     }
 
-    /// Returns the number of leading bytes that are valid, at most `size_bytes`. They can be read
-    /// after this call.
+    /// The readable leading bytes, at most `size_bytes`.
     pub(crate) fn valid_bytes(self, size_bytes: u64) -> u64 {
         self.0.progress.valid_bytes().min(size_bytes)
     }
@@ -50,7 +48,7 @@ impl<'a> HeaderView<'a> {
     }
 }
 
-/// Access to a header in memory that is mapped writable.
+/// A header in writable memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeaderHandle<'a>(&'a Header);
 
@@ -59,30 +57,25 @@ impl<'a> HeaderHandle<'a> {
         Self(header)
     }
 
-    /// Starts a new object: open, without valid bytes, and without a waiting store.
     pub(crate) fn initialise(self, size_bytes: u64) {
         self.0.progress.initialise();
         self.0.size_bytes.store(size_bytes, Ordering::Release);
         self.0.magic_and_version.store(MAGIC_AND_VERSION, Ordering::Release);
     }
 
-    /// Raises the progress to `valid_bytes`. Progress never falls.
+    /// Raises the progress, which never falls.
     pub(crate) fn publish(self, valid_bytes: u64) {
         self.0.progress.publish(valid_bytes);
     }
 
-    /// Returns `true` if the store has requested the doorbell since the last call.
     pub(crate) fn take_wanted(self) -> bool {
         self.0.progress.take_wanted()
     }
 
-    /// Requests the doorbell for progress beyond the returned number of bytes, which is at most
-    /// `size_bytes`.
     pub(crate) fn want(self, size_bytes: u64) -> u64 {
         self.0.progress.want().min(size_bytes)
     }
 
-    /// Returns the number of leading bytes that are valid, at most `size_bytes`.
     pub(crate) fn valid_bytes(self, size_bytes: u64) -> u64 {
         HeaderView(self.0).valid_bytes(size_bytes)
     }
@@ -91,7 +84,7 @@ impl<'a> HeaderHandle<'a> {
         self.0.progress.state()
     }
 
-    /// Ends an open object as complete or failed. The first end is final.
+    /// The first end is final.
     pub(crate) fn end(self, state: State) {
         self.0.progress.end(state);
     }

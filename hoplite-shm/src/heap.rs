@@ -1,33 +1,34 @@
 //! Free memory that the allocator keeps.
 
-/// Returns the free bytes, of `resident_bytes` of private memory, that the allocator keeps.
+/// Returns the free bytes that the allocator keeps of `resident_bytes`; zero without GNU's C
+/// library.
 ///
-/// Takes about 0.1 us for each free piece. Returns zero with C libraries other than GNU's.
+/// Takes about 0.1 us for each free piece.
 #[cfg(target_env = "gnu")]
 pub fn kept_bytes(resident_bytes: u64) -> u64 {
     // SAFETY: the function only reads the allocator's own state, under its locks.
     let heap = unsafe { libc::mallinfo() };
-    // The numbers have 32 bits and wrap around. So does their difference, which is below 2 GiB
-    // unless the allocator keeps much.
+    // The numbers wrap around at 32 bits. So does their difference, which is below 2 GiB unless the
+    // allocator keeps much.
     let used = (heap.uordblks as u32).wrapping_add(heap.hblkhd as u32);
     let kept = (resident_bytes as u32).wrapping_sub(used);
     u64::from(if kept > i32::MAX as u32 { 0 } else { kept })
 }
 
-/// Returns free pages to the system. Other threads that allocate are blocked: for about 20 ms with
-/// 100 MiB in small pieces.
+/// Returns free pages to the system. Blocks other allocating threads: about 20 ms for 100 MiB in
+/// small pieces.
 #[cfg(target_env = "gnu")]
 pub fn give_back_free_pages() {
     // SAFETY: the call only drops pages without a used piece, under the allocator's locks.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Returns zero, because the number of free bytes that the allocator keeps is unknown here.
+/// Returns zero, because the number is unknown here.
 #[cfg(not(target_env = "gnu"))]
 pub fn kept_bytes(_resident_bytes: u64) -> u64 {
     0
 }
 
-/// Does nothing, because allocators other than GNU's return memory on their own.
+/// Does nothing: other allocators return memory on their own.
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back_free_pages() {}

@@ -6,15 +6,11 @@ use std::os::fd::BorrowedFd;
 use bytes::{BufMut, BytesMut};
 use rustix::net::{RecvFlags, recv};
 
-/// Appends available bytes of `socket` to `inbox`, up to its capacity, and returns their number.
-/// Never blocks.
-///
-/// Zero means that the peer has closed its side, or that `inbox` is full.
+/// Appends available bytes to `inbox`, up to its capacity, without blocking. Returns their number;
+/// zero means a closed peer or a full `inbox`.
 ///
 /// # Errors
-///
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are available; or the error of the broken
-/// connection.
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) without bytes, or the connection's error.
 pub fn receive(socket: BorrowedFd<'_>, inbox: &mut BytesMut) -> io::Result<usize> {
     let length = rustix::io::retry_on_intr(|| {
         let ((received, _), _) = recv(socket, inbox.spare_capacity_mut(), RecvFlags::DONTWAIT)?;

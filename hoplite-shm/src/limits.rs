@@ -1,32 +1,29 @@
-//! The limits of this process and of this machine that affect shared memory.
+//! Limits of this process and machine that affect shared memory.
 
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Makes the kernel report a file beyond the limit of file sizes (`ulimit -f`) as an ordinary write
-/// error.
+/// Makes a file beyond `ulimit -f` an ordinary write error.
 ///
-/// Without this call, the kernel ends the process without a message (SIGXFSZ). Programs that this
-/// process starts also ignore the signal.
+/// Without this call, the kernel silently ends the process (SIGXFSZ). Started programs inherit the
+/// setting.
 pub fn ignore_file_size_signal() {
     // SAFETY: ignoring a signal installs no handler, so no code runs at an unexpected time.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Returns the largest size in bytes of a file of this process, including shared memory
-/// (`ulimit -f`).
+/// The longest file of this process, shared memory included (`ulimit -f`).
 pub fn file_size_limit_bytes() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
-/// Returns the number of bytes that this process may map (`ulimit -v`).
+/// The bytes that this process may map (`ulimit -v`).
 pub fn address_space_limit_bytes() -> u64 {
     getrlimit(Resource::As).current.unwrap_or(u64::MAX)
 }
 
-/// Returns `true` if the kernel does not overcommit memory. It may then refuse a page of shared
-/// memory.
+/// Returns `true` if the kernel does not overcommit, and so may refuse pages of shared memory.
 pub(crate) fn is_overcommit_strict() -> bool {
     fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
 }

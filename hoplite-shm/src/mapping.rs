@@ -14,44 +14,36 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// The unit in which page tables are filled ahead of use. Calls of 1, 4, 16 or 64 MiB are no
-/// faster.
+/// Calls of 1, 4, 16 or 64 MiB are no faster.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Shortest access that fills page tables ahead. Below it, a few page faults cost less than the 0.1
-/// ms of a piece.
+/// Below it, a few page faults cost less than the 0.1 ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// Shortest copy that a second thread helps with if it is not fully populated. Filling its page
-/// tables takes 4 ms, and starting a thread far less.
+/// Filling the page tables of such a copy takes 4 ms, and starting a thread far less.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// Distance of the second thread's start from the start of the copy, so that both do not fill the
-/// same tables.
+/// The second thread's head start, so that both do not fill the same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
-/// A client's mapping of its store's arena.
+/// A client's mapping of the arena.
 ///
 /// # Page tables
 ///
-/// Even after the store has prefaulted the arena, each process that maps it has its own page tables
-/// to fill. This costs more than a copy: copying 1 GiB takes 75 ms into warm memory, and 315 ms
-/// into a fresh mapping.
+/// Each process fills its own page tables, even after the store's prefault. This costs more than a
+/// copy: 1 GiB takes 75 ms into warm memory, and 315 ms into a fresh mapping.
 ///
-/// Filling the tables piece by piece ahead of the copy, with `MADV_POPULATE_READ`, takes 150 ms in
-/// total. `MADV_POPULATE_WRITE` takes 260 ms, and `pwrite` instead of a mapping 165 ms. Populating
-/// for reading is faster because it maps 16 pages per fault. The entries are writable nevertheless,
-/// because shared memory needs no notice of the first write.
+/// `MADV_POPULATE_READ` piece by piece ahead of the copy takes 150 ms in total, because it maps 16
+/// pages per fault; `MADV_POPULATE_WRITE` takes 260 ms, and `pwrite` 165 ms. The entries are
+/// writable nevertheless, because shared memory needs no notice of the first write. A second thread
+/// populates ahead of copies of 64 MiB and more.
 ///
-/// A piece is populated once per mapping. A second thread populates ahead of copies of 64 MiB and
-/// more.
-///
-/// All figures except the last are from one thread, on Linux 6.18 with 4 KiB pages
-/// (`examples/memory_bandwidth.rs`, and a C version of it for the alternatives).
+/// Measured on Linux 6.18 with 4 KiB pages (`examples/memory_bandwidth.rs`, and a C version for the
+/// alternatives).
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// A bit for each piece, set after its page tables were filled.
+    /// A bit for each populated piece.
     populated: Vec<AtomicU64>,
 }
 
@@ -59,9 +51,7 @@ impl Mapping {
     /// Maps the first `capacity_bytes` of `fd` for reading.
     ///
     /// # Errors
-    ///
-    /// [`Error::FileTooShort`] if the file is shorter, [`Error::CapacityTooSmall`] for zero,
-    /// [`Error::System`] otherwise.
+    /// [`Error::FileTooShort`], [`Error::CapacityTooSmall`] for zero, [`Error::System`] otherwise.
     pub fn read_only(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::ReadOnly)
     }
@@ -69,8 +59,7 @@ impl Mapping {
     /// Maps the first `capacity_bytes` of `fd` for reading and writing.
     ///
     /// # Errors
-    ///
-    /// The errors of [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
+    /// Those of [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
     pub fn writable(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::Writable)
     }
@@ -91,7 +80,7 @@ impl Mapping {
         Ok(Arc::new(Self { region, populated: (0..words).map(|_| AtomicU64::new(0)).collect() }))
     }
 
-    /// Returns the number of mapped bytes.
+    /// The mapped bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }
@@ -100,11 +89,10 @@ impl Mapping {
         Span::new(extent, size_bytes, self.capacity_bytes())
     }
 
-    /// Fills the page tables of the whole mapping. Blocks for 60 ms per GiB after the store has
-    /// prefaulted the arena, or else for as long as the prefault takes.
+    /// Fills all page tables, which makes the first large puts and gets as fast as later ones.
+    /// Blocks for 60 ms per GiB after the store's prefault, else for as long as that takes.
     ///
-    /// Calls `step` with the number of populated bytes after every 2 MiB, and stops if `step`
-    /// breaks. The call is optional, and makes the first large puts and gets as fast as later ones.
+    /// Calls `step` with the populated bytes after every 2 MiB, and stops if it breaks.
     pub fn populate(&self, mut step: impl FnMut(u64) -> ControlFlow<()>) {
         for start in (0..self.region.len()).step_by(PIECE_BYTES) {
             let end = self.region.len().min(start + PIECE_BYTES);
@@ -115,7 +103,7 @@ impl Mapping {
         }
     }
 
-    /// Fills the page tables of `range` if that is likely to be faster than page faults.
+    /// Fills the page tables of `range`, if that probably beats page faults.
     pub(crate) fn prepare(&self, range: Range<usize>) {
         if range.len() < POPULATE_FROM_BYTES {
             return;
@@ -125,8 +113,7 @@ impl Mapping {
         }
     }
 
-    /// Runs `copy`, which copies into or out of `range`. For a long range, a second thread fills
-    /// the page tables ahead of the copy.
+    /// Runs `copy` on `range`. For a long range, a second thread fills the page tables ahead.
     pub(crate) fn while_preparing<T>(&self, range: Range<usize>, copy: impl FnOnce() -> T) -> T {
         let ahead = range.start.saturating_add(HEAD_START_BYTES)..range.end;
         if ahead.len() < HELP_FROM_BYTES || ahead.end < ahead.start || self.is_populated(&ahead) {
@@ -134,7 +121,7 @@ impl Mapping {
         }
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("hoplite-populate".to_owned());
-            // If no further thread can start, the copy fills the page tables itself.
+            // Without a further thread, the copy fills the page tables itself.
             let _ = builder.spawn_scoped(scope, || self.prepare(ahead));
             copy()
         })
@@ -149,7 +136,7 @@ impl Mapping {
         let piece = start / PIECE_BYTES;
         let (word, bit) = (&self.populated[piece / 64], 1 << (piece % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
-            // If the kernel cannot populate, pages fault in one by one.
+            // Otherwise pages fault in one by one.
             let _ =
                 self.region.advise(Advice::PopulateRead, start..self.region.len().min(start + PIECE_BYTES));
             word.fetch_or(bit, Ordering::Relaxed);

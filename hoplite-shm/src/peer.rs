@@ -1,20 +1,19 @@
-//! The groups of the process at the other end of a Unix socket, as the kernel knows them.
+//! The user and groups of a Unix socket's peer.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Most groups of a process (`NGROUPS_MAX` of Linux).
+/// `NGROUPS_MAX` of Linux.
 const MAX_GROUPS: usize = 65_536;
-/// Number of groups for which the first call has room.
 const USUAL_GROUPS: usize = 64;
 
-/// Returns the user of the process at the other end: for a client, of the process that listens.
+/// Returns the user of the peer process; for a client, of the listening process.
 ///
-/// The process itself stays unknown if it is in another PID namespace, as between two pods. Its number is 0 then, which
-/// rustix's `socket_peercred` takes for an error.
+/// In another PID namespace, as between two pods, the peer's process number is 0, which rustix's
+/// `socket_peercred` takes for an error.
 ///
 /// # Errors
-/// The error of the kernel: the descriptor is no Unix socket.
+/// The kernel's error: the descriptor is no Unix socket.
 pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut credentials = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(io::Error::other)?;
@@ -28,7 +27,7 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
             &raw mut length,
         )
     };
-    // For a socket without a peer, the kernel answers with this number, which is no user.
+    // Without a peer, the kernel answers with this number, which is no user.
     if answer == 0 && credentials.uid != libc::uid_t::MAX {
         Ok(credentials.uid)
     } else if answer == 0 {
@@ -38,12 +37,10 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     }
 }
 
-/// Returns the supplementary groups that the peer process had when it connected.
+/// Returns the peer's supplementary groups at its connect.
 ///
 /// # Errors
-///
-/// Returns the kernel's error: for example, the socket is not a Unix socket, or Linux is older than
-/// 4.13.
+/// The kernel's error: no Unix socket, or Linux before 4.13.
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; USUAL_GROUPS];
     loop {

@@ -1,8 +1,7 @@
-//! The part of a header that a writer, the store and readers use concurrently: progress, doorbell
-//! and state.
+//! The part of a header that several sides use at once: progress, doorbell and state.
 //!
-//! `tests/memory_model.rs` compiles this file with the atomics of loom. It tries all orders in
-//! which the threads of a small model can see each other's stores.
+//! `tests/memory_model.rs` compiles this file with loom's atomics, and tries all orders of a small
+//! model.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -10,14 +9,14 @@ const OPEN: u32 = 0;
 const COMPLETE: u32 = 1;
 const FAILED: u32 = 2;
 
-/// The state of a copy, as in its header.
+/// A copy's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Some bytes are still missing.
+    /// Bytes are missing.
     Open,
-    /// All bytes are valid, and the store has accepted them.
+    /// The store has accepted all bytes.
     Complete,
-    /// The copy will never be complete.
+    /// It will never be complete.
     Failed,
 }
 
@@ -26,21 +25,20 @@ impl State {
         match word {
             OPEN => Self::Open,
             COMPLETE => Self::Complete,
-            // No process writes other numbers. If one is there, the header is damaged.
+            // Another number means a damaged header.
             _ => Self::Failed,
         }
     }
 }
 
-/// The progress of an object, and the store's request for the doorbell.
+/// An object's progress, and the store's request for the doorbell.
 ///
-/// All loads are relaxed, because Rust guarantees only relaxed loads on read-only memory. A fence
-/// follows each load.
+/// Rust guarantees only relaxed loads on read-only memory, so a fence follows each load.
 ///
 /// # The doorbell
 ///
-/// A writer reports progress to the store only on request, because a message costs more than the
-/// copy of a block. The two sides run concurrently:
+/// A writer reports progress only on request, because a message costs more than the copy of a
+/// block.
 ///
 /// ```text
 /// store                                  writer
@@ -49,10 +47,10 @@ impl State {
 ///   read valid_bytes          (S2)         swap wanted for 0, ring if 1   (W2)
 /// ```
 ///
-/// If S2 does not see v, then W2 must see the 1, so that neither side misses the other. This needs
-/// sequentially consistent fences, because release and acquire let each side's load overtake its
-/// own store. If the store's fence comes first in their order, W2 sees the 1. If the writer's fence
-/// comes first, S2 sees v. If both sides see each other, the doorbell rings once in vain.
+/// If S2 does not see v, then W2 must see the 1. This needs sequentially consistent fences, because
+/// release and acquire let each side's load overtake its own store. If the store's fence comes
+/// first, W2 sees the 1; if the writer's comes first, S2 sees v. If both happen, the doorbell rings
+/// once in vain.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Progress {
@@ -62,56 +60,52 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts a new object: open, without valid bytes, and without a waiting store.
     pub(crate) fn initialise(&self) {
         self.valid_bytes.store(0, Ordering::Release);
         self.wanted.store(0, Ordering::Release);
         self.state.store(OPEN, Ordering::Release);
     }
 
-    /// Raises the progress to `valid_bytes`. Progress never falls. W1 of the doorbell.
+    /// Raises the progress, which never falls (W1).
     pub(crate) fn publish(&self, valid_bytes: u64) {
         self.valid_bytes.fetch_max(valid_bytes, Ordering::Release);
     }
 
-    /// Returns `true` if the store has requested the doorbell since the last call. W2 of the
-    /// doorbell.
+    /// Returns `true` after a new request of the doorbell (W2).
     pub(crate) fn take_wanted(&self) -> bool {
         fence(Ordering::SeqCst);
-        // The load alone suffices in the common case, and leaves the cache line shared.
+        // The load alone leaves the cache line shared in the common case.
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Requests the doorbell for progress beyond the returned number. S1 and S2 of the doorbell.
+    /// Requests the doorbell for progress beyond the returned number (S1, S2).
     pub(crate) fn want(&self) -> u64 {
         self.wanted.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.valid_bytes()
     }
 
-    /// Returns the number of leading bytes that are valid. They can be read after this call.
+    /// The valid leading bytes, which can be read from now on.
     pub(crate) fn valid_bytes(&self) -> u64 {
         let valid_bytes = self.valid_bytes.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         valid_bytes
     }
 
-    /// Returns the state of the object. After it returned [`State::Complete`], all bytes can be
-    /// read.
+    /// Returns the state. After [`State::Complete`], all bytes can be read.
     pub(crate) fn state(&self) -> State {
         let state = self.state.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         State::of(state)
     }
 
-    /// Ends an open object as complete or failed. The first end is final.
+    /// The first end is final.
     pub(crate) fn end(&self, state: State) {
         let word = match state {
             State::Open => return,
             State::Complete => COMPLETE,
             State::Failed => FAILED,
         };
-        // An error means that the object has already ended, and that end stays.
         let _ = self.state.compare_exchange(OPEN, word, Ordering::Release, Ordering::Relaxed);
     }
 }

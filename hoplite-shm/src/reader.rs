@@ -1,4 +1,4 @@
-//! A client's view of one object.
+//! A client's view of an object.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -11,29 +11,27 @@ use crate::mapping::Mapping;
 use crate::progress::State;
 use crate::span::Span;
 
-/// Bytes that are copied between two fillings of page tables.
+/// Between two fillings of page tables.
 const STEP_BYTES: usize = 2 << 20;
 
-/// Reads one object, complete or still growing.
+/// Reads an object, complete or growing. Cheap to clone.
 ///
-/// While the reader is in use, the caller must hold a reference to the copy, as the store counts
-/// references. Otherwise the store gives the space to another object. Cloning is cheap.
+/// The caller must hold a reference to the copy, else the store reuses the space.
 #[derive(Debug, Clone)]
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
-    /// The number of leading bytes that the store has called valid. The header may show more, or
-    /// less if another client has damaged it.
+    /// The valid bytes by the store's word. The header may show more, or less if a client has
+    /// damaged it.
     confirmed_bytes: u64,
 }
 
 impl Mapping {
-    /// Creates a reader of the object of `size_bytes` in `extent`.
+    /// Makes a reader of an object.
     ///
     /// # Errors
-    ///
-    /// [`Error::OutOfArena`] if the extent is outside of the mapping. The extent must come from the
-    /// store, because the header in it proves nothing.
+    /// [`Error::OutOfArena`]. The extent must come from the store, because the header proves
+    /// nothing.
     pub fn reader(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Reader> {
         Ok(Reader::new(Arc::clone(self), self.find(extent, size_bytes)?))
     }
@@ -44,36 +42,32 @@ impl Reader {
         Self { mapping, span, confirmed_bytes: 0 }
     }
 
-    /// Notes that the store has called the leading `valid_bytes` valid, in an answer over its
-    /// connection. They then count as valid, whatever the header shows.
+    /// Notes that the store has called these leading bytes valid, whatever the header shows.
     pub fn confirm(&mut self, valid_bytes: u64) {
         self.confirmed_bytes = self.confirmed_bytes.max(valid_bytes.min(self.size_bytes()));
     }
 
-    /// Returns the size of the object in bytes.
+    /// The object's size.
     pub fn size_bytes(&self) -> u64 {
         self.span.size_bytes()
     }
 
-    /// Returns the number of leading bytes that are valid, by the header or by the store; at most
-    /// the size of the object.
+    /// The valid leading bytes, by the header or by the store.
     ///
     /// Any client can write to the header, so a caller that waits for more must ask the store.
     pub fn valid_bytes(&self) -> u64 {
         self.header().valid_bytes(self.size_bytes()).max(self.confirmed_bytes)
     }
 
-    /// Returns the state of the copy: open, complete or failed. All bytes may be valid a moment
-    /// before the store completes the copy.
+    /// The copy's state. All bytes may be valid a moment before completion.
     pub fn state(&self) -> State {
         self.header().state()
     }
 
-    /// Fills `out` with bytes of the object from `offset_bytes` on. Does not block.
+    /// Fills `out` from `offset_bytes` on, without blocking.
     ///
     /// # Errors
-    ///
-    /// [`Error::NotValid`] if not all of these bytes are valid yet, or the object is too short.
+    /// [`Error::NotValid`] if these bytes are not valid yet, or the object is too short.
     pub fn copy_to(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         // SAFETY: initialised bytes are valid as possibly uninitialised ones, and only initialised
         // ones are written.
@@ -81,12 +75,10 @@ impl Reader {
         self.copy_to_uninit(offset_bytes, out).map(|_| ())
     }
 
-    /// Copies bytes as [`copy_to`](Self::copy_to) does, from an object whose progress counts bytes
-    /// in another order than by offset. The copied bytes must be among the first
-    /// `counted_bytes` in that order.
+    /// Like [`copy_to`](Self::copy_to), from an object with progress in another order than by
+    /// offset. The bytes must be among the first `counted_bytes` in that order.
     ///
     /// # Errors
-    ///
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.
     pub fn copy_counted(&self, counted_bytes: u64, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let (end_bytes, valid_bytes) = (offset_bytes.saturating_add(out.len() as u64), self.valid_bytes());
@@ -100,12 +92,11 @@ impl Reader {
         Ok(())
     }
 
-    /// Copies bytes as [`copy_to`](Self::copy_to) does, into memory that may be uninitialised.
-    /// Returns the memory as initialised.
+    /// Like [`copy_to`](Self::copy_to), into possibly uninitialised memory, which it returns as
+    /// initialised.
     ///
     /// # Errors
-    ///
-    /// The errors of [`copy_to`](Self::copy_to). Nothing is written then.
+    /// Those of [`copy_to`](Self::copy_to); nothing is written then.
     pub fn copy_to_uninit<'a>(
         &self,
         offset_bytes: u64,
@@ -132,9 +123,8 @@ impl Reader {
         });
     }
 
-    /// Lends all bytes of the object without a copy, once they are valid.
-    ///
-    /// "Memory model" in the crate's documentation states the assumptions.
+    /// Lends all bytes without a copy, once they are valid. The crate's "Memory model" has the
+    /// assumptions.
     pub fn as_slice(&self) -> Option<&[u8]> {
         if self.valid_bytes() < self.size_bytes() {
             return None;
@@ -145,9 +135,8 @@ impl Reader {
         Some(unsafe { self.mapping.region().slice(self.span.locate(0..self.size_bytes())) })
     }
 
-    /// Returns the address of the object's first byte in this process. It is valid as long as the
-    /// reader lives. Accesses must follow the rules of [`copy_to`](Self::copy_to) and
-    /// [`as_slice`](Self::as_slice).
+    /// The address of the first byte, valid while the reader lives. Accesses must follow the rules
+    /// of [`copy_to`](Self::copy_to) and [`as_slice`](Self::as_slice).
     pub fn as_ptr(&self) -> *const u8 {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }

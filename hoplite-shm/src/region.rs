@@ -1,4 +1,4 @@
-//! Mapped memory, and the few raw operations on it that the crate needs.
+//! Mapped memory, and the few raw operations on it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,10 +17,10 @@ pub(crate) enum Access {
     Writable,
 }
 
-/// A shared mapping of an arena, or of its leading part.
+/// A shared mapping of an arena, or of its beginning.
 ///
-/// The methods check bounds and access, so they are safe to call. "Memory model" in the crate's
-/// documentation defines safety between processes.
+/// Methods check bounds and access, so they are safe to call. The crate's "Memory model" defines
+/// safety between processes.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: MmapRaw,
@@ -28,7 +28,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps the first `length` bytes of `fd`, which must have at least as many.
+    /// Maps the first `length` bytes of `fd`, which must have as many.
     pub(crate) fn map(fd: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Self> {
         let mut options = MmapOptions::new();
         options.len(length);
@@ -36,8 +36,7 @@ impl Region {
             Access::ReadOnly => options.map_raw_read_only(fd.as_raw_fd())?,
             Access::Writable => options.map_raw(fd.as_raw_fd())?,
         };
-        // Huge pages save page faults and misses of the TLB. A kernel may lack them or be
-        // configured without them.
+        // Huge pages save page faults and TLB misses, but a kernel may lack them.
         let _ = map.advise(Advice::HugePage);
         Ok(Self { map, access })
     }
@@ -69,7 +68,6 @@ impl Region {
         unsafe { &*pointer }
     }
 
-    /// Copies `bytes` into the memory at `range`, which has the same length.
     pub(crate) fn copy_in(&self, range: Range<usize>, bytes: &[u8]) {
         self.assert_writable();
         assert_eq!(range.len(), bytes.len());
@@ -79,7 +77,7 @@ impl Region {
         unsafe { self.pointer(&range).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Copies as [`copy_in`](Self::copy_in) does, past the caches. For bytes of large objects.
+    /// Like [`copy_in`](Self::copy_in), past the caches, for large objects.
     pub(crate) fn copy_in_past_caches(&self, range: Range<usize>, bytes: &[u8]) {
         self.assert_writable();
         assert_eq!(range.len(), bytes.len());
@@ -87,8 +85,7 @@ impl Region {
         unsafe { copy_past_caches(bytes.as_ptr(), self.pointer(&range), bytes.len()) }
     }
 
-    /// Copies the memory at `range` into `out`, which has the same length, and returns it as
-    /// initialised.
+    /// Copies `range` into `out`, and returns it as initialised.
     pub(crate) fn copy_out<'a>(&self, range: Range<usize>, out: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
         assert_eq!(range.len(), out.len());
         // SAFETY: `pointer` has checked the bounds, and `out` is exclusive. No reference into the
@@ -102,15 +99,14 @@ impl Region {
     /// Lends the memory at `range`.
     ///
     /// # Safety
-    ///
-    /// No process may write these bytes as long as the slice lives.
+    /// No process may write these bytes while the slice lives.
     pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &[u8] {
         // SAFETY: `pointer` has checked the bounds, and the memory stays mapped as long as `self`
         // is borrowed. The caller guarantees that it does not change.
         unsafe { std::slice::from_raw_parts(self.pointer(&range), range.len()) }
     }
 
-    /// Receives available bytes into the memory at `range`, without blocking.
+    /// Receives available bytes into `range`, without blocking.
     pub(crate) fn receive(&self, socket: BorrowedFd<'_>, range: Range<usize>) -> io::Result<usize> {
         self.assert_writable();
         let pointer = self.pointer(&range);
@@ -121,8 +117,7 @@ impl Region {
         })
     }
 
-    /// Sends `head` and then the memory at `range`, as many bytes as the socket takes without
-    /// blocking.
+    /// Sends `head` and `range`, as much as the socket takes.
     pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: Range<usize>) -> io::Result<usize> {
         let mut parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
@@ -145,7 +140,7 @@ impl Region {
         self.map.advise_range(advice, range.start, range.len())
     }
 
-    /// Writes to each page of `range` without changing any byte, even under concurrent writes.
+    /// Writes to each page without changing any byte, even under concurrent writes.
     pub(crate) fn touch(&self, range: Range<usize>, page_bytes: usize) {
         self.assert_writable();
         for offset in range.step_by(page_bytes) {
@@ -155,15 +150,14 @@ impl Region {
             // does. An atomic exchange that stores the present value loses no update of such a
             // writer.
             let byte = unsafe { AtomicU8::from_ptr(pointer) };
-            // Compilers turn `fetch_or(0)` and similar calls into a fence that does not touch the
-            // page. If the exchange fails, another thread or process has written the page.
+            // Compilers turn `fetch_or(0)` into a fence that does not touch the page. If the
+            // exchange fails, another thread or process has written the page.
             let value = byte.load(Ordering::Relaxed);
             let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Returns the start of `range`, which must be in bounds. The pointer is valid as long as the
-    /// region is mapped.
+    /// Returns the start of a checked range, valid while the region is mapped.
     pub(crate) fn pointer(&self, range: &Range<usize>) -> *mut u8 {
         assert!(
             range.start <= range.end && range.end <= self.len(),

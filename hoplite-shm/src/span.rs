@@ -1,4 +1,4 @@
-//! The checked position of an object in the arena.
+//! Checked positions of objects.
 
 use std::ops::Range;
 
@@ -6,8 +6,7 @@ use hoplite_core::extent::{Extent, GRANULE_BYTES, HEADER_BYTES};
 
 use crate::error::{Error, Result};
 
-/// The position of one object. Its extent is aligned, inside the arena, and long enough for the
-/// header and the object.
+/// An object's position: aligned, in bounds, and long enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     offset_bytes: u64,
@@ -32,7 +31,6 @@ impl Span {
         self.offset_bytes as usize
     }
 
-    /// Returns the offset of the object's bytes from the start of the arena.
     pub(crate) fn object_offset(self) -> usize {
         (self.offset_bytes + HEADER_BYTES) as usize
     }
@@ -41,11 +39,10 @@ impl Span {
         self.size_bytes
     }
 
-    /// Returns the range of the arena for a range of the object.
+    /// Converts a range of the object to one of the arena.
     ///
     /// # Panics
-    ///
-    /// Panics if the range exceeds the object.
+    /// If it exceeds the object.
     pub(crate) fn locate(self, range: Range<u64>) -> Range<usize> {
         assert!(
             range.start <= range.end && range.end <= self.size_bytes,
@@ -55,11 +52,10 @@ impl Span {
         self.object_offset() + range.start as usize..self.object_offset() + range.end as usize
     }
 
-    /// Returns the range of the arena for `length` bytes of the object from `offset_bytes` on.
+    /// Returns the range of the arena for `length` bytes from `offset_bytes` on.
     ///
     /// # Panics
-    ///
-    /// Panics if the range exceeds the object.
+    /// If it exceeds the object.
     pub(crate) fn locate_from(self, offset_bytes: u64, length: usize) -> Range<usize> {
         let end = offset_bytes.checked_add(length as u64);
         self.locate(offset_bytes..end.expect("the end of a range of an object fits its type"))

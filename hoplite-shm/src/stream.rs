@@ -1,19 +1,17 @@
-//! Copies large objects into memory past the caches.
+//! Copies large objects past the caches.
 
-/// Copies `length` bytes from `source` to `target`, with stores past the caches if the processor
-/// has them.
+/// Copies with stores past the caches, if the processor has them.
 ///
-/// A plain store first fetches the cache line that it overwrites. This adds a third to the traffic,
-/// and evicts cached data of other programs. C libraries also store past the caches, but only in
-/// long calls. The calls here are too short, because progress is published in between.
+/// A plain store first fetches the line that it overwrites, which adds a third to the traffic and
+/// evicts others' data. C libraries also store past the caches, but only in longer calls than those
+/// between two publications of progress.
 ///
-/// 1 GiB takes 64 ms in steps of 1 MiB, 85 ms with a `memcpy` for each step, and 75 ms with a
-/// single `memcpy`. These are the best of 20 interleaved rounds on an EPYC with 2 cores. 32-byte
-/// stores, prefetching and copying four pages in parallel were no better.
+/// 1 GiB takes 64 ms in steps of 1 MiB, 85 ms with a `memcpy` per step, and 75 ms with a single one
+/// (best of 20 on an EPYC with 2 cores). 32-byte stores, prefetching and parallel pages were no
+/// better.
 ///
 /// # Safety
-///
-/// Like [`std::ptr::copy_nonoverlapping`]: both ranges must be valid and must not overlap.
+/// Like [`std::ptr::copy_nonoverlapping`]: valid ranges that do not overlap.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -46,11 +44,10 @@ pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length
     unsafe { _mm_sfence() };
 }
 
-/// Copies `length` bytes from `source` to `target`.
+/// Copies `length` bytes.
 ///
 /// # Safety
-///
-/// Like [`std::ptr::copy_nonoverlapping`]: both ranges must be valid and must not overlap.
+/// Like [`std::ptr::copy_nonoverlapping`]: valid ranges that do not overlap.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length: usize) {
     // SAFETY: as the caller promises.

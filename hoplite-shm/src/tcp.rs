@@ -1,5 +1,4 @@
-//! Statistics of a TCP connection from the kernel, and the threshold at which the kernel wakes its
-//! reader.
+//! Statistics of a TCP connection, and thresholds of its buffers.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,13 +6,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use hoplite_core::link::Delivery;
 
-/// Offset of `tcpi_delivery_rate_app_limited` in the kernel's struct, after seven bytes. libc has a
-/// gap there. The flag is the lowest bit.
+/// The flag `tcpi_delivery_rate_app_limited` is the lowest bit after seven bytes, where libc has a
+/// gap.
 const FLAGS_OFFSET: usize = 7;
 const APPLICATION_LIMITED: u8 = 1;
 
-/// Returns the statistics of delivered bytes over a TCP connection. Returns `None` before the first
-/// delivery, or if `socket` is not a TCP socket.
+/// Returns a TCP connection's statistics; `None` before the first delivery.
 pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
@@ -44,22 +42,19 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     })
 }
 
-/// Sets the number of bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). It also wakes the
-/// reader when the peer closes the connection.
+/// Sets the bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). Closing also wakes it.
 ///
 /// # Errors
-///
-/// The errors of `setsockopt`, for example if `socket` is not a socket.
+/// Those of `setsockopt`.
 pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Sets the number of bytes that may wait in the kernel before they are sent
-/// (`TCP_NOTSENT_LOWAT`). Zero restores the setting of the system.
+/// Sets the bytes that may wait unsent in the kernel (`TCP_NOTSENT_LOWAT`). Zero restores the
+/// system's setting.
 ///
 /// # Errors
-///
-/// The errors of `setsockopt`, for example if `socket` is not a TCP socket.
+/// Those of `setsockopt`.
 pub fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
 }
@@ -102,7 +97,7 @@ mod tests {
             sender.read_exact(&mut [0]).unwrap();
         }
         let known = delivery(sender.as_fd()).unwrap();
-        // The first byte of a connection is its SYN.
+        // A connection's first byte is its SYN.
         assert!((8192..=8193).contains(&known.acknowledged_bytes), "{known:?}");
         assert!(known.bytes_per_second > 0 && known.round_trip_us > 0);
         assert!(known.is_application_limited, "the sender had nothing more to send");
@@ -112,7 +107,7 @@ mod tests {
     fn a_limit_of_unsent_bytes_bounds_what_the_kernel_accepts() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        // The receiver never reads, so its window closes, and the rest stays unsent.
+        // The receiver never reads, so its window closes.
         let (_receiver, _) = listener.accept().unwrap();
         sender.set_nonblocking(true).unwrap();
         let mut accepted = |limit_bytes| {

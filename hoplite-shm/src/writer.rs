@@ -13,32 +13,31 @@ use crate::reader::Reader;
 use crate::region::Access;
 use crate::span::Span;
 
-/// Bytes that are copied between two publications. At 15 GB/s this takes 70 us, so that a receiver
-/// on another node starts early. Steps of 2 to 8 MiB are no faster.
+/// Between two publications. At 15 GB/s this takes 70 us, so receivers start early. Steps of 2 to 8
+/// MiB are no faster.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Smallest object that is copied past the caches, because it would not stay in them. It is half of
-/// the last-level cache of a small server. The C library's `memcpy` switches at about the same
-/// length.
+/// Larger objects would not stay in the caches: half of a small server's last level. The C
+/// library's `memcpy` switches at about the same length.
 const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 
-/// Tells whether the store waits for progress.
+/// The store's interest in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "the store waits until the doorbell rings, if it has asked for that"]
 pub enum Doorbell {
-    /// The store waits: the caller must send it a doorbell message.
+    /// The store waits: send it a doorbell message.
     Ring,
     /// The store does not wait.
     Silent,
 }
 
-/// Writes one object from start to end, and publishes the progress in whole blocks.
+/// Writes an object from start to end, and publishes whole blocks.
 ///
-/// The writer never publishes the last block. The store publishes it when it seals the object.
-/// Until then no node has all bytes, so an object whose writer dies is complete nowhere.
+/// Only the store publishes the last block, when it seals the object. So an object whose writer
+/// dies is complete nowhere.
 ///
-/// An object has one writer, so a writer cannot be cloned. A writer that is dropped early leaves
-/// the object open, and the caller must tell the store to abort it.
+/// An object has one writer, which cannot be cloned. A writer that is dropped early leaves the
+/// object open: the caller must tell the store to abort it.
 #[derive(Debug)]
 pub struct Writer {
     mapping: Arc<Mapping>,
@@ -48,14 +47,10 @@ pub struct Writer {
 }
 
 impl Mapping {
-    /// Creates the writer of the object of `size_bytes` in `extent`, which the store has just
-    /// created for this client.
-    ///
-    /// An object must have only one writer.
+    /// Makes the only writer of an object that the store has just created for this client.
     ///
     /// # Errors
-    ///
-    /// The errors of [`reader`](Self::reader), and [`Error::ReadOnly`] for a read-only mapping.
+    /// Those of [`reader`](Self::reader), and [`Error::ReadOnly`] for a read-only mapping.
     pub fn writer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Writer> {
         if self.region().access() == Access::ReadOnly {
             return Err(Error::ReadOnly);
@@ -69,30 +64,28 @@ impl Writer {
         Self { mapping, span, written_bytes: 0, published_bytes: 0 }
     }
 
-    /// Returns the size of the object in bytes.
+    /// The object's size.
     pub fn size_bytes(&self) -> u64 {
         self.span.size_bytes()
     }
 
-    /// Returns the number of bytes that the caller has written so far.
+    /// The written bytes.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
-    /// Returns the state of the copy: open, complete or failed. The writer of a failed copy can
-    /// stop.
+    /// The copy's state. The writer of a failed copy can stop.
     pub fn state(&self) -> State {
         self.header().state()
     }
 
-    /// Appends `bytes` to the written bytes, and publishes them on the way.
+    /// Appends and publishes `bytes`. Blocks for the copy, which takes milliseconds for large
+    /// objects.
     ///
-    /// Calls `ring` each time the caller must send the store a doorbell message; `ring` should not
-    /// block. Blocks for the time of the copy, which is milliseconds for large objects.
+    /// Calls `ring`, which should not block, each time the caller must send a doorbell message.
     ///
     /// # Errors
-    ///
-    /// [`Error::PastEnd`] if the bytes do not fit into the object. Nothing is written then.
+    /// [`Error::PastEnd`] if the bytes do not fit; nothing is written then.
     pub fn write(&mut self, bytes: &[u8], ring: impl FnMut()) -> Result<()> {
         self.check_remaining(bytes.len() as u64)?;
         let mapping = Arc::clone(&self.mapping);
@@ -119,20 +112,18 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the address of the object's first byte in this process, for callers that fill it
-    /// without [`write`](Self::write).
+    /// The address of the first byte, for callers that fill the object without
+    /// [`write`](Self::write).
     ///
-    /// The address is valid as long as the writer, or a reader made from it, lives. Callers may
-    /// write only bytes from [`written_bytes`](Self::written_bytes) up to the size. After
-    /// [`advance`](Self::advance), other processes read the bytes, and no reference to them may be
-    /// formed.
+    /// It is valid while the writer, or its reader, lives. Callers may write only from
+    /// [`written_bytes`](Self::written_bytes) up to the size. After [`advance`](Self::advance),
+    /// other processes read the bytes, and no reference to them may be formed.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }
 
     /// Fills the page tables of the next `length_bytes`, which makes writes through
-    /// [`as_mut_ptr`](Self::as_mut_ptr) fast. The call is optional. Call it for a few MiB at a
-    /// time, right before writing them.
+    /// [`as_mut_ptr`](Self::as_mut_ptr) fast. Call it for a few MiB right before writing them.
     pub fn prepare(&self, length_bytes: u64) {
         let length_bytes = length_bytes.min(self.size_bytes() - self.written_bytes);
         self.mapping.prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
@@ -142,7 +133,6 @@ impl Writer {
     /// and publishes all bytes before the last block.
     ///
     /// # Errors
-    ///
     /// [`Error::PastEnd`] if the object is too short.
     pub fn advance(&mut self, length_bytes: u64) -> Result<Doorbell> {
         self.check_remaining(length_bytes)?;
@@ -157,13 +147,11 @@ impl Writer {
         Ok(if header.take_wanted() { Doorbell::Ring } else { Doorbell::Silent })
     }
 
-    /// Ends the writing and returns a reader. The caller tells the store to seal the object, which
-    /// makes all bytes valid.
+    /// Ends the writing. The caller then tells the store to seal the object, which makes all bytes
+    /// valid.
     ///
     /// # Errors
-    ///
-    /// [`Error::Unfinished`] if bytes are missing. The writer is gone, and the caller must abort
-    /// the object.
+    /// [`Error::Unfinished`] if bytes are missing: the caller must abort the object.
     pub fn finish(self) -> Result<Reader> {
         if self.written_bytes < self.size_bytes() {
             let Self { written_bytes, span, .. } = self;

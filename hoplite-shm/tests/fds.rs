@@ -86,7 +86,6 @@ fn too_many_descriptors_are_refused_on_both_sides() {
     assert_eq!(received.len(), fds::MAX_FDS);
 }
 
-/// Sends descriptors like a peer that does not know the limit.
 fn send_without_a_limit(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
     let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);

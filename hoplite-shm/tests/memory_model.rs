@@ -1,6 +1,5 @@
-//! Progress, doorbell and state under the memory model. The crate's code runs with the atomics of
-//! loom, in all orders in which two or three threads can see each other's stores. Loom does not
-//! model other processes; the same rules hold for them on every processor.
+//! Progress, doorbell and state with loom's atomics, in all orders in which two or three threads
+//! can see each other's stores. The same rules hold between processes.
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Notify};
@@ -17,7 +16,7 @@ pub mod progress;
 
 const BYTES: usize = 2;
 
-/// An object: the header fields that loom models, and the bytes, each zero until it is written.
+/// The modelled header fields, and bytes that are zero until written.
 #[derive(Debug, Default)]
 struct Object {
     progress: Progress,
@@ -55,8 +54,7 @@ fn no_wake_up_is_lost_and_no_byte_below_the_progress_is_missing() {
             let (object, bell) = (Arc::clone(&object), Arc::clone(&bell));
             move || write_all(&object, &bell)
         });
-        // The store's side, as its tasks wait for bytes. If the bell does not ring, loom reports a
-        // deadlock.
+        // The store's side. If the bell does not ring, loom reports a deadlock.
         loop {
             let valid_bytes = object.progress.want();
             object.assert_written(valid_bytes);

@@ -1,4 +1,4 @@
-//! A store and its clients, as several mappings of one arena in one process.
+//! A store and its clients, as mappings in one process.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -206,7 +206,7 @@ fn a_forged_header_hides_no_bytes_that_the_store_has_called_valid() {
     buffer.initialise();
     buffer.write(0, &[7; 100]);
     buffer.set_complete();
-    // Overwrites the whole header, as a misbehaving client could.
+    // As a misbehaving client could.
     rustix::io::pwrite(shared.arena.writable_fd(), &[0; 64], 0).unwrap();
     let mut reader = shared.reading.reader(place, 100).unwrap();
     assert_eq!((reader.valid_bytes(), reader.as_slice()), (0, None));
@@ -225,7 +225,7 @@ fn a_corrupt_header_cannot_make_readers_leave_the_object() {
     let buffer = shared.arena.buffer(place, 100).unwrap();
     buffer.initialise();
     let reader = shared.reading.reader(place, 100).unwrap();
-    // Overwrites the progress through the file, as a misbehaving client could.
+    // As a misbehaving client could.
     rustix::io::pwrite(shared.arena.writable_fd(), &u64::MAX.to_ne_bytes(), 16).unwrap();
     assert_eq!(reader.valid_bytes(), 100);
     assert_eq!(buffer.valid_bytes(), 100);
@@ -252,14 +252,12 @@ fn the_doorbell_rings_once_per_request() {
     writer.write(&bytes[20..MIB as usize * 3], || rings += 1).unwrap();
     assert_eq!(rings, 1);
     assert_eq!(buffer.want_doorbell(), 3 * MIB);
-    // The store may request the doorbell again during a single write.
     let mut valid = Vec::new();
     writer.write(&bytes[MIB as usize * 3..], || valid.push(buffer.want_doorbell())).unwrap();
     assert_eq!(valid, [4 * MIB - 4096]);
 }
 
-/// A store that follows a writer only by the doorbell. If a wake-up were lost, both would be done
-/// or stuck. The channel would then end before all bytes that come before the seal are published.
+/// Follows a writer only by the doorbell. A lost wake-up would end the channel early.
 #[test]
 fn no_doorbell_is_lost_between_threads() {
     const BLOCKS: u64 = 20_000;

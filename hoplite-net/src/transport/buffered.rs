@@ -1,4 +1,4 @@
-//! A transport that copies all bytes through buffers, as an encrypting transport would. For tests.
+//! A transport that copies all bytes, as encryption would. For tests.
 
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,6 @@ use hoplite_shm::Buffer;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::TcpStream;
 
-/// Bytes per copy to or from the arena, as in a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
 
 /// A socket behind buffers.

@@ -1,9 +1,8 @@
-//! The transports of connections between two stores.
+//! The transports between two stores.
 //!
-//! The data plane uses sockets only through this module. A transport reads into plain memory and
-//! into the arena. It writes a header together with bytes of the arena, and reports the
-//! acknowledged bytes. [`Plain`](Transport::Plain) copies nothing. TLS copies through buffers,
-//! because encryption needs them.
+//! The data plane uses sockets only through this module. A transport reads into the arena, writes a
+//! header together with bytes of the arena, and reports acknowledged bytes.
+//! [`Plain`](Transport::Plain) copies nothing; TLS needs buffers.
 
 #[cfg(feature = "buffered")]
 mod buffered;
@@ -27,14 +26,14 @@ use self::plain::PlainStream;
 use self::tls::TlsStream;
 use crate::Tls;
 
-/// Longest time without an acknowledgement of sent bytes. The system's own limit, about 15 minutes,
-/// would make senders of keepalives wait as long for a vanished peer.
+/// Longest time without an acknowledgement. The system's own limit of about 15 minutes would make
+/// senders of keepalives wait for a vanished peer.
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
-/// The kind of the transport.
+/// A kind of transport.
 #[derive(Debug, Clone, Default)]
 pub enum TransportKind {
-    /// TCP, directly from arena to arena.
+    /// TCP, from arena to arena.
     #[default]
     Plain,
     /// TLS over TCP.
@@ -44,7 +43,7 @@ pub enum TransportKind {
     Buffered,
 }
 
-/// A bidirectional stream of bytes.
+/// A stream of bytes.
 #[derive(Debug)]
 pub enum Transport {
     /// A socket.
@@ -57,7 +56,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Returns the transport over a connection that this side opened.
+    /// Wraps an opened connection.
     pub async fn connect(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -68,7 +67,7 @@ impl Transport {
         })
     }
 
-    /// Returns the transport over an accepted connection.
+    /// Wraps an accepted connection.
     pub async fn accept(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -79,7 +78,7 @@ impl Transport {
         })
     }
 
-    /// Moves the transport to another runtime. A transport with buffers stays on its runtime.
+    /// Moves to another runtime. A transport with buffers stays.
     pub fn on(self, runtime: &Handle) -> io::Result<Self> {
         match self {
             Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
@@ -87,11 +86,11 @@ impl Transport {
         }
     }
 
-    /// Reads at least one byte into `into`, which must not be empty. Returns the number of bytes;
-    /// zero if the peer has closed.
+    /// Reads at least one byte into `into`, which must not be empty. Returns zero after the peer
+    /// closed.
     ///
     /// # Cancel safety
-    /// Cancel safe: a dropped future has read nothing.
+    /// A dropped future has read nothing.
     pub async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read(into).await,
@@ -101,7 +100,7 @@ impl Transport {
         }
     }
 
-    /// Acts as [`read`](Self::read), into `range` of `buffer`.
+    /// Like [`read`](Self::read), into `range` of `buffer`.
     pub async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read_into(buffer, range).await,
@@ -111,7 +110,7 @@ impl Transport {
         }
     }
 
-    /// Writes some of `bytes`. Returns the number of bytes.
+    /// Writes some of `bytes`; returns how many.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes).await,
@@ -121,8 +120,7 @@ impl Transport {
         }
     }
 
-    /// Writes some of `head`, and then of `range` of `buffer`. Returns the number of bytes, with
-    /// those of `head`.
+    /// Writes some of `head`, then of `range`; returns how many bytes, with those of `head`.
     pub async fn write_from(&mut self, head: &[u8], buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_from(head, buffer, range).await,
@@ -132,7 +130,7 @@ impl Transport {
         }
     }
 
-    /// Sends the buffered bytes.
+    /// Sends buffered bytes.
     pub async fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(_) => Ok(()),
@@ -142,7 +140,7 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the peer has closed or sent bytes. Never waits, and may discard the bytes.
+    /// Returns `true` if the peer has closed or sent bytes. Never waits, and may discard them.
     pub fn is_readable(&mut self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_readable(),
@@ -152,23 +150,22 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the transport itself detects changed bytes, so that checksums are
-    /// unnecessary.
+    /// Returns `true` if the transport detects changed bytes, so that checksums are unnecessary.
     pub const fn finds_damage(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// Returns the peer's progress of acknowledgements; `None` before the first one.
+    /// The acknowledgements; `None` before the first.
     pub fn delivery(&self) -> Option<Delivery> {
         hoplite_shm::delivery(self.socket().as_fd())
     }
 
-    /// Limits the unsent bytes that the kernel accepts; zero for the default of the system.
+    /// Limits unsent bytes in the kernel; zero for the system's default.
     pub fn limit_unsent(&self, bytes: u64) -> io::Result<()> {
         hoplite_shm::set_unsent_limit(self.socket().as_fd(), usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// Returns the addresses of this store and of the peer.
+    /// This store's address, and the peer's.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
     }
@@ -184,7 +181,7 @@ impl Transport {
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    // Frames are written as a whole, so waiting for more bytes would only delay them.
+    // Frames are written whole, so waiting for more would only delay them.
     stream.set_nodelay(true)?;
     set_tcp_user_timeout(stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
     Ok(())

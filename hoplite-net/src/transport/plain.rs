@@ -1,7 +1,7 @@
-//! A TCP socket whose reader sleeps until enough bytes have arrived.
+//! TCP whose reader sleeps until enough bytes have arrived.
 //!
-//! On a slow link, bytes arrive one packet at a time. The reader needs the whole block, so the
-//! kernel wakes it only after [`MAX_LOW_WATER_BYTES`] or the rest of the block.
+//! On a slow link bytes arrive packet by packet, but the reader needs the block. So the kernel
+//! wakes it after [`MAX_LOW_WATER_BYTES`] or the rest of the block.
 
 use std::io;
 use std::ops::Range;
@@ -16,21 +16,21 @@ use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// A quarter of the initial receive buffer of Linux (`net.ipv4.tcp_rmem`), so that the sender's
-/// window never closes before the reader wakes.
+/// A quarter of Linux's initial receive buffer (`net.ipv4.tcp_rmem`), so that the window never
+/// closes before.
 const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 
-/// Smallest wait for which one system call is cheaper than a wake-up per packet.
+/// From here on one system call is cheaper than a wake-up per packet.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
-/// Longest sleep with unread bytes, if a slow sender does not reach the low water mark.
+/// For slow senders below the mark.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A TCP connection that moves bytes of objects directly from arena to arena.
+/// TCP that moves bytes from arena to arena.
 #[derive(Debug)]
 pub struct PlainStream {
     socket: TcpStream,
-    /// The low water mark: the number of bytes at which the kernel wakes the reader.
+    /// The bytes at which the kernel wakes the reader.
     low_water_bytes: usize,
 }
 
@@ -39,7 +39,6 @@ impl PlainStream {
         Self { socket, low_water_bytes: 1 }
     }
 
-    /// Moves the stream to another runtime.
     pub(super) fn on(self, runtime: &Handle) -> io::Result<Self> {
         let socket = self.socket.into_std()?;
         let _there = runtime.enter();
@@ -56,7 +55,6 @@ impl PlainStream {
     }
 
     pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
-        // At most the length of a block.
         let wanted_bytes = (range.end - range.start) as usize;
         let receive = |socket: &TcpStream| {
             socket.try_io(Interest::READABLE, || buffer.receive(socket.as_fd(), range.clone()))
@@ -80,9 +78,8 @@ impl PlainStream {
         self.write_some(send).await
     }
 
-    /// Returns `true` if the peer has closed, or sent something.
     pub(super) fn is_readable(&self) -> bool {
-        // Peeks at the socket, because tokio does not see bytes below the low water mark.
+        // Peeks, because tokio does not see bytes below the mark.
         let peeked = recv(&self.socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         !matches!(peeked, Err(error) if io::Error::from(error).kind() == io::ErrorKind::WouldBlock)
     }
@@ -102,13 +99,13 @@ impl PlainStream {
         }
     }
 
-    /// Waits until `wanted_bytes`, the low water mark, or the bytes of the time limit have arrived.
+    /// Waits for `wanted_bytes`, the mark, or the time limit.
     async fn readable(&mut self, wanted_bytes: usize) -> io::Result<()> {
         let low_water_bytes = match wanted_bytes {
             ..MIN_LOW_WATER_BYTES => 1,
             _ => wanted_bytes.min(MAX_LOW_WATER_BYTES),
         };
-        // Without kernel support, the reader wakes for fewer bytes.
+        // Without kernel support, the reader wakes earlier.
         if self.wake_from(low_water_bytes).is_ok() && low_water_bytes > 1 {
             if let Ok(readable) = timeout(LOW_WATER_TIMEOUT, self.socket.readable()).await {
                 return readable;
@@ -161,7 +158,7 @@ mod tests {
     async fn a_slow_sender_is_heard() {
         let (mut stream, mut peer) = pair().await;
         let mut into = vec![0; MAX_LOW_WATER_BYTES];
-        // The reader sleeps before the byte arrives; one byte does not wake it.
+        // The reader sleeps before the byte, which does not wake it.
         let began = Instant::now();
         let (read, ()) = tokio::join!(stream.read(&mut into), async { peer.write_all(&[7]).unwrap() });
         assert_eq!((read.unwrap(), into[0]), (1, 7));

@@ -1,9 +1,8 @@
 //! TLS between two stores.
 //!
-//! rustls performs the cryptography. This module owns the buffers, so that one system call moves
-//! many records. The buffers stay small until the peer has shown a certificate of the authority. In
-//! each direction, bytes of objects are copied three times inside the caches: between arena and
-//! plain text, between plain text and records, and between records and the socket.
+//! This module owns the buffers of rustls, so that one system call moves many records. They stay
+//! small until the peer has shown a certificate. Bytes of objects are copied three times inside the
+//! caches: between arena, plain text, records and socket.
 
 use std::fmt;
 use std::io;
@@ -18,18 +17,17 @@ use tokio::task::coop::consume_budget;
 
 use crate::{Protocol, Tls, close_refused, tls_explanation};
 
-/// Longest plain text of a record (RFC 8446, section 5.1).
+/// RFC 8446, section 5.1.
 const RECORD_BYTES: usize = 16 << 10;
-/// Longest record: header, plain text, and the overhead of the cipher (section 5.2).
+/// Header, plain text, and the cipher's overhead (section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
-/// Initial buffer for an unauthenticated peer, large enough for its first message.
+/// Enough for an unauthenticated peer's first message.
 const FIRST_BYTES: usize = 2 << 10;
-/// Largest buffer during the handshake. Its longest message has a few kilobytes: the certificate
-/// with its intermediates.
+/// The longest message of a handshake has a few kilobytes: certificates.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// Most records per read from the socket. Each connection has memory for them in each direction.
+/// Per read. Each connection has this memory in each direction.
 const INCOMING_RECORDS: usize = 8;
-/// Most records per write to the socket.
+/// Per write.
 const OUTGOING_RECORDS: usize = 8;
 
 /// An encrypted connection.
@@ -37,16 +35,15 @@ pub struct TlsStream {
     stream: TcpStream,
     session: TlsConnection,
     incoming: Vec<u8>,
-    /// The range of `incoming` that is not decrypted yet.
+    /// The encrypted range of `incoming`.
     unread: Range<usize>,
-    /// Decrypted bytes that did not fit into the reader's buffer.
+    /// Decrypted bytes that the reader had no room for.
     plain: Vec<u8>,
-    /// The number of bytes of `plain` that were read.
+    /// The read bytes of `plain`.
     taken: usize,
     outgoing: Outgoing,
-    /// `true` if the peer sends no more.
     is_closed: bool,
-    /// The failure of the session. rustls must not be called afterwards.
+    /// Afterwards rustls must not be called.
     failed: Option<rustls::Error>,
 }
 
@@ -55,23 +52,19 @@ enum TlsConnection {
     Server(UnbufferedServerConnection),
 }
 
-/// Records to be sent.
 struct Outgoing {
     bytes: Vec<u8>,
     unsent: Range<usize>,
 }
 
-/// The progress of a session in one step.
 #[derive(Debug, PartialEq, Eq)]
 enum Advance {
     Arrived,
-    /// Bytes are ready to be sent.
     Queued,
-    /// The handshake needs more bytes of the peer.
+    /// The handshake needs more bytes.
     Blocked,
-    /// The session has processed all input and encrypted the plain text.
+    /// All input is processed, and the plain text encrypted.
     Ready,
-    /// The peer has declared that it sends no more.
     Closed,
 }
 
@@ -129,7 +122,7 @@ impl TlsStream {
             TlsConnection::Server(session) => Protocol::Data.check(session),
         };
         agreed.map_err(broken)?;
-        // The peer has shown a certificate of the authority.
+        // The peer has shown a certificate.
         self.incoming.resize(INCOMING_RECORDS * MAX_RECORD_BYTES, 0);
         self.outgoing.bytes.resize(OUTGOING_RECORDS * MAX_RECORD_BYTES, 0);
         Ok(self)
@@ -144,8 +137,7 @@ impl TlsStream {
         self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
     }
 
-    /// Passes between one and `limit` bytes to `put`, with their position. Returns the number of
-    /// bytes; zero if the peer has closed.
+    /// Passes 1 to `limit` bytes to `put`, with their position. Returns zero after the peer closed.
     async fn receive(&mut self, limit: usize, mut put: impl FnMut(usize, &[u8])) -> io::Result<usize> {
         consume_budget().await;
         loop {
@@ -153,13 +145,13 @@ impl TlsStream {
             if received > 0 || self.is_closed {
                 return Ok(received);
             }
-            // For example, the answer to a key update. The next write sends the rest.
+            // Such as the answer to a key update. The next write sends the rest.
             self.outgoing.send(&self.stream)?;
             self.fill().await?;
         }
     }
 
-    /// Acts as `receive`, without waiting.
+    /// Like `receive`, without waiting.
     fn take(&mut self, limit: usize, put: &mut impl FnMut(usize, &[u8])) -> io::Result<usize> {
         let mut received = limit.min(self.plain.len() - self.taken);
         put(0, &self.plain[self.taken..self.taken + received]);
@@ -184,7 +176,7 @@ impl TlsStream {
                     self.is_closed = true;
                     break;
                 }
-                // The bytes decrypted so far are valid; the next call returns the error.
+                // The next call returns the error.
                 Err(_) if received > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -212,8 +204,7 @@ impl TlsStream {
     ) -> io::Result<usize> {
         consume_budget().await;
         self.flush().await?;
-        // The header gets its own record, so that the object's bytes are decrypted directly to
-        // their place.
+        // The header's own record lets the object's bytes be decrypted to their place.
         if !head.is_empty() {
             self.seal(head)?;
         }
@@ -235,7 +226,7 @@ impl TlsStream {
         Ok(sealed)
     }
 
-    /// Encrypts `plain`, which must not be empty and must fit into a record.
+    /// `plain` must fit into a record and not be empty.
     fn seal(&mut self, plain: &[u8]) -> io::Result<()> {
         loop {
             let mut arrived = std::mem::take(&mut self.plain);
@@ -243,7 +234,7 @@ impl TlsStream {
             self.plain = arrived;
             match stepped? {
                 Advance::Arrived | Advance::Queued => {}
-                // The peer sends no more, but may still receive.
+                // The peer may still receive.
                 Advance::Closed => self.is_closed = true,
                 Advance::Ready => return Ok(()),
                 Advance::Blocked => return Err(io::ErrorKind::BrokenPipe.into()),
@@ -251,7 +242,6 @@ impl TlsStream {
         }
     }
 
-    /// Waits until all records are sent.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         while !self.outgoing.send(&self.stream)? {
             self.stream.writable().await?;
@@ -259,7 +249,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Returns `true` if the peer has closed or sent bytes. Never waits, and may discard the bytes.
+    /// Returns `true` if the peer has closed or sent bytes. Never waits, and may discard them.
     pub(super) fn is_readable(&mut self) -> bool {
         self.taken < self.plain.len()
             || !self.unread.is_empty()
@@ -271,12 +261,11 @@ impl TlsStream {
         &self.stream
     }
 
-    /// Waits for more bytes of the peer.
     async fn fill(&mut self) -> io::Result<()> {
         self.incoming.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
         if self.unread.len() == self.incoming.len() {
-            // After the handshake the buffer exceeds this limit, and the length of any record.
+            // After the handshake the buffer exceeds this limit and any record.
             if self.incoming.len() >= MAX_HANDSHAKE_BYTES {
                 let what = "a record, or a message of the handshake, is too long";
                 return Err(broken(rustls::Error::General(what.to_owned())));
@@ -299,7 +288,7 @@ impl TlsStream {
         }
     }
 
-    /// Lets the session process the next received record, or else encrypt `plain`.
+    /// Processes the next received record, or else encrypts `plain`.
     fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Advance> {
         let stepped = match &self.failed {
             Some(error) => Err(error.clone()),
@@ -311,11 +300,10 @@ impl TlsStream {
         })
     }
 
-    /// Sends the alert of rustls after a failure, preceded by the messages that the peer needs to
-    /// decrypt it. Then waits a moment for the peer to close, because the system would discard the
-    /// alert if this side closed first.
+    /// Sends rustls' alert after a failure, and messages needed to decrypt it. Then waits for the
+    /// peer, because the system would discard the alert if this side closed first.
     async fn say_why(&mut self) {
-        // Stops here, because rustls would process the refused bytes again.
+        // rustls would process the refused bytes again.
         while self.has_to_say() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
         if self.outgoing.unsent.is_empty() {
             return;
@@ -325,7 +313,6 @@ impl TlsStream {
         }
     }
 
-    /// Returns `true` if rustls has messages for the peer.
     fn has_to_say(&self) -> bool {
         match &self.session {
             TlsConnection::Client(session) => session.wants_write(),
@@ -355,7 +342,7 @@ impl fmt::Debug for TlsStream {
     }
 }
 
-/// Performs the step that the session requests. Returns the number of consumed input bytes too.
+/// Also returns the consumed input bytes.
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     outgoing: &mut Outgoing,
@@ -380,7 +367,6 @@ fn step<Data>(
             })?;
             Advance::Queued
         }
-        // Sends the queued records before waiting.
         ConnectionState::TransmitTlsData(message) => {
             message.done();
             Advance::Queued
@@ -396,22 +382,18 @@ fn step<Data>(
             Advance::Ready
         }
         ConnectionState::PeerClosed | ConnectionState::Closed => Advance::Closed,
-        // Early data, which the configuration forbids, or states of later versions of rustls.
+        // Early data, which is forbidden, or states of later versions of rustls.
         _ => return Err(rustls::Error::General("an unknown state of a connection".to_owned())),
     };
     Ok((discard, step))
 }
 
-/// The outcome of an attempt to queue bytes.
 enum Put {
-    /// The number of queued bytes.
     Whole(usize),
-    /// The room that the bytes need.
     Needs(usize),
 }
 
 impl Outgoing {
-    /// Returns `true` if any record fits.
     fn has_room(&self) -> bool {
         self.bytes.len() - self.unsent.end >= MAX_RECORD_BYTES
     }
@@ -431,7 +413,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends as much as the socket takes. Returns `true` if all was sent.
+    /// Returns `true` if all was sent.
     fn send(&mut self, stream: &TcpStream) -> io::Result<bool> {
         while !self.unsent.is_empty() {
             match stream.try_write(&self.bytes[self.unsent.clone()]) {
@@ -453,7 +435,7 @@ fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsFailure(error))
 }
 
-/// A failed TLS connection, with an explanation where the text of rustls is unclear.
+/// Explains an unclear failure of rustls.
 #[derive(Debug)]
 struct TlsFailure(rustls::Error);
 
