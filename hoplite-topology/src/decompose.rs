@@ -1,58 +1,56 @@
-//! BlueConnect: an allreduce on a hierarchy of networks. It is a reduce-scatter in each level,
-//! innermost first, and an allgather in each level, outermost first.
+//! BlueConnect: an allreduce on a hierarchy of networks: reduce-scatters, innermost level first,
+//! then allgathers in reverse.
 //!
-//! For P = p0 p1 ... pk nodes, stage i has rings of p_i nodes, each with S / (p0 ... p_(i-1))
-//! bytes. If p_i is a power of two, halving and doubling replaces the ring. The number of
-//! concurrent rings is the product of the other factors. In total, each node sends 2 S (P - 1) / P
-//! bytes.
+//! For P = p0 p1 ... pk nodes, stage i has rings of p_i nodes with S / (p0 ... p_(i-1)) bytes each,
+//! or halving and doubling if p_i is a power of two. The other factors' product is the number of
+//! concurrent rings. Each node sends 2 S (P - 1) / P bytes.
 //!
-//! Source: BlueConnect, equations 1 to 10. The bandwidth of a stage is the minimum over j <= i, as
-//! in the expanded form. The compact equations leave out j = i. Seconds are floating point, because
-//! they are estimates.
+//! Source: BlueConnect, equations 1 to 10. A stage's bandwidth is the minimum over j <= i, as in
+//! the expanded form; the compact one leaves out j = i. Estimates are floating point.
 
 use thiserror::Error;
 
-/// Most levels of a hierarchy, and most factors within a level. Networks have two or three.
+/// Most levels, and most factors of a level.
 pub const MAX_LEVELS: usize = 8;
-/// Most nodes, as of a shard.
+/// As many as a shard has.
 pub const MAX_NODES: u64 = 65_536;
 
-/// The network of one level.
+/// A level's network.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// The number of elements of the level below that one element joins.
+    /// Elements of the level below that one element joins.
     pub nodes: u32,
-    /// The capacity of the link above one element of the level below.
+    /// The link above an element of the level below.
     pub bytes_per_second: f64,
 }
 
-/// One reduce-scatter, and the allgather that mirrors it.
+/// A reduce-scatter and its allgather.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
-    /// The nodes of each ring.
+    /// Nodes per ring.
     pub nodes: u32,
-    /// The bytes that each ring scatters.
+    /// Bytes that each ring scatters.
     pub bytes: f64,
-    /// The share of the links' bandwidth that each ring gets.
+    /// Each ring's share of the bandwidth.
     pub bytes_per_second: f64,
-    /// The time of reduce-scatter and allgather together.
+    /// Both phases together.
     pub seconds: f64,
 }
 
-/// A plan of an allreduce, and its time.
+/// A plan of an allreduce.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decomposition {
-    /// The stages, innermost first.
+    /// Innermost first.
     pub stages: Vec<Stage>,
-    /// The time of all stages.
+    /// All stages.
     pub seconds: f64,
 }
 
-/// The reason why there is no plan.
+/// The reason for no plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum DecomposeError {
-    /// There is no level, or there are too many.
+    /// No level, or too many.
     #[error("there are {levels} levels instead of 1 to {MAX_LEVELS}")]
     LevelCount {
         /// The number of levels.
@@ -64,7 +62,7 @@ pub enum DecomposeError {
         /// The index of the level, from zero.
         level: usize,
     },
-    /// The product of the levels differs from the number of ranks.
+    /// The levels' product is not the number of ranks.
     #[error("the levels multiply to {product}, not to {ranks} ranks")]
     Product {
         /// The product of the levels.
@@ -72,13 +70,13 @@ pub enum DecomposeError {
         /// The number of ranks.
         ranks: u64,
     },
-    /// There are more than [`MAX_NODES`] ranks, or none.
+    /// No ranks, or more than [`MAX_NODES`].
     #[error("there are {ranks} ranks instead of 1 to {MAX_NODES}")]
     RankCount {
         /// The number of ranks.
         ranks: u64,
     },
-    /// The number of bandwidths differs from the number of levels.
+    /// Bandwidths and levels differ in number.
     #[error("there are {bandwidths} bandwidths for {levels} levels")]
     BandwidthCount {
         /// The number of bandwidths.
@@ -86,24 +84,23 @@ pub enum DecomposeError {
         /// The number of levels.
         levels: usize,
     },
-    /// A bandwidth is not above zero, a latency or size is below zero, or a number is not finite.
+    /// A number is not finite or has a wrong sign.
     #[error("{what} of {value} is out of range")]
     OutOfRange {
-        /// The name of the number.
+        /// Its name.
         what: &'static str,
-        /// The value of the number.
+        /// Its value.
         value: f64,
     },
 }
 
-/// Returns Tr of equation 1: a reduce-scatter by a ring of p nodes in p - 1 steps.
+/// Tr of equation 1: a ring of p - 1 steps.
 fn ring_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     let nodes = f64::from(nodes);
     (nodes - 1.0) * latency_s + (nodes - 1.0) / nodes * bytes / bytes_per_second
 }
 
-/// Returns the better of equations 1 and 2, as in equation 3: halving in log2 p steps if p is a
-/// power of two.
+/// Equation 3: the better of equations 1 and 2, halving in log2 p steps.
 fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     if !nodes.is_power_of_two() {
         return ring_seconds(nodes, bytes, latency_s, bytes_per_second);
@@ -112,22 +109,19 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
     f64::from(nodes.ilog2()) * latency_s + carried
 }
 
-/// The sharing of links by stages.
+/// How stages share links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
-    /// A tree of switches (equation 9). Rings of stage i cross the levels below, and each inner
-    /// element runs one ring.
+    /// A tree of switches (equation 9). Stage i crosses the levels below, and each inner element
+    /// runs one ring.
     Tree,
-    /// A torus (equation 10). Each dimension has its own links, which the nodes of the first
-    /// dimension share.
+    /// A torus (equation 10). The first dimension's nodes share each dimension's links.
     Torus,
 }
 
-/// Estimates the time of one reduce-scatter and one allgather per stage. Stage i has `factors[i]`
-/// nodes in a network of `bytes_per_second[i]`.
+/// Estimates one reduce-scatter and one allgather per stage of `factors[i]` nodes.
 ///
 /// # Errors
-///
 /// Fails if the lengths differ, or if a number is out of range.
 pub fn estimate(
     factors: &[u32],
@@ -149,10 +143,9 @@ pub fn estimate(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// Estimates the time of a ring over all ranks, which crosses the slowest level (equation 6).
+/// Estimates one ring over all ranks, at the slowest level's rate (equation 6).
 ///
 /// # Errors
-///
 /// Fails if the lengths differ, or if a number is out of range.
 pub fn one_ring(
     factors: &[u32],
@@ -166,17 +159,15 @@ pub fn one_ring(
     Ok(2.0 * ring_seconds(ranks, bytes, latency_s, slowest))
 }
 
-/// Returns the time of all stages. For no stages, `Iterator::sum` would return -0.
+/// Without stages, `Iterator::sum` would return -0.
 fn sum(stages: &[Stage]) -> f64 {
     stages.iter().fold(0.0, |sum, stage| sum + stage.seconds)
 }
 
-/// Finds the cheapest plan. Each level of the network has one or more stages, whose product is the
-/// number of nodes of the level. The factors of one level do not divide its bandwidth; the levels
-/// below do.
+/// Finds the cheapest plan, with one or more stages per level. A level's factors do not divide its
+/// bandwidth; the levels below do.
 ///
 /// # Errors
-///
 /// Fails if the lengths differ, or if a number is out of range.
 pub fn best(
     factors: &[u32],
@@ -187,9 +178,8 @@ pub fn best(
     let levels = check(factors, bytes_per_second, latency_s, bytes)?;
     let mut stages = Vec::new();
     let mut left = bytes;
-    // A stage's bandwidth depends on the levels up to its own, and its bytes on their nodes.
-    // Neither depends on the splits of the levels below. So the best split of each level is part of
-    // the best plan.
+    // A stage depends on the levels below, but not on their splits. So the best plan consists of
+    // each level's best split.
     for (level, of) in levels.iter().enumerate() {
         stages.extend(split(&levels, level, latency_s, left));
         left /= f64::from(of.nodes);
@@ -197,8 +187,7 @@ pub fn best(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// Returns the bandwidth of one ring of a level: the minimum of capacity divided by sharing rings,
-/// over the levels up to it.
+/// The minimum of capacity divided by sharing rings, over the levels up to this one.
 fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     let mut least = f64::INFINITY;
     let mut rings = 1.0;
@@ -214,14 +203,13 @@ fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     least
 }
 
-/// Returns the cheapest split of a level whose nodes each have `bytes` bytes, as a shortest path
-/// over the divisors of its nodes. At equal times, the split with the larger first factors wins.
+/// Returns a level's cheapest split, as a shortest path over the divisors of its nodes. On ties,
+/// larger first factors win.
 fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stage> {
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);
     let divisors: Vec<u32> = (1..=nodes).filter(|divisor| nodes.is_multiple_of(*divisor)).collect();
-    // For each divisor: the smallest time of stages with this product, and the last of these
-    // stages.
+    // For each divisor: the smallest time, and the last stage.
     let mut cheapest: Vec<(f64, Option<Stage>)> = vec![(0.0, None)];
     for &to in &divisors[1..] {
         let mut best = (f64::MAX, None);
@@ -230,8 +218,7 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
         {
             let (nodes, bytes) = (to / from, bytes / f64::from(from));
             let seconds = 2.0 * scatter_seconds(nodes, bytes, latency_s, bytes_per_second);
-            // If splits differ only by rounding, the one with fewer stages wins, because it comes
-            // first.
+            // On ties within rounding, fewer stages win, because they come first.
             if cheapest[index].0 + seconds < best.0 * (1.0 - 1e-12) {
                 let stage = Stage { nodes, bytes, bytes_per_second, seconds };
                 best = (cheapest[index].0 + seconds, Some(stage));
@@ -249,8 +236,8 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     stages
 }
 
-/// Returns the groups of each stage, and the part of the bytes that each rank ends with, counted in
-/// P parts (figure 4).
+/// Returns each stage's groups, and the part of the bytes that each rank ends with, counted in P
+/// parts (figure 4).
 ///
 /// A rank is the sum of each digit_i times the product of the factors before it.
 pub fn schedule(factors: &[u32]) -> (Vec<Vec<Vec<u32>>>, Vec<u32>) {
@@ -305,7 +292,7 @@ fn check(
             return Err(DecomposeError::OutOfRange { what, value });
         }
     }
-    // An upper bound of the time of any plan, whose rings share a link with at most all ranks.
+    // An upper bound of any plan, whose rings share a link with at most all ranks.
     let slowest = bytes_per_second.iter().copied().fold(f64::INFINITY, f64::min);
     let seconds = 2.0 * f64::from(MAX_LEVELS as u32) * ranks as f64 * (latency_s + bytes / slowest);
     if !seconds.is_finite() {
@@ -315,11 +302,10 @@ fn check(
     Ok(levels.map(|(&nodes, &bytes_per_second)| Level { nodes, bytes_per_second }).collect())
 }
 
-/// Checks that the product of the levels is the number of ranks.
+/// Checks that the levels' product is the number of ranks.
 ///
 /// # Errors
-///
-/// Fails if the numbers differ.
+/// Fails if they differ.
 pub fn check_ranks(factors: &[u32], ranks: u64) -> Result<(), DecomposeError> {
     let product = factors.iter().fold(1_u64, |product, &nodes| product.saturating_mul(nodes.into()));
     if product == ranks { Ok(()) } else { Err(DecomposeError::Product { product, ranks }) }

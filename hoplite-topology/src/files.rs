@@ -1,4 +1,4 @@
-//! Matrices and orders in files: JSON, CSV of round trips, and Slurm's `topology.conf`.
+//! Files of matrices and orders: JSON, CSV, and Slurm's `topology.conf`.
 
 mod csv;
 mod slurm;
@@ -11,10 +11,10 @@ use hoplite_core::topology::{Matrix, TopologyError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-/// Largest file. A matrix of the most nodes has 2 x 10^8 entries, with about ten bytes each.
+/// The largest matrix has 2 x 10^8 entries of about ten bytes.
 const MAX_FILE_BYTES: u64 = 2 << 30;
 
-/// The error for an unusable file.
+/// An unusable file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", path.display())]
 pub struct FileError {
@@ -25,52 +25,51 @@ pub struct FileError {
     pub problem: Problem,
 }
 
-/// The reason why a file is unusable.
+/// The reason why it is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The file cannot be read.
+    /// Unreadable.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The file is larger than any matrix.
+    /// Larger than any matrix.
     #[error("the file is larger than {MAX_FILE_BYTES} bytes")]
     TooLarge,
-    /// The document is not JSON, or has another form.
+    /// No JSON of the right form.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// A line of a table of round trips, or of a Slurm configuration, is wrong.
+    /// A wrong line of CSV or Slurm.
     #[error(transparent)]
     Lines(Box<dyn std::error::Error + Send + Sync>),
-    /// The matrix or the order is invalid.
+    /// An invalid matrix or order.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }
 
-/// A matrix, and the groups of nodes in its file.
+/// A matrix, and its file's groups.
 #[derive(Debug)]
 pub struct Fabric {
     /// The matrix.
     pub matrix: Matrix,
-    /// The names of the groups of each node, outermost first.
+    /// Each node's groups, outermost first.
     pub groups: Option<Vec<Vec<String>>>,
-    /// The capacity of the groups' uplinks by level, outermost first, in links of a node.
+    /// Uplinks by level, outermost first, in links of a node.
     pub uplinks: Option<Vec<f64>>,
 }
 
-/// Reads a matrix in any form.
+/// Reads a matrix of any form.
 ///
 /// # Errors
-/// Fails with a [`FileError`] if the file is unusable.
+/// [`FileError`].
 pub fn matrix(path: &Path) -> Result<Matrix, FileError> {
     Ok(fabric(path)?.matrix)
 }
 
-/// Reads a matrix in any form, and the groups of nodes in its file. JSON starts with a brace or a
-/// bracket, and a `topology.conf` with a switch. Any other file is CSV. Skips a byte-order mark,
-/// with which spreadsheets start a file.
+/// Reads a matrix of any form, and its groups. JSON starts with a brace or bracket, `topology.conf`
+/// with a switch; the rest is CSV, perhaps with a spreadsheet's byte-order mark.
 ///
 /// # Errors
-/// Fails with a [`FileError`] if the file is unusable.
+/// [`FileError`].
 pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
     of_file(path, || {
         let text = text(path)?;
@@ -86,12 +85,11 @@ pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
     })
 }
 
-/// Reads the order of `nodes` ranks. The file is a list of the nodes' indices, or an object with an
-/// `order`, as `hoplite topology order` prints it. The path `identity` stands for the order of the
-/// matrix.
+/// Reads an order: a list of node indices, or an object with `order` as from `hoplite topology
+/// order`. `identity` stands for the matrix's order.
 ///
 /// # Errors
-/// Fails with a [`FileError`] if the file is unusable.
+/// [`FileError`].
 pub fn order(path: &Path, nodes: usize) -> Result<Vec<u32>, FileError> {
     if path.as_os_str() == "identity" {
         return Ok((0..nodes as u32).collect());
@@ -101,10 +99,10 @@ pub fn order(path: &Path, nodes: usize) -> Result<Vec<u32>, FileError> {
     of_file(path, || Ok(entries.into_iter().enumerate().map(entry).collect::<Result<_, _>>()?))
 }
 
-/// Reads a JSON document.
+/// Reads JSON.
 ///
 /// # Errors
-/// Fails with a [`FileError`] if the file is unusable.
+/// [`FileError`].
 pub fn json<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
     of_file(path, || Ok(serde_json::from_str(&text(path)?)?))
 }
@@ -130,7 +128,7 @@ struct MatrixFile {
     uplinks: Option<Vec<f64>>,
 }
 
-/// A name, or a number for a node without a name.
+/// A number names a node without a name.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a node's name is a text or a number")]
 enum Name {
@@ -138,7 +136,7 @@ enum Name {
     Number(u64),
 }
 
-/// An entry; NaN stands for `null`, a missing entry.
+/// NaN stands for `null`.
 #[derive(Debug)]
 struct Entry(f64);
 

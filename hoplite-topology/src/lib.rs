@@ -1,15 +1,14 @@
-//! The cost of collectives on a network, and cheap orders of ranks. No daemon uses this crate.
+//! The cost of collectives, and cheap orders of ranks. No daemon uses this crate.
 //!
-//! * [`cost`]: the cost of collectives for a given order of ranks.
-//! * [`solve`]: the search for a cheap order, with a lower bound. [`smt`]: the same search as a
-//!   question to an external solver, which [`solver`] runs.
-//! * [`slow`]: pairs of nodes that are slower than their groups explain.
-//! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
+//! * [`cost`]: the cost for a given order.
+//! * [`solve`]: the search for a cheap order, with a bound. [`smt`], [`solver`]: the same with an
+//!   external solver.
+//! * [`slow`]: pairs that are slower than their groups explain.
+//! * [`decompose`]: BlueConnect's allreduce by levels.
 //! * [`fabric`]: a simulator of switches and links.
-//! * [`files`]: matrices and orders in files. [`svg`]: drawings.
+//! * [`files`], [`svg`]: input and drawings.
 //!
-//! Matrices, groups of nodes and the mapping of halving-doubling to a BiGraph are in
-//! [`hoplite_core::topology`], because daemons use them, too.
+//! What daemons use, too, is in [`hoplite_core::topology`].
 //!
 //! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et
 //! al., SysML 2019).

@@ -1,34 +1,31 @@
-//! Finds pairs of nodes that are slower than their groups explain. The cause is a bad cable, a port
-//! of the wrong speed, or a longer route.
+//! Pairs that are slower than their groups explain: a bad cable, a port of the wrong speed, or a
+//! longer route.
 
 use std::collections::BTreeMap;
 
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// Ratio to the usual cost between the groups of a pair beyond which the pair is slow. Such a jump
-/// would separate two levels of the network.
+/// Such a jump would separate two levels of the network.
 const SLOW_PERCENT: u64 = 150;
-/// Fewest pairs that have a usual cost.
 const MIN_PAIRS: usize = 3;
 
 /// A slow pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlowPair {
-    /// The node with the smaller index.
+    /// The smaller index.
     pub low: u32,
-    /// The node with the larger index.
+    /// The larger index.
     pub high: u32,
-    /// The cost of a message between the nodes, in picoseconds.
+    /// A message's cost in picoseconds.
     pub cost_ps: u64,
-    /// The median cost between the groups of the nodes, in picoseconds.
+    /// The groups' median cost in picoseconds.
     pub usual_ps: u64,
 }
 
 type Pair = (u64, u32, u32);
 
-/// Returns the pairs that cost at least 1.5 times as much as usual between their groups, worst
-/// first.
+/// Returns pairs of at least 1.5 times their groups' usual cost, worst first.
 pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
     let innermost = dendrogram.levels().last().copied().unwrap_or(u64::MAX);
     let groups = dendrogram.groups(innermost);
@@ -60,8 +57,7 @@ mod tests {
     use super::*;
     use hoplite_core::topology::{Link, Matrix};
 
-    /// Returns the slow pairs of two racks of `hosts / 2`. `own` lists the pairs with special
-    /// latencies.
+    /// Two racks of `hosts / 2`; `own` pairs have special latencies.
     fn slow(hosts: usize, own: &[((usize, usize), u32)]) -> Vec<SlowPair> {
         let names = (0..hosts).map(|host| host.to_string()).collect();
         let matrix = Matrix::from_links(names, |high, low| {

@@ -1,10 +1,8 @@
-//! The order of ranks as a question to an external SMT solver such as z3, and the order in the
-//! solver's answer. The solver may prove an optimum that the search cannot prove.
+//! Questions to an external SMT solver such as z3, which may prove an optimum.
 //!
-//! The solver is optional, and callers run it. This module only writes and reads text. The question
-//! "Is there an order that costs less than this?" is in SMT-LIB 2, and `unsat` proves that there is
-//! none. Each pair of rank and node is a Boolean, which solves faster than the arrays of the paper.
-//! It works for up to about 12 nodes.
+//! This module only writes and reads text: "Is there an order that costs less?" in SMT-LIB 2. Each
+//! pair of rank and node is a Boolean, which solves faster than the paper's arrays. It works for up
+//! to about 12 nodes.
 //!
 //! Source: Cloud Collectives, section IV-C.
 
@@ -14,27 +12,25 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// Most nodes of a question. The text grows with the fourth power, and no solver finishes with more
-/// nodes.
+/// The text grows with the fourth power, and no solver finishes with more.
 pub const MAX_NODES: usize = 16;
 
-/// The answer of a solver.
+/// A solver's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A cheaper order.
     Order(Vec<u32>),
-    /// There is no cheaper order.
+    /// No order is cheaper.
     NoneCheaper,
     /// The solver gave up.
     Unknown,
 }
 
-/// Writes the question for an order that costs less than `below_ps`.
+/// Asks for an order that costs less than `below_ps`.
 ///
 /// # Errors
-///
-/// Fails if there are too many nodes, or if the model does not exist for this number of nodes.
-/// Chains and hierarchies are not supported.
+/// Fails for too many nodes, or a model that does not fit. Chains and hierarchies are not
+/// supported.
 pub fn question(links: Links<'_>, model: &Model, below_ps: u128) -> Result<String, Error> {
     let nodes = links.len();
     if nodes > MAX_NODES {
@@ -65,7 +61,7 @@ pub fn question(links: Links<'_>, model: &Model, below_ps: u128) -> Result<Strin
         Model::DoubleBinaryTree | Model::NcclTree => {
             let worse = declare(&mut text, "cost".to_owned());
             for (tree, parents) in pair_of_trees(model, nodes).iter().enumerate() {
-                // The time from a rank's receipt of a message to the receipt by all ranks below it.
+                // From a rank's receipt to the receipt by all below it.
                 let below: Vec<String> =
                     (0..nodes).map(|rank| declare(&mut text, format!("t_{tree}_{rank}"))).collect();
                 for (rank, parent) in parents.iter().enumerate() {
@@ -93,7 +89,7 @@ fn declare(text: &mut String, name: String) -> String {
     name
 }
 
-/// Declares x_r_i: rank r is at node i. Each rank is at one node, and each node has one rank.
+/// x_r_i: rank r is at node i, one to one.
 fn permutation(text: &mut String, nodes: usize) {
     let name = |rank: usize, node: usize| format!("x_{rank}_{node}");
     for (rank, node) in (0..nodes).flat_map(|rank| (0..nodes).map(move |node| (rank, node))) {
@@ -111,8 +107,7 @@ fn permutation(text: &mut String, nodes: usize) {
     }
 }
 
-/// Requires that `name` is at least `more` plus the cost of one of `parts` equal parts between the
-/// nodes of two ranks.
+/// `name` is at least `more` plus the cost of one of `parts` equal parts between two ranks.
 fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2], parts: u64, more: &str) {
     for (i, j) in (0..links.len()).flat_map(|i| (0..links.len()).map(move |j| (i, j))) {
         if i != j {
@@ -122,11 +117,10 @@ fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2],
     }
 }
 
-/// Reads a solver's answer to the question for `nodes` nodes.
+/// Reads an answer for `nodes` nodes.
 ///
 /// # Errors
-///
-/// Fails if the answer is `sat` but leaves a rank without a node.
+/// Fails for `sat` with a rank without a node.
 pub fn answer(text: &str, nodes: usize) -> Result<Answer, Error> {
     let mut words =
         text.split(|c: char| c.is_whitespace() || c == '(' || c == ')').filter(|word| !word.is_empty());

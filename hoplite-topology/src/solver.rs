@@ -1,4 +1,4 @@
-//! Runs an external SMT solver, which may prove that an order is optimal, or find a better one.
+//! Runs an external SMT solver, to prove or improve an order.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,18 +11,17 @@ use crate::smt::{Answer, answer, question};
 use crate::{Error, Model};
 use hoplite_core::topology::Links;
 
-/// Largest answer. An answer has a line for each of at most a few hundred names.
+/// An answer has at most a few hundred lines.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
-/// Time in which a solver must exit after its own time limit.
+/// For a solver to exit after its time limit.
 const GRACE: Duration = Duration::from_secs(1);
-/// Interval at which the solver's exit is checked.
 const POLL: Duration = Duration::from_millis(10);
 
-/// The reason why a solver gives no answer.
+/// The reason for no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SolverError {
-    /// The program cannot be run.
+    /// It cannot be run.
     #[error("{}", path.display())]
     Program {
         /// The program.
@@ -30,16 +29,16 @@ pub enum SolverError {
         /// The cause.
         source: io::Error,
     },
-    /// The question or the answer is invalid.
+    /// An invalid question or answer.
     #[error(transparent)]
     Question(#[from] Error),
 }
 
-/// Runs `program`, which takes z3's arguments, to find an order that costs less than `below_ps`.
-/// The solver gets the time limit `time`, and is killed shortly after it.
+/// Runs `program`, which takes z3's arguments, for an order that costs less than `below_ps`. Kills
+/// it shortly after `time`.
 ///
 /// # Errors
-/// Fails with a [`SolverError`] if there is no answer.
+/// [`SolverError`].
 pub fn ask(
     program: &Path,
     links: Links<'_>,
@@ -62,8 +61,7 @@ fn run(program: &Path, question: String, time: Duration) -> io::Result<String> {
         .stderr(Stdio::null())
         .spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    // A solver may exit before it has read the whole question. It then still has an answer, or
-    // none.
+    // A solver may exit before it has read the whole question.
     thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(question.as_bytes())));
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

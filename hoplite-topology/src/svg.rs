@@ -1,32 +1,30 @@
-//! Drawings: a heat map of a matrix with the tree of its groups, and curves.
+//! Drawings: heat maps of matrices with groups, and curves.
 
 use std::fmt::Write;
 
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// Most cells per side of a heat map. More cells would be invisible, so a cell may stand for
-/// several nodes.
+/// Smaller cells would be invisible, so one may stand for several nodes.
 const MAX_CELLS: usize = 256;
 const SIDE: f64 = 640.0;
 const TREE: f64 = 160.0;
 const MARGIN: f64 = 40.0;
 
-/// One line of a chart.
+/// A line of a chart.
 #[derive(Debug)]
 pub struct Curve {
-    /// The name in the legend.
+    /// The legend.
     pub name: String,
-    /// The points (x, y), sorted by x.
+    /// Points sorted by x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Draws the cost of messages between ranks, darker for larger costs, with the tree of groups on
-/// the left.
+/// Draws messages' costs, darker for larger ones, with the tree of groups on the left.
 pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> String {
     let cells = order.len().min(MAX_CELLS);
     let ranks = |cell: usize| cell * order.len() / cells..(cell + 1) * order.len() / cells;
-    // A cell shows the most expensive of its pairs.
+    // A cell shows its most expensive pair.
     let cost = |row: usize, column: usize| {
         let pairs = ranks(row).flat_map(|a| ranks(column).map(move |b| links.whole(order[a], order[b])));
         pairs.max().unwrap_or(0)
@@ -54,16 +52,14 @@ pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> Str
     svg
 }
 
-/// Draws the tree. Each join is a bracket over the middles of its two groups, farther left for
-/// larger distances.
+/// Each join is a bracket over its groups' middles, farther left for larger distances.
 fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     let nodes = order.len();
     let mut middles = vec![0.0; nodes];
     for (rank, &node) in order.iter().enumerate() {
         middles[node as usize] = MARGIN + (rank as f64 + 0.5) * SIDE / nodes as f64;
     }
-    // For each group, by its first node: its number of nodes, its middle, and the left end of its
-    // bracket.
+    // By first node: the group's size, middle, and bracket's left end.
     let mut groups: Vec<(f64, f64, f64)> = middles.into_iter().map(|middle| (1.0, middle, 0.0)).collect();
     let mut heads: Vec<usize> = (0..nodes).collect();
     let farthest = dendrogram.joins().iter().map(|join| join.distance_ps).max().unwrap_or(0).max(1);
@@ -96,7 +92,7 @@ fn head(heads: &mut [usize], node: usize) -> usize {
 
 const COLOURS: [&str; 4] = ["#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad"];
 
-/// Draws curves on logarithmic axes. Leaves out points that are not above zero.
+/// Draws curves on logarithmic axes, without points at or below zero.
 pub fn curves(title: &str, x_name: &str, y_name: &str, curves: &[Curve]) -> String {
     let (width, height) = (SIDE, SIDE * 0.7);
     let mut svg = open(width + 4.0 * MARGIN, height + 3.0 * MARGIN);

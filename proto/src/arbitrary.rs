@@ -1,4 +1,4 @@
-//! Strategies for wire types, for the property tests of this crate.
+//! Strategies for wire types.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn replicas() -> impl Strategy<Value = Replicas> {
     (0..=MAX_REPLICAS).prop_flat_map(awaited).prop_map(|(wanted, awaited)| Replicas { wanted, awaited })
 }
 
-/// Metadata, and a size that agrees with it.
+/// With a size that agrees.
 pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     let shape = option::of(prop::collection::vec(0_u64..6, 0..8));
     let agreement = option::of((kind(), reduce()).prop_map(|(kind, reduce)| Agreement::of(kind, &reduce)));
@@ -102,7 +102,7 @@ pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     )
 }
 
-/// A text of a peer in the form in which it may be shown.
+/// In displayable form.
 fn text(pattern: &'static str) -> impl Strategy<Value = String> {
     pattern.prop_map(|text| escape(&text))
 }
@@ -158,7 +158,7 @@ fn missing() -> impl Strategy<Value = Missing> {
     prop_oneof![of_objects, of_stores]
 }
 
-/// Every error except a version mismatch, whose two versions are swapped by decoding.
+/// Without version mismatches, whose versions decoding swaps.
 pub(crate) fn error() -> impl Strategy<Value = Error> {
     let operation = select(vec![
         Operation::Put,
@@ -216,7 +216,6 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
     prop_oneof![of_requests, of_objects, of_daemons]
 }
 
-/// A store's description of itself, labels in order.
 pub(crate) fn node_info() -> impl Strategy<Value = NodeInfo> {
     let labels = prop::collection::btree_map("[a-z]{1,63}", ".{0,60}", 0..8);
     let shards = prop::collection::vec("[a-z.]{1,20}:[0-9]{1,5}", 1..8);
@@ -403,7 +402,7 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
     prop_oneof![
         (id(), put(), verdict()).prop_map(|(id, put, verdict)| ToStore::Published { id, put, verdict }),
         grant().prop_map(ToStore::Granted),
-        // Larger inline objects are covered by the tests of the limit.
+        // The tests of the limit cover larger ones.
         inline.prop_filter("small", |message| match message {
             ToStore::Inline { bytes, .. } => bytes.len() <= 1 << 20,
             _ => true,
@@ -610,7 +609,6 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
     ]
 }
 
-/// The request of a receiver to a sender.
 pub(crate) fn pull() -> impl Strategy<Value = Pull> {
     (id(), put(), any::<[u64; 3]>(), any::<bool>()).prop_map(|(id, put, mut positions, awaits_hop)| {
         positions.sort_unstable();
@@ -619,7 +617,6 @@ pub(crate) fn pull() -> impl Strategy<Value = Pull> {
     })
 }
 
-/// The request of a coordinator to a host.
 pub(crate) fn hop() -> impl Strategy<Value = Hop> {
     let kinds = select(ReduceOp::ALL.to_vec()).prop_flat_map(|op| {
         (Just(op), dtype().prop_filter("defined", move |dtype| op.is_defined_for(*dtype)))
@@ -641,8 +638,7 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
             let output = ObjectId::of_hop(put);
             let item = dtype.size_bytes();
             for input in &mut inputs {
-                // Up to here each number counts elements, and the size counts only the elements
-                // after the range.
+                // Up to here numbers count elements, and the size only those after the range.
                 input.size_bytes = (input.base_bytes + elements + input.size_bytes) * item;
                 input.base_bytes *= item;
             }

@@ -1,6 +1,5 @@
-//! Limits on messages of peers, and the checks of fields that many messages share.
-//!
-//! A field of only one message is checked where that message is converted.
+//! Limits on peers' messages, and checks of shared fields. A single message's field is checked at
+//! its conversion.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,17 +9,15 @@ use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::shard::UNREACHABLE;
 
-/// Longest time that a request may wait; longer times are cut to it. It is longer than any real
-/// timeout, and short enough that arithmetic on times cannot overflow.
+/// Longer waits are cut to this, with which arithmetic on times cannot overflow.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Most bytes of an inline object on the wire. Shards apply their own, usually lower, limit.
+/// Most inline bytes. Shards apply their own, usually lower limit.
 pub const MAX_INLINE_BYTES: usize = 1 << 20;
-/// Most bytes of an object that a client puts in one request through the socket. Above this size,
-/// sending the bytes costs as much as a second request that seals the bytes in the arena.
+/// Most bytes of a put through the socket. Beyond, they cost as much as a second request to seal.
 pub const MAX_PUT_BYTES: usize = 8 << 10;
-/// Most bytes of the objects that a client puts in one batch.
+/// Most bytes of a batch's puts.
 pub const MAX_BATCH_PUT_BYTES: usize = 1 << 20;
-/// Most nodes that a query may ask to avoid.
+/// Most nodes to avoid.
 pub const MAX_AVOIDED_NODES: usize = 64;
 /// Most labels of a node.
 pub const MAX_LABELS: usize = 32;
@@ -30,20 +27,18 @@ pub const MAX_LABEL_KEY_BYTES: usize = 63;
 pub const MAX_LABEL_VALUE_BYTES: usize = 255;
 /// Most messages in one frame of a session.
 pub const MAX_MESSAGES_PER_BATCH: usize = 4096;
-/// Most bytes of one frame that a store sends in a session: a batch is closed at 1 MiB, and its
-/// last message may be an inline object.
+/// A batch closes at 1 MiB, and its last message may be an inline object.
 pub const MAX_BATCH_BYTES: usize = 4 << 20;
-/// Most bytes that a shard sends at once: all locations of an object, or a page of a listing whose
-/// last object may be on every node.
+/// All locations of an object, or a page whose last object may be on every node.
 pub const MAX_SHARD_FRAME_BYTES: usize = 64 << 20;
-/// Most locations of one object in one message: one for each node of the largest simulated cluster.
+/// One for each node of the largest simulated cluster.
 pub const MAX_LOCATIONS: usize = 10_000;
-/// Most objects in one page of a listing.
+/// Most objects in a page.
 pub const MAX_LISTED_OBJECTS: usize = 10_000;
-/// Longest text of an error that is kept, in bytes; the rest is cut off.
+/// Longest kept error text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
 
-/// Longest socket address as text: an IPv6 address with scope and port.
+/// An IPv6 address with scope and port.
 const MAX_ADDRESS_BYTES: usize = 64;
 
 pub(crate) fn encode_id(id: &ObjectId) -> Bytes {
@@ -51,7 +46,7 @@ pub(crate) fn encode_id(id: &ObjectId) -> Bytes {
 }
 
 pub(crate) fn encode_timeout(timeout: Duration) -> u64 {
-    // Rounded up, so that a small timeout does not become zero.
+    // A small timeout must not become zero.
     let millis = timeout.as_nanos().div_ceil(1_000_000);
     u64::try_from(millis).unwrap_or(u64::MAX)
 }
@@ -60,23 +55,23 @@ pub(crate) fn decode_timeout(timeout_ms: u64) -> Duration {
     Duration::from_millis(timeout_ms).min(MAX_TIMEOUT)
 }
 
-/// The text of a store's address; empty if the store is [`UNREACHABLE`].
+/// The address as text; empty for [`UNREACHABLE`].
 pub fn encode_address(address: SocketAddr) -> String {
     if address == UNREACHABLE { String::new() } else { address.to_string() }
 }
 
-/// Checks a store's address, which is empty if the store has no data plane.
+/// Checks a store's address, empty without a data plane.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the text is neither empty nor an address.
+/// [`Error::Malformed`] for other text.
 pub fn decode_store_address(text: &str, plane: Plane) -> Result<SocketAddr> {
     if text.is_empty() { Ok(UNREACHABLE) } else { decode_address(text, plane) }
 }
 
-/// Checks the address of a node in a peer's message.
+/// Checks a node's address.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the text is not an address with a port.
+/// [`Error::Malformed`] without an address and port.
 pub fn decode_address(text: &str, plane: Plane) -> Result<SocketAddr> {
     let address = if text.len() > MAX_ADDRESS_BYTES { None } else { text.parse::<SocketAddr>().ok() };
     match address {

@@ -1,4 +1,4 @@
-//! The requests of the dashboard's page to a shard, over HTTP. The answers are JSON.
+//! The requests of the dashboard's page, over HTTP. Answers are JSON.
 
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
 use hoplite_core::shard::ObjectSearch;
@@ -7,16 +7,16 @@ use self::query::{from_hex, number, value};
 
 pub mod query;
 
-/// Most nodes in one answer: about 400 KiB of JSON. As many are grouped by their labels.
+/// About 400 KiB of JSON. More are grouped by their labels.
 pub const MAX_NODES: usize = 1000;
-/// Longest label key by which nodes can be grouped, in bytes.
+/// Longest key for groups, in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
-/// Most objects in one answer.
+/// Most objects in an answer.
 pub const MAX_OBJECTS: usize = 200;
 /// A request of the page.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Question {
-    /// The state of the shard, and of the cluster as a whole.
+    /// The shard, and the cluster as a whole.
     Overview,
     /// Nodes, by name.
     Nodes {
@@ -33,8 +33,7 @@ pub enum Question {
     Transfers,
     /// Running reduces.
     Reduces,
-    /// Links between nodes, or between groups of nodes with the same value of a label. An empty key
-    /// means nodes.
+    /// Links between nodes, or groups with a value of a label. An empty key means nodes.
     Links {
         /// The key of the label.
         group: String,
@@ -43,19 +42,19 @@ pub enum Question {
     Events,
     /// The last hour.
     History {
-        /// The node; `None` for the whole cluster.
+        /// `None` for the cluster.
         node: Option<NodeId>,
-        /// The number of the last point that the page has.
+        /// The page's last point.
         after: u64,
     },
     /// One node.
     Node(NodeId),
-    /// Objects that were sent lately.
+    /// Objects sent lately.
     Recent,
 }
 
 impl Question {
-    /// Parses a path and a query; `None` if they are invalid.
+    /// Parses a path and a query.
     pub fn parse(path: &str, query: &[u8]) -> Option<Self> {
         let limit = |most: usize| {
             let wanted = number(query, "limit", 100)?;

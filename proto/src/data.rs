@@ -1,4 +1,4 @@
-//! The data plane: requests between stores, and the outcomes of hops of a reduce.
+//! The data plane: requests between stores, and outcomes of hops.
 
 mod collective;
 pub mod frame;
@@ -26,18 +26,18 @@ use crate::reduce::{decode_op, encode_op};
 use crate::v1::end::Outcome;
 use crate::{error, v1};
 
-/// A request for a range of the bytes of a copy, as they become valid.
+/// A request for bytes of a copy, as they become valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
-    /// The object to send.
+    /// The object.
     pub id: ObjectId,
-    /// The put of the object.
+    /// The put.
     pub put: PutId,
-    /// The size of the whole object.
+    /// The object's size.
     pub size_bytes: u64,
-    /// The requested range of bytes.
+    /// The requested bytes.
     pub range: Range<u64>,
-    /// `true` if the object is the output of a hop, which may not have begun yet.
+    /// `true` for a hop's output, which may not have begun.
     pub awaits_hop: bool,
 }
 
@@ -54,7 +54,7 @@ pub fn encode_pull(pull: &Pull) -> v1::Pull {
     }
 }
 
-/// Checks a request for bytes: the range must lie in the object.
+/// Checks that the range lies in the object.
 ///
 /// # Errors
 /// The violated rule.
@@ -87,8 +87,8 @@ pub fn encode_hop(hop: &Hop) -> v1::Combine {
     }
 }
 
-/// Checks the hop that a coordinator requests. The operation must be defined for the elements. All
-/// ranges must lie in their objects and consist of whole elements.
+/// Checks a requested hop: the operation suits the elements, and ranges have whole elements of
+/// their objects.
 ///
 /// # Errors
 /// The violated rule.
@@ -110,7 +110,7 @@ pub fn decode_hop(combine: v1::Combine) -> Result<Hop> {
     let put = PutId(combine.put);
     let output = ObjectId::new(&combine.output)?;
     if output != ObjectId::of_hop(put) {
-        // Any other name could belong to an object.
+        // Another name could belong to an object.
         return Err(malformed("the output of a hop with a name that is not private"));
     }
     let inputs = combine.inputs.into_iter().map(|input| decode_input(input, size_bytes, dtype));
@@ -163,7 +163,7 @@ fn check_aligned(dtype: Dtype, positions: [u64; 2]) -> Result<()> {
     }
 }
 
-/// Encodes the failure of a hop.
+/// Encodes a hop's failure.
 pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
     let refused = |reason: &Error| v1::End {
         outcome: Outcome::Refused.into(),
@@ -188,7 +188,7 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
 /// Decodes the failure of a hop with `inputs` inputs.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it cannot be the failure of such a hop.
+/// [`Error::Malformed`] if it cannot be one.
 pub fn decode_hop_failure(end: v1::End, inputs: usize) -> Result<HopFailure> {
     match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Refused, Some(reason), _) => Ok(HopFailure::Refused(error::decode(reason, Plane::Data))),

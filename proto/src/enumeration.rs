@@ -1,7 +1,6 @@
-//! Enumerations on the wire: one macro writes both directions, so that they cannot disagree.
+//! Enumerations: one macro for both directions, so that they agree.
 
-/// Defines `$encode` and `$decode` between a core enum and a generated one. Other numbers are
-/// malformed.
+/// Converts between a core enum and a generated one. Other numbers are malformed.
 macro_rules! enumeration {
     ($vis:vis $encode:ident, $decode:ident: $core:ty, $wire:ty, $what:literal { $($variant:ident),* $(,)? }) => {
         $vis fn $encode(value: $core) -> i32 {

@@ -1,4 +1,4 @@
-//! Errors on the wire, in the messages of all planes.
+//! Errors in the messages of all planes.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::metadata::{decode_dtype, encode_dtype};
 use crate::v1;
 use crate::v1::MissingKind;
 
-/// The kind of a [`MetadataError`], in the field `c`. Zero if only the text is known.
+/// A [`MetadataError`]'s kind in the field `c`; zero for text only.
 mod metadata_kind {
     pub(super) const UNKNOWN_DTYPE: u64 = 1;
     pub(super) const TOO_MANY_DIMENSIONS: u64 = 2;
@@ -83,20 +83,18 @@ pub fn encode(error: &Error) -> v1::Error {
             v1::Error { code, text: reason.to_string(), a: encode_plane(*plane), ..Default::default() }
         }
         Error::Unavailable { what } => v1::Error { code, text: what.to_string(), ..Default::default() },
-        // Variants without fields. A new variant with fields travels as its code and its text until
-        // it gets an arm here.
+        // A new variant with fields travels as code and text until it gets an arm here.
         _ => v1::Error { code, text: error.to_string(), ..Default::default() },
     }
 }
 
-/// Decodes the error that a peer reported.
+/// Decodes a peer's error.
 ///
-/// Never fails: an unknown code, or fields that do not fit the code, become [`Error::Malformed`]
-/// with the peer's text. Characters that would disturb a terminal are [escaped](escape). The two
-/// sides of [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] are swapped, so that "ours"
+/// Never fails: what does not fit becomes [`Error::Malformed`] with the peer's [escaped](escape)
+/// text. [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] swap their sides, so that "ours"
 /// means this side.
 pub fn decode(error: v1::Error, plane: Plane) -> Error {
-    // These two are quoted and escaped when they are displayed.
+    // These two are escaped when displayed.
     let name = || cut(error.text.clone());
     let text = shown(&error.text);
     let object = || ObjectId::new(&error.id).ok();
@@ -170,12 +168,12 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
     })
 }
 
-/// A text of a peer in displayable form, cut to [`MAX_TEXT_BYTES`].
+/// Makes a peer's text displayable, up to [`MAX_TEXT_BYTES`].
 pub(crate) fn shown(text: &str) -> String {
     cut(escape(text))
 }
 
-/// Cuts `text` to [`MAX_TEXT_BYTES`] at the end of a character.
+/// Cuts to [`MAX_TEXT_BYTES`] at the end of a character.
 pub(crate) fn cut(mut text: String) -> String {
     if text.len() > MAX_TEXT_BYTES {
         let end = (0..=MAX_TEXT_BYTES).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
@@ -274,7 +272,6 @@ fn decode_plane(number: u64) -> Option<Plane> {
     }
 }
 
-/// The wire form of `missing`.
 pub(crate) fn encode_missing(missing: &Missing) -> v1::Missing {
     match missing {
         Missing::Object { id } => of_ids(MissingKind::Object, [id]),
@@ -316,7 +313,6 @@ pub(crate) fn encode_missing(missing: &Missing) -> v1::Missing {
         Missing::Replicas { id, wanted, present } => {
             v1::Missing { wanted: *wanted, present: *present, ..of_ids(MissingKind::Replicas, [id]) }
         }
-        // A kind without a form here is left out.
         _ => v1::Missing::default(),
     }
 }
@@ -331,13 +327,12 @@ fn of_nodes<'a>(kind: MissingKind, nodes: impl IntoIterator<Item = &'a NodeId>) 
     v1::Missing { kind: kind.into(), nodes, ..Default::default() }
 }
 
-/// The wire form of a reason. Its own cause is left out, so that messages cannot nest without end.
+/// Leaves out the reason's own cause, so that messages cannot nest without end.
 fn encode_reason(reason: &Error) -> Option<Box<v1::Error>> {
     Some(Box::new(v1::Error { missing: None, ..encode(reason) }))
 }
 
-/// Decodes the cause of a timeout. `None` for an unknown kind, and for a cause that exceeds a
-/// limit; the timeout itself stays valid.
+/// `None` for an unknown kind or a broken limit; the timeout itself stays valid.
 pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missing> {
     let kind = MissingKind::try_from(missing.kind).ok()?;
     check_count("named objects of a cause", missing.ids.len(), MAX_NAMED).ok()?;

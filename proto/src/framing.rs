@@ -1,6 +1,7 @@
-//! The framing of the local plane, and of direct connections: each message is preceded by its length, four bytes, little-endian.
+//! Frames of the local plane and direct connections: messages behind their length, four bytes,
+//! little-endian.
 //!
-//! Works on plain buffers, so that the daemons, the blocking and the asynchronous client share it.
+//! Works on plain buffers, which daemons and both clients share.
 
 use bytes::{Buf, BytesMut};
 use hoplite_core::error::{Error, Plane, Result};
@@ -11,37 +12,35 @@ use prost::Message;
 
 use crate::bounds::{MAX_BATCH_PUT_BYTES, MAX_PUT_BYTES};
 
-/// Bytes of the length in front of each message.
+/// The length's own bytes.
 pub const LENGTH_BYTES: usize = 4;
 
-/// Longest hello in bytes, without its length. Other protocols usually announce more.
+/// Longest hello. Other protocols usually announce more.
 pub const MAX_HELLO_BYTES: usize = 4096;
 
-/// Longest response in bytes, without its length: a page of a listing.
+/// Longest response: a page of a listing.
 pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Room in a request besides a list of ids: one id, metadata with 64 dimensions, the fields' tags,
-/// and a small object.
+/// Besides a list of ids: one id, metadata of 64 dimensions, tags, and a small object.
 const REQUEST_OVERHEAD_BYTES: usize = (16 << 10) + MAX_PUT_BYTES;
 
-/// Tag and length in front of each id of a list.
+/// Tag and length of each listed id.
 const ID_OVERHEAD_BYTES: usize = 4;
 
-/// Longest batch in bytes: the objects, and the room of other fields for each item.
+/// The objects, and each item's other fields.
 const MAX_BATCH_BYTES: usize =
     MAX_BATCH_PUT_BYTES + MAX_BATCH_ITEMS * (REQUEST_OVERHEAD_BYTES - MAX_PUT_BYTES);
 
-/// Longest request in bytes, without its length, under `limits`: a list of the most and longest
-/// ids, or a batch.
+/// Longest request under `limits`: a list of ids, or a batch.
 pub fn max_request_bytes(limits: &Limits) -> usize {
     let ids = limits.max_ids_per_request.saturating_mul(MAX_OBJECT_ID_BYTES + ID_OVERHEAD_BYTES);
     ids.saturating_add(REQUEST_OVERHEAD_BYTES).max(MAX_BATCH_BYTES)
 }
 
-/// Appends `message` and its length to `out`.
+/// Appends `message` and its length.
 ///
 /// # Errors
-/// [`Error::LimitExceeded`] if the message has 4 GiB or more; `out` is unchanged then.
+/// [`Error::LimitExceeded`] from 4 GiB on; `out` is unchanged.
 pub fn encode(message: &impl Message, out: &mut BytesMut) -> Result<()> {
     let length = message.encoded_len();
     let Ok(prefix) = u32::try_from(length) else {
@@ -53,11 +52,9 @@ pub fn encode(message: &impl Message, out: &mut BytesMut) -> Result<()> {
     Ok(())
 }
 
-/// Bytes per read from a stream of small messages.
 const READ_BYTES: usize = 64 << 10;
 
-/// Makes room in `buffer` for some small messages. Frees an empty buffer that a large message has
-/// enlarged.
+/// Makes room for small messages. Frees an empty buffer that a large one has enlarged.
 pub fn make_room(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.capacity() > READ_BYTES {
         *buffer = BytesMut::new();
@@ -65,30 +62,26 @@ pub fn make_room(buffer: &mut BytesMut) {
     buffer.reserve(READ_BYTES);
 }
 
-/// Takes one message of at most `limit_bytes` from the front of `buffer`; `None` if it is
-/// incomplete.
+/// Takes a message from the front of `buffer`; `None` if it is incomplete.
 ///
-/// The length is checked as soon as its four bytes have arrived, so at most `limit_bytes` are
-/// buffered.
+/// The length is checked first, so at most `limit_bytes` are buffered.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the length exceeds the limit, or the bytes are not a message of this
-/// type. The connection must be closed then.
+/// [`Error::Malformed`] for a wrong length or message: close the connection.
 pub fn decode<M: Message + Default>(buffer: &mut BytesMut, limit_bytes: usize) -> Result<Option<M>> {
     decode_on(Plane::Local, buffer, limit_bytes)
 }
 
-/// Returns the length of the message at the front of `buffer`, with its prefix; `None` if the
-/// prefix is incomplete.
+/// Returns the front message's length with its prefix, once known.
 pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
     let prefix = buffer.first_chunk::<LENGTH_BYTES>()?;
     Some(LENGTH_BYTES.saturating_add(usize::try_from(u32::from_le_bytes(*prefix)).unwrap_or(usize::MAX)))
 }
 
-/// Acts as [`decode`] for another plane.
+/// Like [`decode`], on another plane.
 ///
 /// # Errors
-/// The errors of [`decode`], with `plane`.
+/// Those of [`decode`], with `plane`.
 pub fn decode_on<M: Message + Default>(
     plane: Plane,
     buffer: &mut BytesMut,

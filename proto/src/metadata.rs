@@ -1,4 +1,4 @@
-//! Metadata of objects on the wire.
+//! Objects' metadata on the wire.
 
 use bytes::Bytes;
 use hoplite_core::dtype::Dtype;
@@ -28,9 +28,9 @@ pub(crate) fn encode_dtype(dtype: Dtype) -> i32 {
     wire.into()
 }
 
-/// The element type with this number, if there is one.
+/// The element type of this number.
 pub(crate) fn decode_dtype(number: i32) -> Option<Dtype> {
-    // Fourteen entries: searching the forward mapping keeps both directions consistent.
+    // Searching the forward mapping keeps both directions consistent.
     Dtype::ALL.iter().copied().find(|dtype| encode_dtype(*dtype) == number)
 }
 
@@ -46,7 +46,7 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
     }
 }
 
-/// Checks the metadata of an object of `size_bytes` bytes; absent metadata means plain bytes.
+/// Checks the metadata of an object; absent means plain bytes.
 ///
 /// # Errors
 /// [`Error::InvalidMetadata`], with the violated rule.
@@ -60,7 +60,7 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
     {
         return Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into());
     }
-    // Copied, because a slice would keep the whole received buffer as long as the object lives.
+    // Copied, because a slice would keep the whole received buffer.
     let agreement = metadata.agreement.map(|agreement| decode_agreement(Some(agreement), Plane::Control));
     let user = Bytes::copy_from_slice(&metadata.user);
     let count = |replicas: u32| {

@@ -1,5 +1,4 @@
-//! Operations of a reduce on the wire: clients request them on the local plane, coordinators on the
-//! data plane.
+//! A reduce's operations, from clients and coordinators.
 
 use hoplite_core::collective::Agreement;
 use hoplite_core::error::{Error, Plane, Result};

@@ -1,14 +1,14 @@
-//! The default path of the socket between a store and its clients.
+//! The default path of the local socket.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The name of the variable that overrides the default.
+/// Overrides the default.
 pub const SOCKET_VARIABLE: &str = "HOPLITE_SOCKET";
 
-/// The default path of the local socket: `$HOPLITE_SOCKET`; else
-/// `$XDG_RUNTIME_DIR/hoplite/store.sock`; else `/tmp/hoplite-<uid>/store.sock`, in a directory that
-/// any user may have created. Empty variables count as unset.
+/// `$HOPLITE_SOCKET`; else `$XDG_RUNTIME_DIR/hoplite/store.sock`; else
+/// `/tmp/hoplite-<uid>/store.sock`, in a directory that any user may have created. Empty variables
+/// count as unset.
 pub fn default_socket_path() -> PathBuf {
     let variable = |name| std::env::var_os(name);
     choose(variable(SOCKET_VARIABLE), variable("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())

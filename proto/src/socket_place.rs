@@ -1,8 +1,7 @@
-//! The place of a local socket: checks the directories on its path, and opens its address.
+//! Checks the directories of a local socket, and opens its address.
 //!
-//! The default path can be in `/tmp`, where any user can create a directory first and listen there.
-//! [`SocketPlace::find`] therefore walks from the root to the socket and checks each directory.
-//! Clients, stores and the command line share this rule.
+//! In `/tmp`, any user could create the directory first and listen there. [`SocketPlace::find`]
+//! therefore checks each directory from the root to the socket.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -17,20 +16,19 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
-/// The variable with the user who runs the store.
+/// The user who runs the store.
 pub const DAEMON_USER_VARIABLE: &str = "HOPLITE_DAEMON_USER";
 
-/// The user as which the packages run a store. Only root can create this user.
+/// The packages' user, whom only root can create.
 pub const DEFAULT_DAEMON_USER: &str = "hoplite";
 
-/// Most symbolic links on the path to a socket: the limit of Linux.
+/// The limit of Linux.
 const MAX_LINKS: u32 = 40;
 
-/// The extended attribute of a file whose access list grants more than its mode shows.
+/// Files with it grant more than their mode shows.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// The users whose daemons, directories and links this process trusts: its own user, root, and the
-/// user of the daemon.
+/// Trusted owners: this user, root, and the daemon's user.
 #[derive(Debug, Clone)]
 pub struct TrustedUsers {
     own: u32,
@@ -38,14 +36,14 @@ pub struct TrustedUsers {
 }
 
 impl TrustedUsers {
-    /// Trusts the user of this process, root, and `daemon_user`, by name or number. Without
-    /// `daemon_user`, trusts the user [`DEFAULT_DAEMON_USER`], if the machine has it.
+    /// Trusts this user, root, and `daemon_user` by name or number; without it
+    /// [`DEFAULT_DAEMON_USER`], if it exists.
     pub fn new(daemon_user: Option<&str>) -> Self {
         let daemon = daemon_user.filter(|user| !user.is_empty()).map(str::to_owned);
         Self { own: rustix::process::geteuid().as_raw(), daemon }
     }
 
-    /// Acts as [`new`](Self::new) with the user in [`DAEMON_USER_VARIABLE`].
+    /// Like [`new`](Self::new), with [`DAEMON_USER_VARIABLE`].
     pub fn from_environment() -> Self {
         Self::new(daemon_user_of_environment().as_deref())
     }
@@ -53,8 +51,7 @@ impl TrustedUsers {
     /// Returns `true` if `user` is trusted.
     ///
     /// # Errors
-    /// [`Distrust::NoSuchUser`] if the result depends on the daemon's user and the machine does not
-    /// know that name.
+    /// [`Distrust::NoSuchUser`] if that depends on an unknown name of the daemon's user.
     pub fn includes(&self, user: u32) -> Result<bool, Distrust> {
         if user == self.own || user == 0 {
             return Ok(true);
@@ -70,17 +67,17 @@ impl TrustedUsers {
     }
 }
 
-/// Returns the user in [`DAEMON_USER_VARIABLE`]; an empty variable counts as unset.
+/// The user in [`DAEMON_USER_VARIABLE`]; an empty one counts as unset.
 pub fn daemon_user_of_environment() -> Option<String> {
     let user = std::env::var_os(DAEMON_USER_VARIABLE)?;
     Some(user.to_string_lossy().into_owned()).filter(|user| !user.is_empty())
 }
 
-/// The reason for which a place is not trusted. Each message contains advice.
+/// The reason for distrust, with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Distrust {
-    /// An untrusted user owns a directory, a link or the socket.
+    /// An untrusted owner.
     #[error(
         "{} belongs to user {owner}, who could put a socket of their own there: use a socket in a directory of your own, or \
          set {DAEMON_USER_VARIABLE}={owner} if that user runs the store",
@@ -89,10 +86,10 @@ pub enum Distrust {
     Owner {
         /// The directory, link or socket.
         path: PathBuf,
-        /// The user id that owns it.
+        /// The owner's id.
         owner: u32,
     },
-    /// Other users may write to a directory, and so replace its entries.
+    /// Other users may replace a directory's entries.
     #[error(
         "other users may write to {} (owner {owner}, mode {mode:o}) and could put a socket of their own there: run \
          `chmod go-w` on it, or use a socket in another directory",
@@ -101,12 +98,12 @@ pub enum Distrust {
     Writable {
         /// The directory.
         path: PathBuf,
-        /// The user id of the directory's owner.
+        /// Its owner's id.
         owner: u32,
-        /// The mode of the directory.
+        /// Its mode.
         mode: u32,
     },
-    /// The configured user of the daemon does not exist.
+    /// The daemon's user does not exist.
     #[error("this machine has no user {name:?}: set {DAEMON_USER_VARIABLE} to the user who runs the store")]
     NoSuchUser {
         /// The configured name.
@@ -120,7 +117,7 @@ pub enum PlaceError {
     /// Another user could replace the socket.
     #[error(transparent)]
     Distrusted(#[from] Distrust),
-    /// The operating system refuses access to the path.
+    /// No access to the path.
     #[error("{}", std::io::Error::from(*.0))]
     System(Errno),
 }
@@ -131,7 +128,7 @@ impl From<Errno> for PlaceError {
     }
 }
 
-/// The directory and the name of a socket that no other user can replace.
+/// A socket that no other user can replace.
 pub struct SocketPlace {
     path: PathBuf,
     directory: OwnedFd,
@@ -145,16 +142,14 @@ impl fmt::Debug for SocketPlace {
 }
 
 impl SocketPlace {
-    /// Walks to the socket at `path`, and follows symbolic links. The directory must exist; the
-    /// socket need not.
+    /// Walks to the socket at `path`, through symbolic links. The socket need not exist.
     ///
-    /// Each directory on the way must belong to one of `users`. Other users must not be able to
-    /// write to it, unless it is sticky like `/tmp`. In a sticky directory, links and sockets must
-    /// belong to one of `users` too.
+    /// Each directory must belong to one of `users`. Others must not write to it, unless it is
+    /// sticky like `/tmp`; then links and sockets in it must belong to `users` too.
     ///
     /// # Errors
-    /// [`PlaceError::Distrusted`] names the first directory that breaks the rule.
-    /// [`PlaceError::System`] if the walk ends early.
+    /// [`PlaceError::Distrusted`] for the first directory against the rule. [`PlaceError::System`]
+    /// if the walk ends early.
     pub fn find(path: &Path, users: &TrustedUsers) -> Result<Self, PlaceError> {
         let mut walk = Walk::start(path, users)?;
         loop {
@@ -170,11 +165,11 @@ impl SocketPlace {
         }
     }
 
-    /// The address for binding or connecting the socket. A path that is too long for an address is
-    /// replaced by a path through the open directory. The address is valid as long as `self` lives.
+    /// The socket's address, valid while `self` lives. A path that is too long is replaced by one
+    /// through the open directory.
     ///
     /// # Errors
-    /// [`Errno::NAMETOOLONG`] if the name of the socket alone is too long, or `/proc` is missing.
+    /// [`Errno::NAMETOOLONG`] if the name alone is too long, or `/proc` is missing.
     pub fn address(&self) -> Result<SocketAddrUnix, Errno> {
         match SocketAddrUnix::new(&self.path) {
             Err(Errno::NAMETOOLONG) => {
@@ -189,11 +184,10 @@ impl SocketPlace {
     }
 }
 
-/// Checks that no other user can replace `directory` or its entries, with the rule of
-/// [`SocketPlace::find`].
+/// Checks `directory` by the rule of [`SocketPlace::find`].
 ///
 /// # Errors
-/// The errors of [`SocketPlace::find`].
+/// Those of [`SocketPlace::find`].
 pub fn check_directory(directory: &Path, users: &TrustedUsers) -> Result<(), PlaceError> {
     let mut walk = Walk::start(directory, users)?;
     walk.enter_all_but(0)?;
@@ -207,26 +201,24 @@ enum Entry {
     Missing,
 }
 
-/// A walk along a path. Each directory is opened from the previous one and checked while it is
-/// open. So no user can exchange it between the check and the next step.
+/// A walk along a path. Each directory is opened from the previous one and checked while open, so
+/// that no user can exchange it.
 struct Walk<'a> {
     users: &'a TrustedUsers,
     directory: OwnedFd,
-    /// The path of `directory`, for people.
+    /// For people.
     at: PathBuf,
-    /// The remaining names.
     pending: VecDeque<OsString>,
     links: u32,
-    /// `true` if others may write to `directory`, and it is sticky.
+    /// `true` if others may write here, and it is sticky.
     is_shared: bool,
-    /// The owner of `directory`, if this user namespace cannot name it.
+    /// The owner, if this user namespace cannot name it.
     unmapped_owner: Option<u32>,
 }
 
 impl<'a> Walk<'a> {
     fn start(path: &Path, users: &'a TrustedUsers) -> Result<Self, PlaceError> {
-        // A relative path begins at the working directory. No other user may be able to change the
-        // path of the working directory either.
+        // Nor may another user change the working directory's path.
         let path = std::path::absolute(path)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
         let root = open(rustix::fs::CWD, OsStr::new("/"))?;
@@ -243,7 +235,6 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    /// Enters the directories of the remaining names, except for the last `rest` names.
     fn enter_all_but(&mut self, rest: usize) -> Result<(), PlaceError> {
         while self.pending.len() > rest
             && let Some(name) = self.pending.pop_front()
@@ -258,7 +249,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Opens the entry `name` without following links.
+    /// Does not follow links.
     fn look(&self, name: &OsStr) -> Result<Entry, PlaceError> {
         let opened = match open(&self.directory, name) {
             Ok(opened) => opened,
@@ -270,7 +261,7 @@ impl<'a> Walk<'a> {
         if kind == FileType::Directory {
             return Ok(Entry::Directory(opened));
         }
-        // In a sticky directory, any user can create an entry, and only its owner can replace it.
+        // In a sticky directory, any user creates entries, and only the owner replaces them.
         if self.is_shared && !self.users.includes(found.st_uid)? {
             return Err(Distrust::Owner { path: self.at.join(name), owner: found.st_uid }.into());
         }
@@ -326,8 +317,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Checks that the directory of a socket belongs to a known user. The directories above may
-    /// belong to an unmapped root.
+    /// The socket's directory needs a known owner. Those above may belong to an unmapped root.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
             Some(owner) if !self.is_shared => Err(Distrust::Owner { path: self.at.clone(), owner }.into()),
@@ -339,14 +329,13 @@ impl<'a> Walk<'a> {
 fn open(directory: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |flags| rustix::fs::openat(directory.as_fd(), name, flags, Mode::empty());
-    // A directory on an automount is mounted only if it is opened as a directory.
+    // Opening as a directory mounts an automount.
     match open(flags | OFlags::DIRECTORY) {
         Err(Errno::NOTDIR | Errno::LOOP) => open(flags),
         opened => opened,
     }
 }
 
-/// The names in `path`, without the root.
 fn names(path: &Path) -> VecDeque<OsString> {
     let name = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -356,7 +345,7 @@ fn names(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(name).collect()
 }
 
-/// Returns `true` if users other than the owner and root may create and replace entries.
+/// Returns `true` if others than the owner and root may create and replace entries.
 fn others_may_write(found: &Stat, path: &Path) -> bool {
     let mode = Mode::from_raw_mode(found.st_mode);
     let group_writes = mode.contains(Mode::WGRP);
@@ -364,23 +353,21 @@ fn others_may_write(found: &Stat, path: &Path) -> bool {
         || group_writes && !(is_private_group(found.st_uid, found.st_gid) && has_no_access_list(path))
 }
 
-/// Returns `true` if the group is a private group, as many systems create for each user: it has the
-/// user's name, and only this member.
+/// Returns `true` for a user's private group, which has its name and only this member.
 fn is_private_group(user: u32, group: u32) -> bool {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
     let Ok(Some(group)) = Group::from_gid(Gid::from_raw(group)) else { return false };
     user.gid == group.gid && user.name == group.name && group.mem.iter().all(|member| *member == user.name)
 }
 
-/// Returns `true` if the mode is complete. With an access list, the group bits apply to other users
-/// too.
+/// With an access list, the group bits apply to other users too.
 fn has_no_access_list(path: &Path) -> bool {
     let mut none = [0_u8; 0];
     matches!(rustix::fs::getxattr(path, ACCESS_LIST, &mut none[..]), Err(Errno::NODATA | Errno::NOTSUP))
 }
 
-/// Returns `true` if `user` stands for all users without a number in this user namespace. In most
-/// containers without privileges, the root of the machine is one of them.
+/// Returns `true` for the user that stands for all without a number in this namespace. In most
+/// unprivileged containers, the machine's root is one of them.
 fn is_unmapped(user: u32) -> bool {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let maps = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -395,7 +382,6 @@ mod tests {
 
     use super::*;
 
-    /// A user id that no machine assigns.
     const STRANGER: u32 = 4_000_001;
 
     fn users() -> TrustedUsers {
@@ -426,13 +412,12 @@ mod tests {
                 matches!(&refused, Distrust::Writable { path, mode: 0o757, .. } if path == open),
                 "{refused}"
             );
-            // Sticky like /tmp: only its owner can replace its entries.
+            // Sticky like /tmp.
             set_mode(open, 0o1777);
             SocketPlace::find(&socket, &users()).unwrap();
             check_directory(&inner, &users()).unwrap();
             set_mode(open, 0o755);
         }
-        // A path through a link passes the same directories.
         let link = place.path().join("link.sock");
         symlink(&socket, &link).unwrap();
         SocketPlace::find(&link, &users()).unwrap();
@@ -477,12 +462,10 @@ mod tests {
         assert!(is_owner(&refused, &path("theirs")), "{refused}");
         assert!(refused.to_string().contains("belongs to user 4000001"), "{refused}");
         assert!(refused.to_string().contains("HOPLITE_DAEMON_USER=4000001"), "{refused}");
-        // The user who runs the store may own the directory.
         let configured = TrustedUsers::new(Some("4000001"));
         SocketPlace::find(&path("theirs/store.sock"), &configured).unwrap();
         assert!(!configured.includes(STRANGER + 1).unwrap());
 
-        // If all users may create entries, the entry must belong to a trusted user.
         set_mode(place.path(), 0o1777);
         symlink(path("ours"), path("link")).unwrap();
         std::os::unix::fs::lchown(path("link"), Some(STRANGER), None).unwrap();

@@ -1,4 +1,4 @@
-//! Errors as the status of a gRPC call.
+//! Errors as gRPC statuses.
 
 use std::borrow::Cow;
 
@@ -10,8 +10,7 @@ use tonic::{Code, Status};
 use crate::error::{cut, decode, encode, shown};
 use crate::v1;
 
-/// Converts `error` to the status of a gRPC call. The details of the status carry the error itself,
-/// for [`from_status`].
+/// Puts `error` into a status and its details, for [`from_status`].
 pub fn to_status(error: &Error) -> Status {
     let code = match error {
         Error::InvalidId { .. }
@@ -48,8 +47,7 @@ pub fn to_status(error: &Error) -> Status {
     Status::with_details(code, message, details.encode_to_vec().into())
 }
 
-/// Returns the error behind the status of a gRPC call: the error in its details, or else an error
-/// for the status code.
+/// Returns the error in the details, or else one for the code.
 pub fn from_status(status: &Status) -> Error {
     let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
     let typed = details.into_iter().find(|detail| detail.type_url == DETAIL_TYPE);
@@ -61,14 +59,14 @@ pub fn from_status(status: &Status) -> Error {
         Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange | Code::Internal | Code::DataLoss => {
             Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) }
         }
-        // A status without details comes from tonic or HTTP/2 and means a broken connection.
+        // Without details, tonic or HTTP/2 means a broken connection.
         _ => Error::Unavailable { what: Cow::Owned(format!("the directory ({text})")) },
     }
 }
 
 const DETAIL_TYPE: &str = "type.googleapis.com/hoplite.v1.Error";
 
-/// `google.rpc.Status`, which tools such as grpcurl expect in the details of a status.
+/// `google.rpc.Status`, which tools such as grpcurl expect.
 #[derive(Clone, PartialEq, Message)]
 struct RpcStatus {
     #[prost(int32, tag = "1")]

@@ -1,14 +1,14 @@
-//! The trace of a message: the field `trace` of requests and messages.
+//! The traces of messages.
 
 use bytes::Bytes;
 use hoplite_core::TraceContext;
 
-/// Encodes a trace; no trace is empty.
+/// No trace is empty.
 pub fn encode(trace: Option<TraceContext>) -> Bytes {
     trace.map_or_else(Bytes::new, |trace| Bytes::copy_from_slice(&trace.to_bytes()))
 }
 
-/// Decodes a trace; `None` for any other value.
+/// `None` for any other value.
 pub fn decode(bytes: &[u8]) -> Option<TraceContext> {
     TraceContext::from_bytes(bytes)
 }

@@ -1,4 +1,4 @@
-//! The problems of a store on the wire.
+//! A store's problems on the wire.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub fn encode_wait(wait: &LongWait) -> v1::LongWait {
     }
 }
 
-/// Decodes a long wait of a store; `None` for an unknown operation.
+/// `None` for an unknown operation.
 pub fn decode_wait(wait: v1::LongWait) -> Option<LongWait> {
     Some(LongWait {
         operation: error::decode_operation(wait.operation.into())?,
@@ -25,7 +25,7 @@ pub fn decode_wait(wait: v1::LongWait) -> Option<LongWait> {
     })
 }
 
-/// The wire form of a failure of the peer `name`, which began `since` ago.
+/// The wire form of a peer's failure, which began `since` ago.
 pub fn encode_fault(name: &str, error: &Error, since: Duration) -> v1::PeerFault {
     v1::PeerFault {
         name: name.to_owned(),
@@ -34,7 +34,7 @@ pub fn encode_fault(name: &str, error: &Error, since: Duration) -> v1::PeerFault
     }
 }
 
-/// The name of a peer, its failure, and the time since it began; `None` if incomplete.
+/// The peer, its failure, and its age; `None` if incomplete.
 pub fn decode_fault(fault: v1::PeerFault) -> Option<(String, Error, Duration)> {
     let name = error::shown(&fault.name);
     Some((name, error::decode(fault.error?, Plane::Local), Duration::from_micros(fault.since_us)))

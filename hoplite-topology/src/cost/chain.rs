@@ -1,5 +1,5 @@
-//! Chain: a stream of blocks through the ranks in order. The slowest link carries all bytes, and
-//! each hop adds its latency and one block.
+//! A chain streams blocks through the ranks. The slowest link carries all bytes, and each hop adds
+//! its latency and one block.
 
 use super::max_tree::MaxTree;
 use hoplite_core::block::BLOCK_BYTES;
@@ -7,7 +7,7 @@ use hoplite_core::topology::matrix::Links;
 
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
-    /// Alpha and one block, for the hop from each rank to the next.
+    /// Each hop's alpha and one block.
     blocks: Vec<u64>,
     sum: u128,
     gaps: MaxTree,
@@ -22,10 +22,10 @@ impl Chain {
         Self { blocks, sum, gaps: MaxTree::new(&gaps) }
     }
 
-    /// Returns the sum of the hops' blocks, plus the other bytes over the slowest link.
+    /// Sums the hops' blocks, plus the other bytes over the slowest link.
     ///
-    /// With fewer bytes than a block, the other bytes are negative: only the slowest link is
-    /// charged for the real bytes, other hops for a whole block.
+    /// With fewer bytes than a block, the other bytes are negative: the slowest link is charged for
+    /// the real bytes, other hops for a block.
     pub(super) fn cost(&self, links: Links<'_>) -> u128 {
         chain_cost(self.sum, self.gaps.largest(), links.size_bytes())
     }
@@ -42,14 +42,13 @@ impl Chain {
     }
 }
 
-/// Returns the cost of a chain. `blocks` is the cost of one block over all hops, and `largest_gap`
-/// the gap of the slowest link.
+/// `blocks` is one block's cost over all hops, and `largest_gap` the slowest link's.
 pub(crate) fn chain_cost(blocks: u128, largest_gap: u64, size_bytes: u64) -> u128 {
     blocks + u128::from(largest_gap) * u128::from(size_bytes)
         - u128::from(largest_gap) * u128::from(BLOCK_BYTES)
 }
 
-/// Returns alpha and one block, and the gap, of the link between two nodes.
+/// Returns alpha and one block, and the gap.
 pub(crate) fn hop(links: Links<'_>, a: u32, b: u32) -> (u64, u64) {
     let link = links.matrix().link(a as usize, b as usize);
     let gap = u64::from(link.ps_per_byte);

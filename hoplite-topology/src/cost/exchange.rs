@@ -1,8 +1,7 @@
-//! Collectives in stages, in which all ranks exchange within groups: halving-doubling, BCube,
-//! hierarchical.
+//! Collectives in stages of exchanges within groups: halving-doubling, BCube, hierarchical.
 //!
-//! A stage has groups of p ranks that are `stride` apart. It takes as long as the slowest message
-//! of any group. The cost is the sum over the stages.
+//! A stage's groups have p ranks that are `stride` apart. It takes as long as its slowest message,
+//! and the cost is the sum over the stages.
 
 use super::{Model, max_tree::MaxTree};
 use crate::error::Error;
@@ -10,9 +9,7 @@ use hoplite_core::topology::matrix::Links;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peers {
-    /// Each member sends to all other members.
     All,
-    /// Each member sends to the next one.
     Ring,
 }
 
@@ -20,15 +17,15 @@ pub(crate) enum Peers {
 pub(crate) struct Stage {
     pub(crate) group: usize,
     pub(crate) stride: usize,
-    /// The divisor of the bytes: a message carries one of `parts` equal parts.
+    /// A message carries one of `parts` equal parts of the bytes.
     pub(crate) parts: u64,
-    /// The number of messages of this size, one after another.
+    /// Messages of this size, in turn.
     pub(crate) steps: u64,
     pub(crate) peers: Peers,
 }
 
 impl Stage {
-    /// Returns the lowest rank of the group of `rank`, and the number of the group.
+    /// Returns the lowest rank of the group, and its number.
     fn group_of(&self, rank: usize) -> (usize, usize) {
         let base = rank - rank / self.stride % self.group * self.stride;
         (base, base / (self.stride * self.group) * self.stride + base % self.stride)
@@ -41,12 +38,11 @@ impl Stage {
         a != b && self.group_of(a) == self.group_of(b) && are_beside
     }
 
-    /// Returns the lowest rank of a group.
     fn base(&self, group: usize) -> usize {
         group / self.stride * self.stride * self.group + group % self.stride
     }
 
-    /// Returns the cost of the slowest message of a group, times the number of parts.
+    /// Returns the slowest message's cost, times the parts.
     fn slowest(&self, links: Links<'_>, order: &[u32], base: usize) -> u64 {
         let member = |index: usize| order[base + index * self.stride];
         let mut slowest = 0;
@@ -69,12 +65,10 @@ impl Stage {
     }
 }
 
-/// Returns the sizes of BCube's groups: `base`, `base`, ..., and smaller ones where the remaining
-/// nodes are not divisible by `base`.
+/// Returns BCube's group sizes: `base`, `base`, ..., and smaller ones for a remainder.
 ///
 /// # Errors
-///
-/// Fails if the remaining nodes have no factor from 2 to `base`.
+/// Fails if the remainder has no factor from 2 to `base`.
 pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
     let mut radices = Vec::new();
     let mut left = nodes;
@@ -87,8 +81,7 @@ pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
     Ok(radices)
 }
 
-/// Returns the stages of halving-doubling, BCube or a hierarchy for `nodes` nodes. Other models
-/// have no stages.
+/// Returns the model's stages, if any.
 pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     let (groups, peers) = match model {
         Model::HalvingDoubling if nodes.is_power_of_two() => (radices(nodes, 2)?, Peers::All),
@@ -118,8 +111,8 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     Ok(stages.collect())
 }
 
-/// Returns the cost of stages, given for each stage the cost of its slowest message times its
-/// parts. The parts of the last stage must be a multiple of the parts of each stage.
+/// Returns the cost, given each stage's slowest message times its parts. The last stage's parts
+/// must be a multiple of each stage's.
 pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
     let (sum, parts) = costs.into_iter().fold((0, 1), |(sum, parts), (stage, cost)| {
         let stage_parts = u128::from(stage.parts);
@@ -131,7 +124,7 @@ pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
 #[derive(Debug, Clone)]
 pub(super) struct Exchange {
     stages: Vec<(Stage, MaxTree)>,
-    /// For each stage, the sum of the slowest messages of its groups, times its parts.
+    /// For each stage, the groups' slowest messages, times its parts.
     sums: Vec<u128>,
 }
 

@@ -1,9 +1,9 @@
-//! The maximum of numbers that change one at a time.
+//! The maximum of numbers that change singly.
 
-/// A complete binary tree of maxima. A change takes O(log n), and the maximum O(1).
+/// A complete binary tree of maxima: a change takes O(log n), the maximum O(1).
 #[derive(Debug, Clone)]
 pub(super) struct MaxTree {
-    /// The nodes of the tree: the root at 1, the leaves from `leaves` on.
+    /// The root at 1, the leaves from `leaves` on.
     nodes: Vec<u64>,
     leaves: usize,
     len: usize,

@@ -1,13 +1,8 @@
-//! The cost of collectives on given links, for a given assignment of ranks to nodes.
+//! The cost of collectives for an order of ranks: `order[rank]` is a node.
 //!
-//! The models compare two orders, and do not predict times. An order maps ranks to nodes:
-//! `order[rank]` is the index of a node. Costs are exact integers in picoseconds.
-//!
-//! * [`Model`]: the collectives, and their names.
-//! * [`Evaluator`]: the cost of an order that changes by swaps of two ranks, which can be undone.
-//! * `ring`, `exchange` (halving-doubling, BCube, hierarchical), `tree`, `chain`: one file for each
-//!   form of model.
-//! * `max_tree`: the maximum of numbers that change one at a time.
+//! Models compare orders, and do not predict times. Costs are exact integers in picoseconds.
+//! [`Model`] names the collectives, and [`Evaluator`] follows swaps of ranks. Each form of model
+//! has a file: `ring`, `exchange`, `tree`, `chain`.
 //!
 //! Source: Cloud Collectives, section IV-A.
 
@@ -28,23 +23,22 @@ pub(crate) use tree::{Trees, pair_of_trees};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// A collective whose cost depends on the order of ranks.
+/// A collective whose cost depends on the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Model {
-    /// Each rank sends to the next: n - 1 steps for each of reduce-scatter and allgather, and 2 S
-    /// (n - 1) / n bytes per node.
+    /// Each rank sends to the next: n - 1 steps per phase (reduce-scatter, allgather), and 2 S (n -
+    /// 1) / n bytes per node.
     Ring,
-    /// In step i, ranks that differ in bit i exchange S / 2^(i + 1) bytes: log2 n steps, and S (n -
-    /// 1) / n bytes per node and phase.
+    /// In step i, ranks that differ in bit i exchange S / 2^(i + 1) bytes: log2 n steps and S (n -
+    /// 1) / n bytes per phase.
     HalvingDoubling,
-    /// Two trees over the ranks, each with half of the bytes. The second tree has each rank
-    /// decremented. 2 log2 n steps.
+    /// Two trees with half of the bytes each, the second with ranks decremented: 2 log2 n steps.
     DoubleBinaryTree,
-    /// The two trees of NCCL: rank 0 has one child. The second tree is mirrored for even n, and
-    /// shifted for odd n.
+    /// NCCL's two trees, whose rank 0 has one child. The second is mirrored for even n, shifted for
+    /// odd n.
     NcclTree,
-    /// In stage i, each node exchanges S / B^(i + 1) bytes with its B - 1 peers: log_B n stages.
-    /// The last group is smaller if n is not a power of B.
+    /// In stage i, each node exchanges S / B^(i + 1) bytes with B - 1 peers: log_B n stages. The
+    /// last group may be smaller.
     BCube(u32),
     /// One stream in blocks of 4 KiB along the order: a broadcast, or a reduce in one dimension. n
     /// - 1 hops, and S bytes per node.
@@ -102,24 +96,22 @@ impl FromStr for Model {
     }
 }
 
-/// Returns the cost of `model` in picoseconds if rank r is at node `order[r]`.
+/// Returns the cost in picoseconds.
 ///
 /// # Errors
-///
-/// Fails if the order is not a permutation of the nodes, or if the model does not exist for this
-/// number of nodes.
+/// Fails if the order is no permutation, or the model does not fit the number of nodes.
 pub fn cost(links: Links<'_>, model: &Model, order: &[u32]) -> Result<u128, Error> {
     Ok(Evaluator::new(links, model, order)?.cost())
 }
 
-/// Evaluates the cost of an order that changes. A swap takes O(1) for ring and chain, O(log^2 n)
-/// for halving-doubling, O(B^2 log n) for BCube, and O(log n) for trees.
+/// The cost of a changing order. A swap takes O(1) for ring and chain, O(log^2 n) for
+/// halving-doubling, O(B^2 log n) for BCube, and O(log n) for trees.
 #[derive(Debug, Clone)]
 pub struct Evaluator<'a> {
     links: Links<'a>,
     order: Vec<u32>,
     form: Form,
-    /// The swaps since the last commit, oldest first.
+    /// Since the last commit, oldest first.
     swaps: Vec<(u32, u32)>,
 }
 
@@ -131,21 +123,18 @@ enum Form {
     Chain(chain::Chain),
 }
 
-/// Weight of the cost in the energy that a search minimises. The mean over the values below the
-/// cost's maxima has weight one.
+/// The cost's weight in a search's energy; the mean of values below the maxima has weight one.
 ///
-/// Without the mean, an improvement of all links except the slowest is invisible (plateaus of sums
-/// of maxima: Cloud Collectives, section V-C). With 32, the mean only breaks ties: halving all
-/// means is worth less than 2% of the cost.
+/// Without the mean, improving all links but the slowest is invisible (plateaus of sums of maxima:
+/// Cloud Collectives, section V-C). With 32, it only breaks ties: halving all means is worth less
+/// than 2% of the cost.
 const COST_WEIGHT: u128 = 32;
 
 impl<'a> Evaluator<'a> {
-    /// Creates an evaluator of `order`.
+    /// Begins with `order`.
     ///
     /// # Errors
-    ///
-    /// Fails if the order is not a permutation of the nodes, or if the model does not exist for
-    /// this number of nodes.
+    /// Fails if the order is no permutation, or the model does not fit the number of nodes.
     pub fn new(links: Links<'a>, model: &Model, order: &[u32]) -> Result<Self, Error> {
         links.matrix().check_order(order)?;
         let nodes = links.len();
@@ -162,12 +151,12 @@ impl<'a> Evaluator<'a> {
         Ok(Self { links, order: order.to_vec(), form, swaps: Vec::new() })
     }
 
-    /// Returns the current order.
+    /// The order.
     pub fn order(&self) -> &[u32] {
         &self.order
     }
 
-    /// Returns the cost of the order, in picoseconds.
+    /// The cost in picoseconds.
     pub fn cost(&self) -> u128 {
         match &self.form {
             Form::Ring(ring) => ring.cost(),
@@ -177,8 +166,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Returns the energy that a search minimises: the cost, and a small share of the mean over the
-    /// values below the cost's maxima.
+    /// The energy to minimise: the cost, and a small share of the mean below its maxima.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()
             + match &self.form {
@@ -188,11 +176,10 @@ impl<'a> Evaluator<'a> {
             }
     }
 
-    /// Swaps the nodes of two ranks.
+    /// Swaps two ranks' nodes.
     ///
     /// # Panics
-    ///
-    /// Panics if the ranks do not exist.
+    /// If a rank does not exist.
     pub fn swap(&mut self, a: usize, b: usize) {
         if a != b {
             self.swaps.push((a as u32, b as u32));
@@ -200,21 +187,21 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Reverses the nodes of a range of ranks.
+    /// Reverses a range of ranks.
     pub fn reverse(&mut self, start: usize, end: usize) {
         for step in 0..end.saturating_sub(start) / 2 {
             self.swap(start + step, end - 1 - step);
         }
     }
 
-    /// Swaps two blocks of `length` ranks, which must not overlap.
+    /// Swaps two blocks of ranks, which must not overlap.
     pub fn swap_blocks(&mut self, a: usize, b: usize, length: usize) {
         for step in 0..length {
             self.swap(a + step, b + step);
         }
     }
 
-    /// Keeps the changes since the last commit.
+    /// Keeps the changes.
     pub fn commit(&mut self) {
         self.swaps.clear();
     }

@@ -1,4 +1,4 @@
-//! Ring: the sum of the costs of a message of all bytes to each rank from the rank before it.
+//! A ring costs the sum of messages of all bytes from rank to rank.
 
 use hoplite_core::topology::matrix::Links;
 

@@ -1,15 +1,14 @@
-//! Two trees over the ranks, each with half of the bytes. A tree takes as long as its slowest path
-//! from the root to a leaf. The cost is the cost of the slower tree.
+//! Two trees with half of the bytes each. A tree takes as long as its slowest path; the slower tree
+//! counts.
 //!
-//! Sources: Cloud Collectives, section IV-A, with three corrections. The roots of the halves are
-//! the middles of their ranges, an empty range has no child, and the second tree has each rank
-//! decremented. NCCL 2.4 for its own form.
+//! Sources: Cloud Collectives, section IV-A, with three corrections: the roots of halves are the
+//! middles of their ranges, an empty range has no child, and the second tree has ranks decremented.
+//! NCCL 2.4 for its own form.
 
 use super::Model;
 use hoplite_core::topology::matrix::Links;
 
-/// The parent of each rank; the root has no parent. Each rank has at most two children, and the
-/// root of NCCL's trees has one.
+/// Each rank's parent. Ranks have at most two children, and the root of NCCL's trees one.
 pub(crate) type Parents = Vec<Option<u32>>;
 
 pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {
@@ -28,7 +27,7 @@ pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {
     [first, second]
 }
 
-/// Returns the tree in which the root of each range is its middle.
+/// The middle of each range is its root.
 fn middles(size: u32) -> Parents {
     let mut parents = vec![None; size as usize];
     let mut ranges = vec![(0, size, None)];
@@ -43,9 +42,8 @@ fn middles(size: u32) -> Parents {
     parents
 }
 
-/// Returns NCCL's tree with rank 0 as root. For the lowest set bit b of a rank, the parent is the
-/// adjacent multiple of 2b that has bit 2b. If that rank does not exist, the parent is the other
-/// adjacent multiple.
+/// Rank 0 is the root. For a rank's lowest set bit b, the parent is the adjacent multiple of 2b
+/// that has bit 2b, or else the other one.
 fn nccl(size: u32) -> Parents {
     let parent = |rank: u32| {
         let lowest = rank & rank.wrapping_neg();
@@ -63,7 +61,6 @@ fn relabelled(parents: &Parents, label: impl Fn(u32) -> u32) -> Parents {
     relabelled
 }
 
-/// Half of the bytes go through each of the two trees.
 const PARTS: u64 = 2;
 
 #[derive(Debug, Clone)]
@@ -76,8 +73,7 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// For each rank, the time from its receipt of a message to the receipt by the last rank below
-    /// it, times the number of parts.
+    /// From each rank's receipt to the last one below it, times the parts.
     times: Vec<u128>,
 }
 
@@ -112,7 +108,6 @@ impl Tree {
             }
         }
         let mut tree = Self { times: vec![0; parents.len()], parents, children, root };
-        // Parents come before children, so times are computed from the end.
         let mut ranks = vec![root as u32];
         let mut next = 0;
         while next < ranks.len() {
@@ -137,16 +132,15 @@ impl Tree {
         ways.max().unwrap_or(0)
     }
 
-    /// Updates the times that depend on the node of `rank`: its own time, and the times of its
-    /// ancestors.
+    /// Updates the times of `rank` and its ancestors.
     fn moved(&mut self, links: Links<'_>, order: &[u32], rank: usize) {
         self.times[rank] = self.below(links, order, rank);
         let mut at = rank;
         while let Some(parent) = self.parents[at] {
             at = parent as usize;
             let time = self.below(links, order, at);
-            // The parent of `rank` may change although no time below it has changed. Above it, an
-            // unchanged time ends the update.
+            // The parent of `rank` may change though nothing below has. Above it, an unchanged time
+            // ends the update.
             if time == self.times[at] {
                 break;
             }

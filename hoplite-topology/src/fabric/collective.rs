@@ -1,100 +1,98 @@
-//! Collectives on a network, in which all nodes take each step together.
+//! Collectives in steps that all nodes take together.
 //!
-//! All flows of a step have the same size. With fair rates, the step therefore ends when the flows
-//! of the most loaded link end, which share it equally: latency + size * max of load / capacity.
+//! A step's flows are equal, so with fair rates it ends with those of the most loaded link: latency
+//! + size * max of load / capacity.
 //!
-//! Source: EFLOPS, section VII-C and figure 16. Its two points of HDRM give the defaults: 130 us at
-//! 64 nodes and 181 us at 1024 nodes, with 256 KiB.
+//! Source: EFLOPS, section VII-C and figure 16, whose points of HDRM give the defaults: 130 us at
+//! 64 nodes and 181 us at 1024, with 256 KiB.
 
 use thiserror::Error;
 
 use super::network::{Network, NetworkError, loads};
 use hoplite_core::topology::hdrm::{self, HdrmError};
 
-/// Latency of each step, from figure 16 of EFLOPS.
+/// A step's latency, from EFLOPS, figure 16.
 pub const LATENCY_S: f64 = 6.273e-6;
-/// Bandwidth of a host's link, from figure 16 of EFLOPS.
+/// A host's link, from EFLOPS, figure 16.
 pub const BYTES_PER_SECOND: f64 = 9.433e9;
 
-/// An algorithm for an allreduce.
+/// An allreduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Algorithm {
     /// 2 (n - 1) steps of S / n bytes.
     Ring,
     /// 2 log2 n steps of S / 2, S / 4, ... bytes.
     HalvingDoubling,
-    /// Rings in groups of the first factor, then of the second, ..., and back: 2 sum (p_i - 1)
-    /// steps.
+    /// Rings in groups of the first factor, the second, ..., and back: 2 sum (p_i - 1) steps.
     Hierarchical(Vec<u32>),
 }
 
-/// Steps with the same flows.
+/// Equal steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Steps {
-    /// The number of these steps.
+    /// Their number.
     pub count: u32,
-    /// The bytes of each flow of one step.
+    /// Bytes per flow.
     pub bytes: f64,
-    /// The flows on the most loaded link, relative to its capacity.
+    /// The most loaded link's flows, relative to its capacity.
     pub load: f64,
-    /// The time of one step.
+    /// One step's time.
     pub seconds: f64,
 }
 
-/// The result of a simulation.
+/// A simulation's result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// The steps, in order.
     pub steps: Vec<Steps>,
-    /// The time of all steps.
+    /// All steps.
     pub seconds: f64,
 }
 
-/// The reason why a simulation is impossible.
+/// The reason for no simulation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
-    /// The network is invalid.
+    /// An invalid network.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// HDRM has no mapping for the network.
+    /// No mapping of HDRM.
     #[error(transparent)]
     Hdrm(#[from] HdrmError),
-    /// Halving-doubling pairs all ranks in each step, and therefore needs a power of two.
+    /// Halving-doubling needs a power of two.
     #[error("halving-doubling needs a power of two of ranks, not {ranks}")]
     NotAPowerOfTwo {
         /// The number of ranks.
         ranks: usize,
     },
-    /// The product of the factors differs from the number of ranks.
+    /// The factors' product is not the number of ranks.
     #[error("the product of the factors is {product}, not {ranks} ranks")]
     Factors {
-        /// The product of the levels.
+        /// The product.
         product: u64,
-        /// The number of ranks.
+        /// The ranks.
         ranks: usize,
     },
     /// HDRM's order exists only for a BiGraph.
     #[error("HDRM needs a BiGraph")]
     NoBiGraph,
-    /// An order contains a host twice, or a host that does not exist.
+    /// An order repeats or invents a host.
     #[error("the order is not a permutation of the {hosts} hosts")]
     NotAPermutation {
-        /// The number of hosts.
+        /// The hosts.
         hosts: u32,
     },
-    /// The bandwidth is so small, or the latency so large, that the time is not finite.
+    /// The time is not finite.
     #[error("the allreduce would take longer than a number can express")]
     TooLong,
 }
 
-/// Returns the time of an allreduce of `bytes` if rank r is at host `order[r]`. A step of a
-/// measured network has the largest latency of its flows, any other step `latency_s`.
+/// Returns the time of an allreduce with rank r at host `order[r]`. A step of a measured network
+/// has its flows' largest latency, others `latency_s`.
 ///
 /// # Errors
-///
-/// Fails if the network or the order is invalid, if the algorithm needs another number of ranks, or
-/// if the time is not finite.
+/// Fails for an invalid network or order, another number of ranks than the algorithm needs, or an
+/// infinite time.
 pub fn allreduce(
     network: &Network,
     algorithm: &Algorithm,
@@ -154,11 +152,10 @@ pub fn allreduce(
     Ok(Outcome { steps, seconds })
 }
 
-/// Returns the hosts of a BiGraph in the order of HDRM's ranks.
+/// Returns a BiGraph's hosts in HDRM's order.
 ///
 /// # Errors
-///
-/// Fails if the network is not a BiGraph, or if HDRM has no mapping for it.
+/// Fails for other networks, or without a mapping.
 pub fn hdrm_order(network: &Network) -> Result<Vec<u32>, SimulationError> {
     let Network::BiGraph { hosts_per_switch, switches, .. } = network else {
         return Err(SimulationError::NoBiGraph);

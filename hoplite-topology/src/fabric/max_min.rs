@@ -1,16 +1,14 @@
-//! Max-min fair rates by progressive filling: all flows grow equally until a link is full. The
-//! flows of the full link then keep their rates.
+//! Max-min fair rates by progressive filling: flows grow equally until a link is full, whose flows
+//! then keep their rates.
 //!
 //! Source: Bertsekas and Gallager, "Data Networks", section 6.5.2.
 
 use std::collections::BTreeMap;
 
-/// Returns the max-min fair rates of flows over links with these capacities. A flow is the list of
-/// its links, each at most once. A flow without links has an infinite rate.
+/// Returns fair rates of flows, each a list of distinct links. Without links a rate is infinite.
 ///
 /// # Panics
-///
-/// Panics if a flow has a link that does not exist.
+/// If a link does not exist.
 pub fn rates(capacities: &[f64], flows: &[Vec<usize>]) -> Vec<f64> {
     let mut rates = vec![f64::INFINITY; flows.len()];
     let mut left = capacities.to_vec();
@@ -40,8 +38,8 @@ pub fn rates(capacities: &[f64], flows: &[Vec<usize>]) -> Vec<f64> {
     }
 }
 
-/// Returns the time at which each flow ends, if all start together and rates are always fair. A
-/// flow over a link without capacity never ends. A flow without bytes ends at once.
+/// Returns when each flow ends, if all start together with fair rates. Without capacity a flow
+/// never ends; without bytes it ends at once.
 pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> Vec<f64> {
     let mut ends = vec![f64::INFINITY; flows.len()];
     let mut left = sizes.to_vec();
@@ -59,8 +57,7 @@ pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> 
         now += step;
         let mut still = Vec::new();
         for ((&flow, rate), time) in active.iter().zip(&rates).zip(times) {
-            // Flows that end within rounding of the step end with it, so that each step ends a
-            // flow.
+            // Flows that end within rounding end together, so that each step ends one.
             if time <= step * (1.0 + 1e-12) {
                 ends[flow] = now;
             } else {

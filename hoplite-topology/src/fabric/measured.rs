@@ -1,9 +1,7 @@
-//! A network with a known matrix: the rates of pairs of nodes, and the uplinks that groups of nodes
-//! share.
+//! A network of a matrix, and of uplinks that groups share.
 //!
-//! A matrix contains the rate of each pair. It does not contain the total rate of pairs that cross
-//! the border of a group. That rate is the capacity of the group's uplink. It is given, or follows
-//! from rates that were measured while many pairs crossed the border.
+//! A matrix has the rate of each pair, but not the total rate of pairs that leave a group: the
+//! capacity of its uplink. That is given, or follows from rates under load.
 
 use std::collections::BTreeMap;
 
@@ -13,26 +11,23 @@ use hoplite_core::topology::matrix::{Link, Matrix};
 use hoplite_core::topology::measured::Groups;
 use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path, groups_of, is_in, number_of};
 
-/// A network with a known matrix.
+/// A network of a matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredNetwork {
     matrix: Matrix,
-    /// The time per byte on each node's own link, in picoseconds: the minimum over its links. Zero
-    /// if unknown.
+    /// Each node's own link: its least picoseconds per byte, zero if unknown.
     node_gaps: Vec<u32>,
     paths: Vec<Path>,
-    /// The time per byte on the uplink of each group, in picoseconds.
+    /// Each group's uplink, in picoseconds per byte.
     uplink_gaps: BTreeMap<Path, f64>,
-    /// The capacity of uplinks by level, outermost first, in links of a node; zero for a level
-    /// without a known uplink.
+    /// By level, outermost first, in links of a node; zero if unknown.
     uplinks: [f64; MAX_LEVELS],
-    /// `true` if the rates of pairs that cross uplinks were measured under load. Capacities then
-    /// follow from these rates and replace them.
+    /// `true` if rates across uplinks were measured under load, and so give the capacities.
     is_derived: bool,
 }
 
 impl MeasuredNetwork {
-    /// Creates a network whose pairs share only the links of their nodes.
+    /// Pairs share only nodes' links.
     pub fn unshared(matrix: Matrix) -> Self {
         let nodes = matrix.len();
         let gap = |node: usize| {
@@ -50,20 +45,16 @@ impl MeasuredNetwork {
         }
     }
 
-    /// Creates a network whose groups have uplinks.
+    /// Groups share uplinks.
     ///
-    /// `groups` holds the names of each node's groups, outermost first. Without it, groups follow
-    /// from the rates of the matrix. If these show no groups and capacities are given, groups
-    /// follow from the latencies.
+    /// `groups` names each node's groups, outermost first. Without it, groups follow from the
+    /// matrix: from rates, or from latencies if rates show none and capacities are given.
     ///
-    /// `uplinks` holds the capacity of each level of groups, outermost first, in links of a node. A
-    /// single capacity counts for all levels. Without it, capacities follow from the matrix, which
-    /// is right if it was measured under load.
+    /// `uplinks` has each level's capacity, outermost first, in links of a node, or one for all.
+    /// Without it, capacities follow from the matrix, which is right for one under load.
     ///
     /// # Errors
-    ///
-    /// Fails if the costs are too large for their sums, if groups are not given for each node, or
-    /// if capacities are not given for each level.
+    /// Fails if sums of costs overflow, or if groups or capacities are missing for a node or level.
     pub fn shared(
         matrix: Matrix,
         groups: Option<&[Vec<String>]>,
@@ -99,8 +90,8 @@ impl MeasuredNetwork {
         Ok(network)
     }
 
-    /// Returns the time per byte on each uplink. An uplink's capacity is in links of the median
-    /// node of its group.
+    /// Returns each uplink's picoseconds per byte. Capacities are in links of the group's median
+    /// node.
     fn gaps_of_uplinks(&self) -> BTreeMap<Path, f64> {
         let mut members: BTreeMap<Path, Vec<u32>> = BTreeMap::new();
         for (path, gap) in self.paths.iter().zip(&self.node_gaps) {
@@ -117,23 +108,22 @@ impl MeasuredNetwork {
         members.into_iter().filter_map(gap).collect()
     }
 
-    /// Returns the number of nodes.
+    /// The nodes.
     pub fn hosts(&self) -> u32 {
         self.matrix.len() as u32
     }
 
-    /// Returns the number of groups with an uplink.
+    /// Groups with an uplink.
     pub fn groups(&self) -> usize {
         self.uplink_gaps.len()
     }
 
-    /// Returns the capacity of uplinks for each level with uplinks, outermost first, in links of a
-    /// node.
+    /// Each level's uplinks, outermost first, in links of a node.
     pub fn uplinks(&self) -> Vec<f64> {
         self.uplinks.into_iter().filter(|links| *links > 0.0).collect()
     }
 
-    /// Returns the private link of a pair, and the uplinks that the pair crosses.
+    /// Returns the pair's link and the uplinks it crosses.
     pub(super) fn route(&self, from: u32, to: u32) -> impl Iterator<Item = LinkId> {
         let (start, end) = (self.paths[from as usize], self.paths[to as usize]);
         let crossed = move |path: Path, other: Path| {
@@ -147,7 +137,7 @@ impl MeasuredNetwork {
         has_own.then_some(LinkId::Pair(from, to)).into_iter().chain(uplinks)
     }
 
-    /// Returns the time per byte on a link, in picoseconds; zero if unknown.
+    /// In picoseconds per byte; zero if unknown.
     pub(super) fn gap(&self, link: LinkId) -> f64 {
         match link {
             LinkId::FromHost(host) | LinkId::ToHost(host) => self.node_gaps[host as usize].into(),
@@ -162,7 +152,7 @@ impl MeasuredNetwork {
     }
 }
 
-/// Returns the paths of named groups. The innermost groups are at the innermost level.
+/// Innermost groups are at the innermost level.
 fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedError> {
     if names.len() != nodes {
         return Err(SharedError::Groups { count: names.len(), nodes });
@@ -179,16 +169,16 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
     Ok(names.iter().map(path).collect())
 }
 
-/// The reason why a network cannot have these uplinks.
+/// The reason against these uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedError {
-    /// Groups are not given for each node.
+    /// A node has no groups.
     #[error("there are groups for {count} nodes, not for {nodes}")]
     Groups {
-        /// The number of nodes with groups.
+        /// Nodes with groups.
         count: usize,
-        /// The number of nodes.
+        /// All nodes.
         nodes: usize,
     },
     /// A node is in too many groups.
@@ -197,18 +187,18 @@ pub enum SharedError {
         /// The number of levels.
         levels: usize,
     },
-    /// Capacities are not given for each level.
+    /// A level has no capacity.
     #[error("there are {given} capacities of uplinks for {levels} levels of groups")]
     Levels {
-        /// The number of given capacities.
+        /// The capacities.
         given: usize,
-        /// The number of levels.
+        /// The levels.
         levels: usize,
     },
     /// A capacity is zero or not finite.
     #[error("the capacity of an uplink must be above zero and finite")]
     Capacity,
-    /// The groups of the matrix cannot be computed.
+    /// The matrix gives no groups.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }

@@ -1,7 +1,6 @@
-//! Networks of hosts and switches, and the links of a flow between two hosts.
+//! Networks of hosts and switches, and the routes of flows.
 //!
-//! A link has a capacity relative to a host's link. Routing is explicit if a network offers several
-//! paths.
+//! Link capacities are relative to a host's link.
 //!
 //! Source: EFLOPS, sections IV-B and VII-C for BiGraph and fat-tree; BlueConnect, section 3 for the
 //! torus.
@@ -14,55 +13,53 @@ pub use super::link::LinkId;
 use super::measured::MeasuredNetwork;
 use hoplite_core::placement::mix;
 
-/// Most hosts, as of a shard.
+/// As many as a shard has.
 pub const MAX_HOSTS: u32 = 65_536;
 
-/// The choice among equally short paths of a flow.
+/// The choice among equally short paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
-    /// By the remainder of the destination's number, as static forwarding tables do.
+    /// By the destination's remainder, like static forwarding tables.
     Modulo,
-    /// By a hash of source and destination with this seed: equal-cost multipath.
+    /// By a hash of both ends with this seed: equal-cost multipath.
     Ecmp(u64),
-    /// An equal part of the flow on each path.
+    /// Equal parts on all paths.
     Ideal,
 }
 
 /// A network.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Network {
-    /// Two halves of switches with hosts. Each switch is linked to all switches of the other half.
+    /// Two halves of switches with hosts, each linked to all of the other half.
     ///
-    /// Host h is at switch h / M, in the order upper 0, lower 0, upper 1, lower 1, .... Between
-    /// halves there is one path. Within a half, there is one path through each switch of the other
-    /// half.
+    /// Host h is at switch h / M, in the order upper 0, lower 0, upper 1, .... There is one path
+    /// between halves, and within a half one through each switch of the other.
     BiGraph {
-        /// M, the number of hosts at each switch.
+        /// M, hosts per switch.
         hosts_per_switch: u32,
-        /// N, the number of switches; even.
+        /// N, switches; even.
         switches: u32,
-        /// The choice of a path within a half.
+        /// For paths within a half.
         routing: Routing,
     },
-    /// Leaves with hosts, and spines that are linked to each leaf.
+    /// Leaves with hosts, and spines linked to each leaf.
     FatTree {
         /// The number of leaves.
         leaves: u32,
-        /// The number of hosts at each leaf. Host h is at leaf h / `hosts_per_leaf`.
+        /// Host h is at leaf h / `hosts_per_leaf`.
         hosts_per_leaf: u32,
-        /// The number of spines. A link to a spine has the capacity of a host's link.
+        /// Spines, with links like hosts'.
         spines: u32,
-        /// The choice of the spine of a flow.
+        /// For the spine of a flow.
         routing: Routing,
     },
-    /// A host at each point. A flow goes dimension by dimension, by the shorter way round, and
-    /// upwards if both ways are equal. Coordinates of the first dimension change fastest.
+    /// A host at each point. Flows go dimension by dimension, the shorter way round, on ties
+    /// upwards. Coordinates of the first dimension change fastest.
     Torus {
-        /// The number of points in each dimension.
+        /// Points per dimension.
         dimensions: Vec<u32>,
     },
-    /// Nodes whose pairs each have a private link. Pairs share the hosts' links and the uplinks of
-    /// groups.
+    /// Pairs have links of their own, and share hosts' links and groups' uplinks.
     Measured(MeasuredNetwork),
 }
 
@@ -70,7 +67,7 @@ pub enum Network {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// A part of the network has no elements.
+    /// A part has no elements.
     #[error("a network needs hosts, switches and links")]
     Empty,
     /// There are more than [`MAX_HOSTS`] hosts.
@@ -79,63 +76,58 @@ pub enum NetworkError {
         /// The number of hosts.
         hosts: u64,
     },
-    /// A BiGraph has two equal halves, and therefore an even number of switches.
+    /// A BiGraph's number of switches is odd.
     #[error("{switches} switches do not form two equal halves")]
     OddSwitches {
         /// The number of switches.
         switches: u32,
     },
-    /// No network of this form has this number of hosts.
+    /// No network of this form has these hosts.
     #[error("no {fabric} has {hosts} hosts: their number must be {needed}")]
     NoSuchSize {
         /// The form.
         fabric: &'static str,
-        /// The requested number of hosts.
+        /// The hosts.
         hosts: u32,
-        /// The possible numbers of hosts.
+        /// The possible numbers.
         needed: &'static str,
     },
 }
 
 impl Network {
-    /// Returns the smallest BiGraph with `hosts` hosts in which each switch has at most as many
-    /// hosts as links to the other half.
+    /// Returns the smallest BiGraph with at most as many hosts per switch as links across.
     ///
     /// # Errors
-    ///
-    /// Fails unless the number is a power of two of at least two.
+    /// Fails unless `hosts` is a power of two of at least two.
     pub fn bigraph(hosts: u32, routing: Routing) -> Result<Self, NetworkError> {
         let (hosts_per_switch, switches) = square(hosts, "BiGraph")?;
         Ok(Self::BiGraph { hosts_per_switch, switches, routing })
     }
 
-    /// Returns a fat-tree of two levels with the switches of a [`bigraph`](Self::bigraph) of this
-    /// size, and with as many links up as down.
+    /// Returns a two-level fat-tree with the switches of a [`bigraph`](Self::bigraph), and as many
+    /// links up as down.
     ///
     /// # Errors
-    ///
-    /// Fails unless the number is a power of two of at least two.
+    /// Fails unless `hosts` is a power of two of at least two.
     pub fn fat_tree(hosts: u32, routing: Routing) -> Result<Self, NetworkError> {
         let (hosts_per_leaf, leaves) = square(hosts, "fat-tree")?;
         Ok(Self::FatTree { leaves, hosts_per_leaf, spines: hosts_per_leaf, routing })
     }
 
-    /// Returns the torus of two dimensions with `hosts` hosts that is closest to a square.
+    /// Returns the most square torus of two dimensions.
     ///
     /// # Errors
-    ///
-    /// Fails if there are no hosts, or too many.
+    /// Fails without hosts, or with too many.
     pub fn torus(hosts: u32) -> Result<Self, NetworkError> {
         check_hosts(hosts.into())?;
         let short = (1..=hosts.isqrt()).rev().find(|side| hosts.is_multiple_of(*side)).unwrap_or(1);
         Ok(Self::Torus { dimensions: vec![hosts / short, short] })
     }
 
-    /// Checks that the network has hosts and links, and not too many hosts.
+    /// Checks hosts and links.
     ///
     /// # Errors
-    ///
-    /// Fails with the first problem.
+    /// The first problem.
     pub fn check(&self) -> Result<(), NetworkError> {
         let sides: Vec<u32> = match self {
             Self::BiGraph { switches, .. } if switches % 2 == 1 => {
@@ -150,7 +142,7 @@ impl Network {
         check_hosts(sides.iter().fold(1, |hosts, &side| u64::saturating_mul(hosts, side.into())))
     }
 
-    /// Returns the number of hosts.
+    /// The hosts.
     pub fn hosts(&self) -> u32 {
         match self {
             Self::BiGraph { hosts_per_switch, switches, .. } => hosts_per_switch * switches,
@@ -160,8 +152,7 @@ impl Network {
         }
     }
 
-    /// Returns the links of a flow between two hosts, each with the part of the flow that it
-    /// carries.
+    /// Returns a flow's links, each with its part of the flow.
     pub fn route(&self, from: u32, to: u32) -> Vec<(LinkId, f64)> {
         if let Self::Torus { dimensions } = self {
             return torus_route(dimensions, from, to);
@@ -196,8 +187,7 @@ impl Network {
         route
     }
 
-    /// Returns the capacity of a link, relative to a link with `ps_per_byte`. Only measured links
-    /// differ.
+    /// Returns a link's capacity, relative to one with `ps_per_byte`. Only measured ones differ.
     pub fn capacity(&self, link: LinkId, ps_per_byte: f64) -> f64 {
         let Self::Measured(network) = self else { return 1.0 };
         let measured = network.gap(link);
@@ -206,7 +196,7 @@ impl Network {
         if is_hosts { capacity.min(1.0) } else { capacity }
     }
 
-    /// Returns the measured latency between two hosts, if there is one.
+    /// The measured latency, if any.
     pub fn latency_s(&self, from: u32, to: u32) -> Option<f64> {
         match self {
             Self::Measured(network) => Some(f64::from(network.link(from, to).alpha_ns) * 1e-9),
@@ -237,7 +227,7 @@ fn check_hosts(hosts: u64) -> Result<(), NetworkError> {
     }
 }
 
-/// Returns the chosen paths of `count`, each with its part of the flow.
+/// Returns paths, each with its part of the flow.
 fn ways(routing: Routing, from: u32, to: u32, count: u32) -> Vec<(u32, f64)> {
     match routing {
         Routing::Modulo => vec![(to % count, 1.0)],
@@ -267,7 +257,7 @@ fn torus_route(dimensions: &[u32], from: u32, to: u32) -> Vec<(LinkId, f64)> {
     route
 }
 
-/// Returns the number of flows on each link.
+/// Counts flows per link.
 pub fn loads(network: &Network, flows: &[(u32, u32)]) -> BTreeMap<LinkId, f64> {
     let mut loads = BTreeMap::new();
     for &(from, to) in flows {

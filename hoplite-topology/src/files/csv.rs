@@ -1,14 +1,12 @@
-//! Round trips as a table with a row for each sender and a column for each receiver.
+//! A table of round trips, with a row per sender and a column per receiver.
 //!
-//! The first row and the first column contain the names of the nodes, and the corner contains the
-//! unit. Without names, nodes are numbered. A latency is half of a round trip (Cloud Collectives,
-//! section IV-B). Bytes cost nothing, because the bandwidth is unknown.
+//! Its first row and column may name the nodes, and its corner the unit. A latency is half of a
+//! round trip (Cloud Collectives, section IV-B). The bandwidth is unknown, so bytes are free.
 
 use hoplite_core::topology::matrix::MAX_NODES;
 use hoplite_core::topology::{Matrix, TopologyError};
 use thiserror::Error;
 
-/// The reason why a table is not a matrix.
 #[derive(Debug, Error)]
 pub(super) enum CsvError {
     #[error("the corner is {corner:?} instead of a unit: rtt_ns, rtt_us or rtt_ms")]
@@ -23,11 +21,11 @@ pub(super) enum CsvError {
     Topology(#[from] TopologyError),
 }
 
-/// Reads a table. Skips empty lines and lines that start with `#`.
+/// Skips empty lines and lines with `#`.
 pub(super) fn matrix(text: &str) -> Result<Matrix, CsvError> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    // Read one more row and cell than allowed, so that an excess is noticed.
+    // One more than allowed, to notice an excess.
     let rows = lines.take(MAX_NODES + 2);
     let rows: Vec<(usize, Vec<&str>)> =
         rows.map(|(line, text)| (line, text.split(',').take(MAX_NODES + 2).map(cell).collect())).collect();
@@ -56,7 +54,7 @@ fn cell(text: &str) -> &str {
     text.trim().trim_matches('"')
 }
 
-/// Builds the matrix of rows from a column on. An empty cell, `-` or NaN is a missing round trip.
+/// An empty cell, `-` or NaN is missing.
 fn table(
     names: Vec<String>,
     rows: &[(usize, Vec<&str>)],

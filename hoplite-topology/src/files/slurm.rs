@@ -1,8 +1,7 @@
-//! Slurm's `topology.conf`: switches, with the nodes and the switches below each.
+//! Slurm's `topology.conf`: switches and what is below them.
 //!
-//! The file contains no latencies. Each switch on the path between two nodes counts as
-//! [`SWITCH_NS`], so that orders follow the tree. A path has one switch under the same leaf switch,
-//! three with one switch above, and five with two.
+//! It has no latencies, so each switch on a path counts as [`SWITCH_NS`], and orders follow the
+//! tree. A path has one switch under a common leaf, three with one switch above, and five with two.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +9,15 @@ use hoplite_core::topology::matrix::{MAX_NAME_BYTES, MAX_NODES};
 use hoplite_core::topology::{Link, Matrix, TopologyError};
 use thiserror::Error;
 
-/// Assumed latency of a switch: between the 1 us of a cut-through switch and the tens of a loaded
-/// one.
+/// Between a cut-through switch's 1 us and a loaded one's tens.
 const SWITCH_NS: u32 = 5_000;
-/// Assumed time per byte on all links: that of 10 Gbit/s.
+/// 10 Gbit/s.
 const PS_PER_BYTE: u32 = 800;
-/// Most levels of switches. A cycle has more.
+/// A cycle has more.
 const MAX_DEPTH: usize = 16;
-/// Most digits of a number, including leading zeros.
+/// With leading zeros.
 const MAX_DIGITS: usize = 20;
 
-/// The reason why a configuration is not a tree of nodes.
 #[derive(Debug, Error)]
 pub(super) enum SlurmError {
     #[error("line {line}: {text:?} is not KEY=VALUE")]
@@ -46,7 +43,7 @@ pub(super) fn is_configuration(text: &str) -> bool {
     first.is_some_and(|line| line.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("switchname")))
 }
 
-/// Builds the matrix of all nodes, in the order of their names in the file.
+/// Nodes keep the file's order.
 pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
     let Tree { parents, nodes } = read(text)?;
     let paths: Vec<Vec<&str>> =
@@ -54,7 +51,7 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
     let names = nodes.iter().map(|(node, _)| node.clone()).collect();
     let mut apart = None;
     let matrix = Matrix::from_links(names, |a, b| {
-        // Paths start at the root, so two paths share their first switches.
+        // Paths start at the root.
         let shared = paths[a].iter().zip(&paths[b]).take_while(|(a, b)| a == b).count();
         if shared == 0 {
             apart.get_or_insert((a, b));
@@ -71,12 +68,11 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
 #[derive(Debug, Default)]
 struct Tree {
     parents: BTreeMap<String, Option<String>>,
-    /// The nodes, each with its switch.
+    /// Nodes and their switches.
     nodes: Vec<(String, String)>,
 }
 
-/// Returns the lines without comments, each with the number of its first line. A line that ends
-/// with a backslash continues in the next one.
+/// Joins lines that end with a backslash, and keeps the first line's number.
 fn lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut goes_on = false;
@@ -106,7 +102,7 @@ fn read(text: &str) -> Result<Tree, SlurmError> {
                 "switchname" => name = Some(value.to_owned()),
                 "nodes" => nodes = hosts(value)?,
                 "switches" => switches = hosts(value)?,
-                // LinkSpeed, which Slurm does not use either.
+                // Such as LinkSpeed, which Slurm ignores too.
                 _ => {}
             }
         }
@@ -133,7 +129,7 @@ fn read(text: &str) -> Result<Tree, SlurmError> {
     Ok(tree)
 }
 
-/// Returns the switches above a node, starting at the root.
+/// Returns the switches above a node, root first.
 fn path<'a>(
     parents: &'a BTreeMap<String, Option<String>>,
     leaf: &'a str,
@@ -149,7 +145,7 @@ fn path<'a>(
     Ok(path)
 }
 
-/// Returns the names of a list such as `a,rack[1-3,07-09]n,r[0-1]n[0-3]`.
+/// Expands `a,rack[1-3,07-09]n,r[0-1]n[0-3]`.
 fn hosts(text: &str) -> Result<Vec<String>, SlurmError> {
     let bad = || SlurmError::HostList { text: text.chars().take(64).collect() };
     let mut names = Vec::new();
@@ -167,8 +163,7 @@ fn hosts(text: &str) -> Result<Vec<String>, SlurmError> {
     Ok(names)
 }
 
-/// Returns the names of an entry: each number of a range combined with each number of the earlier
-/// ranges.
+/// Combines each number of a range with each of the earlier ranges.
 fn expand(entry: &str) -> Option<Vec<String>> {
     if entry.is_empty() {
         return None;
@@ -195,8 +190,7 @@ fn expand(entry: &str) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Returns the numbers of ranges such as `1-3,07-09`, each as wide as the first number of its
-/// range.
+/// Expands `1-3,07-09`; each range's first number sets its width.
 fn numbers(ranges: &str) -> Option<Vec<String>> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {

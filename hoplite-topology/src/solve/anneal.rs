@@ -1,23 +1,21 @@
-//! Annealing, for models whose cost is a sum of maxima.
+//! Annealing, for costs that are sums of maxima.
 //!
-//! A move swaps two ranks or two aligned blocks of 2^k ranks, or reverses a range. A worse order is
-//! accepted with a probability that falls with the temperature. Each round starts from the best
-//! order, with half of the temperature of the previous round. A round ends with moves that only
-//! improve.
+//! A move swaps two ranks or aligned blocks of 2^k, or reverses a range. Worse orders are accepted
+//! with a probability that falls with the temperature. Each round starts from the best order at
+//! half of the previous temperature, and ends with improvements only.
 //!
-//! Source: Cloud Collectives, section IV-C. The blocks, the energy (see [`Evaluator::energy`]) and
-//! the rounds are ours.
+//! Source: Cloud Collectives, section IV-C. Blocks, energy ([`Evaluator::energy`]) and rounds are
+//! ours.
 
 use crate::cost::Evaluator;
 use hoplite_core::topology::random::Random;
 
-/// The whole time of a search: see [`Search::advance`](super::Search::advance).
+/// A search's whole time: see [`Search::advance`](super::Search::advance).
 pub const WHOLE: u32 = 1_000_000;
-/// Share of the time for each round.
 const ROUND: u32 = WHOLE / 5;
-/// Last share of a round, in which worse orders are rejected.
+/// In a round's last share, worse orders are rejected.
 const QUIET: u32 = ROUND / 5;
-/// Number of moves whose mean difference sets the temperature.
+/// Their mean difference sets the temperature.
 const SAMPLES: u32 = 64;
 
 #[derive(Debug)]
@@ -27,7 +25,7 @@ pub(super) struct Anneal<'a> {
     best: Vec<u32>,
     best_cost: u128,
     best_energy: u128,
-    /// The first temperature: the mean difference of a swap.
+    /// The mean difference of a swap.
     hottest: u128,
     round: u32,
     random: Random,
@@ -64,7 +62,7 @@ impl<'a> Anneal<'a> {
         self.best_cost
     }
 
-    /// Tries one move. `done` of [`WHOLE`] of the time has passed.
+    /// Tries a move, `done` of [`WHOLE`] into the time.
     pub(super) fn step(&mut self, done: u32) {
         let round = done / ROUND;
         if round != self.round {
@@ -87,7 +85,6 @@ impl<'a> Anneal<'a> {
         }
     }
 
-    /// Returns to the best order.
     fn start_again(&mut self) {
         for rank in 0..self.best.len() {
             let at = self.evaluator.order().iter().position(|node| *node == self.best[rank]);
@@ -97,8 +94,8 @@ impl<'a> Anneal<'a> {
         self.energy = self.evaluator.energy();
     }
 
-    /// Returns the allowed increase of the next order: the temperature times an exponentially
-    /// distributed number, which is the test of Metropolis et al. (1953).
+    /// Returns the allowed increase: temperature times an exponential number, as Metropolis et al.
+    /// (1953) test.
     fn allowed(&mut self, gone: u32) -> u128 {
         if gone >= ROUND - QUIET {
             return 0;
@@ -130,7 +127,7 @@ impl<'a> Anneal<'a> {
 }
 
 /// Returns -ln(u) in 1/65536 for u uniform in (0, 1], by linear interpolation between powers of
-/// two. The result is the same on all machines.
+/// two, equally on all machines.
 fn exponential(bits: u64) -> u32 {
     const LN_2: u64 = 45_426;
     let zeros = bits.leading_zeros();

@@ -1,27 +1,22 @@
-//! Lower bounds of the cost of any order.
+//! Lower bounds of any order's cost.
 //!
-//! For rings: the 1-tree of Held and Karp (1970). A spanning tree of all nodes but one, and two
-//! edges to that node, cost no more than any ring. Multipliers of nodes, which change all rings
-//! equally, drive the degrees to two. The bound reaches 96 to 100% of the optimum.
+//! Rings: the 1-tree of Held and Karp (1970). A spanning tree of all nodes but one, and two edges
+//! to that, cost no more than a ring. Multipliers, which change all rings equally, drive degrees to
+//! two. It reaches 96 to 100% of the optimum.
 //!
-//! For collectives in stages: a stage costs at least the cost of the node with the most expensive
-//! nearest neighbour.
-//!
-//! A set of stages connects a certain number of ranks. Groups of close nodes contain all messages
-//! of these stages only if that number divides the size of each group. Otherwise some messages
-//! leave their group.
+//! Stages: each costs at least its most expensive nearest neighbour. A set of stages connects a
+//! number of ranks; unless that divides each group of close nodes, some messages leave their group.
 
 use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Most partitions of the nodes that the bound of exchanges tries: at the largest steps of the
-/// distance. Each examines all pairs.
+/// At the largest steps of the distance. Each examines all pairs.
 const MAX_PARTITIONS: usize = 16;
-/// Most steps of the ascent to a ring's bound. The last steps are 1/500 of the first one.
+/// The last steps are 1/500 of the first.
 const MAX_STEPS: u32 = 600;
 
-/// Returns the lower bound of the cost of a model. [`OneTree`] improves it for rings.
+/// [`OneTree`] improves it for rings.
 pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogram) -> u128 {
     match model {
         Model::Ring => 0,
@@ -34,13 +29,11 @@ pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogr
     }
 }
 
-/// Returns the bound of a chain, which is a spanning tree.
+/// Bounds a chain, which is a spanning tree.
 ///
-/// The cheapest spanning tree bounds the cost of the hops' blocks. The smallest possible largest
-/// gap of a spanning tree bounds the largest gap.
-///
+/// The cheapest spanning tree bounds the blocks, and the smallest possible largest gap the gap.
 /// With fewer bytes than a block, the other bytes are negative, and the largest gap of all links
-/// gives the bound.
+/// counts.
 fn chain_bound(links: Links<'_>) -> u128 {
     let nodes = links.len();
     let blocks: u128 = spanning_tree(nodes, |a, b| hop(links, a, b).0).map(u128::from).sum();
@@ -55,7 +48,7 @@ fn chain_bound(links: Links<'_>) -> u128 {
     if carried < saved { 0 } else { chain_cost(blocks, gap, links.size_bytes()) }
 }
 
-/// Returns the costs of the edges of a cheapest spanning tree (Prim, 1957).
+/// Returns a cheapest spanning tree's costs (Prim, 1957).
 fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<Item = u64> {
     let mut nearest: Vec<(u64, u32)> = (1..nodes as u32).map(|node| (cost(0, node), node)).collect();
     std::iter::from_fn(move || {
@@ -68,8 +61,7 @@ fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<
     })
 }
 
-/// Returns the bound of trees. The deepest path has as many edges as the tree is deep, and each
-/// node has an edge.
+/// The deepest path has as many edges as the tree is deep, and each node has an edge.
 fn tree_bound(links: Links<'_>, model: &Model) -> u128 {
     let nodes = links.len() as u32;
     let cheapest: Vec<u64> = (0..nodes).map(|node| nearest(links, node, 2)).collect();
@@ -99,8 +91,7 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
         let crossing = crossing(links, stages, &groups);
         let outside: Vec<u64> = crossing.iter().zip(&least).map(|(&a, &b)| a.max(b)).collect();
         let common = common_divisor(&groups);
-        // The stages within groups, as a set of bits. The product of their sizes must divide the
-        // sizes of all groups.
+        // As bits. The product of their sizes must divide all groups.
         let inside = (0_u32..1 << stages.len()).filter(|inside| {
             let of_set = stages.iter().enumerate().filter(|(index, _)| inside >> index & 1 == 1);
             of_set
@@ -117,7 +108,7 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
     partitions.max().unwrap_or(0).max(sum(&least))
 }
 
-/// Returns groups of close nodes, at the largest steps of the distance.
+/// Groups close nodes at the largest steps of the distance.
 fn partitions(dendrogram: &Dendrogram) -> Vec<Vec<u32>> {
     let mut distances: Vec<u64> = dendrogram.joins().iter().map(|join| join.distance_ps).collect();
     distances.sort_unstable();
@@ -128,8 +119,7 @@ fn partitions(dendrogram: &Dendrogram) -> Vec<Vec<u32>> {
     steps.into_iter().map(|(_, distance)| dendrogram.groups(distance)).collect()
 }
 
-/// Returns, for each stage, the smallest cost of a message between two groups, times the parts of
-/// the stage.
+/// Returns each stage's cheapest message between groups, times its parts.
 fn crossing(links: Links<'_>, stages: &[Stage], groups: &[u32]) -> Vec<u64> {
     let mut least = vec![u64::MAX; stages.len()];
     for a in 1..links.len() {
@@ -156,16 +146,16 @@ fn common_divisor(groups: &[u32]) -> usize {
     sizes.into_iter().fold(0, divisor)
 }
 
-/// The ascent to a ring's bound, one step at a time, and its multipliers.
+/// The ascent to a ring's bound, and its multipliers.
 #[derive(Debug)]
 pub(super) struct OneTree<'a> {
     links: Links<'a>,
     multipliers: Vec<i64>,
-    /// Degrees minus two, of this step and of the step before.
+    /// Degrees minus two, now and one step before.
     excess: [Vec<i64>; 2],
     best: i128,
     best_multipliers: Vec<i64>,
-    /// Largest absolute value of a multiplier.
+    /// The multipliers' largest absolute value.
     limit: i64,
     step: i64,
     steps: u32,
@@ -173,7 +163,7 @@ pub(super) struct OneTree<'a> {
 }
 
 impl<'a> OneTree<'a> {
-    /// Creates the ascent. `upper` is the cost of some ring.
+    /// `upper` is some ring's cost.
     pub(super) fn new(links: Links<'a>, upper: u128) -> Self {
         let nodes = links.len();
         let limit = links.matrix().links().map(|link| cost_of(links, link)).max().unwrap_or(0) as i64;
@@ -184,15 +174,15 @@ impl<'a> OneTree<'a> {
             best: 0,
             best_multipliers: vec![0; nodes],
             limit,
-            // A tenth of the mean hop. Some steps move a multiplier across all hops of a rack, and
-            // later steps settle it.
+            // A tenth of the mean hop: some steps move a multiplier across a rack's hops, and later
+            // steps settle it.
             step: (upper / (10 * nodes as u128)).clamp(1, 1 << 58) as i64,
             steps: 0,
             upper,
         }
     }
 
-    /// Makes a step of the ascent. Returns `false` when further steps gain nothing.
+    /// Returns `false` when further steps gain nothing.
     pub(super) fn step(&mut self) -> bool {
         self.excess.swap(0, 1);
         let cost = self.tree();
@@ -204,8 +194,8 @@ impl<'a> OneTree<'a> {
         if now.iter().all(|&excess| excess == 0) {
             return false;
         }
-        // Held, Wolfe and Crowder (1974) for the ascent; Volgenant and Jonker (1982) for the share
-        // of the previous step.
+        // Held, Wolfe and Crowder (1974); Volgenant and Jonker (1982) for the share of the previous
+        // step.
         for (node, multiplier) in self.multipliers.iter_mut().enumerate() {
             let change = self.step.saturating_mul(7 * now[node] + 3 * before[node]) / 10;
             *multiplier = multiplier.saturating_add(change).clamp(-self.limit, self.limit);
@@ -223,8 +213,8 @@ impl<'a> OneTree<'a> {
         self.best_multipliers.clone()
     }
 
-    /// Builds the cheapest 1-tree, with the last node outside of the spanning tree. Sets the
-    /// degrees and returns the bound.
+    /// Builds the cheapest 1-tree, with the last node outside of the spanning tree, and returns its
+    /// bound.
     fn tree(&mut self) -> i128 {
         let nodes = self.links.len();
         let outside = nodes - 1;
@@ -240,7 +230,7 @@ impl<'a> OneTree<'a> {
             excess[b] += 1;
             sum += i128::from(cost);
         };
-        // For each node outside of the tree: its cheapest edge to the tree.
+        // Each outside node's cheapest edge to the tree.
         let mut edges: Vec<(i64, usize, usize)> = (1..outside).map(|node| (cost(0, node), node, 0)).collect();
         while let Some(index) = (0..edges.len()).min_by_key(|&index| edges[index].0) {
             let (least, node, parent) = edges.swap_remove(index);

@@ -1,22 +1,21 @@
-//! Optima of small cases. Rings use the dynamic program of Held and Karp (1962). Chains run it for
-//! each limit of the gap. Other models try all orders.
+//! Optima of small cases: Held and Karp's dynamic program (1962) for rings, and for each limit of a
+//! chain's gap; all orders otherwise.
 
 use crate::cost::{Evaluator, Model, chain_cost, hop};
 use hoplite_core::topology::matrix::Links;
 
-/// Most nodes of a ring: 2^15 sets of 15 nodes with their last nodes take 4 MB and some 10 ms.
+/// 2^15 sets of 15 nodes with their last nodes take 4 MB and some 10 ms.
 pub(super) const MAX_RING: usize = 16;
-/// Most nodes of a chain: one program for each gap, at most 55, with 2^11 sets each.
+/// One program for each of at most 55 gaps, with 2^11 sets each.
 pub(super) const MAX_CHAIN: usize = 11;
-/// Most nodes of any other model: 8! orders, each one swap away from the one before.
+/// 8! orders, each one swap after another.
 pub(super) const MAX_ANY: usize = 8;
 
-/// Returns an optimal order, if it can be computed quickly. `evaluator` evaluates orders of the
-/// model.
+/// Returns an optimum if that is quick.
 pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>) -> Option<Vec<u32>> {
     match model {
         _ if links.len() <= 2 => Some(evaluator.order().to_vec()),
-        // All ranks exchange with all others at once, so that all orders cost the same.
+        // All ranks exchange at once, so all orders cost the same.
         Model::BCube(base) if links.len() <= *base as usize => Some(evaluator.order().to_vec()),
         Model::Ring if links.len() <= MAX_RING => Some(shortest_ring(links)),
         Model::Chain if links.len() <= MAX_CHAIN => Some(cheapest_chain(links)),
@@ -52,16 +51,14 @@ fn enumerate(mut evaluator: Evaluator<'_>) -> Vec<u32> {
 
 const UNREACHABLE: u64 = u64::MAX;
 
-/// The costs of the cheapest paths through each set of nodes to each last node. Sixteen links of at
-/// most 2^58 fit 64 bits.
+/// Cheapest paths through each set to each last node. Sixteen links of at most 2^58 fit 64 bits.
 struct Paths {
     nodes: usize,
     costs: Vec<u64>,
 }
 
 impl Paths {
-    /// Computes the paths. `first` returns the cost of a path of one node, and `hop` the cost of a
-    /// hop; [`UNREACHABLE`] excludes a hop.
+    /// `first` is the cost of a path of one node; [`UNREACHABLE`] excludes a hop.
     fn new(nodes: usize, first: impl Fn(usize) -> u64, hop: impl Fn(usize, usize) -> u64) -> Self {
         let mut costs = vec![UNREACHABLE; nodes << nodes];
         for node in 0..nodes {
@@ -86,8 +83,7 @@ impl Paths {
         self.costs[set * self.nodes + last]
     }
 
-    /// Returns the cheapest path through all nodes and its cost. `end` returns the additional cost
-    /// of a last node.
+    /// Returns the cheapest path through all nodes; `end` adds the cost of a last node.
     fn cheapest(
         &self,
         end: impl Fn(usize) -> u64,
@@ -116,8 +112,7 @@ impl Paths {
     }
 }
 
-/// Finds the shortest ring. The last node is fixed, and the others are a path between two hops to
-/// it.
+/// The last node is fixed; the others are a path between two hops to it.
 fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     let fixed = links.len() - 1;
     let cost = |a: usize, b: usize| links.whole(a as u32, b as u32);
@@ -127,8 +122,8 @@ fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     ring.into_iter().map(|node| node as u32).collect()
 }
 
-/// Finds the cheapest chain, whose cost is one block per hop, plus the other bytes over the largest
-/// gap. For each gap as a limit, finds the cheapest path over links within the limit.
+/// A chain costs a block per hop, and the other bytes over the largest gap. So each gap in turn
+/// limits the links of a cheapest path.
 fn cheapest_chain(links: Links<'_>) -> Vec<u32> {
     let nodes = links.len();
     let mut gaps: Vec<u64> = links.matrix().links().map(|link| u64::from(link.ps_per_byte)).collect();

@@ -1,16 +1,13 @@
 //! The search for a cheap order.
 //!
-//! A [`Search`] has no clock. Its caller requests some moves, checks the time, and passes the share
-//! of the time that has passed. With the same seed and the same calls, the search finds the same
-//! order.
+//! A [`Search`] has no clock: its caller requests moves, and passes the share of the time. The same
+//! seed and calls find the same order.
 //!
-//! * `exact`: small cases, solved and proved at once.
-//! * `bound`: lower bounds of the cost.
-//! * `tour`: rings, by local search with neighbour lists, and kicks.
-//! * `anneal`: all other models, by annealing from the leaves of a dendrogram.
+//! `exact` proves small cases, `bound` gives lower bounds, `tour` searches rings locally, and
+//! `anneal` all other models.
 //!
-//! Source: Cloud Collectives, section IV-C. Its search anneals by swaps and permuted sub-arrays,
-//! and then uses a solver. Rings are travelling salesman problems, for which better methods exist.
+//! Source: Cloud Collectives, section IV-C, which anneals and then uses a solver. Rings are
+//! travelling salesman problems, for which better methods exist.
 
 mod anneal;
 mod bound;
@@ -28,20 +25,19 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// Largest share of the time for the multipliers of a ring's bound, which also improve the
-/// neighbour lists.
+/// For a ring's multipliers, which also improve the neighbour lists.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
-/// The state of a search.
+/// A search's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// A better order may be found.
+    /// A better order may exist.
     Searching,
-    /// The best order is proved to be an optimum.
+    /// The best order is optimal.
     Proved,
 }
 
-/// A search for the cheapest order of one model.
+/// A search for a model's cheapest order.
 #[derive(Debug)]
 pub struct Search<'a> {
     links: Links<'a>,
@@ -54,7 +50,6 @@ pub struct Search<'a> {
 
 #[derive(Debug)]
 enum Method<'a> {
-    /// The search has ended.
     Done,
     Bound(Box<OneTree<'a>>),
     Tour(Box<Tour<'a>>),
@@ -62,13 +57,11 @@ enum Method<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Prepares a search. Ends it at once if the optimum can be computed: for rings of up to
-    /// `exact::MAX_RING` nodes, chains of up to `exact::MAX_CHAIN`, and other models of up to
-    /// `exact::MAX_ANY`.
+    /// Prepares a search, which ends at once for small cases: rings up to `exact::MAX_RING` nodes,
+    /// chains up to `exact::MAX_CHAIN`, others up to `exact::MAX_ANY`.
     ///
     /// # Errors
-    ///
-    /// Fails if the model does not exist for this number of nodes.
+    /// Fails if the model does not fit the number of nodes.
     pub fn new(links: Links<'a>, model: &Model, seed: u64) -> Result<Self, Error> {
         let identity: Vec<u32> = (0..links.len() as u32).collect();
         let start = Evaluator::new(links, model, &identity)?;
@@ -100,7 +93,7 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Makes about `moves` moves. `done` of [`WHOLE`] of the search's time has passed.
+    /// Makes about `moves` moves, `done` of [`WHOLE`] into the time.
     pub fn advance(&mut self, moves: u32, done: u32) -> Status {
         match &mut self.method {
             Method::Done => {}
@@ -138,22 +131,22 @@ impl<'a> Search<'a> {
         self.status()
     }
 
-    /// Returns the best order so far.
+    /// The best order.
     pub fn best(&self) -> &[u32] {
         &self.best
     }
 
-    /// Returns the cost of the best order, in picoseconds.
+    /// Its cost in picoseconds.
     pub const fn best_cost(&self) -> u128 {
         self.best_cost
     }
 
-    /// Returns the lower bound of the cost, in picoseconds.
+    /// The lower bound in picoseconds.
     pub const fn lower_bound(&self) -> u128 {
         self.bound
     }
 
-    /// Returns [`Status::Proved`] if the best order is an optimum.
+    /// [`Status::Proved`] for an optimum.
     pub const fn status(&self) -> Status {
         if self.best_cost == self.bound { Status::Proved } else { Status::Searching }
     }

@@ -1,24 +1,23 @@
-//! Rings: local search by 2-opt and Or-opt moves among near neighbours, followed by kicks. A kick
-//! exchanges two short adjacent segments and repairs the ring locally. It is undone if the ring is
-//! longer afterwards.
+//! Rings: 2-opt and Or-opt moves among near neighbours, then kicks, which exchange two short
+//! adjacent segments, and are undone unless local repair pays off.
 //!
 //! Sources: Bentley, "Fast algorithms for geometric traveling salesman problems" (1992), for
-//! neighbour lists and the queue of nodes. Martin, Otto and Felten (1991) for kicks. Helsgaun
-//! (2000) for neighbours by costs that include the multipliers of the 1-tree.
+//! neighbour lists and the queue; Martin, Otto and Felten (1991) for kicks; Helsgaun (2000) for
+//! costs with 1-tree multipliers.
 
 use std::collections::VecDeque;
 
 use hoplite_core::topology::matrix::Links;
 use hoplite_core::topology::random::Random;
 
-/// Number of neighbours that are tried for each node; 8 to 16 is usual (Johnson and McGeoch, 1997).
+/// 8 to 16 are usual (Johnson and McGeoch, 1997).
 const NEIGHBOURS: usize = 10;
-/// Most nodes that an Or-opt move moves.
+/// Most nodes of an Or-opt move.
 const MAX_SEGMENT: usize = 3;
-/// Most nodes in each segment of a kick. Short segments keep the repair local.
+/// Short segments keep the repair local.
 const MAX_KICK: usize = 50;
 
-/// Removes the edges (a, b) and (c, d), and adds (a, c) and (b, d).
+/// Removes (a, b) and (c, d), adds (a, c) and (b, d).
 type TwoEdges = [u32; 4];
 
 #[derive(Debug)]
@@ -32,13 +31,13 @@ pub(super) struct Tour<'a> {
     queue: VecDeque<u32>,
     is_queued: Vec<bool>,
     cost: u128,
-    /// The exchanges since the last kick.
+    /// Since the last kick.
     log: Vec<TwoEdges>,
     random: Random,
 }
 
 impl<'a> Tour<'a> {
-    /// Starts from `order`, which has at least four nodes, and improves it.
+    /// Improves `order` of at least four nodes.
     pub(super) fn new(links: Links<'a>, order: &[u32], multipliers: Vec<i64>, seed: u64) -> Self {
         let nodes = order.len();
         let mut positions = vec![0; nodes];
@@ -72,8 +71,7 @@ impl<'a> Tour<'a> {
         self.cost
     }
 
-    /// Exchanges two random adjacent segments and repairs the ring. Undoes both if the ring got
-    /// longer.
+    /// Exchanges two random adjacent segments and repairs. Undoes both if the ring got longer.
     pub(super) fn kick(&mut self) {
         let nodes = self.order.len();
         let limit = MAX_KICK.min((nodes - 2) / 2);
@@ -105,8 +103,7 @@ impl<'a> Tour<'a> {
         self.links.whole(a, b).into()
     }
 
-    /// Returns the cost of an edge with the multipliers of its ends, which change all rings
-    /// equally.
+    /// An edge's cost with multipliers, which change all rings equally.
     fn reduced(&self, a: u32, b: u32) -> i64 {
         self.links.whole(a, b) as i64 + self.multipliers[a as usize] + self.multipliers[b as usize]
     }
@@ -138,7 +135,7 @@ impl<'a> Tour<'a> {
         }
     }
 
-    /// Tries to replace an edge of `a` and an edge of a near node.
+    /// Tries to replace an edge of `a` and one of a near node.
     fn improve_two(&mut self, a: u32) -> bool {
         for ahead in [true, false] {
             let b = self.beside(a, ahead);
@@ -164,7 +161,7 @@ impl<'a> Tour<'a> {
         false
     }
 
-    /// Tries to move a segment that ends in `a` next to a near node.
+    /// Tries to move a segment that ends in `a` to a near node.
     fn improve_segment(&mut self, a: u32) -> bool {
         for ahead in [true, false] {
             let before = self.beside(a, !ahead);
@@ -181,8 +178,8 @@ impl<'a> Tour<'a> {
                 for index in 0..self.width {
                     let c = self.neighbour(a, index);
                     let gain = removed - self.reduced(a, c);
-                    // If a move gains, then its first pair of edges gains, seen from one of its
-                    // ends (Lin, Kernighan, 1973).
+                    // If a move gains, its first pair of edges gains, seen from one end (Lin,
+                    // Kernighan, 1973).
                     if gain <= 0 {
                         break;
                     }
@@ -218,15 +215,14 @@ impl<'a> Tour<'a> {
         self.cost -= u128::from(gain.unsigned_abs());
     }
 
-    /// Moves the segment from `first` to `last`, between `before` and `after`, to between c and f,
-    /// with `first` next to c. In the direction from `first` to `last`, f follows c.
+    /// Moves a segment from between `before` and `after` to between c and f, `first` next to c. In
+    /// the direction from `first` to `last`, f follows c.
     fn insert(&mut self, [before, first, last, after]: [u32; 4], [c, f]: [u32; 2]) {
         self.insert_reversed([before, first, last, after], [c, f]);
         self.exchange_logged([c, last, first, f]);
     }
 
-    /// Moves a segment as [`insert`](Self::insert) does, with `last` next to c and `first` next to
-    /// f.
+    /// Like [`insert`](Self::insert), with `last` next to c and `first` next to f.
     fn insert_reversed(&mut self, [before, first, last, after]: [u32; 4], [c, f]: [u32; 2]) {
         self.exchange_logged([before, first, c, f]);
         self.exchange_logged([before, c, after, last]);
@@ -237,8 +233,8 @@ impl<'a> Tour<'a> {
         self.exchange(a, b, c, d);
     }
 
-    /// Removes (a, b) and (c, d), and adds (a, c) and (b, d). In one direction of the ring, b
-    /// follows a and d follows c.
+    /// Removes (a, b) and (c, d), adds (a, c) and (b, d). In one direction, b follows a and d
+    /// follows c.
     fn exchange(&mut self, a: u32, b: u32, c: u32, d: u32) {
         if self.beside(a, true) == b && self.beside(c, true) == d {
             self.reverse(b, c);
@@ -247,8 +243,7 @@ impl<'a> Tour<'a> {
         }
     }
 
-    /// Reverses the path from one node ahead to another, or the rest of the ring, whichever is
-    /// shorter.
+    /// Reverses a path, or the rest of the ring if that is shorter.
     fn reverse(&mut self, from: u32, to: u32) {
         let nodes = self.order.len();
         let mut start = self.positions[from as usize] as usize;
@@ -268,8 +263,7 @@ impl<'a> Tour<'a> {
     }
 }
 
-/// Returns, for each node, the `width` other nodes with the smallest cost with multipliers, nearest
-/// first.
+/// Returns each node's `width` nearest nodes by cost with multipliers.
 fn near(links: Links<'_>, multipliers: &[i64], width: usize) -> Vec<u32> {
     let nodes = links.len() as u32;
     let mut neighbours = Vec::with_capacity(links.len() * width);

@@ -65,8 +65,7 @@ fn round_trips_become_symmetric() {
 
 #[test]
 fn a_tree_of_nccl_has_one_child_at_rank_0_and_is_mirrored_or_shifted() {
-    // One expensive link at a time reveals the pairs of the trees, because half of the bytes cross
-    // it.
+    // One expensive link at a time reveals the trees' pairs, because half of the bytes cross it.
     let edges = |nodes: usize| {
         let mut edges = Vec::new();
         for a in 0..nodes {
@@ -83,12 +82,12 @@ fn a_tree_of_nccl_has_one_child_at_rank_0_and_is_mirrored_or_shifted() {
         edges.sort_unstable();
         edges
     };
-    // 0-4, 4-2, 4-6, 2-1, 2-3, 6-5, 6-7, and the mirrored tree of 7 - rank.
+    // 0-4, 4-2, 4-6, 2-1, 2-3, 6-5, 6-7, and the mirror of 7 - rank.
     assert_eq!(
         edges(8),
         [(0, 1), (0, 4), (1, 2), (1, 3), (2, 3), (2, 4), (3, 5), (3, 7), (4, 5), (4, 6), (5, 6), (6, 7)]
     );
-    // 0-4, 4-2, 2-1, 2-3, and the shifted tree of rank + 1.
+    // 0-4, 4-2, 2-1, 2-3, and the shift of rank + 1.
     assert_eq!(edges(5), [(0, 1), (0, 3), (0, 4), (1, 2), (2, 3), (2, 4), (3, 4)]);
 }
 
@@ -98,7 +97,7 @@ fn a_hierarchy_costs_its_slowest_hops() {
     let links = Links::new(&matrix, 12 * 4096).unwrap();
     let order = made::shuffled(12, 6);
     let hop = |a: usize, b: usize, parts| u128::from(links.part(order[a], order[b], parts));
-    // Four groups of three consecutive ranks, then three groups of four ranks that are three apart.
+    // Four groups of three consecutive ranks, then three of four ranks that are three apart.
     let inner =
         (0..4).flat_map(|group| (0..3).map(move |member| (3 * group + member, 3 * group + (member + 1) % 3)));
     let outer =

@@ -1,4 +1,4 @@
-//! Fair rates, loads of links, probe rounds and statistics.
+//! Fair rates, loads, probe rounds and statistics.
 
 use std::collections::BTreeSet;
 
@@ -150,8 +150,7 @@ fn a_step_ends_by_fair_rates() {
 
 #[test]
 fn hierarchies_follow_racks() {
-    // Four leaves of four hosts with one spine. A ring in order has one flow out of each leaf at a
-    // time, but takes n - 1 steps.
+    // With one spine, a ring in order has one flow out of each leaf at a time, but n - 1 steps.
     let tree = Network::FatTree { leaves: 4, hosts_per_leaf: 4, spines: 1, routing: Routing::Modulo };
     let natural: Vec<u32> = (0..16).collect();
     let outcome = allreduce(&tree, &Algorithm::Hierarchical(vec![4, 4]), &natural, 16e6, 0.0, 1e9).unwrap();
@@ -172,7 +171,7 @@ fn measured_networks_use_their_measurements() {
     assert_close(outcome.seconds, 6.0 * (f64::from(latency) * 1e-9 + 1e6 * f64::from(gap) * 1e-12));
 }
 
-/// Returns two racks of four, with these times per byte within and between them, in picoseconds.
+/// Two racks of four; times per byte in picoseconds.
 fn two_racks(near: u32, far: u32, far_ns: u32) -> Matrix {
     let link = |a: usize, b: usize| {
         let is_near = a / 4 == b / 4;
@@ -182,7 +181,7 @@ fn two_racks(near: u32, far: u32, far_ns: u32) -> Matrix {
     Matrix::from_links(made::names(8), link).unwrap()
 }
 
-/// Returns the load on the busiest link of a ring of eight, in bytes of a link of 25 MB/s.
+/// The busiest link of a ring of eight, in bytes at 25 MB/s.
 fn ring_load(network: &MeasuredNetwork, order: [u32; 8]) -> f64 {
     let network = Network::Measured(network.clone());
     allreduce(&network, &Algorithm::Ring, &order, 8.0, 0.0, 25e6).unwrap().steps[0].load
@@ -193,13 +192,12 @@ const IN_TURN: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 #[test]
 fn crossing_pairs_share_the_uplink_measured_under_load() {
-    // Under load, 2.8 pairs on average cross an uplink with half the rate of a link.
+    // Under load, 2.8 pairs on average cross an uplink of half a link's rate.
     let network = MeasuredNetwork::shared(two_racks(40_000, 224_000, 10_000), None, None).unwrap();
     assert_eq!((network.groups(), network.uplinks()), (2, vec![0.5]));
     assert_close(ring_load(&network, IN_RACKS), 2.0);
     assert_close(ring_load(&network, IN_TURN), 8.0);
-    // A pair that crosses alone gets the whole uplink instead of its rate under load. Without
-    // uplinks, each pair is alone.
+    // A pair that crosses alone gets the whole uplink. Without uplinks, each pair is alone.
     let unshared = MeasuredNetwork::unshared(two_racks(40_000, 224_000, 10_000));
     for order in [IN_RACKS, IN_TURN] {
         assert_close(ring_load(&unshared, order), 5.6);
@@ -208,14 +206,12 @@ fn crossing_pairs_share_the_uplink_measured_under_load() {
 
 #[test]
 fn uplinks_can_be_given() {
-    // The latency shows the racks, but no rate does.
     let network =
         |uplinks: &[f64]| MeasuredNetwork::shared(two_racks(40_000, 40_000, 50_000), None, Some(uplinks));
     let quarter = network(&[0.25]).unwrap();
     assert_close(ring_load(&quarter, IN_RACKS), 4.0);
     assert_close(ring_load(&quarter, IN_TURN), 16.0);
     assert_close(ring_load(&network(&[4.0]).unwrap(), IN_TURN), 1.0);
-    // A pair gets at most its measured rate.
     let slow = MeasuredNetwork::shared(two_racks(40_000, 120_000, 50_000), None, Some(&[1.0])).unwrap();
     assert_close(ring_load(&slow, IN_RACKS), 3.0);
     assert_close(ring_load(&slow, IN_TURN), 4.0);
@@ -235,7 +231,6 @@ fn groups_can_be_given() {
     assert_eq!((network.groups(), network.uplinks()), (6, vec![0.5, 1.0]), "r0 of a differs from r0 of b");
     assert_close(ring_load(&network, IN_RACKS), 2.0);
     assert_close(ring_load(&network, IN_TURN), 8.0);
-    // Round trips alone show no rate and no uplink.
     let latencies = MeasuredNetwork::shared(two_racks(0, 0, 50_000), Some(&groups), None).unwrap();
     assert_eq!((latencies.groups(), latencies.uplinks()), (0, Vec::new()));
     let one = |groups: &[Vec<String>]| MeasuredNetwork::shared(matrix(), Some(groups), Some(&[1.0]));
@@ -279,7 +274,7 @@ proptest! {
         }
         for (flow, rate) in flows.iter().zip(&rates) {
             prop_assert!(*rate > 0.0);
-            // A link that is full, and on which no flow is faster.
+            // A full link on which no flow is faster.
             let has_bottleneck = flow.iter().any(|&link| {
                 on(link).sum::<f64>() >= capacities[link] * (1.0 - 1e-9) && on(link).all(|other| other <= rate * (1.0 + 1e-9))
             });
@@ -337,7 +332,6 @@ fn probing_ends_when_the_percentile_is_steady() {
     };
     assert_eq!(count(&|_| 50_000), 4 * BLOCK, "one block for comparison, and three more");
     assert_eq!(count(&|index| 50_000 + index as u64 % 16 * 1000), 4 * BLOCK);
-    // Each of five blocks is 3% faster than all before it.
     assert_eq!(
         count(&|index| 50_000 * 97_u64.pow((index / BLOCK).min(5) as u32)
             / 100_u64.pow((index / BLOCK).min(5) as u32)),

@@ -9,7 +9,7 @@ use hoplite_core::topology::{Link, Links, Matrix, Place};
 
 use crate::made;
 
-/// Returns zones of two racks of four, shuffled, with noise of 10%, and the rack of each node.
+/// Zones of two racks of four, shuffled, with noise of 10%; also returns each node's rack.
 fn zones(count: usize, seed: u64) -> (Matrix, Vec<usize>) {
     let nodes = 8 * count;
     let racks: Vec<usize> = made::shuffled(nodes, seed).into_iter().map(|node| node as usize / 4).collect();
@@ -45,7 +45,7 @@ fn racks_and_zones_are_found() {
                 };
                 assert_eq!(places[a].level(&places[b]), expected);
             }
-            // Groups are contiguous in the order.
+            // Groups are contiguous.
             let in_order: Vec<usize> = order.iter().map(|&node| racks[node as usize]).collect();
             assert!(in_order.chunks(4).all(|rack| rack.iter().all(|group| *group == rack[0])));
             assert!(in_order.chunks(8).all(|zone| zone.iter().all(|group| group / 2 == zone[0] / 2)));
@@ -79,8 +79,8 @@ fn groups_end_at_the_distance() {
     assert_eq!(Dendrogram::new(Links::new(&one, 0).unwrap()).leaves_by_size(), [0]);
 }
 
-/// Returns a matrix of racks of these sizes, in zones of two racks. It has one block for each rack,
-/// and two for the rack `halved`. Also returns the same matrix with a link for each pair.
+/// Racks of these sizes in zones of two, with a block each, and two for `halved`; also as a plain
+/// matrix.
 fn in_blocks(sizes: &[u32], halved: usize) -> [Matrix; 2] {
     let mut rack_of: Vec<u32> = Vec::new();
     let mut block_of: Vec<u32> = Vec::new();
@@ -126,7 +126,6 @@ fn a_matrix_of_blocks_has_the_groups_of_one_of_all_pairs() {
             assert!(leaves.into_iter().eq(0..blocks.len() as u32));
         }
         let label = |name: &str| {
-            // The label splits a rack, and with it a block.
             let zone = if name < "n004" { "a" } else { "b" };
             Place::of_labels(&[("zone".to_owned(), zone.to_owned())]).path
         };

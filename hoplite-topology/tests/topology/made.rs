@@ -52,7 +52,7 @@ fn planted(nodes: usize, random: &mut Random) -> (Vec<usize>, Vec<usize>) {
     (order, positions)
 }
 
-/// Builds a matrix from the links of pairs i < j, which are generated in order.
+/// Links i < j are generated in order.
 fn by_pairs(nodes: usize, mut link: impl FnMut(usize, usize) -> Link) -> Matrix {
     let mut links = vec![vec![Link::default(); nodes]; nodes];
     for (i, row) in links.iter_mut().enumerate() {
@@ -63,8 +63,7 @@ fn by_pairs(nodes: usize, mut link: impl FnMut(usize, usize) -> Link) -> Matrix 
     Matrix::from_links(names(nodes), |a, b| Ok(links[a.min(b)][a.max(b)])).unwrap()
 }
 
-/// Builds a hierarchy with a planted ring. Each other edge costs more than the ring's edge at its
-/// level.
+/// Plants a ring in a hierarchy: other edges cost more than the ring's at their level.
 pub(crate) fn planted_ring(case: &Value) -> Matrix {
     let sizes: Vec<usize> = numbers(&case["sizes"]).into_iter().map(|size| size as usize).collect();
     let bases = numbers(&case["bases_alpha_ns"]);
@@ -88,8 +87,7 @@ pub(crate) fn planted_ring(case: &Value) -> Matrix {
     })
 }
 
-/// Builds racks of a planted order. The collective's steps use the pairs of positions for which
-/// `is_used` returns `true`. All other pairs cost a little more.
+/// Plants an order in racks: unused pairs cost a little more.
 pub(crate) fn planted_steps(case: &Value, is_used: impl Fn(usize, usize) -> bool) -> Matrix {
     let (nodes, rack) = (number(&case["n"]) as usize, number(&case["rack"]) as usize);
     let (intra, inter) = (numbers(&case["intra"]), numbers(&case["inter"]));

@@ -1,4 +1,4 @@
-//! Tests of the topology library against cases of an independent reference, and of its properties.
+//! The topology library against an independent reference, and its properties.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod made;

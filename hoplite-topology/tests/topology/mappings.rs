@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{cases, number, order};
 
-/// Returns the FNV-1a hash (64 bits) of the ranks of each switch in ascending order.
+/// FNV-1a (64 bits) over each switch's ascending ranks.
 fn hash(halves: &Halves) -> String {
     let sorted = halves.iter().flatten().flat_map(|ranks| {
         let mut ranks = ranks.clone();
@@ -92,7 +92,6 @@ fn planted_conflicts_are_found() {
     };
     assert_eq!(change(&|halves| halves[0][0][0] = 1), Conflict::TwoPlaces { rank: 1 });
     assert_eq!(change(&|halves| halves[0][0].clear()), Conflict::NoPlace { rank: 0 });
-    // A swap of two ranks of different halves puts a pair into one half.
     assert!(matches!(
         change(&|halves| {
             let rank = halves[0][0][0];
@@ -200,7 +199,7 @@ fn the_best_decomposition_is_the_best_of_all() {
     for nodes in [1, 2, 7, 12, 60, 64] {
         for (latency, bytes) in [(1e-3, 1e3), (1e-6, 1e8), (1e-5, 1e6), (0.0, 1e6)] {
             let best = decompose::best(&[nodes], &[1e9], latency, bytes).unwrap();
-            // On one flat level, factors do not divide the bandwidth.
+            // On one level, factors do not divide the bandwidth.
             let seconds = |factors: Vec<u32>| {
                 let mut left = bytes;
                 let stages = factors.into_iter().map(|factor| {

@@ -21,7 +21,7 @@ fn search<'a>(links: Links<'a>, model: &Model, calls: u32, moves: u32) -> Search
     search
 }
 
-/// Checks that the search's result exceeds the optimum by at most `per_mille` thousandths.
+/// The search exceeds the optimum by at most `per_mille` thousandths.
 fn check(matrix: &Matrix, size_bytes: u64, model: &Model, optimum: u64, per_mille: u128, name: &str) {
     let links = Links::new(matrix, size_bytes).unwrap();
     let found = search(links, model, 2000, 20);
@@ -57,7 +57,6 @@ fn planted_rings_are_found() {
         let identity: Vec<u32> = (0..matrix.len() as u32).collect();
         let before = cost(Links::new(&matrix, 0).unwrap(), &Model::Ring, &identity).unwrap();
         assert_eq!(before, u128::from(number(&case["identity"])), "{name} was generated differently");
-        // The targets are half a percent for 64 nodes, and three for 1,000.
         let per_mille = if matrix.len() <= 64 { 5 } else { 30 };
         check(&matrix, 0, &Model::Ring, number(&case["optimum"]), per_mille, name);
     }
@@ -83,7 +82,7 @@ fn planted_steps_are_found() {
         let model: Model = made["alg"].as_str().unwrap().parse().unwrap();
         let base = if let Model::BCube(base) = model { base } else { 2 };
         let groups = radices(nodes, base).unwrap();
-        // Two positions are peers if they differ in one digit.
+        // Peers differ in one digit.
         let is_used = |mut p: usize, mut q: usize| {
             let differing = groups.iter().filter(|&group| {
                 let differs = p % group != q % group;

@@ -1,4 +1,4 @@
-//! Questions to an external solver. The tests answer them by trying all orders.
+//! Questions to an external solver, answered by trying all orders.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,6 @@ use hoplite_topology::{Error, Model};
 
 use crate::made;
 
-/// An expression of SMT-LIB.
 #[derive(Debug)]
 enum Term {
     Word(String),
@@ -47,7 +46,7 @@ fn list(term: &Term) -> &[Term] {
     }
 }
 
-/// The smallest numbers that satisfy the assertions examined so far, by name.
+/// The smallest numbers that satisfy the assertions so far.
 type Numbers = BTreeMap<String, u128>;
 
 fn number(term: &Term, numbers: &Numbers) -> u128 {
@@ -72,7 +71,7 @@ fn holds(term: &Term, order: &[u32]) -> bool {
     }
 }
 
-/// Raises numbers until `term`, which is (>= name ...), holds. Returns `true` if it raised any.
+/// Raises numbers until `term`, a (>= name ...), holds. Returns `true` if it raised any.
 fn raise(term: &Term, numbers: &mut Numbers) -> bool {
     let [_, name, least] = list(term) else { panic!("{term:?}") };
     let least = number(least, numbers);
@@ -83,8 +82,7 @@ fn raise(term: &Term, numbers: &mut Numbers) -> bool {
     true
 }
 
-/// Returns `true` if an order satisfies the whole question, with the smallest numbers that its
-/// assertions allow.
+/// With the smallest numbers that the assertions allow.
 fn satisfies(question: &[Term], order: &[u32]) -> bool {
     let assertions = || {
         question.iter().map(list).filter(|command| word(&command[0]) == "assert").map(|command| &command[1])

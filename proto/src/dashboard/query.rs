@@ -1,13 +1,13 @@
-//! The encoding of URLs and forms: names, values, and bytes of ids.
+//! URLs and forms: names, values, and bytes of ids.
 
-/// The decoded value of `name` in `a=b&c=d`; `None` if it is missing or badly encoded.
+/// The decoded value of `name` in `a=b&c=d`; `None` if missing or invalid.
 pub fn value(query: &[u8], name: &str) -> Option<Vec<u8>> {
     let pairs = query.split(|byte| *byte == b'&');
     let mut values = pairs.filter_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
     decode(values.next()?)
 }
 
-/// The number in the value of `name`, or `default` if there is no value.
+/// The number, or `default` without a value.
 pub fn number(query: &[u8], name: &str, default: u64) -> Option<u64> {
     match value(query, name) {
         None => Some(default),
@@ -16,7 +16,7 @@ pub fn number(query: &[u8], name: &str, default: u64) -> Option<u64> {
     }
 }
 
-/// Decodes hexadecimal digits into at most `max` bytes.
+/// Decodes at most `max` bytes.
 pub fn from_hex(text: &str, max: usize) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     if digits.len() > 2 * max || !digits.len().is_multiple_of(2) {
@@ -25,7 +25,7 @@ pub fn from_hex(text: &str, max: usize) -> Option<Vec<u8>> {
     digits.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
-/// Encodes bytes as hexadecimal digits.
+/// Encodes bytes.
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! The messages between the coordinator and the members of an attempt, and between members.
+//! The messages of coordinators and members.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1::end::Outcome;
 use crate::{error, metadata, v1};
 
-/// A member's request for the bytes that another member's program gives to it.
+/// A member's request for the bytes that the receiver's program gives to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
-    /// The target of the attempt.
+    /// The target.
     pub target: ObjectId,
-    /// The put of the target.
+    /// The target's put.
     pub put: PutId,
     /// The requesting member.
     pub index: usize,
-    /// The first requested byte of the stream.
+    /// Where to begin in the stream.
     pub offset_bytes: u64,
 }
 
@@ -83,9 +83,8 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
     }
 }
 
-/// Checks a coordinator's plan: its schedule exists, the operation is defined for the elements, the
-/// size is a whole number of elements, frames have a valid block length, each part belongs to one
-/// member, and the explanation is displayable.
+/// Checks a plan: schedule, operation, whole elements, frame length, one member per part,
+/// displayable explanation.
 ///
 /// # Errors
 /// The violated rule.
@@ -158,7 +157,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     })
 }
 
-/// Decodes the ranks of each member. The number of participants must divide the number of elements.
+/// The participants must divide the elements.
 fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64) -> Result<Vec<Vec<usize>>> {
     let participants = decode_index(participants, MAX_MEMBERS + 1)?;
     let mut is_seen = vec![false; participants];
@@ -177,7 +176,7 @@ fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64)
     Ok(ranks)
 }
 
-/// Encodes the end of a member that is done or has failed; `None` if it continues.
+/// Encodes a member's end; `None` if it continues.
 pub fn encode_report(report: &Report) -> Option<v1::End> {
     let failure = match report {
         Report::Filled => return None,
@@ -205,10 +204,10 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
     })
 }
 
-/// Checks the end of a member that was not released, of a collective with `members` members.
+/// Checks the end of one of `members` members.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the member cannot end this way.
+/// [`Error::Malformed`] if it cannot be one.
 pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     let failure = match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Complete, ..) => return Ok(Report::Done),
@@ -223,30 +222,30 @@ pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     Ok(Report::Failed(failure))
 }
 
-/// The wire form of the decision that aborts an attempt.
+/// The wire form of an abort.
 pub fn encode_stop(reason: &Error) -> v1::Stop {
     v1::Stop { error: Some(error::encode(reason)) }
 }
 
-/// Checks the decision that aborts an attempt.
+/// Checks an abort.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the reason is missing.
+/// [`Error::Malformed`] without a reason.
 pub fn decode_stop(stop: v1::Stop) -> Result<Decision> {
     let reason = stop.error.ok_or(malformed("an attempt that is aborted for no reason"))?;
     Ok(Decision::Stop(error::decode(reason, Plane::Data)))
 }
 
-/// The wire form of the message that an attempt will not make its target, with the reason.
+/// The wire form of a rejected attempt.
 pub fn encode_reject(target: &ObjectId, attempt: AttemptId, reason: &Error) -> v1::Reject {
     let (target, attempt) = (encode_id(target), encode_attempt(attempt));
     v1::Reject { target, error: Some(error::encode(reason)), attempt: Some(attempt) }
 }
 
-/// Returns the target, the aborted attempt, and the reason.
+/// Returns the target, the rejected attempt, and the reason.
 ///
 /// # Errors
-/// [`Error::Malformed`] if one of them is missing.
+/// [`Error::Malformed`] if one is missing.
 pub fn decode_reject(reject: v1::Reject) -> Result<(ObjectId, AttemptId, Error)> {
     let reason = reject.error.ok_or(malformed("a target that is rejected for no reason"))?;
     let attempt = decode_attempt(reject.attempt)?;
@@ -269,11 +268,10 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
     v1::MemberPosition { member, members, stage, final_bytes, size_bytes, node: String::new() }
 }
 
-/// Decodes the progress of member `member`, and checks that it is displayable. `None` if the store
-/// is not a member.
+/// Checks the progress of `member`; `None` if the store is no member.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it belongs to another member or is not displayable.
+/// [`Error::Malformed`] if it is another member's or not displayable.
 pub fn decode_position(position: v1::Position, member: usize, members: usize) -> Result<Option<Position>> {
     let Some(position) = position.position else { return Ok(None) };
     let v1::MemberPosition { stage, final_bytes, size_bytes, .. } = position;
@@ -287,7 +285,7 @@ pub fn decode_position(position: v1::Position, member: usize, members: usize) ->
     Ok(Some(Position { member, members, stage, copy: None, final_bytes, size_bytes }))
 }
 
-/// The wire form of a store's record of a reduce, without the progress of other stores.
+/// The wire form of a record, without other stores' progress.
 pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, .. } = record;
     let ReduceRecord { mendings, restarts, is_running, position, .. } = record;
@@ -309,15 +307,14 @@ pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     }
 }
 
-/// The answer with both record and position.
+/// The answer with record and position.
 pub fn encode_known(record: Option<ReduceRecord>) -> v1::Position {
     let mut record = record.map(encode_record);
     let position = record.as_mut().and_then(|record| record.position.take());
     v1::Position { position, record }
 }
 
-/// Decodes the knowledge of a store that may be any member or none, and checks that it is
-/// displayable. `None` if it is empty.
+/// Checks the knowledge of a store, member or not; `None` if empty.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is not displayable.
@@ -398,7 +395,6 @@ mod tests {
         assert_eq!(known(None, &record), Ok(Some(record.clone())));
         let whole = v1::ReduceRecord { position: Some(position.clone()), ..record.clone() };
         assert_eq!(known(Some(position.clone()), &record), Ok(Some(whole.clone())));
-        // A store may not report other stores.
         let gossip = v1::ReduceRecord { positions: vec![position.clone()], ..whole.clone() };
         assert_eq!(known(Some(position.clone()), &gossip), Ok(Some(whole)));
         let wrong = [

@@ -22,80 +22,77 @@
 
 use hoplite_core::checksum::crc32c;
 
-/// Length of an encoded header.
+/// An encoded header.
 pub const HEADER_BYTES: usize = 28;
 /// Longest payload of a block.
 pub const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
-/// Longest payload of every other frame. An id and an error text fit many times over.
+/// Longest other payload. An id and an error text fit many times.
 pub const MAX_CONTROL_BYTES: u32 = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"HPLD";
 const FRAMING_VERSION: u8 = 1;
-/// The number of leading bytes that the checksum of the header covers.
 const CHECKED_BYTES: usize = 24;
 
-/// The kind of a frame.
+/// A frame's kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// `DataHello`, the first frame in each direction.
+    /// `DataHello`, first in each direction.
     Hello = 1,
     /// `Pull`, receiver to sender.
     Pull = 2,
     /// Bytes of an object, sender to receiver.
     Block = 3,
-    /// `End`, sender to receiver: the transfer has ended. Host to coordinator: the hop has ended.
+    /// `End` of a transfer, from its sender, or of a hop, from its host.
     End = 4,
-    /// `Keepalive`: a sign of life. Sender to receiver, or between the two sides of a hop.
+    /// `Keepalive`, from a sender, or either side of a hop.
     Keepalive = 5,
     /// `DigestRequest`, receiver to sender.
     DigestRequest = 6,
     /// `Digest`, the answer to `DigestRequest`.
     Digest = 7,
-    /// `Combine`, coordinator to host: perform this hop of a reduce.
+    /// `Combine`, coordinator to host: perform a hop.
     Combine = 8,
-    /// All bytes of the hop's output are there; host to coordinator.
+    /// Host to coordinator: the output is complete.
     Combined = 9,
-    /// The hop or the member is no longer needed; coordinator to host or member.
+    /// Coordinator to host or member: not needed any more.
     Release = 10,
-    /// `DataProof`, in either direction after the hellos, if both stores have a token.
+    /// `DataProof`, after the hellos with tokens.
     Proof = 11,
-    /// `Enlist`, coordinator to member: take part in a collective.
+    /// `Enlist`, coordinator to member.
     Enlist = 12,
-    /// The member has all bytes; member to coordinator.
+    /// Member to coordinator: all bytes are there.
     Filled = 13,
-    /// The result of the collective becomes the object; coordinator to member.
+    /// Coordinator to member: the result is the object.
     Commit = 14,
-    /// `Stop`, coordinator to member: the attempt is aborted.
+    /// `Stop`, coordinator to member: aborted.
     Stop = 15,
-    /// `Take`, member to member: send the bytes that your program gives to me.
+    /// `Take`, member to member: send your program's bytes for me.
     Take = 16,
-    /// `Reject`, coordinator to the stores of participants: the attempt will not make its target.
-    /// Answered by `End`.
+    /// `Reject`, coordinator to participants' stores. Answered by `End`.
     Reject = 17,
-    /// Take part in a probe of the network; coordinator to store.
+    /// Coordinator to store: take part in a probe.
     Probe = 18,
-    /// `ProbeReady`, the answer to `Probe`.
+    /// `ProbeReady`, answering `Probe`.
     ProbeReady = 19,
     /// `Arm`, coordinator to store: answer this peer.
     Arm = 20,
-    /// The answer to `Arm`, store to coordinator.
+    /// The answer to `Arm`.
     Armed = 21,
     /// `Measure`, coordinator to store.
     Measure = 22,
-    /// `Found`, the answer to `Measure`.
+    /// `Found`, answering `Measure`.
     Found = 23,
-    /// `Echo`, between the two stores of a probed pair; the answer is the same.
+    /// `Echo`, both ways between a probed pair.
     Echo = 24,
-    /// `TakeTrain`, between the two stores of a probed pair. Answered by blocks and `End`.
+    /// `TakeTrain` between a probed pair. Answered by blocks and `End`.
     TakeTrain = 25,
-    /// `AskPosition`, store to store: requests the progress of a collective. Answered by
-    /// `Position`.
+    /// `AskPosition`, store to store, about a collective. Answered by `Position`.
     AskPosition = 26,
-    /// `Position`, the answer to `AskPosition`.
+    /// `Position`, answering `AskPosition`.
     Position = 27,
-    /// `Lanes`, sender to receiver, among the blocks of a stream: open further connections.
+    /// `Lanes`, sender to receiver: open further connections.
     Lanes = 28,
-    /// `Lane`, receiver to sender: send blocks of a stream over this connection too.
+    /// `Lane`, receiver to sender: use this connection too.
     Lane = 29,
 }
 
@@ -144,31 +141,31 @@ impl Kind {
     }
 }
 
-/// The reason for which a frame was not accepted.
+/// The reason to reject a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The first four bytes are wrong: the peer is not a store, or the stream is out of step.
+    /// The peer is no store, or the stream is out of step.
     #[error("not a frame of this protocol: it starts with {found:02x?}")]
     BadMagic {
-        /// The four bytes that were read.
+        /// The first four bytes.
         found: [u8; 4],
     },
-    /// The peer uses another framing version.
+    /// Another framing version.
     #[error("framing version {theirs}, this is version {FRAMING_VERSION}")]
     BadVersion {
         /// The peer's version.
         theirs: u8,
     },
-    /// The checksum of the header does not match.
+    /// The header's checksum is wrong.
     #[error("the header of a frame is damaged")]
     HeaderDamaged,
-    /// An unknown kind, or reserved bytes that are not zero.
+    /// An unknown kind, or reserved bytes are not zero.
     #[error("unknown kind of frame {number}")]
     UnknownKind {
         /// The number.
         number: u8,
     },
-    /// The payload is longer than the limit of this kind.
+    /// Too long for its kind.
     #[error("a frame of kind {kind:?} claims {length_bytes} bytes")]
     TooLong {
         /// The kind.
@@ -176,7 +173,7 @@ pub enum FrameError {
         /// The claimed length.
         length_bytes: u32,
     },
-    /// The checksum of the payload does not match.
+    /// The payload's checksum is wrong.
     #[error("the payload of a frame of kind {kind:?} is damaged")]
     PayloadDamaged {
         /// The kind.
@@ -184,7 +181,7 @@ pub enum FrameError {
     },
 }
 
-/// A checked header of a frame.
+/// A checked header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     kind: Kind,
@@ -194,39 +191,38 @@ pub struct Header {
 }
 
 impl Header {
-    /// Creates the header of a block of `length_bytes` at `offset_bytes` of its object; `None` if
-    /// the block is too long for a frame.
+    /// Makes a block's header; `None` if it is too long.
     pub fn block(offset_bytes: u64, length_bytes: u64, payload_crc: u32) -> Option<Self> {
         let length_bytes = u32::try_from(length_bytes).ok().filter(|length| *length <= MAX_BLOCK_BYTES)?;
         Some(Self { kind: Kind::Block, length_bytes, payload_crc, offset_bytes })
     }
 
-    /// Creates the header of any other frame with this payload; `None` if the payload is too long.
+    /// Makes another frame's header; `None` if the payload is too long.
     pub fn control(kind: Kind, payload: &[u8]) -> Option<Self> {
         let length_bytes =
             u32::try_from(payload.len()).ok().filter(|length| *length <= kind.max_length_bytes())?;
         Some(Self { kind, length_bytes, payload_crc: crc32c(payload), offset_bytes: 0 })
     }
 
-    /// The kind of the frame.
+    /// The kind.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The length of the payload, which is within the limit of its kind.
+    /// The payload's length, within its limit.
     pub const fn length_bytes(&self) -> u32 {
         self.length_bytes
     }
 
-    /// The offset of a block in the object.
+    /// A block's offset in the object.
     pub const fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
-    /// Checks the checksum of the payload that followed this header.
+    /// Checks the payload's checksum.
     ///
     /// # Errors
-    /// [`FrameError::PayloadDamaged`] if it differs from the checksum in the header.
+    /// [`FrameError::PayloadDamaged`].
     pub const fn check_payload(&self, crc: u32) -> Result<(), FrameError> {
         if crc == self.payload_crc { Ok(()) } else { Err(FrameError::PayloadDamaged { kind: self.kind }) }
     }
@@ -245,11 +241,10 @@ impl Header {
         bytes
     }
 
-    /// Checks that `bytes` could be the start of a header. `bytes` may be shorter than a header, so
-    /// the first byte is enough to detect another protocol.
+    /// Checks the start of a header, whose first byte suffices to detect another protocol.
     ///
     /// # Errors
-    /// [`FrameError::BadMagic`] otherwise.
+    /// [`FrameError::BadMagic`].
     pub fn check_start(bytes: &[u8]) -> Result<(), FrameError> {
         let length = bytes.len().min(MAGIC.len());
         if bytes[..length] == MAGIC[..length] {
@@ -260,7 +255,7 @@ impl Header {
         Err(FrameError::BadMagic { found })
     }
 
-    /// Decodes a header and checks all of it.
+    /// Decodes and checks a header.
     ///
     /// # Errors
     /// Every [`FrameError`] except [`FrameError::PayloadDamaged`].
@@ -268,7 +263,7 @@ impl Header {
         let [_, _, _, _, version, number, zero0, zero1, rest @ ..] = *bytes;
         let [l0, l1, l2, l3, p0, p1, p2, p3, o0, o1, o2, o3, o4, o5, o6, o7, c0, c1, c2, c3] = rest;
         Self::check_start(bytes)?;
-        // Checked before the checksum, which another version may have elsewhere.
+        // Another version may have its checksum elsewhere.
         if version != FRAMING_VERSION {
             return Err(FrameError::BadVersion { theirs: version });
         }

@@ -1,4 +1,4 @@
-//! The messages of streams over several connections (lanes).
+//! The messages of lanes.
 
 use hoplite_core::error::{Error, Result};
 use hoplite_core::plan::lanes::MAX_LANES;
@@ -6,29 +6,29 @@ use hoplite_core::plan::lanes::MAX_LANES;
 use super::malformed;
 use crate::v1;
 
-/// Length of the key of a stream.
+/// A stream's key.
 pub const KEY_BYTES: usize = 16;
 
-/// Names a stream to its sender, so that further connections can join it.
+/// Names a stream to its sender, for further connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamKey(pub [u8; KEY_BYTES]);
 
-/// Encodes the most lanes of a stream. One lane is the default, and has no encoding.
+/// One lane is the default, and has no encoding.
 pub fn encode_max_lanes(max_lanes: usize) -> u32 {
     if max_lanes <= 1 { 0 } else { u32::try_from(max_lanes.min(MAX_LANES)).unwrap_or(0) }
 }
 
-/// Decodes the most lanes of a stream. Larger numbers are cut to the limit.
+/// Larger numbers are cut to the limit.
 pub fn decode_max_lanes(max_lanes: u32) -> usize {
     usize::try_from(max_lanes).unwrap_or(MAX_LANES).clamp(1, MAX_LANES)
 }
 
-/// Encodes the request to open `count` further lanes.
+/// Encodes a request for `count` further lanes.
 pub fn encode_lanes(key: StreamKey, count: usize) -> v1::Lanes {
     v1::Lanes { key: key.0.to_vec().into(), count: u32::try_from(count).unwrap_or(u32::MAX) }
 }
 
-/// Decodes the request to open further lanes. Returns the key of the stream and the number.
+/// Returns the stream's key and the number of lanes to open.
 ///
 /// # Errors
 /// The violated rule.
@@ -41,12 +41,12 @@ pub fn decode_lanes(lanes: &v1::Lanes) -> Result<(StreamKey, usize)> {
     }
 }
 
-/// Encodes the request to be a lane of a stream.
+/// Encodes a request to be a lane.
 pub fn encode_lane(key: StreamKey) -> v1::Lane {
     v1::Lane { key: key.0.to_vec().into() }
 }
 
-/// Decodes the request to be a lane of a stream.
+/// Decodes a request to be a lane.
 ///
 /// # Errors
 /// The violated rule.

@@ -30,11 +30,11 @@ use crate::v1::measure::Work as WireWork;
 pub const PACKET_BYTES: usize = 32;
 const MAGIC: [u8; 4] = *b"HPLE";
 
-/// The wire form of the number of probes. 0 stands for as many as necessary.
+/// The number of probes. 0 means as many as necessary.
 pub mod probes {
     use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 
-    /// Encodes the number of probes.
+    /// Encodes the number.
     pub const fn encode(probes: Probes) -> u32 {
         match probes {
             Probes::Auto => 0,
@@ -42,7 +42,7 @@ pub mod probes {
         }
     }
 
-    /// Decodes the number of probes. Larger numbers are cut to the limit.
+    /// Larger numbers are cut to the limit.
     pub fn decode(count: u32) -> Probes {
         if count == 0 { Probes::Auto } else { Probes::Count(count.min(MAX_PROBES)) }
     }
@@ -82,12 +82,12 @@ pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-/// The peer that a store answers in a step.
+/// The peer to answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
-    /// The nonce of the peer's requests.
+    /// Its nonce.
     pub nonce: u64,
-    /// The address of its datagrams; `None` if it sends none.
+    /// Its datagrams' address, if any.
     pub asker: Option<SocketAddr>,
 }
 
@@ -96,7 +96,7 @@ pub fn encode_arm(arm: Arm) -> v1::Arm {
     v1::Arm { nonce: arm.nonce, asker: encode_optional_address(arm.asker) }
 }
 
-/// Decodes and checks the peer that a store answers.
+/// Checks the peer to answer.
 ///
 /// # Errors
 /// The violated rule.
@@ -104,18 +104,18 @@ pub fn decode_arm(arm: &v1::Arm) -> Result<Arm> {
     Ok(Arm { nonce: arm.nonce, asker: decode_optional_address(&arm.asker)? })
 }
 
-/// A measurement of a store with a peer.
+/// A measurement with a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// The nonce of the requests.
+    /// Its nonce.
     pub nonce: u64,
     /// The peer.
     pub node: NodeId,
-    /// The address of the peer's data plane.
+    /// Its data plane.
     pub address: SocketAddr,
-    /// The address at which the peer answers datagrams, if it does.
+    /// Its address for datagrams, if any.
     pub echo_address: Option<SocketAddr>,
-    /// The measurement.
+    /// The work.
     pub work: SurveyWork,
 }
 
@@ -138,7 +138,7 @@ pub fn encode_measure(measure: &Measure) -> v1::Measure {
     }
 }
 
-/// Decodes and checks a measurement.
+/// Checks a measurement.
 ///
 /// # Errors
 /// The violated rule.
@@ -159,10 +159,10 @@ pub fn decode_measure(measure: &v1::Measure) -> Result<Measure> {
     })
 }
 
-/// Checks the length of a train.
+/// Checks a train's length.
 ///
 /// # Errors
-/// An error if it is zero or too long.
+/// If it is zero or too long.
 pub fn checked_train_bytes(bytes: u64) -> Result<u64> {
     match bytes {
         0 => Err(malformed("an empty train")),

@@ -1,4 +1,4 @@
-//! The first message in each direction of a session.
+//! The first messages of a session.
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{ClusterId, Incarnation, NodeId};
@@ -11,7 +11,7 @@ use crate::bounds::{
 };
 use crate::{PROTOCOL_VERSION, v1};
 
-/// The first message of the store `info` of `cluster`.
+/// A store's first message.
 pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
     v1::Hello {
         version: PROTOCOL_VERSION,
@@ -24,11 +24,11 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
     }
 }
 
-/// Checks the first message of a store that joins `cluster`. Sorts the labels by key.
+/// Checks a store that joins `cluster`, and sorts its labels.
 ///
 /// # Errors
-/// [`Error::VersionMismatch`] first, then [`Error::ClusterMismatch`], then the problem of the
-/// store's description.
+/// [`Error::VersionMismatch`] first, then [`Error::ClusterMismatch`], then the description's
+/// problem.
 pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
     check_version(hello.version)?;
     cluster.check_same(&hello.cluster)?;
@@ -59,15 +59,15 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
     })
 }
 
-/// The first message of this run of a shard.
+/// A shard's first message.
 pub const fn welcome(run: ShardRun) -> v1::Welcome {
     v1::Welcome { version: PROTOCOL_VERSION, run: run.0 }
 }
 
-/// Checks the first message of a shard, and returns the run of the shard.
+/// Returns the shard's run.
 ///
 /// # Errors
-/// [`Error::VersionMismatch`] if the shard speaks another version.
+/// [`Error::VersionMismatch`].
 pub fn check_welcome(welcome: &v1::Welcome) -> Result<ShardRun> {
     check_version(welcome.version)?;
     Ok(ShardRun(welcome.run))

@@ -1,4 +1,4 @@
-//! The locations of an object, for subscribers and tools.
+//! An object's locations, for subscribers and tools.
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
@@ -24,7 +24,7 @@ pub fn encode_locations(locations: &Locations) -> v1::Locations {
     }
 }
 
-/// Checks locations that arrived on `plane`.
+/// Checks locations from `plane`.
 ///
 /// # Errors
 /// The violated rule; [`Error::LimitExceeded`] above [`MAX_LOCATIONS`].
@@ -85,7 +85,7 @@ fn decode_location(location: v1::Location, plane: Plane) -> Result<Location> {
     })
 }
 
-/// Encodes the known groups of a node down to the innermost one; empty for a node without groups.
+/// Ends with the innermost known group.
 pub(super) fn encode_levels(path: Path) -> Vec<u32> {
     let levels = path.iter().rposition(|group| *group != 0).map_or(0, |last| last + 1);
     path[..levels].to_vec()

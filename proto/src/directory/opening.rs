@@ -1,31 +1,31 @@
 //! The first bytes of a connection to a shard.
 //!
-//! A Hoplite program sends a [`Preface`]. Then both sides exchange `Opening` messages. Each one
-//! stands between its length and its CRC-32C, both four bytes, little-endian:
+//! After a [`Preface`], both sides exchange `Opening` messages, each between its length and its
+//! CRC-32C (four bytes, little-endian):
 //!
 //! 1. The connecting side sends its hello; the shard answers with its hello or a refusal.
-//! 2. If both have a token, the connecting side sends its proof; the shard answers with its proof
-//!    or a refusal.
+//! 2. With tokens, the connecting side sends its proof; the shard answers with its proof or a
+//!    refusal.
 //!
-//! Everything afterwards travels in checked records (`hoplite-net/src/record.rs`). A connection
-//! without a preface is plain gRPC.
+//! Then everything travels in records (`hoplite-net/src/record.rs`). A connection without a preface
+//! is plain gRPC.
 
 /// Length of a preface.
 pub const PREFACE_BYTES: usize = 16;
-/// Longest message of an opening: names, a nonce, and the text of a refusal.
+/// Names, a nonce, and a refusal's text.
 pub const MAX_OPENING_BYTES: usize = 4096;
 
-/// The purpose of a connection. HTTP/2 and TLS begin with other bytes.
+/// A connection's purpose. HTTP/2 and TLS begin otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preface {
-    /// Calls of gRPC.
+    /// gRPC.
     Grpc,
-    /// The frames of one session: a direct connection.
+    /// A session's frames.
     Direct,
 }
 
 impl Preface {
-    /// The bytes that announce the connection.
+    /// The announcing bytes.
     pub const fn bytes(self) -> &'static [u8; PREFACE_BYTES] {
         match self {
             Self::Grpc => b"grpc/hoplite 1\r\n",
@@ -33,7 +33,7 @@ impl Preface {
         }
     }
 
-    /// The preface in `bytes`, if any.
+    /// Finds a preface.
     pub fn of_bytes(bytes: &[u8; PREFACE_BYTES]) -> Option<Self> {
         [Self::Grpc, Self::Direct].into_iter().find(|preface| preface.bytes() == bytes)
     }

@@ -27,8 +27,7 @@ pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
 /// Checks measured places.
 ///
 /// # Errors
-/// The version is invalid or close to the maximum; there are too many nodes; a node occurs twice; a
-/// name is invalid or has too many levels.
+/// For a bad or nearly exhausted version, too many nodes, a repeated node, or a bad name.
 pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
     check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
     check_version(places.version)?;

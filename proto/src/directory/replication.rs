@@ -1,4 +1,4 @@
-//! The messages by which shards keep as many copies of objects as their puts want.
+//! The messages of replication.
 
 use hoplite_core::error::{Plane, Result};
 use hoplite_core::id::{ObjectId, PutId};

@@ -1,4 +1,4 @@
-//! The messages of a shard to a store.
+//! A shard's messages to a store.
 
 use std::net::SocketAddr;
 
@@ -75,10 +75,10 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
     ShardMessage { body: Some(body) }
 }
 
-/// Checks one message of a shard.
+/// Checks a shard's message.
 ///
 /// # Errors
-/// The violated rule. The session must be closed then.
+/// The violated rule: close the session.
 pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
     let body = message.body.ok_or(malformed("a message without a body"))?;
     Ok(match body {
@@ -116,11 +116,11 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
     })
 }
 
-/// Checks one frame of a session after the welcome.
+/// Checks a frame after the welcome.
 ///
 /// # Errors
-/// As for [`decode_to_store`]; also for a second welcome, and above [`MAX_MESSAGES_PER_BATCH`]. The
-/// error of the shard, if the frame ends the session.
+/// As [`decode_to_store`]; also a second welcome, more than [`MAX_MESSAGES_PER_BATCH`], and the
+/// shard's error if it ends the session.
 pub fn decode_shard_batch(batch: ShardMessages) -> Result<Vec<ToStore>> {
     if batch.welcome.is_some() {
         return Err(malformed("a second welcome"));
@@ -173,7 +173,7 @@ fn decode_inline(inline: wire::Inline) -> Result<ToStore> {
     let size_bytes = inline.bytes.len() as u64;
     let request = RequestId(inline.request);
     let Some(bytes) = InlineBytes::checked(inline.bytes, inline.crc) else {
-        // Affects only this object, because other transit damage is detected by its own checksum.
+        // Only this object: its own checksum detects damage elsewhere.
         return Ok(ToStore::Failed { request, error: malformed(DAMAGED) });
     };
     Ok(ToStore::Inline {

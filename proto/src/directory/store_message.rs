@@ -1,4 +1,4 @@
-//! The messages of a store to a shard.
+//! A store's messages to a shard.
 
 use std::time::Duration;
 
@@ -73,10 +73,10 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
     StoreMessage { body: Some(body), ..Default::default() }
 }
 
-/// Checks one message of a store.
+/// Checks a store's message.
 ///
 /// # Errors
-/// The violated rule. The session must be closed then, because later messages are unreliable.
+/// The violated rule: close the session, because later messages are unreliable.
 pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
     let body = message.body.ok_or(Error::malformed(Plane::Control, "a message without a body"))?;
     Ok(match body {
@@ -114,10 +114,10 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
     })
 }
 
-/// Checks one frame of a session after the hello.
+/// Checks a frame after the hello.
 ///
 /// # Errors
-/// As for [`decode_to_shard`]; also for a second hello, and above [`MAX_MESSAGES_PER_BATCH`].
+/// As [`decode_to_shard`]; also a second hello, and more than [`MAX_MESSAGES_PER_BATCH`].
 pub fn decode_store_batch(batch: StoreMessages) -> Result<Vec<ToShard>> {
     if batch.hello.is_some() {
         return Err(Error::malformed(Plane::Control, "a second hello"));
@@ -143,7 +143,7 @@ fn encode_publish(publish: Publish) -> wire::Publish {
     }
 }
 
-/// A longer absence is harmless, so the milliseconds are rounded up.
+/// Rounded up, because a longer absence is harmless.
 fn encode_absence(absence: Duration) -> u64 {
     u64::try_from(absence.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,5 @@
-//! The local plane: requests of clients, and the store's responses.
-//!
-//! The node's state machine answers most requests; the shell around it answers the others.
+//! The local plane: clients' requests, and the store's responses, mostly from the node's state
+//! machine.
 
 mod drain;
 mod request;

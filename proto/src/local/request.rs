@@ -1,4 +1,4 @@
-//! The requests of a client to its store.
+//! Clients' requests.
 
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
@@ -21,19 +21,19 @@ use crate::{metadata, v1};
 
 enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order of a reduce" { Any, Fixed });
 
-/// A request of a client.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// A request for the node's state machine.
+    /// For the node's state machine.
     Node(node::Request),
-    /// Reports progress of a copy that another task waits for. No answer.
+    /// Reports a copy's awaited progress. Not answered.
     Doorbell {
-        /// The copy that has grown.
+        /// The copy.
         copy: CopyId,
     },
 }
 
-/// The wire form of `request` under the number `call`.
+/// The wire form of `request`.
 pub fn encode_request(call: CallId, request: Request) -> v1::Request {
     let body = match request {
         Request::Node(request) => encode_node_request(request),
@@ -44,7 +44,7 @@ pub fn encode_request(call: CallId, request: Request) -> v1::Request {
 
 /// Decodes and checks a request with at most `max_ids` ids.
 ///
-/// Always returns the number of the call, so that an error reaches its call.
+/// The call's number is always returned, so that an error reaches its call.
 pub fn decode_request(request: v1::Request, max_ids: usize) -> (CallId, Result<Request>) {
     let body = request.body.ok_or(Error::malformed(Plane::Local, "a request without a body"));
     (CallId(request.call), body.and_then(|body| decode_body(body, max_ids)))
@@ -58,7 +58,7 @@ fn encode_batch(requests: Vec<node::Request>) -> wire::Batch {
     wire::Batch { items: requests.into_iter().map(encode).collect() }
 }
 
-/// Checks the number of items before it decodes them, and all items before the first one is performed.
+/// Checks their number first, and all items before one is performed.
 fn decode_batch(batch: wire::Batch, max_ids: usize) -> Result<node::Request> {
     check_count("requests in a batch", batch.items.len(), MAX_BATCH_ITEMS)?;
     let mut requests = Vec::with_capacity(batch.items.len());

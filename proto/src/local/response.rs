@@ -1,4 +1,4 @@
-//! The answers of a store to its clients.
+//! The store's answers.
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
@@ -14,34 +14,32 @@ use crate::directory::{decode_locations, encode_locations};
 use crate::v1::{request, response as wire};
 use crate::{error, metadata, v1};
 
-/// The answer to a successful request.
+/// A successful answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Response {
-    /// An answer of the node's state machine.
+    /// By the node's state machine.
     Node(node::Response),
-    /// The answer to [`Inspection::List`](hoplite_core::node::Inspection::List).
+    /// Answers [`Inspection::List`](hoplite_core::node::Inspection::List).
     Listing {
-        /// The objects, in the order of their ids.
+        /// By id.
         objects: Vec<Locations>,
-        /// `true` if there are more after them.
+        /// `true` if more follow.
         more: bool,
     },
-    /// The answer to [`Inspection::Describe`](hoplite_core::node::Inspection::Describe), for people
-    /// and tools. The store forwards the directory's description.
+    /// Answers [`Inspection::Describe`](hoplite_core::node::Inspection::Describe) with the
+    /// directory's description.
     Description(Box<wire::Description>),
-    /// The answer to [`Inspection::Status`](hoplite_core::node::Inspection::Status): for people and
-    /// tools.
+    /// Answers [`Inspection::Status`](hoplite_core::node::Inspection::Status).
     Status(Box<v1::NodeStatus>),
-    /// The answer to [`Inspection::Cluster`](hoplite_core::node::Inspection::Cluster). The store
-    /// forwards the answer of a shard.
+    /// Answers [`Inspection::Cluster`](hoplite_core::node::Inspection::Cluster) for a shard.
     Cluster(Box<v1::StatusReply>),
-    /// The answer to [`Inspection::Probe`](hoplite_core::node::Inspection::Probe).
+    /// Answers [`Inspection::Probe`](hoplite_core::node::Inspection::Probe).
     Probed(Box<v1::Probed>),
-    /// The answer to [`Inspection::ProbeProgress`](hoplite_core::node::Inspection::ProbeProgress).
+    /// Answers [`Inspection::ProbeProgress`](hoplite_core::node::Inspection::ProbeProgress).
     ProbeProgress(SurveyProgress),
 }
 
-/// The wire form of the answer to `call`.
+/// The wire form of an answer.
 pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response {
     let body = match response {
         Ok(Response::Node(response)) => encode_node_response(response),
@@ -61,7 +59,7 @@ pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response
     v1::Response { call: call.0, body: Some(body) }
 }
 
-/// Decodes and checks an answer: the number of its call, and the response or the store's error.
+/// Returns the call's number, and the response or the store's error.
 pub fn decode_response(response: v1::Response) -> (CallId, Result<Response>) {
     let body = response.body.ok_or(Error::malformed(Plane::Local, "a response without a body"));
     (CallId(response.call), body.and_then(decode_body))
@@ -137,7 +135,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
     Ok(Response::Node(response))
 }
 
-/// Checks that each item has an answer or an error, and that no item is a batch.
+/// Each item has an answer or an error, and none is a batch.
 fn decode_batch(batch: wire::Batch) -> Result<node::Response> {
     check_count("answers in a batch", batch.items.len(), MAX_BATCH_ITEMS)?;
     let decode = |item: v1::Response| match item.body {
@@ -167,8 +165,7 @@ fn encode_view(view: &ObjectView) -> wire::ObjectView {
     }
 }
 
-/// Checks a view. The connection checks that its extent lies in the arena, whose size is unknown
-/// here.
+/// The connection checks that the extent lies in the arena.
 fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
     let needed = view.size_bytes.checked_add(HEADER_BYTES);
     let end = view.extent_offset_bytes.checked_add(view.extent_length_bytes);
@@ -186,7 +183,7 @@ fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
     })
 }
 
-/// Checks that the number of bytes is the size of the object.
+/// The bytes must have the object's size.
 fn decode_contents(contents: wire::Contents) -> Result<node::Response> {
     let view = decode_view(contents.view.ok_or(malformed("contents without an object"))?)?;
     if contents.bytes.len() as u64 != view.size_bytes {
@@ -195,7 +192,7 @@ fn decode_contents(contents: wire::Contents) -> Result<node::Response> {
     Ok(node::Response::Contents { view, bytes: contents.bytes })
 }
 
-/// Checks that the ranges lie in the object and together have no more bytes than the object.
+/// Ranges lie in the object, and have no more bytes than it.
 fn decode_ranges(ranges: wire::Ranges) -> Result<node::Response> {
     let view = decode_view(ranges.view.ok_or(malformed("ranges without an object"))?)?;
     check_count("ranges of an object", ranges.order.len(), 2 * MAX_MEMBERS)?;
@@ -220,8 +217,7 @@ fn decode_listing(listing: wire::Listing) -> Result<Response> {
     Ok(Response::Listing { objects, more: listing.more })
 }
 
-/// Checks that the indices ascend, so that none occurs twice. The client checks the last one
-/// against its list.
+/// Indices ascend, so none repeats. The client checks the last one.
 fn decode_indices(indices: &[u64]) -> Result<Vec<usize>> {
     if !indices.is_sorted_by(|one, next| one < next) {
         return Err(malformed("indices that do not ascend"));
@@ -229,7 +225,7 @@ fn decode_indices(indices: &[u64]) -> Result<Vec<usize>> {
     indices.iter().copied().map(decode_number).collect()
 }
 
-/// Checks that no index occurs twice. The client checks all of them against its list.
+/// No index repeats. The client checks all.
 fn decode_distinct(indices: &[u64]) -> Result<Vec<usize>> {
     let mut sorted = indices.to_vec();
     sorted.sort_unstable();
