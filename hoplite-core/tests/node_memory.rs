@@ -1,4 +1,4 @@
-//! A node's memory per object, measured in a process of its own.
+//! A node's memory per object, measured in a separate process.
 #![cfg(target_os = "linux")]
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! A shard's memory per object, measured in a process of its own.
+//! A shard's memory per object, measured in a separate process.
 #![cfg(target_os = "linux")]
 
 use std::time::Duration;

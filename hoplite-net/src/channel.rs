@@ -49,7 +49,7 @@ impl Credentials {
     /// Opens a direct connection to the shard at `uri`.
     ///
     /// # Errors
-    /// Those of a gRPC connection, for [`error_of`](Self::error_of).
+    /// The errors of a gRPC connection, for [`error_of`](Self::error_of).
     pub async fn connect_direct(
         &self,
         uri: &Uri,

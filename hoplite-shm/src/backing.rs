@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// Where `memfd_create`'s flags have the logarithm of the page size (linux/memfd.h).
+/// Position of the page size's logarithm in the flags of `memfd_create` (linux/memfd.h).
 const HUGE_SHIFT: u32 = 26;
 /// From linux/magic.h; libc and rustix lack it.
 const RAMFS_MAGIC: u32 = 0x8584_58F6;

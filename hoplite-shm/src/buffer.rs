@@ -159,7 +159,7 @@ impl Buffer {
     }
 
     /// Sends `head`, then `range` from the arena, with one non-blocking system call. Returns the
-    /// bytes taken, with those of `head`. A closed connection is an error instead of a signal.
+    /// number of bytes taken, `head` included. A closed connection is an error instead of a signal.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or the connection's error.

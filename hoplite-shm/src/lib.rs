@@ -41,7 +41,7 @@
 //!   the store's other clients, which belong to the same user or group, to write only through
 //!   [`Writer`].
 //! * Numbers in a header are bounded on each read. Clients can forge them, so no process waits for
-//!   a header alone: the store counts what it fills and completes itself, and a reader that misses
+//!   a header alone: the store itself counts the bytes that it fills, and a reader that misses
 //!   bytes queries the store ([`Reader::confirm`]).
 //!
 //! All unsafe code of the workspace is in this crate, nearly all in `region` and `header`.

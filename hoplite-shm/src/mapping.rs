@@ -59,7 +59,7 @@ impl Mapping {
     /// Maps the first `capacity_bytes` of `fd` for reading and writing.
     ///
     /// # Errors
-    /// Those of [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
+    /// The errors of [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
     pub fn writable(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::Writable)
     }

@@ -96,7 +96,7 @@ impl Reader {
     /// initialised.
     ///
     /// # Errors
-    /// Those of [`copy_to`](Self::copy_to); nothing is written then.
+    /// The errors of [`copy_to`](Self::copy_to); nothing is written then.
     pub fn copy_to_uninit<'a>(
         &self,
         offset_bytes: u64,

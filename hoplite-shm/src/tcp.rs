@@ -45,7 +45,7 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
 /// Sets the bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). Closing also wakes it.
 ///
 /// # Errors
-/// Those of `setsockopt`.
+/// The errors of `setsockopt`.
 pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
@@ -54,7 +54,7 @@ pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result
 /// system's setting.
 ///
 /// # Errors
-/// Those of `setsockopt`.
+/// The errors of `setsockopt`.
 pub fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
 }

@@ -50,7 +50,7 @@ impl Mapping {
     /// Makes the only writer of an object that the store has just created for this client.
     ///
     /// # Errors
-    /// Those of [`reader`](Self::reader), and [`Error::ReadOnly`] for a read-only mapping.
+    /// The errors of [`reader`](Self::reader), and [`Error::ReadOnly`] for a read-only mapping.
     pub fn writer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Writer> {
         if self.region().access() == Access::ReadOnly {
             return Err(Error::ReadOnly);

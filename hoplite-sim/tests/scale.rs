@@ -1,4 +1,4 @@
-//! Collectives of a hundred nodes, some of which fail, against the bounds of links.
+//! Collectives of a hundred nodes, with failures, against the bounds of links.
 //!
 //! `HOPLITE_SEED=N` determines the failures.
 

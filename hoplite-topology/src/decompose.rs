@@ -109,7 +109,7 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
     f64::from(nodes.ilog2()) * latency_s + carried
 }
 
-/// How stages share links.
+/// The sharing of links by stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
     /// A tree of switches (equation 9). Stage i crosses the levels below, and each inner element

@@ -8,7 +8,7 @@
 //! * [`fabric`]: a simulator of switches and links.
 //! * [`files`], [`svg`]: input and drawings.
 //!
-//! What daemons use, too, is in [`hoplite_core::topology`].
+//! [`hoplite_core::topology`] has the parts that daemons use, too.
 //!
 //! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et
 //! al., SysML 2019).

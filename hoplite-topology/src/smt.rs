@@ -26,7 +26,7 @@ pub enum Answer {
     Unknown,
 }
 
-/// Asks for an order that costs less than `below_ps`.
+/// Writes the question for an order that costs less than `below_ps`.
 ///
 /// # Errors
 /// Fails for too many nodes, or a model that does not fit. Chains and hierarchies are not

@@ -81,7 +81,7 @@ pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
 /// Like [`decode`], on another plane.
 ///
 /// # Errors
-/// Those of [`decode`], with `plane`.
+/// The errors of [`decode`], with `plane`.
 pub fn decode_on<M: Message + Default>(
     plane: Plane,
     buffer: &mut BytesMut,

@@ -187,7 +187,7 @@ impl SocketPlace {
 /// Checks `directory` by the rule of [`SocketPlace::find`].
 ///
 /// # Errors
-/// Those of [`SocketPlace::find`].
+/// The errors of [`SocketPlace::find`].
 pub fn check_directory(directory: &Path, users: &TrustedUsers) -> Result<(), PlaceError> {
     let mut walk = Walk::start(directory, users)?;
     walk.enter_all_but(0)?;

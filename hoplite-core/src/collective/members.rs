@@ -17,11 +17,11 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
 
-/// How long participants look elsewhere for the target of a lost coordinator: the longest silence
-/// of a store.
+/// Time for which participants look elsewhere for the target of a lost coordinator: the longest
+/// silence of a store.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a member with all parts waits for this node's participants. Most come when their source
-/// is put; late ones get their parts in a more expensive way.
+/// Time for which a member with all parts waits for this node's participants. Most come when their
+/// source is put; late ones get their parts in a more expensive way.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Participants get a larger target in ranges. A smaller one is copied in microseconds, faster than
 /// a message about a range.
@@ -419,7 +419,7 @@ impl Memberships {
         }
     }
 
-    /// Fails the participants of a rejected attempt. Those that joined later wait for a newer one.
+    /// Fails the participants of a rejected attempt. Later participants wait for a newer one.
     pub(crate) fn rejected(
         &mut self,
         ctx: &mut Context<'_>,

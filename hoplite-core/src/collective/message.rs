@@ -71,8 +71,7 @@ pub struct Plan {
     pub put: PutId,
     /// The participants' agreement.
     pub agreement: Agreement,
-    /// The size of the result, in an all-to-all per rank. A source has this size, or that of a
-    /// part.
+    /// The size of the result, in an all-to-all per rank. A source has this size, or a part's size.
     pub size_bytes: u64,
     /// The target's metadata. Sources have its type, and in an allreduce its shape.
     pub metadata: Metadata,

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// How long participants are told of a rejection. A client joins again much sooner.
+/// Time for which participants are told of a rejection. A client joins again much sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
 /// The shortest wait for another attempt after a disagreement: ranks try again at the same time,
 /// and a store may be busy.

@@ -26,7 +26,8 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantReason, LocationState};
 
-/// How long a receiver waits, overtaken by closer ones, before it uses a far or failed sender.
+/// Time for which a receiver waits, overtaken by closer ones, before it uses a far or failed
+/// sender.
 ///
 /// 64 MiB take 50 ms at 10 Gbit/s, so locality wins among receivers that arrive together.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);

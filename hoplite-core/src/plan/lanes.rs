@@ -110,7 +110,7 @@ struct Window {
 }
 
 impl LanePlan {
-    /// Starts with one lane and the wish for `start`, up to `max_lanes`.
+    /// Starts with one lane and requests `start`, up to `max_lanes`.
     pub fn new(max_lanes: usize, start: Start) -> Self {
         let wanted = start.lanes.clamp(1, max_lanes.max(1));
         let phase = match (start.is_settled, wanted) {

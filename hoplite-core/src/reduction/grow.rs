@@ -20,7 +20,7 @@ use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 /// The other half of a hop's inputs is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
-/// How long a vertex takes in further sources of its node, although its hop must restart: a
+/// Time for which a vertex takes in further sources of its node, although its hop must restart: a
 /// separate vertex per source would cost a transfer. Equal workers of one node finish within
 /// milliseconds.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::id::ObjectId;
 use crate::message::ReduceRecord;
 
-/// What a person looks back on, at some 200 bytes each.
+/// Enough for a person, at some 200 bytes each.
 const MAX_RECORDS: usize = 256;
 
 /// Oldest first.

@@ -21,8 +21,8 @@ use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention, Wants};
 use crate::topology::place::level;
 
-/// How long a source that has joined may be unknown to the directory. A returning shard or a
-/// replacing put takes less.
+/// Time for which the directory may not know a joined source. A returning shard or a replacing put
+/// takes less.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause before another fetch: some round trips to the directory.

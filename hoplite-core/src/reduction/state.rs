@@ -17,7 +17,8 @@ use crate::shard::RequestId;
 use crate::time::Time;
 use crate::topology::place::Path;
 
-/// How long a reduce waits for the directory's first answers: several round trips to a busy shard.
+/// Time for which a reduce waits for the directory's first answers: several round trips to a busy
+/// shard.
 const FIRST_NEWS_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A collective without a session, whose target a reduce makes.
@@ -37,7 +38,7 @@ pub(super) struct Reduction {
     pub(super) own: Path,
     pub(super) fallback: Option<Fallback>,
     pub(super) sources: Vec<Source>,
-    /// Sources of which the directory has not told yet.
+    /// Sources without any answer of the directory.
     pub(super) unheard: usize,
     /// Sources apart that may join or be lost; unknown ones are not.
     pub(super) open: BTreeSet<usize>,

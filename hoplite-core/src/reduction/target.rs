@@ -55,7 +55,7 @@ impl Reduction {
         }
     }
 
-    /// Gives up a target of other puts than those that have joined.
+    /// Gives up a target if other puts have joined since.
     pub(super) fn supersede_if_wrong(&mut self, world: &mut World<'_>) {
         let TargetState::Stopped { copy, ingredients, .. } = &self.target else { return };
         let copy = *copy;

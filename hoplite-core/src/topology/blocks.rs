@@ -8,15 +8,15 @@ use super::error::TopologyError;
 /// Most blocks, with half a million links between them.
 pub const MAX_BLOCKS: usize = 1024;
 
-/// The block of each node, and the positions of links: first the packed triangle of each block,
-/// then that of the blocks.
+/// The block of each node, and the positions of links: each block's packed triangle, then the
+/// triangle of blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
     /// Each node's block, and its number there.
     positions: Vec<(u32, u32)>,
     /// Each block's nodes, ascending.
     members: Vec<Vec<u32>>,
-    /// The start of each block's triangle, then that of the triangle of blocks.
+    /// The start of each block's triangle, then of the triangle of blocks.
     starts: Vec<usize>,
 }
 

@@ -54,10 +54,10 @@ pub const MAX_TOLD: usize = 8;
 pub const MIN_REPORTS: usize = 2;
 /// The ratio of a reported link. Several senders to one receiver cause smaller ratios.
 const TOLD_PERCENT: u64 = 200;
-/// How long a link must be slow before its report. Rerouting then saves half of that time.
+/// Time for which a link must be slow before its report. Rerouting then saves half of that time.
 const LASTING: Duration = Duration::from_secs(10);
-/// How long a link must have recovered before its report. Waiting costs little, and an intermittent
-/// fault does not change the order each time.
+/// Time for which a link must have recovered before its report. Waiting costs little, and an
+/// intermittent fault does not change the order each time.
 const RECOVERED: Duration = Duration::from_secs(30);
 const JUDGED_EVERY: Duration = Duration::from_secs(1);
 

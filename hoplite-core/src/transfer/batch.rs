@@ -13,7 +13,7 @@ use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 use crate::vocabulary::local::Urgency;
 
-/// How long a deferrable message waits: about ten small puts.
+/// Time for which a deferrable message waits: about ten small puts.
 pub const LINGER: Duration = Duration::from_micros(200);
 /// Most waiting messages of a session. A full publication with the default limit on copies fits.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
@@ -33,7 +33,7 @@ const KEPT_MESSAGES: usize = 4 * MAX_BATCH_MESSAGES;
 pub struct BatchQueue<T> {
     messages: VecDeque<(T, Urgency)>,
     prompt: usize,
-    /// How long deferrable messages wait.
+    /// The end of the wait of deferrable messages.
     linger_until: Time,
 }
 

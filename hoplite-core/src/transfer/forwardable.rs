@@ -1,4 +1,4 @@
-//! How much of an incomplete copy a node may forward.
+//! The part of an incomplete copy that a node may forward.
 
 use crate::block::{publishable, publishable_unsealed};
 use crate::vocabulary::local::Producer;

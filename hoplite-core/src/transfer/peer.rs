@@ -31,9 +31,9 @@ pub const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);
 /// The time to confirm the release of a hop or member. After it, closing the connection has the
 /// same effect.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a receiver keeps an idle connection.
+/// Time for which a receiver keeps an idle connection.
 pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a sender keeps one: longer, so that the receiver usually closes it.
+/// Time for which a sender keeps one: longer, so that the receiver usually closes it.
 pub const SERVER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns when a sender passes on a producer's sign: a quarter of the interval, so that the end of

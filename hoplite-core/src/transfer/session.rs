@@ -39,7 +39,7 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// than for gRPC, because they wait for the threads that handle messages.
 pub const DIRECT_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 
-/// How long a store may serve its copies after sending a ping that was answered.
+/// Time for which a store may serve its copies after it sent an answered ping.
 ///
 /// A shard waits for a silent store for [`SHARD_PINGS`] and the grace period after the ping. The
 /// lease ends sooner, before a delete can pass the store over.
@@ -54,8 +54,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause, and the default grace of a store's absence.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// How long a store bears refusals that may pass: longer than a shard takes to notice the death of
-/// the node's previous run.
+/// Time for which a store tolerates refusals that may pass: longer than a shard takes to notice the
+/// death of the node's previous run.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A store's attempts to keep a session.

@@ -1,4 +1,4 @@
-//! What the participants of a collective must agree on.
+//! The agreement of a collective's participants.
 
 use std::fmt;
 

@@ -12,7 +12,8 @@ const REPEAT_PAUSE: Duration = Duration::from_secs(10);
 const MAX_KINDS: usize = 8;
 /// Most peers with remembered failures.
 pub const MAX_FAULTY_PEERS: usize = 64;
-/// How long a failure is shown as a cause. A store retries an object's senders within seconds.
+/// Time for which a failure is shown as a cause. A store retries an object's senders within
+/// seconds.
 pub const FAULT_TTL: Duration = Duration::from_secs(60);
 
 /// The code and the text without numbers, which differ between attempts.

@@ -24,9 +24,9 @@ pub struct Limits {
     pub max_ids_per_request: usize,
     /// Most receivers per location and object at once.
     pub slots_per_location: u32,
-    /// How long a node may be away before its copies count as lost.
+    /// Time for which a node may be away before its copies count as lost.
     pub node_grace: Duration,
-    /// How long a shard rejects late publications of a deleted object.
+    /// Time for which a shard rejects late publications of a deleted object.
     pub tombstone_ttl: Duration,
 }
 

@@ -242,7 +242,7 @@ impl Reporter {
 /// The interval of reports for the dashboard's history, without a tool.
 pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
 const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
-/// How long a shard requests reports.
+/// Time for which a shard requests reports.
 pub const ASKED_FOR: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
 /// Most reports per second to request from all stores. Each costs some ten microseconds.

@@ -31,8 +31,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the holder of a reference in the answer. The store holds those of a batch until the
-    /// answer, because a client can release its own at any time.
+    /// Returns the holder of a reference in the answer. The store holds a batch's references until
+    /// the answer, because a client can release its own at any time.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }

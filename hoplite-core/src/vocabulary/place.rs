@@ -13,7 +13,7 @@ pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 
 /// Numbers of a node's groups, outermost first; zero where it is in no group.
 ///
-/// A path also names a group: its number and those of the groups around it, and zeros within. All
+/// A path also names a group: the numbers from the outermost group to this one, then zeros. All
 /// zeros name the group of all nodes.
 pub type Path = [u32; MAX_LEVELS];
 

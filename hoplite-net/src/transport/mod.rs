@@ -110,7 +110,7 @@ impl Transport {
         }
     }
 
-    /// Writes some of `bytes`; returns how many.
+    /// Writes some of `bytes`; returns their number.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes).await,
@@ -120,7 +120,7 @@ impl Transport {
         }
     }
 
-    /// Writes some of `head`, then of `range`; returns how many bytes, with those of `head`.
+    /// Writes some of `head`, then of `range`; returns the number of bytes, `head` included.
     pub async fn write_from(&mut self, head: &[u8], buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_from(head, buffer, range).await,

@@ -43,7 +43,7 @@ struct Writers {
     ended_at: Time,
 }
 
-/// How long an unanswered put may have effects.
+/// Time for which an unanswered put may have effects.
 pub(super) const AFTERMATH: Duration = Duration::from_secs(3);
 
 impl History {

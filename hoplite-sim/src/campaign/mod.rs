@@ -115,7 +115,7 @@ pub(crate) struct Campaign {
     results: Vec<ObjectId>,
     is_winding_down: bool,
     healed_at: Option<Time>,
-    /// When each store last evicted a copy or refused a slot.
+    /// Each store's last eviction or refusal of a slot.
     lacked_space_at: Vec<Time>,
     ended_hop_at: Vec<Time>,
     summary: Summary,

@@ -41,7 +41,7 @@ pub struct Scenario {
     pub labels: Labels,
     /// Each store's arena.
     pub capacity_bytes: u64,
-    /// How long clients are active.
+    /// Time for which clients are active.
     pub duration: Duration,
     /// The kinds of faults.
     pub faults: Faults,

@@ -60,7 +60,7 @@ pub(super) struct DirectedConnection {
     pub(super) coordinator: End,
     pub(super) host: End,
     directed: Directed,
-    /// When the latest message in each direction arrives.
+    /// The arrival of the latest message in each direction.
     to_host: Duration,
     to_coordinator: Duration,
     is_broken: bool,

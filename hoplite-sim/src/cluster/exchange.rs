@@ -121,7 +121,7 @@ struct Stream {
     idle: u32,
 }
 
-/// Where a step's bytes are.
+/// The location of a step's bytes.
 enum Own {
     Partial,
     Source(Value),

@@ -217,7 +217,7 @@ impl<A: Application> Cluster<A> {
         bytes_per_second as f64 / 1e9 / flows as f64
     }
 
-    /// Adds or removes a transfer, and looks at those that share its links.
+    /// Adds or removes a transfer, and looks at others on its links.
     pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         if std::mem::replace(&mut transfer.flow.is_moving, is_moving) == is_moving {

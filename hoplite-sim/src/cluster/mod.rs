@@ -101,7 +101,7 @@ pub(crate) struct Config {
     pub(crate) allreduce_schedule: SchedulePreference,
     pub(crate) link: LinkEstimate,
     pub(crate) capacity_bytes: u64,
-    /// How long a new shard waits for publications.
+    /// Time for which a new shard waits for publications.
     pub(crate) warm_up: Duration,
     /// The time per received message.
     pub(crate) shard_service: Duration,

@@ -53,7 +53,7 @@ impl Transfer {
     }
 }
 
-/// Positions are those of the output.
+/// Positions are in the output.
 #[derive(Debug)]
 pub(super) struct Input {
     /// The start in the input's object.

@@ -13,7 +13,7 @@
 //!   take about a millisecond. A connection takes a round trip.
 //! * **Shards** handle messages in turn, by default in 10 us each. Messages of shards need no
 //!   bandwidth, stores decide in no time, and workers write in no time.
-//! * **Failures** are those of processes, which peers notice after a latency. The node of the
+//! * **Failures** are deaths of processes, which peers notice after a latency. The node of the
 //!   broadcast object, or of the reduce, does not fail.
 //!
 //! An [`Experiment`] always has the same [`Outcome`]. The [`Cost`] is the real time of decisions on

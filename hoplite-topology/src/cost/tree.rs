@@ -43,7 +43,7 @@ fn middles(size: u32) -> Parents {
 }
 
 /// Rank 0 is the root. For a rank's lowest set bit b, the parent is the adjacent multiple of 2b
-/// that has bit 2b, or else the other one.
+/// with bit 2b, or else the other multiple.
 fn nccl(size: u32) -> Parents {
     let parent = |rank: u32| {
         let lowest = rank & rank.wrapping_neg();

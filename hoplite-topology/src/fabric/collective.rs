@@ -1,7 +1,7 @@
 //! Collectives in steps that all nodes take together.
 //!
-//! A step's flows are equal, so with fair rates it ends with those of the most loaded link: latency
-//! + size * max of load / capacity.
+//! A step's flows are equal, so with fair rates it ends with the flows of the most loaded link:
+//! latency + size * max of load / capacity.
 //!
 //! Source: EFLOPS, section VII-C and figure 16, whose points of HDRM give the defaults: 130 us at
 //! 64 nodes and 181 us at 1024, with 256 KiB.

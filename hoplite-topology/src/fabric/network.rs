@@ -59,7 +59,7 @@ pub enum Network {
         /// Points per dimension.
         dimensions: Vec<u32>,
     },
-    /// Pairs have links of their own, and share hosts' links and groups' uplinks.
+    /// Pairs have separate links, and share hosts' links and groups' uplinks.
     Measured(MeasuredNetwork),
 }
 

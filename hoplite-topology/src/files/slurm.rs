@@ -1,4 +1,4 @@
-//! Slurm's `topology.conf`: switches and what is below them.
+//! Slurm's `topology.conf`: switches, and the nodes and switches below them.
 //!
 //! It has no latencies, so each switch on a path counts as [`SWITCH_NS`], and orders follow the
 //! tree. A path has one switch under a common leaf, three with one switch above, and five with two.

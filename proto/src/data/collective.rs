@@ -29,7 +29,7 @@ pub struct Take {
     pub put: PutId,
     /// The requesting member.
     pub index: usize,
-    /// Where to begin in the stream.
+    /// The start in the stream.
     pub offset_bytes: u64,
 }
 

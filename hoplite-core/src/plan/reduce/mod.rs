@@ -5,9 +5,8 @@
 //! its own is then loose; a [`ReduceSchedule`] only decides their number. With enough sources, the
 //! receiver takes in all loose streams, and its own sources last, which spares a transfer.
 //!
-//! Groups such as racks make streams of their own, which are joined in the end. So links between
-//! groups carry one object per group. Vertices exchange places within their group to avoid slow
-//! links.
+//! Groups such as racks make separate streams, which are joined in the end. So links between groups
+//! carry one object per group. Vertices exchange places within their group to avoid slow links.
 //!
 //! Source: Hoplite, section 4.3 and appendix A.
 

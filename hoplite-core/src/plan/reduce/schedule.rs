@@ -43,7 +43,7 @@ pub enum ReduceSchedule {
         lengths: Vec<usize>,
         /// The number of groups.
         groups: usize,
-        /// Where a group takes in the previous one.
+        /// The vertex that takes in the previous group.
         entry: Entry,
     },
 }
