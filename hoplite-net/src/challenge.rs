@@ -68,7 +68,7 @@ impl Hellos<'_> {
         token.verify(purpose, &self.statement(prover as u8), proof)
     }
 
-    /// Returns a secret of both sides.
+    /// Returns a secret that only both sides can compute.
     pub(super) fn secret(&self, token: &Token) -> [u8; TAG_BYTES] {
         token.sign(Purpose::Keys, &self.statement(0))
     }

@@ -26,7 +26,6 @@ pub struct HalfOpen {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// In order of arrival.
     places: BTreeMap<u64, CancellationToken>,
 }
 

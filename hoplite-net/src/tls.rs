@@ -230,7 +230,6 @@ struct Failure {
     /// The next attempt without a change.
     retry_at: Instant,
     error: String,
-    /// Successive failures with this error.
     times: u64,
 }
 

@@ -60,7 +60,6 @@ pub(crate) enum Action {
     CompleteParts(ObjectId, CopyId),
     /// Fail this node's participants of a target, or only the one with this call.
     FailParticipants(ObjectId, Option<CallKey>, Error),
-    /// Release a member's room and copy.
     EndMember {
         membership: MembershipId,
         target: ObjectId,

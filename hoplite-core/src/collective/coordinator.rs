@@ -46,7 +46,6 @@ impl Coordinated {
         self.call.record(link, now, self.nodes.len(), self.plan.clone())
     }
 
-    /// Tells a member the decision, or dismisses it.
     fn tell(&self, ctx: &mut Context<'_>, enlistment: EnlistmentId, decision: Option<Decision>) {
         if self.attempt.own() != Some(enlistment) {
             return ctx.perform(match decision {
@@ -155,7 +154,6 @@ impl Coordinator {
         Some(locations)
     }
 
-    /// Returns `true` if a collective makes the target.
     pub(crate) fn target_located(&mut self, ctx: &mut Context<'_>, locations: &Locations) -> bool {
         let target = &locations.id;
         if locations.object.is_some() && self.withdraw_announcement(ctx, target) {
@@ -207,7 +205,6 @@ impl Coordinator {
         Some(search)
     }
 
-    /// Ends a search without a result.
     fn drop_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<CallKey> {
         let Search { call, asks, .. } = self.end_search(ctx, target)?;
         ctx.withdraw(asks.into_iter().chain(call.existence));

@@ -70,7 +70,6 @@ impl Memberships {
             || self.find(|member| member.plan.put == put && member.has_ended()).is_some()
     }
 
-    /// Returns `true` if the member begins.
     pub(super) fn asked(&mut self, ctx: &mut Context<'_>, membership: MembershipId, plan: Box<Plan>) -> bool {
         // A coordinator that enlists again has lost the connection, so bytes that this store needs
         // may be overwritten. An older plan was overtaken.
@@ -187,7 +186,6 @@ impl Memberships {
         Some((membership, plan.finals(&program).into_iter().map(range).collect()))
     }
 
-    /// Notes that a participant has the copy.
     pub(crate) fn answered(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         member.answered += 1;

@@ -23,7 +23,6 @@ pub(crate) struct Participants {
     pub(crate) since: Time,
     pub(super) attempt: AttemptId,
     members: Vec<Member>,
-    /// Sources without a location.
     missing: BTreeMap<usize, ObjectId>,
 }
 

@@ -38,7 +38,6 @@ pub struct Block {
     pub range: Range<u64>,
     /// The position in the stream.
     pub position_bytes: u64,
-    /// The step's bytes after this block.
     done_bytes: u64,
 }
 

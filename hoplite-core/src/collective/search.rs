@@ -30,7 +30,6 @@ pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool
     agreement.order == ReduceOrder::Any && agreement.participants > 1 && is_large
 }
 
-/// Rank 0's call.
 #[derive(Debug)]
 pub(super) struct CoordinatedCall {
     /// `None` after the call's end.
@@ -75,7 +74,6 @@ pub(super) struct SourceMember {
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) members: Vec<SourceMember>,
-    /// The size of the result.
     pub(super) size_bytes: u64,
     pub(super) metadata: Metadata,
 }
@@ -102,7 +100,6 @@ pub(super) enum Outlook {
     /// A source is missing. The wait for late ones ends at this time.
     Waiting(Option<Time>),
     Ready(Members),
-    /// Take the general path.
     General(&'static str),
 }
 
@@ -110,9 +107,7 @@ pub(super) enum Outlook {
 pub(super) struct Search {
     pub(super) call: CoordinatedCall,
     pub(super) attempt: AttemptId,
-    /// The queries for the sources.
     pub(super) asks: Vec<RequestId>,
-    /// The latest answers about the sources.
     pub(super) news: Vec<Option<Locations>>,
     first_at: Option<Time>,
     /// `true` once the directory answered that the target does not exist.

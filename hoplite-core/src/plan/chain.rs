@@ -44,7 +44,6 @@ pub struct HopTime {
 }
 
 impl Default for HopTime {
-    /// A block's target time.
     fn default() -> Self {
         Self { mean: BLOCK_TIME }
     }

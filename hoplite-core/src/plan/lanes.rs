@@ -73,13 +73,11 @@ enum Phase {
     Steady {
         last: Option<u64>,
     },
-    /// Measures the new lanes.
     Trial {
         trial: Trial,
         last: Option<u64>,
         windows: usize,
     },
-    /// Keeps the number for some time.
     Settled {
         since: Option<Time>,
     },

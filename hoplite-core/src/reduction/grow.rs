@@ -33,7 +33,6 @@ pub(super) struct Group {
     /// knowledge.
     has_failed: bool,
     pub(super) is_slow: bool,
-    /// The distance from the receiver.
     level: usize,
     /// The first source's place in the list, counted cyclically from the one after this store's
     /// own.

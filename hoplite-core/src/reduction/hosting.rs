@@ -50,7 +50,6 @@ impl Hostings {
         self.begin(objects, owner);
     }
 
-    /// Starts a hop, or waits for room.
     pub(crate) fn begin(&mut self, objects: &mut Objects, owner: HopOwner) {
         let Some(Hosting { hop, output: Output::Awaited { .. } }) = self.by_owner.get(&owner) else { return };
         if let Err(error) = check(objects, hop) {

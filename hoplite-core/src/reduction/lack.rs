@@ -10,7 +10,6 @@ pub(crate) struct Lack {
     pub(crate) absent: Vec<(usize, ObjectId)>,
     /// Nodes that failed to give sources.
     pub(crate) unusable: Vec<NodeId>,
-    /// Sources on their way to this store.
     pub(crate) fetched: Vec<ObjectId>,
     /// Nodes that have not done their part.
     pub(crate) working: Vec<NodeId>,

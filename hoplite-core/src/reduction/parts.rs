@@ -11,7 +11,6 @@ use crate::shard::Location;
 use crate::time::Time;
 use crate::topology::place::Path;
 
-/// A vertex's hop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) node: NodeId,
@@ -27,7 +26,6 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Makes a vertex without a hop.
     pub(super) fn planned(location: &Location, joined_at: Time) -> Self {
         Self {
             node: location.node.clone(),

@@ -34,13 +34,11 @@ pub(super) enum SourcePlace {
     Here {
         copy: CopyId,
     },
-    /// At a vertex.
     Elsewhere,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Common {
-    /// The first known source.
     pub(super) first: ObjectId,
     pub(super) size_bytes: u64,
     pub(super) dtype: Dtype,
@@ -105,7 +103,6 @@ impl Source {
         self.avoided.contains_key(node)
     }
 
-    /// Joins at a vertex, as the known put.
     pub(super) fn join_elsewhere(&mut self) {
         self.take(SourcePlace::Elsewhere);
         self.joined_put = self.known_put();

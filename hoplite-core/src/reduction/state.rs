@@ -34,7 +34,6 @@ pub(super) struct Reduction {
     key: CallKey,
     pub(super) request: Reduce,
     pub(super) started: Time,
-    /// This store's groups.
     pub(super) own: Path,
     pub(super) fallback: Option<Fallback>,
     pub(super) sources: Vec<Source>,
@@ -45,7 +44,6 @@ pub(super) struct Reduction {
     pub(super) fetching: usize,
     /// In joining order.
     pub(super) joined: Vec<usize>,
-    /// The query for the target.
     pub(super) existence: Option<RequestId>,
     /// Known with the first source.
     pub(super) common: Option<Common>,
@@ -59,7 +57,6 @@ pub(super) struct Reduction {
     pub(super) target: TargetState,
     pub(super) faults: Faults,
     wake_at: Option<Time>,
-    /// `true` once it holds nothing.
     pub(super) is_over: bool,
 }
 
@@ -108,7 +105,6 @@ impl Reduction {
         (self.started + self.request.timeout).since(now)
     }
 
-    /// Does everything that is possible now.
     pub(super) fn drive(&mut self, world: &mut World<'_>) -> Result<()> {
         self.wake_no_more(world);
         if self.repair(world) && self.has_heard_enough(world) {

@@ -175,7 +175,6 @@ impl Reduction {
         world.objects.complete_target(self.key(), copy, reduced);
     }
 
-    /// Gives up an incomplete target, or its room.
     pub(super) fn abort_target(&mut self, world: &mut World<'_>) {
         let (objects, target) = (&mut *world.objects, &self.request.target);
         objects.copies.stop_waiting_for_space(&SpaceWaiter::Target(target.clone()));

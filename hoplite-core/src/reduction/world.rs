@@ -21,12 +21,10 @@ pub(super) struct DirectedHop {
 /// Shared by all reductions of a store.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Directed hops.
     pub(super) hops: BTreeMap<HopId, DirectedHop>,
     /// Fetched sources: target and place.
     pub(super) fetches: BTreeMap<CallId, (ObjectId, usize)>,
     pub(super) records: Records,
-    /// Performed hops.
     pub(super) hostings: Hostings,
 }
 

@@ -14,7 +14,6 @@ pub const MAX_BLOCKS: usize = 1024;
 pub struct Blocks {
     /// Each node's block, and its number there.
     positions: Vec<(u32, u32)>,
-    /// Each block's nodes, ascending.
     members: Vec<Vec<u32>>,
     /// The start of each block's triangle, then of the triangle of blocks.
     starts: Vec<usize>,

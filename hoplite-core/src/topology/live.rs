@@ -68,7 +68,6 @@ pub struct PeerLinks {
     /// Picoseconds per received byte.
     received_gap: Option<u32>,
     judged_at: Option<Time>,
-    /// Reported slow links.
     told: BTreeSet<NodeId>,
     /// Unreported changes, with their times.
     turned: BTreeMap<NodeId, Time>,

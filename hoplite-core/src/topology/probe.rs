@@ -16,7 +16,6 @@ pub const PERCENTILE: u32 = 10;
 pub const BLOCK: usize = 64;
 const STEADY_PERCENT: u64 = 2;
 const STEADY_BLOCKS: u32 = 3;
-/// Most probes without a steady percentile.
 const MAX_AUTO_PROBES: usize = 16 * BLOCK;
 /// Most requested probes per pair, as in Cloud Collectives.
 pub const MAX_PROBES: u32 = 10_000;

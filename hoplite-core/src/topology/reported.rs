@@ -9,7 +9,6 @@ use crate::id::NodeId;
 /// Nodes' reports about their links.
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
-    /// Each node's groups and slow peers.
     nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
     /// Nodes that enough nodes of their group report.
     slow: BTreeSet<NodeId>,

@@ -5,7 +5,6 @@
 pub struct ClientId(pub u64);
 
 impl ClientId {
-    /// The store as the source of a request.
     pub(crate) const STORE: Self = Self(u64::MAX);
 }
 

@@ -10,7 +10,6 @@ pub(crate) type Value = Option<Vec<u32>>;
 pub(crate) struct Interpreter {
     kind: Collective,
     programs: Vec<Program>,
-    /// The writers before each step.
     writers: Vec<Vec<Vec<usize>>>,
     /// Each member's bytes, beside its own data.
     targets: Vec<Vec<Value>>,

@@ -101,13 +101,10 @@ fn run_file(name: &str) {
 
 struct Scenario {
     h: Harness,
-    /// The places of labelled nodes.
     places: BTreeMap<String, Place>,
     /// The peers with slow links to a node.
     slow: BTreeMap<String, Vec<NodeId>>,
-    /// The latest call of each client.
     latest: BTreeMap<ClientId, CallId>,
-    /// The sources of each reduce.
     sources: BTreeMap<CallId, Vec<String>>,
     /// The object of each copy, and the references of each client.
     copies: BTreeMap<CopyId, String>,

@@ -72,19 +72,16 @@ pub(crate) struct Checker {
     senders: BTreeMap<CopyId, NodeId>,
     serves: BTreeMap<ServeId, Serve>,
     combinations: BTreeMap<CombineId, Combination>,
-    /// Running hops and their reports.
     hops: BTreeMap<HopId, Option<HopReport>>,
     /// Unreleased hops for others, and their reports.
     hostings: BTreeMap<HostingId, Option<HopReport>>,
     /// Coordinated members, until their end.
     enlistments: BTreeMap<EnlistmentId, PutId>,
-    /// Memberships and their reports.
     memberships: BTreeMap<MembershipId, Vec<Report>>,
     coordinated: BTreeSet<PutId>,
     seen_combinations: BTreeSet<CombineId>,
     seen_hops: BTreeSet<HopId>,
     promoted: BTreeSet<ObjectId>,
-    /// Open queries and their shards.
     queries: BTreeMap<RequestId, (usize, ObjectId)>,
     shards_up: BTreeSet<usize>,
     follows: BTreeSet<(ClientId, CallId)>,

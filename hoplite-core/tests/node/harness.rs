@@ -73,7 +73,6 @@ pub(crate) struct Harness {
     next_grant: u64,
     next_serve: u64,
     answers: BTreeMap<(ClientId, CallId), VecDeque<Answer>>,
-    /// Unread messages to shards.
     sent: Vec<(usize, ToShard)>,
     inline: Vec<CopyId>,
     pub(crate) subscriptions: Vec<(usize, RequestId, ObjectId)>,

@@ -39,7 +39,6 @@ fn local(name: &str, view: &ObjectView) -> HopInput {
     HopInput { size_bytes: view.size_bytes, ..remote(name, view.put.0, "here") }
 }
 
-/// The output of hop `number`.
 fn stream(number: u64, node: &str) -> HopInput {
     HopInput { id: ObjectId::of_hop(PutId(number)), is_hop: true, ..remote("hop", number, node) }
 }

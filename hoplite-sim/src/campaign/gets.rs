@@ -34,7 +34,6 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Follows a copy to its end.
     fn follow(&mut self, client: u64, id: ObjectId, view: ObjectView, beyond_bytes: u64, started: Time) {
         let (copy, timeout) = (view.copy, self.any_timeout());
         let then = move |sim: &mut Self, answer: Answer| match answer {

@@ -141,7 +141,6 @@ pub(super) enum Kind {
     /// Made by any number of reduces, or put by mistake.
     Target,
     Result,
-    /// Made by one reduce of parts.
     Part,
     /// Empty; ends an exchange of parts.
     End,

@@ -176,7 +176,6 @@ impl<A: Application> Cluster<A> {
         copy.failure.is_none().then(forwardable)
     }
 
-    /// Combines the bytes that all inputs have.
     fn combine_at_hand(&mut self, transfer: &mut Transfer) -> Option<Ending> {
         let Transfer { store, job, copy, size_bytes, .. } = *transfer;
         let done_bytes = self.copy(store, copy).valid_bytes;

@@ -75,7 +75,6 @@ pub(super) struct End {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Before the request arrives.
     Before,
     Open,
     /// The coordinator knows of a failure or end; the host has sent its last report.

@@ -17,7 +17,6 @@ use super::{Application, Cluster, Network};
 
 const BROKEN_ONE_IN: u64 = 500;
 
-/// A range with its tag and shape.
 pub(crate) type Piece = (Range<u64>, u64, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +126,6 @@ enum Own {
     Source(Value),
     /// Not there yet.
     Late,
-    /// The source has failed.
     Lost,
 }
 

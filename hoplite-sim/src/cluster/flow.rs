@@ -165,7 +165,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Handles changed transfers.
     pub(super) fn settle_flows(&mut self) {
         while let Some(key) = self.dirty.pop_first() {
             self.look_at(key);

@@ -93,7 +93,6 @@ pub(crate) struct ShardHost {
     pub(super) sessions: Vec<Option<u64>>,
     pub(super) known: Vec<Option<Incarnation>>,
     slots: Slots,
-    /// Arrived messages to handle.
     pub(crate) queued: usize,
     busy_until: Duration,
     pub(super) run: u64,

@@ -103,7 +103,6 @@ pub(crate) struct Config {
     pub(crate) capacity_bytes: u64,
     /// Time for which a new shard waits for publications.
     pub(crate) warm_up: Duration,
-    /// The time per received message.
     pub(crate) shard_service: Duration,
     pub(crate) network: Network,
 }

@@ -19,7 +19,6 @@ use super::{Application, Cluster, Network, node_id};
 
 pub(super) type TransferId = u64;
 
-/// A transfer's input.
 pub(super) type Reader = (TransferId, usize);
 
 #[derive(Debug, Clone, Copy)]

@@ -81,7 +81,6 @@ impl<A: Application> Cluster<A> {
         })
     }
 
-    /// Handles an answer or timeout.
     fn inspected(&mut self, key: WatchKey, position: usize, page: Option<Page>) {
         let Some(Watch::Shards { inspection, pages, unanswered }) = self.watches.get_mut(&key) else {
             return;

@@ -34,7 +34,6 @@ pub(crate) struct Calls {
     has_begun: bool,
     /// Clients whose get or reduce is open.
     awaited: BTreeSet<usize>,
-    /// Stores that will crash.
     failing: BTreeSet<usize>,
     arrivals: BTreeMap<usize, Duration>,
     done: BTreeMap<usize, Duration>,

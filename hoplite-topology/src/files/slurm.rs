@@ -68,7 +68,6 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
 #[derive(Debug, Default)]
 struct Tree {
     parents: BTreeMap<String, Option<String>>,
-    /// Nodes and their switches.
     nodes: Vec<(String, String)>,
 }
 

@@ -155,7 +155,6 @@ pub(super) struct OneTree<'a> {
     excess: [Vec<i64>; 2],
     best: i128,
     best_multipliers: Vec<i64>,
-    /// The multipliers' largest absolute value.
     limit: i64,
     step: i64,
     steps: u32,

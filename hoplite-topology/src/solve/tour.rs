@@ -12,7 +12,6 @@ use hoplite_core::topology::random::Random;
 
 /// 8 to 16 are usual (Johnson and McGeoch, 1997).
 const NEIGHBOURS: usize = 10;
-/// Most nodes of an Or-opt move.
 const MAX_SEGMENT: usize = 3;
 /// Short segments keep the repair local.
 const MAX_KICK: usize = 50;

@@ -28,7 +28,6 @@ pub(super) struct AllPairs {
     pairs: Vec<Pair>,
     /// Each node's smallest time per byte.
     node_gaps: Vec<Option<u32>>,
-    /// The shuffled nodes of this pass.
     order: Vec<u32>,
 }
 
