@@ -80,6 +80,7 @@ impl Cluster {
                 shards: ShardMap::new(names),
                 allreduce_schedule: SchedulePreference::Auto,
                 replicas: 1,
+                spill: None,
                 seed: number as u64,
             })
         };

@@ -119,6 +119,15 @@ const WAIT: Words = Words {
     cure: "If no store offers the object, look for the program that should put it. If a participant is missing, look \
            at the log of its process. hoplite stat ID shows an object's copies.",
 };
+const DISK: Words = Words {
+    severity: Severity::Critical,
+    one: "a store cannot spill",
+    many: "stores cannot spill",
+    cause: "A disk for spill files is full or fails, or the spill files have reached their limit. Objects stay in \
+            memory, and puts wait for room.",
+    cure: "Free room on the disk or exchange it, delete objects that no program needs, raise --spill-limit, or start \
+           the store with another --spill-dir.",
+};
 const FAILING: Words = Words {
     severity: Severity::Warning,
     one: "a node has calls that fail",
@@ -192,6 +201,7 @@ pub(crate) fn problems(known: &Known<'_>) -> Vec<Problem> {
     let events = || known.events.iter().filter(|event| is_recent(event.at));
     [
         (FULL, of_kind(TroubleKind::Full)),
+        (DISK, of_kind(TroubleKind::Disk)),
         (SHARD, of_kind(TroubleKind::Shard)),
         (PEER, of_kind(TroubleKind::Peer)),
         (LOST, lost.collect()),

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hoplite_core::node::{NodeConfig, SpillConfig};
+use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::collective::SchedulePreference;
+use hoplite_core::topology::Place;
 use hoplite_core::{ClusterId, Limits, NodeId};
 use hoplite_daemon::Tracer;
 use hoplite_net::Credentials;
@@ -65,6 +68,8 @@ pub struct StoreConfig {
     pub allreduce_schedule: SchedulePreference,
     /// The number of copies of an object whose put does not say how many it wants.
     pub replicas: u8,
+    /// The directories to which objects move when the arena is full.
+    pub spill: SpillSettings,
     /// The time for which a store that is asked to stop moves its pinned copies to other stores first.
     pub drain: Option<Duration>,
     /// Labels for the operator's use, shown by the directory.
@@ -73,6 +78,29 @@ pub struct StoreConfig {
     pub limits: Limits,
     /// The tracer that begins spans, if traces are exported.
     pub tracer: Option<Tracer>,
+}
+
+impl StoreConfig {
+    /// Returns the settings of the node of an empty store.
+    pub(crate) fn of_node(
+        &self,
+        shards: &[String],
+        capacity_bytes: u64,
+        spill: Option<SpillConfig>,
+        seed: u64,
+    ) -> NodeConfig {
+        NodeConfig {
+            node: self.node.clone(),
+            path: Place::of_labels(&self.labels).path,
+            capacity_bytes,
+            limits: self.limits.clone(),
+            shards: ShardMap::new(shards),
+            allreduce_schedule: self.allreduce_schedule,
+            replicas: self.replicas,
+            spill,
+            seed,
+        }
+    }
 }
 
 /// The users of this machine who may connect as clients. Root and the store's own user may always
@@ -98,6 +126,15 @@ pub struct LinkSettings {
     pub latency: Option<Duration>,
     /// The most connections of one transfer; `None` for the default.
     pub max_lanes: Option<usize>,
+}
+
+/// The directories for spill files.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpillSettings {
+    /// The directories. Without any, the store does not spill.
+    pub directories: Vec<PathBuf>,
+    /// Most bytes of spill files together; `None` if only the disks limit them.
+    pub limit_bytes: Option<u64>,
 }
 
 /// The time at which the arena's pages are first touched.

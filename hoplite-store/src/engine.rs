@@ -8,11 +8,12 @@ mod drain;
 mod effects;
 mod hosts;
 mod report;
+mod spill;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
@@ -39,6 +40,7 @@ use crate::data::{DataMetrics, Peer, Puller, SMALL_BYTES, SurveyTally, Surveyor}
 use crate::local::Answers;
 use crate::metrics::Observer;
 use crate::outbox::Outbox;
+use crate::spill::SpillFiles;
 use crate::traces::Traces;
 
 /// The room for effects that the engine keeps.
@@ -98,6 +100,8 @@ pub(crate) struct Engine {
     tasks: TaskTracker,
     stop: CancellationToken,
     alarm: Notify,
+    /// The spill files, if this store spills.
+    spill: OnceLock<Arc<SpillFiles>>,
     /// The result of the latest drain.
     drained: watch::Sender<Option<DrainReport>>,
 }
@@ -151,6 +155,7 @@ impl Engine {
             tasks,
             stop,
             alarm: Notify::new(),
+            spill: OnceLock::new(),
             drained: watch::Sender::new(None),
         });
         engine.apply(Event::Measured { link });
@@ -448,6 +453,7 @@ mod tests {
             path: EVERYWHERE,
             allreduce_schedule: SchedulePreference::Auto,
             replicas: 1,
+            spill: None,
             seed: 1,
         });
         let running = (TaskTracker::new(), Handle::current());

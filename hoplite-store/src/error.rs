@@ -7,6 +7,7 @@ use hoplite_core::error::Error;
 use hoplite_core::placement::MAX_SHARDS;
 
 use crate::local::SocketError;
+use crate::spill::SpillDirError;
 
 /// The reason for which a store cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,9 @@ pub enum StoreError {
     /// The socket for workers cannot be listened on.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// A directory cannot have spill files.
+    #[error(transparent)]
+    Spill(#[from] SpillDirError),
     /// There is no memory for the arena.
     #[error("cannot make an arena of {memory_bytes} bytes")]
     Arena {

@@ -11,6 +11,7 @@
 //! * `session`: the sessions with the shards of the directory; `outbox`: their queues; `report`: load reports for
 //!   tools that watch the cluster.
 //! * `metrics`: the metrics for Prometheus.
+//! * `spill`: the files to which cold objects move when the arena is full.
 //! * `copies`: the memory of the copies, and the tasks that wait for their bytes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -33,9 +34,11 @@ mod report;
 mod run;
 mod session;
 mod shard_link;
+mod spill;
 mod traces;
 
-pub use config::{ClientRules, Directory, LinkSettings, Prefault, StoreConfig};
+pub use config::{ClientRules, Directory, LinkSettings, Prefault, SpillSettings, StoreConfig};
 pub use error::StoreError;
 pub use local::SocketError;
 pub use run::{Addresses, Milestone, run};
+pub use spill::SpillDirError;

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use hoplite_core::ClusterId;
 use hoplite_core::id::Incarnation;
-use hoplite_core::node::{Event, Node, NodeConfig};
-use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
+use hoplite_core::node::{Event, Node};
+use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
 use hoplite_core::plan::lanes::DEFAULT_MAX_LANES;
 use hoplite_core::shard::{NodeInfo, UNREACHABLE};
-use hoplite_core::topology::Place;
 use hoplite_daemon::metrics::Metrics;
 use hoplite_daemon::{EventLoop, random_number};
 use hoplite_net::opening::Caller;
@@ -40,6 +39,7 @@ use crate::prefault::prefault;
 use crate::report::LoadReports;
 use crate::session::{Session, SessionState};
 use crate::shard_link::ShardLink;
+use crate::spill::SpillFiles;
 use crate::traces::Traces;
 
 /// The time that the daemon may take to end after a request.
@@ -117,6 +117,8 @@ struct Places {
     /// The data plane, if there is one.
     data: Option<DataPlace>,
     local: LocalListener,
+    /// The directories for spill files, if there are any.
+    spill: Option<SpillFiles>,
 }
 
 /// The data plane before it is served.
@@ -163,7 +165,8 @@ impl Places {
             None => None,
         };
         let local = LocalListener::bind(&config.socket, &socket_access(config))?;
-        Ok(Self { arena, data, local })
+        let spill = SpillFiles::take(config).await?;
+        Ok(Self { arena, data, local, spill })
     }
 }
 
@@ -199,7 +202,7 @@ impl Running {
         exported: Option<Metrics>,
         places: Places,
     ) -> Result<Self, StoreError> {
-        let Places { arena, data, local } = places;
+        let Places { arena, data, local, spill } = places;
         let data_address = data.as_ref().map(|data| data.address);
         let advertised = data.as_ref().map(|data| data.advertised.clone());
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
@@ -224,10 +227,13 @@ impl Running {
         });
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
-        let node = new_node(&config, &shards, &arena)?;
+        let spill_config = spill.as_ref().map(SpillFiles::config);
+        let seed = random_number().map_err(StoreError::Random)?;
+        let node = Node::new(config.of_node(&shards, arena.capacity_bytes(), spill_config, seed));
         let running = (tasks.clone(), event_loop.handle().clone());
         let engine =
             Engine::new(node, arena, puller, Arc::clone(&metrics), running, stop.clone(), links.len());
+        engine.spill_to(spill);
         start_upkeep(&engine, &stop, &tasks, &event_loop);
         if let Some(DataPlace { listener, .. }) = data {
             let for_small = Some(event_loop.handle().clone());
@@ -308,6 +314,7 @@ impl Running {
         if timeout(SHUTDOWN_TIMEOUT, ended).await.is_err() {
             tracing::warn!("some tasks did not end in time");
         }
+        self.engine.remove_spill_files();
     }
 }
 
@@ -333,20 +340,6 @@ fn links(
         Some(address) => Err(StoreError::ShardTwice { address: address.clone() }),
         None => Ok(links),
     }
-}
-
-/// Creates the state of an empty store.
-fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<Node, StoreError> {
-    Ok(Node::new(NodeConfig {
-        node: config.node.clone(),
-        path: Place::of_labels(&config.labels).path,
-        capacity_bytes: arena.capacity_bytes(),
-        limits: config.limits.clone(),
-        shards: ShardMap::new(shards),
-        allreduce_schedule: config.allreduce_schedule,
-        replicas: config.replicas,
-        seed: random_number().map_err(StoreError::Random)?,
-    }))
 }
 
 /// Starts the timed tasks of the engine: its alarm, and the end of idle connections.
@@ -441,7 +434,7 @@ mod tests {
     use hoplite_shm::Backing;
 
     use super::*;
-    use crate::config::{ClientRules, Directory, LinkSettings};
+    use crate::config::{ClientRules, Directory, LinkSettings, SpillSettings};
 
     async fn refusal_of(change: impl FnOnce(&mut StoreConfig)) -> StoreError {
         let place = tempfile::tempdir().unwrap();
@@ -464,6 +457,7 @@ mod tests {
             labels: Vec::new(),
             allreduce_schedule: SchedulePreference::Auto,
             replicas: 1,
+            spill: SpillSettings::default(),
             drain: None,
             limits: Limits::default(),
             tracer: None,

@@ -17,7 +17,7 @@ use hoplite_net::SecurityError;
 use hoplite_proto::bounds::{MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS};
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_shm::Backing;
-use hoplite_store::{ClientRules, Directory, LinkSettings, Prefault, StoreConfig};
+use hoplite_store::{ClientRules, Directory, LinkSettings, Prefault, SpillSettings, StoreConfig};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Owner and group have access.
@@ -152,6 +152,14 @@ pub(crate) struct Settings {
     /// hdrm and hierarchical need labels with fitting groups [default: auto]
     #[arg(long, env = "HOPLITE_ALLREDUCE_SCHEDULE", value_name = "NAME")]
     allreduce_schedule: Option<AllreduceSchedule>,
+    /// Directory on a disk for objects that the shared memory has no room for. Repeat the flag for
+    /// several disks [default: none, a full store lets puts wait]
+    #[arg(long, env = "HOPLITE_SPILL_DIR", value_name = "DIR", value_delimiter = ',')]
+    spill_dir: Option<Vec<PathBuf>>,
+    /// Most bytes of the files in all --spill-dir together [default: the disks, of which 5% or
+    /// 1GiB stay free]
+    #[arg(long, env = "HOPLITE_SPILL_LIMIT", value_name = "SIZE")]
+    spill_limit: Option<Size>,
     /// Before the store stops, move its objects to other stores for up to this time. Objects that
     /// cannot be moved are logged, and lost [default: stop at once]
     #[arg(long, env = "HOPLITE_DRAIN", value_name = "DURATION")]
@@ -243,6 +251,8 @@ pub(crate) enum SettingsError {
     SmallTooLarge { size_bytes: u64 },
     #[error("{name} must be at least 1")]
     Zero { name: &'static str },
+    #[error("--spill-limit needs a --spill-dir")]
+    NoSpillDir,
     #[error("an object has 1 to {MAX_REPLICAS} replicas, not {replicas}")]
     Replicas { replicas: u8 },
 }
@@ -312,6 +322,7 @@ impl Settings {
                 max_lanes: self.lanes.map(usize::from),
             },
             allreduce_schedule: self.allreduce_schedule.unwrap_or_default().into(),
+            spill: spill(self.spill_dir, self.spill_limit)?,
             drain: self.drain.map(|span| span.0),
             replicas: replicas(self.replicas)?,
             labels,
@@ -349,6 +360,14 @@ impl Settings {
             ..default
         })
     }
+}
+
+fn spill(directories: Option<Vec<PathBuf>>, limit: Option<Size>) -> Result<SpillSettings, SettingsError> {
+    let directories = directories.unwrap_or_default();
+    if directories.is_empty() && limit.is_some() {
+        return Err(SettingsError::NoSpillDir);
+    }
+    Ok(SpillSettings { directories, limit_bytes: limit.map(|size| size.0) })
 }
 
 fn replicas(set: Option<u8>) -> Result<u8, SettingsError> {
@@ -437,6 +456,7 @@ mod tests {
         for replicas in [0, 65] {
             assert!(refused(Settings { replicas: Some(replicas), ..Settings::default() }));
         }
+        assert!(refused(Settings { spill_limit: Some(Size(1)), ..Settings::default() }));
         assert!(refused(Settings { inline_below: Some(Size(2 << 20)), ..Settings::default() }));
         assert!(refused(Settings {
             directory: Some(vec!["a:1".to_owned()]),

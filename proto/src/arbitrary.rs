@@ -199,6 +199,7 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         id().prop_map(|id| Error::ObjectLost { id }),
         id().prop_map(|id| Error::Deleted { id }),
         (id(), text(".{0,60}")).prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),
+        (id(), text(".{0,60}")).prop_map(|(id, text)| Error::SpillFailed { id, reason: text.into() }),
         id().prop_map(|id| Error::DuplicateId { id }),
         id().prop_map(|id| Error::Superseded { id }),
     ];

@@ -39,7 +39,7 @@ pub fn encode(error: &Error) -> v1::Error {
         | Error::Deleted { id }
         | Error::Superseded { id }
         | Error::DuplicateId { id } => v1::Error { code, id: encode_id(id), ..Default::default() },
-        Error::TypeMismatch { id, reason } => {
+        Error::TypeMismatch { id, reason } | Error::SpillFailed { id, reason } => {
             v1::Error { code, id: encode_id(id), text: reason.to_string(), ..Default::default() }
         }
         Error::ObjectTooLarge { id, size_bytes, limit_bytes } => {
@@ -160,6 +160,9 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
             Some(Error::NotEnoughNodes { wanted: error.a, present: error.b })
         }
         code if code == ErrorCode::Draining as u32 => Some(Error::Draining),
+        code if code == ErrorCode::SpillFailed as u32 => {
+            object().map(|id| Error::SpillFailed { id, reason: Cow::Owned(text.clone()) })
+        }
         _ => None,
     };
     known.unwrap_or_else(|| Error::Malformed {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     CallId, ClientId, CombineId, CombineInput, CopyId, DrainReport, Hop, HopId, HopReport, HostingId,
-    Inspection, Producer, PullId, Response, ServeId, Urgency,
+    Inspection, Producer, PullId, Response, ServeId, SpillFile, SpillItem, SpillRecord, Urgency,
 };
 use crate::collective::CollectiveEffect;
 use crate::dtype::Dtype;
@@ -102,10 +102,31 @@ pub enum Effect {
         /// The error that followers get.
         error: Error,
     },
-    /// Free the space of a copy without users.
+    /// Free the space of a copy without users. A copy that a spill file has may be opened again.
     CopyClosed {
         /// The copy that is gone.
         copy: CopyId,
+    },
+    /// Write copies to a new spill file. Report `Spilled` when their bytes are on the disk.
+    Spill {
+        /// The new file.
+        file: SpillFile,
+        /// The copies, in the order of their records.
+        items: Vec<SpillItem>,
+    },
+    /// Read all bytes of a copy from its record, and check them. Report `Loaded`.
+    Load {
+        /// The copy to fill.
+        copy: CopyId,
+        /// The size of the object.
+        size_bytes: u64,
+        /// The record.
+        record: SpillRecord,
+    },
+    /// Remove a spill file, of which nothing is needed any more.
+    RemoveSpillFile {
+        /// The file.
+        file: SpillFile,
     },
     /// Start to pull bytes into a copy.
     StartPull {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     CallId, ClientId, CombineId, CombineOutcome, CopyId, Hop, HopId, HopReport, HostingId, PullId, Request,
-    ServeId,
+    ServeId, SpillFault, SpillFile,
 };
 use crate::collective::CollectiveEvent;
 use crate::error::Error;
@@ -142,6 +142,22 @@ pub enum Event {
         copy: CopyId,
         /// `true` if both copies have the same bytes; `None` if the comparison failed.
         equal: Option<bool>,
+    },
+    /// A spill file is complete, or could not be written and is removed. The shell no longer reads
+    /// the copies. Exactly one for each `Spill`.
+    Spilled {
+        /// The file.
+        file: SpillFile,
+        /// The reason of a failure.
+        outcome: Result<(), SpillFault>,
+    },
+    /// A copy was read from its spill file, or could not be read. The shell no longer touches its
+    /// memory. Exactly one for each `Load`.
+    Loaded {
+        /// The copy.
+        copy: CopyId,
+        /// The reason of a failure.
+        outcome: Result<(), SpillFault>,
     },
     /// A combination has ended and no longer touches any memory. Exactly one for each
     /// `StartCombine`.

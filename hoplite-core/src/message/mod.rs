@@ -9,6 +9,7 @@ mod event;
 mod hop;
 mod request;
 mod response;
+mod spill;
 mod status;
 mod trouble;
 
@@ -18,6 +19,7 @@ pub use event::*;
 pub use hop::*;
 pub use request::*;
 pub use response::*;
+pub use spill::*;
 pub use status::*;
 pub use trouble::*;
 

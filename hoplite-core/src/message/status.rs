@@ -1,5 +1,6 @@
 //! The settings and the status of a node.
 
+use super::{SpillConfig, SpillStatus};
 use crate::id::NodeId;
 use crate::limits::Limits;
 use crate::placement::ShardMap;
@@ -24,6 +25,8 @@ pub struct NodeConfig {
     pub allreduce_schedule: SchedulePreference,
     /// The number of copies of an object whose put does not say how many it wants.
     pub replicas: u8,
+    /// The settings of spilling; `None` if the store does not spill.
+    pub spill: Option<SpillConfig>,
     /// Makes the [`PutId`](crate::id::PutId)s of this run unique among all runs and nodes.
     pub seed: u64,
 }
@@ -64,4 +67,6 @@ pub struct NodeStatus {
     /// The place of the node, with the version of the measured places; version zero if the node was
     /// told no place.
     pub place: Placed,
+    /// The state of spilling.
+    pub spill: SpillStatus,
 }

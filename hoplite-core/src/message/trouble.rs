@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::SpillTrouble;
 use crate::error::Missing;
 use crate::error::Operation;
 use crate::fault::Fault;
@@ -49,4 +50,6 @@ pub struct Troubles {
     pub shards: Vec<ShardFault>,
     /// The stores that have refused this one lately, or could not be reached.
     pub peers: Vec<PeerFault>,
+    /// The directories of spill files that cannot be used now.
+    pub spill: Vec<SpillTrouble>,
 }

@@ -17,6 +17,7 @@ use crate::metadata::{Metadata, Replicas};
 use crate::objects::Objects;
 use crate::objects::calls::{Access, Call, Contents, CreateCall, GetTerms};
 use crate::objects::notice::{Deadline, SpaceWaiter};
+use crate::objects::spill::Fetched;
 use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::collective::Collective;
@@ -274,6 +275,21 @@ impl Adapter<'_> {
                 return collectives.members.refused(&mut objects.ctx.of_collectives(), membership, failure);
             }
         };
+        let mut are_here = true;
+        for source in &sources {
+            match objects.bring(*source) {
+                Fetched::Here => {}
+                Fetched::Coming => are_here = false,
+                Fetched::Failed(error) => {
+                    let failure = Failure::Refused(error);
+                    let ctx = &mut objects.ctx.of_collectives();
+                    return collectives.members.refused(ctx, membership, failure);
+                }
+            }
+        }
+        if !are_here {
+            return objects.copies.wait_for_space(SpaceWaiter::Membership(membership));
+        }
         let size_bytes = plan.copy_bytes();
         let Some(room) = objects.allocate_keeping(&sources, size_bytes) else {
             return objects.copies.wait_for_space(SpaceWaiter::Membership(membership));

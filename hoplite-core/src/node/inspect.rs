@@ -6,7 +6,9 @@ use crate::id::ObjectId;
 use crate::load::{
     Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad, Trouble, TroubleKind,
 };
-use crate::message::{LongWait, NodeStatus, PeerFault, Reduce, ReduceRecord, ShardFault, Troubles};
+use crate::message::{
+    LongWait, NodeStatus, PeerFault, Reduce, ReduceRecord, ShardFault, SpillTrouble, Troubles,
+};
 use crate::text::{cut, escape};
 use crate::time::Time;
 
@@ -19,8 +21,9 @@ impl View<'_> {
         Load {
             capacity_bytes: status.capacity_bytes,
             free_bytes: status.free_bytes,
-            pinned_bytes: status.pinned_bytes,
-            evictable_bytes: status.evictable_bytes,
+            // The store frees copies that a spill file has without a loss.
+            pinned_bytes: status.pinned_bytes.saturating_sub(status.spill.clean_bytes),
+            evictable_bytes: status.evictable_bytes + status.spill.clean_bytes,
             reserved_bytes: status.reserved_bytes,
             copies: status.copies as u64,
             pulls: status.pulls as u64,
@@ -57,7 +60,7 @@ impl View<'_> {
 
     /// Describes troubles in words, the most important first.
     fn trouble_lines(&self, now: Time) -> Vec<Trouble> {
-        let Troubles { full_waiters, long_waits, waits, shards, peers } = self.troubles(now);
+        let Troubles { full_waiters, long_waits, waits, shards, peers, spill } = self.troubles(now);
         let full = (full_waiters > 0).then(|| {
             (TroubleKind::Full, format!("the store is full: {full_waiters} calls or transfers wait for room"))
         });
@@ -68,13 +71,16 @@ impl View<'_> {
         let peers = peers
             .iter()
             .map(|PeerFault { node, fault }| (TroubleKind::Peer, format!("store {node}: {}", fault.error)));
+        let disks = spill.iter().map(|SpillTrouble { directory, fault }| {
+            (TroubleKind::Disk, format!("spilling to {}: {fault}", escape(directory)))
+        });
         let count = (long_waits > 0)
             .then(|| (TroubleKind::Wait, format!("{long_waits} calls wait for more than 10 s")));
         let waits = waits.iter().map(|LongWait { operation, waited, missing }| {
             let missing = missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
             (TroubleKind::Wait, format!("a {operation} has waited for {} s{missing}", waited.as_secs()))
         });
-        let lines = full.into_iter().chain(shards).chain(peers).chain(count).chain(waits);
+        let lines = full.into_iter().chain(disks).chain(shards).chain(peers).chain(count).chain(waits);
         let trouble = |(kind, line)| Trouble { kind, text: cut(line, MAX_TROUBLE_BYTES) };
         lines.take(MAX_TROUBLES).map(trouble).collect()
     }

@@ -83,6 +83,9 @@ impl View<'_> {
             return self.missing_of_object(id);
         }
         let (copy, _) = self.objects.copies.live(id)?;
+        if self.objects.copies.is_waiting_for_space(&SpaceWaiter::Load(copy)) {
+            return Some(self.objects.copies.lacks_room(local.size_bytes));
+        }
         self.objects.missing_of_verdict(copy)
     }
 
@@ -143,6 +146,7 @@ impl View<'_> {
             long_waits: waits().count(),
             waits: waits().take(MAX_LONG_WAITS).map(wait).collect(),
             shards: self.objects.faults.shards().collect(),
+            spill: self.objects.copies.spill_troubles().collect(),
             peers: peers
                 .map(|(node, fault)| PeerFault { node: node.clone(), fault: fault.clone() })
                 .collect(),

@@ -80,6 +80,7 @@ impl Node {
                 break;
             }
         }
+        self.objects.spill_cold();
         if self.objects.ctx.is_draining() {
             let status = self.status();
             self.objects.settle_drain(status.reductions + status.hops + status.directed_hops > 0);
@@ -109,10 +110,13 @@ impl Node {
             }
             Event::ServeRequested { serve, id, put, awaits_hop: true, .. } => {
                 let is_expected = !self.collectives.members.has_ended(put);
+                objects.bring_put(&id, put);
                 objects.copies.serve(&mut objects.ctx, serve, &id, put, is_expected);
             }
             Event::ServeEnded { serve } => objects.copies.end_serve(&mut objects.ctx, serve),
             Event::Compared { copy, equal } => objects.compared(copy, equal),
+            Event::Spilled { file, outcome } => objects.spilled(file, outcome),
+            Event::Loaded { copy, outcome } => objects.loaded(copy, outcome),
             Event::CombineEnded { combine, valid_bytes, outcome } => {
                 match objects.combine_ended(combine, valid_bytes) {
                     Some((CombineUser::Target(target), Some(valid_bytes))) => {
@@ -283,6 +287,8 @@ impl Node {
                 Deadline::Hop(owner) => self.reductions.hostings().expired(&mut self.objects, owner),
                 Deadline::Reduce(target) => self.reconsider_target(&target),
                 Deadline::Drain => self.objects.drain_expired(),
+                // The store spills after each event.
+                Deadline::Spill => {}
             }
         }
         self.collectives.expire(&mut self.objects.ctx.of_collectives());
@@ -299,6 +305,7 @@ impl Node {
                 SpaceWaiter::Hop(owner) => self.reductions.hostings().begin(&mut self.objects, owner),
                 SpaceWaiter::Target(id) => self.reconsider_target(&id),
                 SpaceWaiter::Membership(membership) => self.adapter().open_member(membership),
+                SpaceWaiter::Load(copy) => self.objects.retry_load(copy),
             }
         }
         true

@@ -286,6 +286,7 @@ mod tests {
             shards: ShardMap::new(["shard:1"]),
             allreduce_schedule: SchedulePreference::Auto,
             replicas: 1,
+            spill: None,
             seed: 1,
         });
         for (version, rack, permille) in [(4, 1, 500), (5, 2, 250), (4, 1, 500)] {

@@ -23,6 +23,7 @@ impl Objects {
                     // Gets may wait until the copy may be served.
                     self.wake(&id);
                 }
+                Room::AfterDropping(copy) => self.copies.drop_memory(&mut self.ctx, copy),
                 Room::None => return None,
             }
         }

@@ -9,6 +9,7 @@ use super::calls::{Access, Call, GetTerms};
 use super::fetch::FetchStep;
 use super::notice::SpaceWaiter;
 use super::queries::Purpose;
+use super::spill::Fetched;
 use super::table::{ActivePull, Object, Phase};
 use crate::error::{Error, Operation};
 use crate::id::{NodeId, ObjectId, PutId};
@@ -45,7 +46,7 @@ impl Objects {
         let GetTerms { until, join, allow_stale } = terms;
         let (copy, local) = self.copies.live(id)?;
         let has_begun = until == Until::Started && local.size_bytes > 0;
-        let is_ready = local.is_complete() || (has_begun && local.is_public);
+        let is_ready = local.is_resident() && (local.is_complete() || (has_begun && local.is_public));
         let is_stale = !self.may_serve(copy);
         if !is_ready || (is_stale && !(allow_stale && local.is_complete())) {
             return None;
@@ -67,12 +68,17 @@ impl Objects {
     pub(crate) fn retry_get(&mut self, key: CallKey, id: &ObjectId, terms: GetTerms) {
         if let Some(response) = self.ready_copy(key, id, terms) {
             self.finish(key, response);
-        } else if !self
-            .copies
-            .live(id)
-            .is_some_and(|(_, local)| local.is_produced_here() || local.is_complete())
-        {
-            self.fetch(id);
+            return;
+        }
+        match self.copies.live(id) {
+            Some((copy, local)) if local.is_complete() => {
+                let may_answer = terms.allow_stale || self.may_serve(copy);
+                if may_answer && let Fetched::Failed(error) = self.bring(copy) {
+                    self.finish(key, Err(error));
+                }
+            }
+            Some((_, local)) if local.is_produced_here() => {}
+            _ => self.fetch(id),
         }
     }
 
@@ -145,6 +151,9 @@ impl Objects {
                 return self.ctx.push(Effect::ServeRefused { serve });
             }
             self.copies.leave_sender(&mut self.ctx, copy);
+        }
+        if matches!(self.bring_put(id, put), Fetched::Failed(_)) {
+            return self.ctx.push(Effect::ServeRefused { serve });
         }
         // A receiver may hear of its grant before this store hears of the one before it in the chain.
         let is_expected = self.is_querying(id);

@@ -15,6 +15,7 @@
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
 //! | `shard_sessions`, `returning` | decide if a copy may be served, and how it returns to the directory |
 //! | `replicas`, `orders` | keep copies that shards order, and let puts wait for copies at other stores |
+//! | `spill` | moves pinned copies to files, and reads them on demand |
 //! | `drain`, `draining` | move all pinned copies to other stores |
 //! | `directory`, `queries`, `faults` | query the shards, and take in their messages |
 //! | `context`, `notice` | the time, effects, deadlines, notices and numbers |
@@ -46,6 +47,7 @@ mod replicas;
 mod requests;
 pub(crate) mod returning;
 mod shard_sessions;
+pub(crate) mod spill;
 pub(crate) mod table;
 
 use crate::message::{NodeConfig, NodeStatus};
@@ -80,8 +82,10 @@ pub(crate) struct Objects {
 impl Objects {
     /// An empty store.
     pub(crate) fn new(config: NodeConfig) -> Self {
+        let mut copies = Table::new(config.capacity_bytes);
+        config.spill.clone().into_iter().for_each(|spill| copies.spill_to(spill));
         Self {
-            copies: Table::new(config.capacity_bytes),
+            copies,
             ctx: Context::new(config),
             calls: Calls::default(),
             fetches: Fetches::default(),

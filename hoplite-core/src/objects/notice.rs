@@ -16,6 +16,7 @@ pub(crate) enum Deadline {
     Hop(HopOwner),
     Reduce(ObjectId),
     Drain,
+    Spill,
 }
 
 /// A message from a machine to machines of the same level or of higher levels. The router delivers
@@ -57,4 +58,6 @@ pub(crate) enum SpaceWaiter {
     Hop(HopOwner),
     Target(ObjectId),
     Membership(MembershipId),
+    /// A copy in a spill file.
+    Load(CopyId),
 }

@@ -57,6 +57,7 @@ impl Objects {
 
     fn publish_at(&mut self, copy: CopyId, shard: usize, slot: Option<GrantId>) {
         let carries_bytes = self.copies[&copy].is_complete()
+            && self.copies[&copy].is_resident()
             && self.copies[&copy].is_pinned()
             && self.ctx.is_inline(self.copies[&copy].size_bytes);
         let returning = self.begin_publication(copy, shard);

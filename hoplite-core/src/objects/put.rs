@@ -23,6 +23,7 @@ use std::time::Duration;
 use super::Objects;
 use super::calls::{Access, Call, Contents, CreateCall};
 use super::notice::{Notice, SpaceWaiter};
+use super::spill::Fetched;
 use super::table::{Object, Phase};
 use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
@@ -88,6 +89,11 @@ impl Objects {
                 && !self.is_accepted(copy);
             if !local.is_complete() || awaits_verdict || !self.may_serve(copy) {
                 return Attempt::IsBusy;
+            }
+            match self.bring(copy) {
+                Fetched::Here => {}
+                Fetched::Coming => return Attempt::IsBusy,
+                Fetched::Failed(error) => return Attempt::Answered(Err(error)),
             }
             if let Some(attempt) = self.repeat_replicated(copy, create.metadata.replicas) {
                 return attempt;
@@ -302,7 +308,7 @@ impl Objects {
                 Equality::Unknown { holder: Some(holder) } if self.is_put(copy) => {
                     // Another shard may have accepted it while this one, which decides now, was away.
                     self.copies.publication_mut(copy).contest();
-                    if self.copies[&copy].is_complete() {
+                    if self.copies[&copy].is_complete() && self.bring(copy) == Fetched::Here {
                         self.compare(copy, winner, holder);
                     } else {
                         self.copies.publication_mut(copy).rival = Some((winner, holder));
@@ -317,7 +323,12 @@ impl Objects {
         !self.copies[&copy].is_received() && self.copies[&copy].is_pinned()
     }
 
-    fn compare(&mut self, copy: CopyId, winner: PutId, holder: (crate::NodeId, std::net::SocketAddr)) {
+    pub(super) fn compare(
+        &mut self,
+        copy: CopyId,
+        winner: PutId,
+        holder: (crate::NodeId, std::net::SocketAddr),
+    ) {
         let local = &self.copies[&copy];
         if local.is_comparing {
             // One comparison at a time: if it is with another put, publish again once it is done.

@@ -10,6 +10,7 @@ use crate::objects::Objects;
 use crate::objects::combinations::CombineUser;
 use crate::objects::context::Context;
 use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
+use crate::objects::spill::Fetched;
 use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::shard::PullOutcome;
 use crate::time::Time;
@@ -56,12 +57,25 @@ impl Hostings {
             return self.fail(objects, owner, HopFailure::Refused(error));
         }
         // Evict other copies before the inputs.
-        for input in &hop.inputs {
-            if let Some(copy) = objects.copies.live_put(&input.id, input.put) {
-                objects.copies.touch(copy);
+        let (mut are_here, mut kept) = (true, Vec::new());
+        for (index, input) in hop.inputs.iter().enumerate() {
+            let Some(copy) = objects.copies.live_put(&input.id, input.put) else { continue };
+            match objects.bring(copy) {
+                Fetched::Here => {
+                    objects.copies.touch(copy);
+                    kept.push(copy);
+                }
+                Fetched::Coming => are_here = false,
+                Fetched::Failed(_) => {
+                    let outcome = PullOutcome::SenderHasNoCopy;
+                    return self.fail(objects, owner, HopFailure::Input { index, outcome });
+                }
             }
         }
-        let Some(room) = objects.allocate(hop.size_bytes) else {
+        if !are_here {
+            return objects.copies.wait_for_space(SpaceWaiter::Hop(owner));
+        }
+        let Some(room) = objects.allocate_keeping(&kept, hop.size_bytes) else {
             return objects.copies.wait_for_space(SpaceWaiter::Hop(owner));
         };
         objects.end_fetch(&hop.output);

@@ -123,7 +123,8 @@ impl Reduction {
             // In fixed order only the last one is combined after all others.
             let may_be_here = !self.is_fixed() || is_small || is_last;
             if may_be_here && !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now()) {
-                return Some(Readiness::Here(copy));
+                // A copy in a spill file is read as if it were fetched.
+                return Some(if local.is_resident() { Readiness::Here(copy) } else { Readiness::Small });
             }
         }
         let news = source.news.as_ref()?;

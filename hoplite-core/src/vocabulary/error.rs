@@ -204,6 +204,15 @@ pub enum Error {
     /// The store moves its objects away before it stops, and accepts no new ones.
     #[error("the store drains, and accepts no new objects")]
     Draining,
+    /// The store has the object only in a spill file, and cannot read that. If the file is damaged,
+    /// the copy is lost.
+    #[error("object {id} cannot be read from its spill file: {reason}")]
+    SpillFailed {
+        /// The object.
+        id: ObjectId,
+        /// The file and the failure, in words.
+        reason: Cow<'static, str>,
+    },
 }
 
 impl From<IdError> for Error {
@@ -246,6 +255,7 @@ pub enum ErrorCode {
     ShardListMismatch = 23,
     NotEnoughNodes = 30,
     Draining = 31,
+    SpillFailed = 40,
 }
 
 impl Error {
@@ -303,6 +313,7 @@ impl Error {
             Self::ShuttingDown => ErrorCode::ShuttingDown,
             Self::NotEnoughNodes { .. } => ErrorCode::NotEnoughNodes,
             Self::Draining => ErrorCode::Draining,
+            Self::SpillFailed { .. } => ErrorCode::SpillFailed,
             Self::TypeMismatch { .. } => ErrorCode::TypeMismatch,
             Self::DuplicateId { .. } => ErrorCode::DuplicateId,
             Self::Superseded { .. } => ErrorCode::Superseded,

@@ -88,6 +88,8 @@ pub enum TroubleKind {
     Peer,
     /// A client's call waits for long.
     Wait,
+    /// A directory of spill files is full or fails.
+    Disk,
     /// A kind that this version does not know.
     Other,
 }

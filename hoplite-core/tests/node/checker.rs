@@ -9,7 +9,7 @@ use hoplite_core::extent::Extent;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::{
     CallId, ClientId, CombineId, CombineInput, CopyId, Effect, Event, HopId, HopReport, HostingId,
-    NodeStatus, Producer, PullId, Request, Response, ServeId,
+    NodeStatus, Producer, PullId, Request, Response, ServeId, SpillFile,
 };
 use hoplite_core::shard::{Replicate, Replication, RequestId, Retention, ToShard, ToStore};
 
@@ -86,6 +86,10 @@ pub(crate) struct Checker {
     shards_up: BTreeSet<usize>,
     follows: BTreeSet<(ClientId, CallId)>,
     is_shutting_down: bool,
+    /// The spill files that are being written.
+    spills: BTreeMap<SpillFile, Vec<CopyId>>,
+    /// The copies that a spill file has, or had.
+    spilled: BTreeSet<CopyId>,
 }
 
 impl Checker {
@@ -155,6 +159,15 @@ impl Checker {
             Event::ShardDown { shard } => {
                 self.shards_up.remove(shard);
             }
+            Event::Spilled { file, outcome } => {
+                for copy in self.spills.remove(file).unwrap_or_else(|| panic!("{file:?} is not written")) {
+                    self.copy(copy).readers -= 1;
+                    if outcome.is_ok() {
+                        self.spilled.insert(copy);
+                    }
+                }
+            }
+            Event::Loaded { copy, .. } => self.copy(*copy).pulls -= 1,
             Event::ShutDown => self.is_shutting_down = true,
             _ => {}
         }
@@ -316,8 +329,25 @@ impl Checker {
             }
             Effect::CopyClosed { copy: closed } => {
                 let copy = self.copies.remove(closed).unwrap_or_else(|| panic!("{closed:?} is not open"));
-                assert!(copy.is_idle() && copy.has_failed, "{closed:?} is closed in use: {copy:?}");
+                let may_end = copy.has_failed || self.spilled.contains(closed);
+                assert!(copy.is_idle() && may_end, "{closed:?} is closed in use: {copy:?}");
                 self.extents.remove(closed);
+            }
+            Effect::Spill { file, items } => {
+                let mut copies = Vec::new();
+                assert!(!items.is_empty(), "{file:?} has records");
+                for item in items.iter().filter(|item| item.from.is_none()) {
+                    let copy = self.copy(item.copy);
+                    assert!(copy.is_complete && copy.is_idle(), "{copy:?} is cold");
+                    assert_eq!(copy.size_bytes, item.size_bytes);
+                    copy.readers += 1;
+                    copies.push(item.copy);
+                }
+                assert!(self.spills.insert(*file, copies).is_none(), "{file:?} is written once");
+            }
+            Effect::Load { copy, .. } => self.copy(*copy).pulls += 1,
+            Effect::RemoveSpillFile { file } => {
+                assert!(!self.spills.contains_key(file), "{file:?} is being written");
             }
             Effect::Compare { copy, .. } => {
                 let copy = self.copy(*copy);
@@ -463,7 +493,8 @@ impl Checker {
     }
 
     fn opened(&mut self, copy: CopyId, extent: Extent, size_bytes: u64, producer: Producer) {
-        assert!(self.seen.insert(copy), "{copy:?} was used before");
+        let is_spilled = self.spilled.contains(&copy) && !self.copies.contains_key(&copy);
+        assert!(self.seen.insert(copy) || is_spilled, "{copy:?} was used before");
         assert!(extent.length_bytes >= size_bytes + 64, "{extent:?} is too short for {size_bytes} bytes");
         let end = extent.offset_bytes + extent.length_bytes;
         for other in self.extents.values() {
@@ -473,7 +504,7 @@ impl Checker {
         }
         self.extents.insert(copy, extent);
         let is_combined = producer == Producer::Reduce;
-        let is_pinned = producer != Producer::Store;
+        let is_pinned = producer != Producer::Store || is_spilled;
         let length_bytes = extent.length_bytes;
         self.copies
             .insert(copy, Copy { length_bytes, size_bytes, is_combined, is_pinned, ..Copy::default() });
@@ -529,11 +560,14 @@ impl Checker {
         let used: u64 = self.extents.values().map(|extent| extent.length_bytes).sum();
         let used = used + status.reserved_bytes;
         assert_eq!(status.free_bytes, status.capacity_bytes - used, "free bytes");
-        assert_eq!(status.copies, self.copies.len(), "open copies");
+        let away = usize::try_from(status.spill.objects).expect("a count of copies");
+        assert_eq!(status.copies, self.copies.len() + away, "open copies");
         assert_eq!(status.pulls, self.pulls.len(), "pulls under way");
         for serve in self.serves.values() {
             let Serve::Asked { id, awaits_hop: false, .. } = serve else { continue };
-            let is_asking = self.queries.values().any(|(_, of)| of == id) || self.shards_up.is_empty();
+            let is_asking = self.queries.values().any(|(_, of)| of == id)
+                || self.shards_up.is_empty()
+                || !self.spilled.is_empty();
             assert!(is_asking, "a serve waits for what nobody asks for: {serve:?}");
         }
         self.reduces(status);

@@ -119,6 +119,18 @@ impl Harness {
     }
 
     fn disconnected_at(path: Path, count: usize, limits: Limits) -> Self {
+        Self::disconnected_with(path, count, limits, None)
+    }
+
+    /// Returns a node with one connected shard and one spill directory.
+    pub(crate) fn spilling(limit_bytes: Option<u64>) -> Self {
+        let spill = SpillConfig { directories: vec!["disk".to_owned()], limit_bytes };
+        let mut harness = Self::disconnected_with(EVERYWHERE, 1, limits(), Some(spill));
+        harness.event(up(0));
+        harness
+    }
+
+    fn disconnected_with(path: Path, count: usize, limits: Limits, spill: Option<SpillConfig>) -> Self {
         let shards = ShardMap::new((0..count).map(|shard| format!("shard-{shard}")));
         let config = NodeConfig {
             node: node_id("here"),
@@ -128,6 +140,7 @@ impl Harness {
             shards: shards.clone(),
             allreduce_schedule: SchedulePreference::Auto,
             replicas: 1,
+            spill,
             seed: 1,
         };
         Self {

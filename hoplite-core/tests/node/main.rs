@@ -27,3 +27,4 @@ mod replicas;
 mod returning;
 mod shards;
 mod space;
+mod spill;

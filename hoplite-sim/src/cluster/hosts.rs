@@ -189,6 +189,7 @@ impl<A: Application> Cluster<A> {
             shards: ShardMap::new((0..self.config.shards).map(shard_name)),
             allreduce_schedule: self.config.allreduce_schedule,
             replicas: 1,
+            spill: None,
             seed: self.random.next_number(),
         });
         node.apply(self.now(), node::Event::Measured { link: self.config.link }, &mut Vec::new());

@@ -121,6 +121,9 @@ impl Engine {
                     ended.cancel();
                 }
             }
+            Effect::Spill { file, items } => self.start_spill(file, &items),
+            Effect::Load { copy, record, .. } => self.start_load(copy, record),
+            Effect::RemoveSpillFile { file } => self.remove_spill_file(file),
             Effect::DrainEnded { report } => self.drain_ended(report),
             Effect::Collective(effect) => self.perform_collective(state, effect, trace),
             Effect::HopReport { hosting, report } => {

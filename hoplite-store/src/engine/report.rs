@@ -17,9 +17,9 @@ const MAX_NAMED_HOLDERS: usize = 3;
 impl Engine {
     /// Explains the used room: by pinned objects, and by references of clients.
     pub(crate) fn holders(&self) -> String {
-        let (status, holders) = {
+        let (status, holders, troubles) = {
             let state = self.lock();
-            (state.node.status(), state.node.holders())
+            (state.node.status(), state.node.holders(), state.node.troubles(self.now()))
         };
         let name = |client| {
             let answers = self.clients.get(&client);
@@ -35,6 +35,8 @@ impl Engine {
             0 => {}
             more => parts.push(format!("and {more} other clients hold some")),
         }
+        let spill = troubles.spill.iter();
+        parts.extend(spill.map(|trouble| format!("spilling to {}: {}", trouble.directory, trouble.fault)));
         parts.join(", ")
     }
 

@@ -12,9 +12,13 @@ use hoplite_core::ObjectId;
 use hoplite_core::collective::Member;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
-use hoplite_core::node::{Inspection, PeerFault, ReduceRecord, ShardFault, Troubles};
+use hoplite_core::load::MAX_TROUBLE_BYTES;
+use hoplite_core::node::{
+    Inspection, PeerFault, ReduceRecord, ShardFault, SpillStatus, SpillTrouble, Troubles,
+};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, Retention, UNREACHABLE, best_informed};
+use hoplite_core::text::cut;
 use hoplite_core::topology::blocks::Blocks;
 use hoplite_core::topology::keys::{KeyCounts, PlaceKeys};
 use hoplite_core::topology::live::PeerLink;
@@ -381,11 +385,39 @@ async fn status(plane: &LocalPlane) -> Response {
         combinations: count(node.combinations),
         links: metrics.links().into_iter().map(encode_link).collect(),
         troubles: Some(troubles(plane)),
+        spill: spill(plane, node.spill),
     }))
 }
 
+/// Describes spilling, if this store spills.
+fn spill(plane: &LocalPlane, status: SpillStatus) -> Option<v1::SpillStatus> {
+    if !plane.engine.spills() {
+        return None;
+    }
+    let (Troubles { spill: troubles, .. }, _) = plane.engine.troubles();
+    let troubles = troubles.into_iter().map(|SpillTrouble { directory, fault }| {
+        let (directory, reason) =
+            (cut(directory, MAX_TROUBLE_BYTES), cut(fault.to_string(), MAX_TROUBLE_BYTES));
+        v1::SpillTrouble { directory, reason }
+    });
+    Some(v1::SpillStatus {
+        objects: status.objects,
+        bytes: status.bytes,
+        clean_bytes: status.clean_bytes,
+        files: status.files,
+        file_bytes: status.file_bytes,
+        limit_bytes: status.limit_bytes,
+        spilled_objects: status.spilled_objects,
+        spilled_bytes: status.spilled_bytes,
+        loaded_objects: status.loaded_objects,
+        loaded_bytes: status.loaded_bytes,
+        failures: status.failures,
+        troubles: troubles.collect(),
+    })
+}
+
 fn troubles(plane: &LocalPlane) -> v1::Troubles {
-    let (Troubles { full_waiters, long_waits, waits, shards, peers }, now) = plane.engine.troubles();
+    let (Troubles { full_waiters, long_waits, waits, shards, peers, .. }, now) = plane.engine.troubles();
     let shards = shards.iter().filter_map(|ShardFault { shard, fault }| {
         let link = plane.shards.get(*shard)?;
         Some(encode_fault(&link.address, &fault.error, now.since(fault.since)))

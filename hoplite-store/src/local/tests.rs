@@ -45,6 +45,7 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
         shards: ShardMap::new(["127.0.0.1:1"]),
         allreduce_schedule: SchedulePreference::Auto,
         replicas: 1,
+        spill: None,
         seed: 1,
     });
     let puller = Puller::new(config, Arc::clone(&metrics));

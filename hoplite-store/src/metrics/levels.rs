@@ -1,5 +1,7 @@
 //! Metrics whose present values are read on each scrape.
 
+mod spill;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::UNIX_EPOCH;
@@ -13,6 +15,7 @@ use hoplite_daemon::metrics::{
 
 use crate::data::SurveyTally;
 use crate::engine::Engine;
+use spill::SpillLevels;
 
 /// Most links that are exported, so that the number of series stays bounded.
 const MAX_EXPORTED_LINKS: usize = 8;
@@ -30,6 +33,7 @@ struct Levels {
     active_hops: IntGaugeVec,
     sessions: IntGaugeVec,
     evictions: IntCounter,
+    spill: SpillLevels,
     put_conflicts: IntCounter,
     transfer_bytes: IntCounterVec,
     slow_links: IntGauge,
@@ -75,6 +79,7 @@ impl Levels {
                 "shard",
             ),
             evictions: metrics.counter("hoplite_store_evictions_total", "Evicted copies."),
+            spill: SpillLevels::new(metrics),
             put_conflicts: metrics
                 .counter("hoplite_store_put_conflicts_total", "Puts that met another put of the same id."),
             transfer_bytes: metrics.counters(
@@ -182,6 +187,7 @@ impl Levels {
         }
         follow(&self.evictions, status.evictions);
         follow(&self.put_conflicts, status.put_conflicts);
+        self.spill.update(&status.spill);
         let data = engine.metrics();
         self.lanes.set(level(data.lanes.load(Ordering::Relaxed)));
         self.update_links(&data.links());

@@ -105,6 +105,7 @@ fn encode_kind(kind: TroubleKind) -> wire::TroubleKind {
         TroubleKind::Shard => wire::TroubleKind::Shard,
         TroubleKind::Peer => wire::TroubleKind::Peer,
         TroubleKind::Wait => wire::TroubleKind::Wait,
+        TroubleKind::Disk => wire::TroubleKind::Disk,
         TroubleKind::Other => wire::TroubleKind::Unspecified,
     }
 }
@@ -115,6 +116,7 @@ fn decode_kind(kind: i32) -> TroubleKind {
         Ok(wire::TroubleKind::Shard) => TroubleKind::Shard,
         Ok(wire::TroubleKind::Peer) => TroubleKind::Peer,
         Ok(wire::TroubleKind::Wait) => TroubleKind::Wait,
+        Ok(wire::TroubleKind::Disk) => TroubleKind::Disk,
         Ok(wire::TroubleKind::Unspecified) | Err(_) => TroubleKind::Other,
     }
 }

@@ -98,6 +98,7 @@ impl World {
             shards,
             allreduce_schedule: SchedulePreference::Auto,
             replicas: 1,
+            spill: None,
             seed: 1,
         };
         Self {
@@ -227,6 +228,9 @@ impl World {
                 assert!(self.hostings.contains(&hosting), "somebody waits for {hosting:?}");
             }
             Effect::DrainEnded { .. } => {}
+            Effect::Spill { .. } | Effect::Load { .. } | Effect::RemoveSpillFile { .. } => {
+                unreachable!("the store has no spill directory")
+            }
             Effect::Collective(_) => unreachable!("nobody asks for an allreduce"),
         }
     }

@@ -18,6 +18,11 @@ impl AwaitingServes {
         self.objects.insert(serve, id.clone());
     }
 
+    /// Returns `true` if a serve waits for this put.
+    pub(super) fn contains(&self, id: &ObjectId, put: PutId) -> bool {
+        self.by_object.get(id).is_some_and(|serves| serves.values().any(|wanted| *wanted == put))
+    }
+
     /// Takes out the serves of those puts of `id` that `are_meant`.
     pub(super) fn take(&mut self, id: &ObjectId, are_meant: impl Fn(PutId) -> bool) -> Vec<ServeId> {
         let serves = self.by_object.get(id).into_iter().flatten();

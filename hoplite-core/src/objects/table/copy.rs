@@ -2,6 +2,7 @@
 
 use super::super::context::Context;
 use super::super::publication::Publication;
+use super::spills::Spilled;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
@@ -73,6 +74,8 @@ pub(crate) struct LocalCopy {
     pub(super) serves: u32,
     /// A comparison reads the bytes.
     pub(crate) is_comparing: bool,
+    /// The record of the copy in a spill file.
+    pub(super) spilled: Option<Box<Spilled>>,
     /// The shards that know it, and their verdicts.
     pub(crate) publication: Publication,
 }
@@ -97,6 +100,7 @@ impl LocalCopy {
             references: 0,
             serves: 0,
             is_comparing: false,
+            spilled: None,
             publication: Publication::default(),
         }
     }
@@ -193,6 +197,6 @@ impl LocalCopy {
             self.phase,
             Phase::Receiving { pull: Some(_), .. } | Phase::Combining { combine: Some(_), .. }
         );
-        self.references == 0 && self.serves == 0 && !is_filled && !self.is_comparing
+        self.references == 0 && self.serves == 0 && !is_filled && !self.is_comparing && !self.is_in_motion()
     }
 }

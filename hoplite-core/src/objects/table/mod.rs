@@ -8,6 +8,8 @@ mod awaiting;
 mod copy;
 mod serves;
 mod space;
+mod spill;
+mod spills;
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -26,6 +28,7 @@ use crate::metadata::Replicas;
 use crate::shard::{GrantId, PullOutcome, Retention};
 use awaiting::AwaitingServes;
 pub(crate) use copy::{ActivePull, LocalCopy, Object, Phase};
+use spills::Spills;
 
 /// The result of an attempt to find room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub(crate) enum Room {
     Found(Extent),
     /// There will be if this copy, which is the least recently used one, is evicted, or it and others.
     AfterEvicting(CopyId),
+    /// There will be if this copy, which a spill file has too, leaves the arena, or it and others.
+    AfterDropping(CopyId),
     /// There is none now.
     None,
 }
@@ -58,6 +63,8 @@ pub(crate) struct Table {
     /// `true` if room may have appeared since waiters last tried.
     has_new_space: bool,
     evictions: u64,
+    /// The spill files, if the store spills.
+    spills: Option<Box<Spills>>,
 }
 
 impl Table {
@@ -76,6 +83,7 @@ impl Table {
             space_waiters: Queue::default(),
             has_new_space: false,
             evictions: 0,
+            spills: None,
         }
     }
 
@@ -91,6 +99,7 @@ impl Table {
             pulls: self.pulls.len(),
             evictions: self.evictions,
             waiting_for_room: self.space_waiters.len(),
+            spill: self.spill_status(),
             ..NodeStatus::default()
         }
     }
@@ -198,7 +207,11 @@ impl Table {
         let id = local.id.clone();
         self.index.remove(&id);
         self.keep(copy);
-        ctx.push(Effect::CopyFailed { copy, error });
+        let is_away = self.copies[&copy].is_away();
+        self.forget_spilled(ctx, copy);
+        if !is_away {
+            ctx.push(Effect::CopyFailed { copy, error });
+        }
         if let Some(cancel) = cancel {
             ctx.push(cancel);
         }
@@ -220,6 +233,7 @@ impl Table {
         local.retention = Retention::Pinned;
         self.pinned_bytes += local.extent.length_bytes;
         self.keep(copy);
+        self.offer_to_spill(copy);
     }
 
     /// Lets a complete copy go when room is needed.
@@ -228,6 +242,7 @@ impl Table {
         if local.is_pinned() {
             local.retention = Retention::Evictable;
             self.pinned_bytes -= local.extent.length_bytes;
+            self.keep(copy);
             self.settle(ctx, copy);
         }
     }
@@ -275,6 +290,9 @@ impl Table {
     /// Counts a copy as used, so that others are evicted before it.
     pub(crate) fn touch(&mut self, copy: CopyId) {
         self.evictable.promote(&copy);
+        if let Some(spills) = &mut self.spills {
+            spills.touch(copy);
+        }
     }
 
     /// Starts a pull into a copy; answers from which byte on.
@@ -390,6 +408,9 @@ impl Table {
         if let Some(bytes) = self.evictable.pop(&copy) {
             self.evictable_bytes -= bytes;
         }
+        if let Some(spills) = &mut self.spills {
+            spills.keep(copy);
+        }
     }
 
     /// After a change in who uses a copy: frees it, or makes it evictable, or keeps it.
@@ -403,9 +424,14 @@ impl Table {
             if is_pinned {
                 self.pinned_bytes -= extent.length_bytes;
             }
-            ctx.push(Effect::CopyClosed { copy });
-            self.free(extent);
-        } else if local.is_complete() && !local.is_pinned() {
+            // A copy that is only in a file has no room.
+            if extent.length_bytes > 0 {
+                ctx.push(Effect::CopyClosed { copy });
+                self.free(extent);
+            }
+        } else if local.is_pinned() {
+            self.offer_to_spill(copy);
+        } else if local.is_complete() && local.is_resident() {
             let bytes = local.extent.length_bytes;
             if self.evictable.put(copy, bytes).is_none() {
                 self.evictable_bytes += bytes;

@@ -18,9 +18,11 @@ impl Table {
         match self.live_put(id, put) {
             _ if ctx.is_shutting_down() => ctx.push(Effect::ServeRefused { serve }),
             // Only nodes that know of a private copy request it in this way.
-            Some(copy) if is_expected || self[&copy].is_public => {
-                self.accept_serve(ctx, serve, copy);
-            }
+            Some(copy) if is_expected || self[&copy].is_public => match self[&copy].is_resident() {
+                true => self.accept_serve(ctx, serve, copy),
+                // The copy is on its way from a spill file.
+                false => self.awaiting_serves.push(serve, id, put),
+            },
             Some(_) => ctx.push(Effect::ServeRefused { serve }),
             None if is_expected => self.awaiting_serves.push(serve, id, put),
             None => ctx.push(Effect::ServeRefused { serve }),
@@ -34,6 +36,11 @@ impl Table {
         self.serves.insert(serve, copy);
         self.keep(copy);
         ctx.push(Effect::ServeAccepted { serve, copy, size_bytes });
+    }
+
+    /// Returns `true` if a serve waits for a copy of this put.
+    pub(crate) fn is_awaited_by_serves(&self, id: &ObjectId, put: PutId) -> bool {
+        self.awaiting_serves.contains(id, put)
     }
 
     /// Accepts the serves that wait for `copy` to begin.

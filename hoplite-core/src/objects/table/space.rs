@@ -1,9 +1,8 @@
 //! Room in the arena: allocation, eviction, and waiters.
 //!
 //! A call or a fetch that finds no room enters the queue and tries again when room has appeared.
-//! That may be at any time later: room appears when copies are freed, or when reserved room is
-//! given back. A store that reclaims room in a way that takes time, by writing copies to a disk,
-//! frees them when that is done.
+//! That may be at any time later: room appears when copies are freed, when reserved room is given
+//! back, or when a spill file is complete.
 
 use super::super::notice::SpaceWaiter;
 use super::{LocalCopy, Room, Table};
@@ -28,9 +27,13 @@ impl Table {
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         let length_bytes = HEADER_BYTES + size_bytes;
         let victim = self.evictable.peek_lru().map(|(copy, _)| *copy);
-        let eviction = victim.map_or(Room::None, Room::AfterEvicting);
+        let mut eviction = victim.map_or(Room::None, Room::AfterEvicting);
         if self.copies.len() >= limits.max_objects {
             return eviction;
+        }
+        let clean = self.spills.as_ref().and_then(|spills| spills.clean.peek_lru());
+        if let (Room::None, Some((copy, _))) = (eviction, clean) {
+            eviction = Room::AfterDropping(*copy);
         }
         match self.allocator.allocate(length_bytes) {
             Some(extent) => {
@@ -44,11 +47,15 @@ impl Table {
 
     /// Returns `true` if an object could be stored now, apart from fragmentation.
     pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
-        HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes
+        let clean_bytes = self.spills.as_ref().map_or(0, |spills| spills.clean_bytes);
+        HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes + clean_bytes
     }
 
     /// Returns `true` if an object could be stored without anybody deleting another one, once all that is under way is over.
     pub(crate) fn may_come_to_fit(&self, size_bytes: u64) -> bool {
+        if self.may_spill() {
+            return true;
+        }
         let stays = |copy: &&LocalCopy| copy.is_live() && copy.is_pinned() && copy.is_complete();
         let kept = self.copies.values().map(Box::as_ref).filter(stays);
         let kept_bytes: u64 = kept.map(|copy| copy.extent.length_bytes).sum();

@@ -1,0 +1,326 @@
+//! The way of copies to spill files and back.
+
+use super::super::context::Context;
+use super::spills::{Batch, MAX_BATCH_OBJECTS, SpillStep, Spilled, Spills};
+use super::{LocalCopy, Table};
+use crate::error::Error;
+use crate::extent::Extent;
+use crate::message::{
+    CopyId, Effect, Producer, SpillConfig, SpillFault, SpillFile, SpillItem, SpillRecord, SpillStatus,
+    SpillTrouble,
+};
+use crate::time::Time;
+
+/// Most copies that a search for a batch looks at.
+const MAX_LOOKED_AT: usize = 2 * MAX_BATCH_OBJECTS;
+
+const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
+
+impl Table {
+    /// Lets the table spill.
+    pub(crate) fn spill_to(&mut self, config: SpillConfig) {
+        self.spills = Some(Box::new(Spills::new(config)));
+    }
+
+    /// Describes spilling for a status report.
+    pub(crate) fn spill_status(&self) -> SpillStatus {
+        self.spills.as_ref().map(|spills| spills.status()).unwrap_or_default()
+    }
+
+    /// The directories of spill files that cannot be used now.
+    pub(crate) fn spill_troubles(&self) -> impl Iterator<Item = SpillTrouble> {
+        self.spills.iter().flat_map(|spills| spills.troubles())
+    }
+
+    /// Returns `true` if the store could make room by spilling, as far as it knows.
+    pub(crate) fn may_spill(&self) -> bool {
+        self.spills.as_ref().is_some_and(|spills| spills.may_make_room())
+    }
+
+    /// Lists a copy as one that may leave the arena, if it may.
+    pub(super) fn offer_to_spill(&mut self, copy: CopyId) {
+        let Some(spills) = &mut self.spills else { return };
+        let Some(local) = self.copies.get(&copy) else { return };
+        let is_cold = local.is_complete() && local.is_resident() && local.is_idle();
+        if is_cold && local.is_live() && local.is_pinned() && local.is_public && local.size_bytes > 0 {
+            let is_clean = local.spilled.is_some();
+            self.has_new_space |= spills.offer(copy, local.extent.length_bytes, is_clean);
+        }
+    }
+
+    /// Begins a file with the copies that were not used for longest, if there is a reason to spill.
+    /// Returns `true` if the shell has a file to write.
+    pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
+        let (capacity_bytes, free_bytes) = (self.allocator.capacity_bytes(), self.allocator.free_bytes());
+        let has_waiters = !self.space_waiters.is_empty();
+        let Some(spills) = &mut self.spills else { return false };
+        let used_bytes = capacity_bytes - free_bytes - self.evictable_bytes - spills.clean_bytes;
+        if !spills.is_wanted(has_waiters, used_bytes, capacity_bytes) {
+            return false;
+        }
+        let Some(directory) = spills.choose_directory(ctx) else { return false };
+        let batch = self.pick(capacity_bytes);
+        let Some(spills) = &mut self.spills else { return false };
+        if batch.copies.is_empty() {
+            spills.limit_reached(ctx, directory);
+            return false;
+        }
+        let file = SpillFile { directory, number: ctx.next_number() };
+        let mut items = Vec::with_capacity(batch.copies.len());
+        for (copy, size_bytes, record) in batch.records(file) {
+            spills.keep(copy);
+            let local = self.copies.get_mut(&copy).expect("copies that may be spilled exist");
+            local.spilled = Some(Box::new(Spilled { record, step: SpillStep::Writing, fault: None }));
+            items.push(SpillItem { copy, size_bytes, from: None });
+        }
+        spills.begin(file, batch);
+        ctx.push(Effect::Spill { file, items });
+        true
+    }
+
+    /// Begins to copy the records that are still needed from a file to a new one, if more than half
+    /// of the file is not needed any more. Returns `true` if the shell has a file to write.
+    pub(crate) fn begin_compaction(&mut self, ctx: &mut Context) -> bool {
+        let Some(spills) = &mut self.spills else { return false };
+        let Some((old, copies)) = spills.take_wasteful() else { return false };
+        let mut batch = Batch { compacts: Some(old), ..Batch::empty() };
+        let mut items = Vec::new();
+        for copy in copies {
+            let Some(local) = self.copies.get(copy) else { continue };
+            let Some(spilled) = local.spilled.as_ref().filter(|spilled| spilled.may_move_from(old)) else {
+                continue;
+            };
+            batch.push(*copy, local.size_bytes);
+            items.push(SpillItem { copy: *copy, size_bytes: local.size_bytes, from: Some(spilled.record) });
+        }
+        let directory = if items.is_empty() { None } else { spills.choose_directory(ctx) };
+        let Some(directory) = directory else {
+            spills.compacted(ctx, old);
+            return false;
+        };
+        let file = SpillFile { directory, number: ctx.next_number() };
+        spills.begin(file, batch);
+        ctx.push(Effect::Spill { file, items });
+        true
+    }
+
+    /// Chooses the copies of a new file.
+    fn pick(&self, capacity_bytes: u64) -> Batch {
+        let mut picked = Batch::empty();
+        let Some(spills) = &self.spills else { return picked };
+        let room_bytes = spills.room_in_files();
+        let batch_bytes = Spills::batch_bytes(capacity_bytes);
+        // The iterator begins with the most recently used one.
+        for (copy, bytes) in spills.dirty.iter().rev().take(MAX_LOOKED_AT) {
+            let is_first = picked.copies.is_empty();
+            let is_full = picked.copies.len() >= MAX_BATCH_OBJECTS || picked.arena_bytes >= batch_bytes;
+            if !is_first && (is_full || picked.arena_bytes + bytes > batch_bytes) {
+                break;
+            }
+            let size_bytes = self.copies[copy].size_bytes;
+            if picked.length_bytes + SpillRecord::length_bytes(size_bytes) <= room_bytes {
+                picked.push(*copy, size_bytes);
+                picked.arena_bytes += bytes;
+            }
+        }
+        picked
+    }
+
+    /// Takes in the end of a [`Effect::Spill`].
+    pub(crate) fn spilled(&mut self, ctx: &mut Context, file: SpillFile, outcome: Result<(), SpillFault>) {
+        let Some(spills) = &mut self.spills else { return };
+        let Some(batch) = spills.end(file) else { return };
+        if let Some(old) = batch.compacts {
+            return self.compacted(ctx, old, (file, &batch), outcome);
+        }
+        let mut kept = Vec::new();
+        for (copy, size_bytes) in &batch.copies {
+            let Some(local) = self.copies.get_mut(copy) else { continue };
+            let is_kept = outcome.is_ok() && local.is_live();
+            match local.spilled.as_mut().filter(|_| is_kept) {
+                Some(spilled) => {
+                    spilled.step = SpillStep::Clean;
+                    kept.push(*copy);
+                    spills.status.spilled_objects += 1;
+                    spills.status.spilled_bytes += size_bytes;
+                }
+                None => local.spilled = None,
+            }
+        }
+        kept.sort_unstable();
+        match outcome {
+            Ok(()) => spills.written(ctx, file, &batch, kept),
+            Err(fault) => spills.directory_failed(ctx, file.directory, fault),
+        }
+        for (copy, _) in batch.copies {
+            self.settle(ctx, copy);
+        }
+    }
+
+    /// Takes in the end of a compaction of the file `old`.
+    fn compacted(
+        &mut self,
+        ctx: &mut Context,
+        old: SpillFile,
+        (file, batch): (SpillFile, &Batch),
+        outcome: Result<(), SpillFault>,
+    ) {
+        let Some(spills) = &mut self.spills else { return };
+        match outcome {
+            Ok(()) => {
+                let mut moved = Vec::new();
+                for (copy, size_bytes, record) in batch.records(file) {
+                    let local = self.copies.get_mut(&copy);
+                    let spilled = local.and_then(|local| local.spilled.as_mut());
+                    if let Some(spilled) = spilled.filter(|spilled| spilled.may_move_from(old)) {
+                        spills.release(ctx, spilled.record, size_bytes);
+                        spilled.record = record;
+                        moved.push(copy);
+                    }
+                }
+                moved.sort_unstable();
+                spills.written(ctx, file, batch, moved);
+            }
+            // The damaged record fails the next load of its copy.
+            Err(SpillFault::Damaged(_)) => {}
+            Err(fault) => spills.directory_failed(ctx, file.directory, fault),
+        }
+        spills.compacted(ctx, old);
+    }
+
+    /// Frees the memory of a copy that a spill file has.
+    pub(crate) fn drop_memory(&mut self, ctx: &mut Context, copy: CopyId) {
+        let Some(spills) = &mut self.spills else { return };
+        spills.keep(copy);
+        let local = self.copies.get_mut(&copy).expect("a clean copy exists");
+        let Some(spilled) = &mut local.spilled else { return };
+        spilled.step = SpillStep::Away;
+        spills.status.objects += 1;
+        spills.status.bytes += local.size_bytes;
+        let extent = std::mem::replace(&mut local.extent, NO_EXTENT);
+        if local.is_pinned() {
+            self.pinned_bytes -= extent.length_bytes;
+        }
+        ctx.push(Effect::CopyClosed { copy });
+        self.free(extent);
+    }
+
+    /// Begins to read a copy into room that was found before.
+    pub(crate) fn begin_load(&mut self, ctx: &mut Context, copy: CopyId, extent: Extent) {
+        self.reserved_bytes -= extent.length_bytes;
+        let local = self.copy_mut(copy);
+        let size_bytes = local.size_bytes;
+        let Some(spilled) = &mut local.spilled else { return };
+        (spilled.step, spilled.fault) = (SpillStep::Loading, None);
+        let record = spilled.record;
+        local.extent = extent;
+        if local.is_pinned() {
+            self.pinned_bytes += extent.length_bytes;
+        }
+        self.count_away(size_bytes);
+        ctx.push(Effect::CopyOpened { copy, extent, size_bytes, producer: Producer::Store });
+        ctx.push(Effect::Load { copy, size_bytes, record });
+    }
+
+    /// A copy is no longer only in a file.
+    fn count_away(&mut self, size_bytes: u64) {
+        if let Some(spills) = &mut self.spills {
+            spills.status.objects -= 1;
+            spills.status.bytes -= size_bytes;
+        }
+    }
+
+    /// Takes in the end of a load. Returns `true` if the copy is still live.
+    pub(crate) fn end_load(&mut self, ctx: &mut Context, copy: CopyId, is_loaded: bool) -> bool {
+        let Some(local) = self.copies.get_mut(&copy) else { return false };
+        let (is_live, size_bytes) = (local.is_live(), local.size_bytes);
+        let Some(spilled) = local.spilled.as_mut().filter(|spilled| spilled.step == SpillStep::Loading)
+        else {
+            return false;
+        };
+        spilled.step = SpillStep::Clean;
+        if let Some(spills) = &mut self.spills {
+            spills.status.failures += u64::from(!is_loaded);
+            spills.status.loaded_objects += u64::from(is_loaded);
+            spills.status.loaded_bytes += if is_loaded { size_bytes } else { 0 };
+            if !is_live || (is_loaded && spills.is_scarce()) {
+                self.release_record(ctx, copy);
+            }
+        }
+        if is_live && is_loaded {
+            ctx.push(Effect::CopyCompleted { copy });
+            // Those that wait for the copy to be in the arena stand in the queue for room.
+            self.has_new_space = true;
+            self.settle(ctx, copy);
+        } else if !is_live {
+            self.settle(ctx, copy);
+        }
+        is_live
+    }
+
+    /// A copy could not be read: it stays in its file, and the store tries again after `retry_at`.
+    pub(crate) fn unload(&mut self, ctx: &mut Context, copy: CopyId, retry_at: Time, reason: String) {
+        if let Some(spilled) = &mut self.copy_mut(copy).spilled {
+            spilled.fault = Some((retry_at, reason));
+        }
+        self.drop_memory(ctx, copy);
+    }
+
+    /// Forgets the record of a copy, which is in the arena or has left the index.
+    pub(super) fn release_record(&mut self, ctx: &mut Context, copy: CopyId) {
+        let Some(local) = self.copies.get_mut(&copy) else { return };
+        if let (Some(spills), Some(spilled)) = (&mut self.spills, local.spilled.take()) {
+            spills.release(ctx, spilled.record, local.size_bytes);
+        }
+    }
+
+    /// A copy has left the index: forgets its record, unless the shell uses it now.
+    pub(super) fn forget_spilled(&mut self, ctx: &mut Context, copy: CopyId) {
+        let local = &self.copies[&copy];
+        let Some(spilled) = &local.spilled else { return };
+        match spilled.step {
+            SpillStep::Writing | SpillStep::Loading => {}
+            SpillStep::Clean => self.release_record(ctx, copy),
+            SpillStep::Away => {
+                let (id, put, size_bytes) = (local.id.clone(), local.put, local.size_bytes);
+                self.count_away(size_bytes);
+                self.release_record(ctx, copy);
+                self.refuse_awaiting_put(ctx, &id, put);
+            }
+        }
+    }
+}
+
+impl Spilled {
+    /// Returns `true` if the record is in this file, and the shell does not use it.
+    fn may_move_from(&self, file: SpillFile) -> bool {
+        self.record.file == file && matches!(self.step, SpillStep::Clean | SpillStep::Away)
+    }
+}
+
+impl LocalCopy {
+    fn step(&self) -> Option<SpillStep> {
+        self.spilled.as_ref().map(|spilled| spilled.step)
+    }
+
+    /// Returns `true` if the bytes that the copy has are in the arena.
+    pub(crate) fn is_resident(&self) -> bool {
+        !matches!(self.step(), Some(SpillStep::Away | SpillStep::Loading))
+    }
+
+    /// Returns `true` if the copy has no room in the arena.
+    pub(crate) fn is_away(&self) -> bool {
+        self.step() == Some(SpillStep::Away)
+    }
+
+    /// Returns `true` if the shell writes or reads the record.
+    pub(super) fn is_in_motion(&self) -> bool {
+        matches!(self.step(), Some(SpillStep::Writing | SpillStep::Loading))
+    }
+
+    /// Returns the error of a caller that wants the copy, if the last read has failed lately.
+    pub(crate) fn spill_error(&self, now: Time) -> Option<Error> {
+        let (until, reason) = self.spilled.as_ref()?.fault.as_ref()?;
+        (now < *until).then(|| Error::SpillFailed { id: self.id.clone(), reason: reason.clone().into() })
+    }
+}

@@ -1,0 +1,326 @@
+//! The spill files of a store, their directories, and the copies that may leave the arena.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lru::LruCache;
+
+use super::super::context::Context;
+use super::super::fetch::back_off;
+use super::super::notice::Deadline;
+use crate::message::{
+    CopyId, Effect, SpillConfig, SpillFault, SpillFile, SpillRecord, SpillStatus, SpillTrouble,
+};
+use crate::time::Time;
+
+/// The share of the arena in percent from which on the store spills, though no call waits for room.
+const START_PERCENT: u64 = 80;
+/// The share of the arena in percent down to which it then spills.
+const STOP_PERCENT: u64 = 70;
+/// The size of the copies that one file gets. A larger copy gets a separate file.
+const BATCH_BYTES: u64 = 100 << 20;
+/// In a small arena, a batch has at most this part of it.
+const BATCHES_PER_ARENA: u64 = 8;
+/// Most copies of one file.
+pub(super) const MAX_BATCH_OBJECTS: usize = 2000;
+/// Most files that are written at the same time.
+const MAX_BATCHES: usize = 2;
+
+/// The state of a copy that has a place in a spill file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spilled {
+    pub(crate) record: SpillRecord,
+    pub(crate) step: SpillStep,
+    /// The last failure of a read, and the time until which the store does not try again.
+    pub(crate) fault: Option<(Time, String)>,
+}
+
+/// The relation of a copy to its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpillStep {
+    /// The copy is in the arena, and the shell writes the record.
+    Writing,
+    /// The copy is in the arena and in the file.
+    Clean,
+    /// The copy is only in the file.
+    Away,
+    /// The shell reads the record into the arena.
+    Loading,
+}
+
+/// A directory for spill files.
+#[derive(Debug, Default)]
+struct Directory {
+    fault: Option<SpillFault>,
+    failures: u32,
+    retry_at: Time,
+}
+
+/// The use of one file.
+#[derive(Debug)]
+struct FileUse {
+    length_bytes: u64,
+    /// The copies that were written to the file.
+    copies: Vec<CopyId>,
+    /// The number and the length of the records of copies that still exist.
+    live: usize,
+    live_bytes: u64,
+    /// `true` while the shell copies records to another file.
+    is_compacting: bool,
+}
+
+/// The copies that a new file gets.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The copies, and the sizes of their objects, in the order of their records.
+    pub(super) copies: Vec<(CopyId, u64)>,
+    pub(super) length_bytes: u64,
+    /// The room in the arena that the copies take. Zero for copies that come from a file.
+    pub(super) arena_bytes: u64,
+    /// The file that the copies come from, if they do not come from the arena.
+    pub(super) compacts: Option<SpillFile>,
+}
+
+impl Batch {
+    /// A file without records.
+    pub(super) fn empty() -> Self {
+        Self { length_bytes: SpillRecord::FILE_HEADER_BYTES, ..Self::default() }
+    }
+
+    pub(super) fn push(&mut self, copy: CopyId, size_bytes: u64) {
+        self.copies.push((copy, size_bytes));
+        self.length_bytes += SpillRecord::length_bytes(size_bytes);
+    }
+
+    /// The copies, and their records in `file`.
+    pub(super) fn records(&self, file: SpillFile) -> impl Iterator<Item = (CopyId, u64, SpillRecord)> {
+        let mut end_bytes = SpillRecord::FILE_HEADER_BYTES;
+        self.copies.iter().map(move |(copy, size_bytes)| {
+            let offset_bytes = end_bytes;
+            end_bytes += SpillRecord::length_bytes(*size_bytes);
+            (*copy, *size_bytes, SpillRecord { file, offset_bytes })
+        })
+    }
+}
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(super) struct Spills {
+    config: SpillConfig,
+    directories: Vec<Directory>,
+    /// The directory that gets the next file, if it works.
+    next_directory: usize,
+    /// The copies that may be spilled, with the length of their extents, in the order of their use.
+    pub(super) dirty: LruCache<CopyId, u64>,
+    /// The copies that a file has too, in the same order.
+    pub(super) clean: LruCache<CopyId, u64>,
+    pub(super) clean_bytes: u64,
+    batches: BTreeMap<SpillFile, Batch>,
+    files: BTreeMap<SpillFile, FileUse>,
+    file_bytes: u64,
+    /// The files with more dead than live bytes.
+    wasteful: BTreeSet<SpillFile>,
+    /// `true` from the start watermark until the stop watermark.
+    is_above: bool,
+    pub(super) status: SpillStatus,
+}
+
+impl Spills {
+    pub(super) fn new(config: SpillConfig) -> Self {
+        Self {
+            directories: config.directories.iter().map(|_| Directory::default()).collect(),
+            config,
+            next_directory: 0,
+            dirty: LruCache::unbounded(),
+            clean: LruCache::unbounded(),
+            clean_bytes: 0,
+            batches: BTreeMap::new(),
+            files: BTreeMap::new(),
+            file_bytes: 0,
+            wasteful: BTreeSet::new(),
+            is_above: false,
+            status: SpillStatus::default(),
+        }
+    }
+
+    /// Lists a copy without users as one that may leave the arena. Returns `true` if that makes
+    /// room at once.
+    pub(super) fn offer(&mut self, copy: CopyId, bytes: u64, is_clean: bool) -> bool {
+        let list = if is_clean { &mut self.clean } else { &mut self.dirty };
+        let is_new = list.put(copy, bytes).is_none();
+        if is_new && is_clean {
+            self.clean_bytes += bytes;
+        }
+        is_new && is_clean
+    }
+
+    /// Keeps a copy in the arena, because it is in use.
+    pub(super) fn keep(&mut self, copy: CopyId) {
+        self.dirty.pop(&copy);
+        if let Some(bytes) = self.clean.pop(&copy) {
+            self.clean_bytes -= bytes;
+        }
+    }
+
+    /// Counts a copy as used, so that others leave the arena before it.
+    pub(super) fn touch(&mut self, copy: CopyId) {
+        self.dirty.promote(&copy);
+        self.clean.promote(&copy);
+    }
+
+    /// Returns `true` if a file should be begun now. `used_bytes` of the arena cannot be freed at
+    /// once.
+    pub(super) fn is_wanted(&mut self, has_waiters: bool, used_bytes: u64, capacity_bytes: u64) -> bool {
+        let writing: u64 = self.batches.values().map(|batch| batch.arena_bytes).sum();
+        let percent = used_bytes.saturating_sub(writing).saturating_mul(100) / capacity_bytes.max(1);
+        self.is_above = percent >= if self.is_above { STOP_PERCENT + 1 } else { START_PERCENT };
+        (has_waiters || self.is_above) && !self.dirty.is_empty() && self.batches.len() < MAX_BATCHES
+    }
+
+    /// The size of the copies of one file.
+    pub(super) fn batch_bytes(capacity_bytes: u64) -> u64 {
+        BATCH_BYTES.min(capacity_bytes / BATCHES_PER_ARENA)
+    }
+
+    /// The bytes that new files may still have.
+    pub(super) fn room_in_files(&self) -> u64 {
+        let writing: u64 = self.batches.values().map(|batch| batch.length_bytes).sum();
+        self.config.limit_bytes.map_or(u64::MAX, |limit| limit.saturating_sub(self.file_bytes + writing))
+    }
+
+    /// Chooses the directory of the next file, in turn. Without a usable one, sets a deadline for
+    /// the next attempt.
+    pub(super) fn choose_directory(&mut self, ctx: &mut Context) -> Option<usize> {
+        let count = self.directories.len();
+        let in_turn = (0..count).map(|step| (self.next_directory + step) % count);
+        let usable = in_turn.clone().find(|index| self.directories[*index].retry_at <= ctx.now());
+        match usable {
+            Some(index) => self.next_directory = (index + 1) % count,
+            None => {
+                let retry_at = self.directories.iter().map(|directory| directory.retry_at).min();
+                retry_at.into_iter().for_each(|time| ctx.schedule(time, Deadline::Spill));
+            }
+        }
+        usable
+    }
+
+    /// Notes that no copy fits below the limit of the files.
+    pub(super) fn limit_reached(&mut self, ctx: &mut Context, directory: usize) {
+        let limit = self.config.limit_bytes.unwrap_or_default();
+        let reason = format!("the spill files have reached their limit of {limit} bytes");
+        self.directory_failed(ctx, directory, SpillFault::Full(reason));
+    }
+
+    /// Notes a file that the shell begins to write.
+    pub(super) fn begin(&mut self, file: SpillFile, batch: Batch) {
+        self.batches.insert(file, batch);
+    }
+
+    /// Takes a file with more dead than live bytes, if the shell can write another
+    /// one now. Returns the copies that may still need it.
+    pub(super) fn take_wasteful(&mut self) -> Option<(SpillFile, &[CopyId])> {
+        if self.batches.len() >= MAX_BATCHES {
+            return None;
+        }
+        let file = self.wasteful.pop_first()?;
+        let used = self.files.get_mut(&file)?;
+        used.is_compacting = true;
+        Some((file, &used.copies))
+    }
+
+    /// The shell no longer copies records of a file. Removes the file if nothing needs it.
+    pub(super) fn compacted(&mut self, ctx: &mut Context, file: SpillFile) {
+        let Some(used) = self.files.get_mut(&file) else { return };
+        used.is_compacting = false;
+        if used.live == 0 {
+            self.remove(ctx, file);
+        }
+    }
+
+    /// Takes out a file that the shell has written, or failed to write.
+    pub(super) fn end(&mut self, file: SpillFile) -> Option<Batch> {
+        self.batches.remove(&file)
+    }
+
+    /// Notes that a directory has failed. It rests for a while.
+    pub(super) fn directory_failed(&mut self, ctx: &mut Context, index: usize, fault: SpillFault) {
+        let Some(directory) = self.directories.get_mut(index) else { return };
+        directory.failures = directory.failures.saturating_add(1);
+        directory.fault = Some(fault);
+        directory.retry_at = ctx.now() + back_off(directory.failures.saturating_add(1));
+        ctx.schedule(directory.retry_at, Deadline::Spill);
+        self.status.failures += 1;
+    }
+
+    /// Notes a complete file with the copies that still exist.
+    pub(super) fn written(&mut self, ctx: &mut Context, file: SpillFile, batch: &Batch, copies: Vec<CopyId>) {
+        if let Some(directory) = self.directories.get_mut(file.directory) {
+            *directory = Directory::default();
+        }
+        if copies.is_empty() {
+            return ctx.push(Effect::RemoveSpillFile { file });
+        }
+        let live = copies.len();
+        let lengths = batch.copies.iter().filter(|(copy, _)| copies.binary_search(copy).is_ok());
+        let live_bytes = lengths.map(|(_, size_bytes)| SpillRecord::length_bytes(*size_bytes)).sum();
+        let length_bytes = batch.length_bytes;
+        self.file_bytes += length_bytes;
+        self.files.insert(file, FileUse { length_bytes, copies, live, live_bytes, is_compacting: false });
+    }
+
+    /// Forgets one record, of an object of this size. Removes its file after the last one.
+    pub(super) fn release(&mut self, ctx: &mut Context, record: SpillRecord, size_bytes: u64) {
+        let Some(used) = self.files.get_mut(&record.file) else { return };
+        used.live -= 1;
+        used.live_bytes -= SpillRecord::length_bytes(size_bytes);
+        if used.is_compacting {
+            return;
+        }
+        if used.live == 0 {
+            self.remove(ctx, record.file);
+        } else if used.live_bytes < used.length_bytes / 2 {
+            self.wasteful.insert(record.file);
+        }
+    }
+
+    fn remove(&mut self, ctx: &mut Context, file: SpillFile) {
+        let Some(used) = self.files.remove(&file) else { return };
+        self.file_bytes -= used.length_bytes;
+        self.wasteful.remove(&file);
+        ctx.push(Effect::RemoveSpillFile { file });
+        // There is room on the disk again.
+        for directory in &mut self.directories {
+            if matches!(directory.fault, Some(SpillFault::Full(_))) {
+                *directory = Directory::default();
+            }
+        }
+    }
+
+    /// Returns `true` if files should not keep copies of objects that are in the arena again: more
+    /// than half of the limit is used.
+    pub(super) fn is_scarce(&self) -> bool {
+        self.config.limit_bytes.is_some_and(|limit| self.file_bytes > limit / 2)
+    }
+
+    /// Returns `true` if the store could make room by spilling, as far as it knows.
+    pub(super) fn may_make_room(&self) -> bool {
+        self.directories.iter().any(|directory| directory.fault.is_none())
+    }
+
+    pub(super) fn status(&self) -> SpillStatus {
+        SpillStatus {
+            clean_bytes: self.clean_bytes,
+            files: self.files.len() as u64,
+            file_bytes: self.file_bytes,
+            limit_bytes: self.config.limit_bytes.unwrap_or_default(),
+            ..self.status
+        }
+    }
+
+    /// The directories that cannot be used now.
+    pub(super) fn troubles(&self) -> impl Iterator<Item = SpillTrouble> {
+        let named = self.config.directories.iter().zip(&self.directories);
+        named.filter_map(|(name, directory)| {
+            Some(SpillTrouble { directory: name.clone(), fault: directory.fault.clone()? })
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! Writes and reads of spill files, in tasks that report their end to the node.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hoplite_core::node::{CopyId, Event, SpillFault, SpillFile, SpillItem, SpillRecord};
+use hoplite_daemon::warn_repeated;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::Engine;
+use crate::spill::{Source, SpillFiles};
+
+impl Engine {
+    /// Lets the store spill to these files, if there are any. Called once, at the start.
+    pub(crate) fn spill_to(&self, files: Option<SpillFiles>) {
+        if let Some(files) = files {
+            let _ = self.spill.set(Arc::new(files));
+        }
+    }
+
+    /// Returns `true` if this store spills.
+    pub(crate) fn spills(&self) -> bool {
+        self.spill.get().is_some()
+    }
+
+    /// Removes all spill files, because the store ends.
+    pub(crate) fn remove_spill_files(&self) {
+        if let Some(files) = self.spill.get() {
+            files.remove_all();
+        }
+    }
+
+    /// The runtime for work on disks, and the signal that ends it.
+    fn disk(&self) -> (&Handle, CancellationToken) {
+        (&self.bulk.runtime, self.stop.clone())
+    }
+
+    pub(super) fn start_spill(self: &Arc<Self>, file: SpillFile, items: &[SpillItem]) {
+        let source = |item: &SpillItem| {
+            let source = match item.from {
+                None => {
+                    Source::Memory(self.copies.get(item.copy).expect("a copy is open while it is written"))
+                }
+                Some(record) => Source::Record(record),
+            };
+            (item.copy, item.size_bytes, source)
+        };
+        let copies: Vec<_> = items.iter().map(source).collect();
+        let engine = Arc::clone(self);
+        let task = async move {
+            let started = Instant::now();
+            let bytes: u64 = copies.iter().map(|(_, size_bytes, _)| size_bytes).sum();
+            let objects = copies.len();
+            let outcome = match engine.spill.get() {
+                Some(files) => files.write(engine.disk(), file, copies).await,
+                None => Err(SpillFault::Failed("no directory for spill files".to_owned())),
+            };
+            match &outcome {
+                Ok(()) => {
+                    let seconds = started.elapsed().as_secs_f64();
+                    tracing::debug!(?file, objects, bytes, seconds, "spilled");
+                }
+                Err(fault) => warn_repeated!(%fault, "cannot spill"),
+            }
+            engine.apply(Event::Spilled { file, outcome });
+        };
+        self.tasks.spawn_on(task, &self.bulk.runtime);
+    }
+
+    pub(super) fn start_load(self: &Arc<Self>, copy: CopyId, record: SpillRecord) {
+        let live = self.copies.get(copy).expect("a copy is open while it is read from a file");
+        let engine = Arc::clone(self);
+        let task = async move {
+            let started = Instant::now();
+            let bytes = live.size_bytes();
+            let outcome = match engine.spill.get() {
+                Some(files) => files.read(engine.disk(), record, copy, live).await,
+                None => Err(SpillFault::Failed("no directory for spill files".to_owned())),
+            };
+            match &outcome {
+                Ok(()) => {
+                    let seconds = started.elapsed().as_secs_f64();
+                    tracing::debug!(?copy, bytes, seconds, "read from a spill file");
+                }
+                Err(fault) => warn_repeated!(%fault, "cannot read a spilled object"),
+            }
+            engine.apply(Event::Loaded { copy, outcome });
+        };
+        self.tasks.spawn_on(task, &self.bulk.runtime);
+    }
+
+    pub(super) fn remove_spill_file(&self, file: SpillFile) {
+        if let Some(files) = self.spill.get().map(Arc::clone) {
+            self.bulk.runtime.spawn_blocking(move || files.remove(file));
+        }
+    }
+}

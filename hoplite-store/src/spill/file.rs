@@ -1,0 +1,230 @@
+//! The format of spill files.
+//!
+//! A file has a header, then one record after the other. All numbers are little-endian.
+//!
+//! | part | bytes |
+//! | --- | --- |
+//! | header of the file | magic (8), version (4), CRC-32C of the rest (4), run, number (8 each), |
+//! | | length of the node's name (1), name |
+//! | header of a record | magic (4), CRC-32C of the rest (4), copy, size of the object, zero (8 each) |
+//! | object | its bytes |
+//! | checksums | CRC-32C of each block of the object (4 each), CRC-32C of this list (4) |
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hoplite_core::checksum::crc32c;
+use hoplite_core::id::NodeId;
+use hoplite_core::node::{CopyId, SpillFault, SpillRecord};
+use rustix::fs::{Advice, fadvise};
+use tokio_util::sync::CancellationToken;
+
+use crate::copies::LiveCopy;
+
+const FILE_MAGIC: &[u8; 8] = b"HOPSPILL";
+const RECORD_MAGIC: &[u8; 4] = b"HREC";
+const VERSION: u32 = 1;
+const FILE_HEADER_BYTES: usize = SpillRecord::FILE_HEADER_BYTES as usize;
+const HEADER_BYTES: usize = SpillRecord::HEADER_BYTES as usize;
+const BLOCK_BYTES: usize = SpillRecord::BLOCK_BYTES as usize;
+
+/// The place of the bytes of a copy that is written.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// The copy is in the arena.
+    Memory(Arc<LiveCopy>),
+    /// The record is in another file.
+    Record(SpillRecord),
+}
+
+/// The store that writes the files.
+#[derive(Debug)]
+pub(super) struct Owner {
+    pub(super) node: NodeId,
+    /// Tells the runs of a store apart.
+    pub(super) run: u64,
+}
+
+impl Owner {
+    fn file_header(&self, number: u64) -> [u8; FILE_HEADER_BYTES] {
+        let mut header = [0; FILE_HEADER_BYTES];
+        let name = self.node.as_str().as_bytes();
+        header[..8].copy_from_slice(FILE_MAGIC);
+        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        header[16..24].copy_from_slice(&self.run.to_le_bytes());
+        header[24..32].copy_from_slice(&number.to_le_bytes());
+        header[32] = u8::try_from(name.len()).expect("a node's name has up to 63 bytes");
+        header[33..33 + name.len()].copy_from_slice(name);
+        let checksum = crc32c(&header[16..]);
+        header[12..16].copy_from_slice(&checksum.to_le_bytes());
+        header
+    }
+}
+
+fn record_header(copy: CopyId, size_bytes: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(RECORD_MAGIC);
+    header[8..16].copy_from_slice(&copy.0.to_le_bytes());
+    header[16..24].copy_from_slice(&size_bytes.to_le_bytes());
+    let checksum = crc32c(&header[8..]);
+    header[4..8].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+/// Writes a file, and waits until the disk has it.
+pub(super) fn write(
+    path: &Path,
+    (owner, number): (&Owner, u64),
+    copies: &[(CopyId, u64, Source)],
+    old: impl Fn(SpillRecord) -> PathBuf,
+    stop: &CancellationToken,
+) -> Result<(), SpillFault> {
+    let fault = |error: io::Error| {
+        let reason = format!("cannot write {}: {error}", path.display());
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                SpillFault::Full(reason)
+            }
+            _ => SpillFault::Failed(reason),
+        }
+    };
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(fault)?;
+    let mut out = BufWriter::with_capacity(BLOCK_BYTES, file);
+    out.write_all(&owner.file_header(number)).map_err(fault)?;
+    let mut block = Vec::new();
+    for (copy, size_bytes, source) in copies {
+        let from = match source {
+            Source::Memory(_) => None,
+            Source::Record(record) => Some((old(*record), (record.file.number, record.offset_bytes))),
+        };
+        let record = match &from {
+            None => None,
+            Some((path, place)) => Some(Record::open(path, owner, *place, *copy, *size_bytes)?),
+        };
+        out.write_all(&record_header(*copy, *size_bytes)).map_err(fault)?;
+        let mut checksums = Vec::new();
+        for (offset_bytes, length) in blocks(*size_bytes) {
+            check_runs(stop)?;
+            block.resize(length, 0);
+            match (&record, source) {
+                (None, Source::Memory(live)) => live.buffer().read(offset_bytes, &mut block),
+                (Some(record), _) => record.read(offset_bytes, &mut block)?,
+                (None, Source::Record(_)) => {}
+            }
+            checksums.extend(crc32c(&block).to_le_bytes());
+            out.write_all(&block).map_err(fault)?;
+        }
+        checksums.extend(crc32c(&checksums).to_le_bytes());
+        out.write_all(&checksums).map_err(fault)?;
+    }
+    let file = out.into_inner().map_err(|error| fault(error.into_error()))?;
+    // Some file systems notice only here that the disk is full.
+    file.sync_data().map_err(fault)?;
+    // The bytes would be in memory twice, until the kernel needs the room.
+    let _ = fadvise(&file, 0, None, Advice::DontNeed);
+    Ok(())
+}
+
+/// Reads the record of a copy into its memory, and checks all of it.
+pub(super) fn read(
+    path: &Path,
+    owner: &Owner,
+    place: (u64, u64),
+    copy: CopyId,
+    live: &LiveCopy,
+    stop: &CancellationToken,
+) -> Result<(), SpillFault> {
+    let record = Record::open(path, owner, place, copy, live.size_bytes())?;
+    let mut block = Vec::new();
+    for (offset_bytes, length) in blocks(live.size_bytes()) {
+        check_runs(stop)?;
+        block.resize(length, 0);
+        record.read(offset_bytes, &mut block)?;
+        live.buffer().write(offset_bytes, &block);
+    }
+    Ok(())
+}
+
+fn check_runs(stop: &CancellationToken) -> Result<(), SpillFault> {
+    if stop.is_cancelled() { Err(SpillFault::Failed("the store stops".to_owned())) } else { Ok(()) }
+}
+
+/// A record that is read. Its headers and its list of checksums are right.
+struct Record<'a> {
+    path: &'a Path,
+    file: File,
+    /// The offset of the object in the file.
+    first_byte: u64,
+    /// The checksums of the blocks.
+    checksums: Vec<u8>,
+}
+
+impl<'a> Record<'a> {
+    fn open(
+        path: &'a Path,
+        owner: &Owner,
+        (number, offset_bytes): (u64, u64),
+        copy: CopyId,
+        size_bytes: u64,
+    ) -> Result<Self, SpillFault> {
+        let file = File::open(path).map_err(|error| fault_of(path, &error))?;
+        let first_byte = offset_bytes + SpillRecord::HEADER_BYTES;
+        let checksums = vec![0; 4 * (blocks(size_bytes).count() + 1)];
+        let mut record = Self { path, file, first_byte, checksums };
+        let mut header = [0; FILE_HEADER_BYTES];
+        record.read_at(0, &mut header)?;
+        if header != owner.file_header(number) {
+            return Err(record.damaged("the header of another file"));
+        }
+        let mut header = [0; HEADER_BYTES];
+        record.read_at(offset_bytes, &mut header)?;
+        if header != record_header(copy, size_bytes) {
+            return Err(record.damaged("another record where the object should be"));
+        }
+        let mut checksums = std::mem::take(&mut record.checksums);
+        record.read_at(first_byte + size_bytes, &mut checksums)?;
+        let own = checksums.split_off(checksums.len() - 4);
+        if own != crc32c(&checksums).to_le_bytes() {
+            return Err(record.damaged("damaged checksums"));
+        }
+        record.checksums = checksums;
+        Ok(record)
+    }
+
+    /// Reads the block of the object at an offset, and checks it.
+    fn read(&self, offset_bytes: u64, block: &mut [u8]) -> Result<(), SpillFault> {
+        self.read_at(self.first_byte + offset_bytes, block)?;
+        let index = usize::try_from(offset_bytes / SpillRecord::BLOCK_BYTES).unwrap_or(usize::MAX);
+        if self.checksums.chunks_exact(4).nth(index) != Some(&crc32c(block).to_le_bytes()[..]) {
+            return Err(self.damaged("bytes that do not match their checksum"));
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, offset_bytes: u64, out: &mut [u8]) -> Result<(), SpillFault> {
+        self.file.read_exact_at(out, offset_bytes).map_err(|error| fault_of(self.path, &error))
+    }
+
+    fn damaged(&self, what: &str) -> SpillFault {
+        SpillFault::Damaged(format!("{} has {what}", self.path.display()))
+    }
+}
+
+fn fault_of(path: &Path, error: &io::Error) -> SpillFault {
+    match error.kind() {
+        io::ErrorKind::NotFound => SpillFault::Damaged(format!("{} is gone", path.display())),
+        io::ErrorKind::UnexpectedEof => SpillFault::Damaged(format!("{} is truncated", path.display())),
+        _ => SpillFault::Failed(format!("cannot read {}: {error}", path.display())),
+    }
+}
+
+/// The offsets and the lengths of the blocks of an object.
+fn blocks(size_bytes: u64) -> impl Iterator<Item = (u64, usize)> {
+    let length = move |offset_bytes: u64| {
+        usize::try_from(size_bytes - offset_bytes).unwrap_or(usize::MAX).min(BLOCK_BYTES)
+    };
+    (0..size_bytes).step_by(BLOCK_BYTES).map(move |offset_bytes| (offset_bytes, length(offset_bytes)))
+}

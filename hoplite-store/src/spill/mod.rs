@@ -1,0 +1,141 @@
+//! Spill files: their directories, and writes and reads of whole files and records.
+//!
+//! Each directory of the settings has a lock file, and below it a directory for this run of the
+//! store. The lock ends with the process. So a store that has the lock may remove the directories
+//! of earlier runs.
+
+mod directory;
+mod file;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hoplite_core::id::NodeId;
+use hoplite_core::node::{CopyId, SpillConfig, SpillFault, SpillFile, SpillRecord};
+use hoplite_daemon::random_number;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{SpillSettings, StoreConfig};
+use crate::copies::LiveCopy;
+use crate::error::StoreError;
+use directory::RunDirectory;
+pub use directory::SpillDirError;
+use file::Owner;
+pub(crate) use file::Source;
+
+/// Most records that are read at the same time.
+const MAX_READS: usize = 16;
+
+/// The spill files of this run of the store.
+#[derive(Debug)]
+pub(crate) struct SpillFiles {
+    directories: Vec<RunDirectory>,
+    owner: Owner,
+    limit_bytes: Option<u64>,
+    reads: Semaphore,
+}
+
+impl SpillFiles {
+    /// Takes the directories of a store, and removes the files of stores that have ended. `None` if
+    /// the store does not spill.
+    ///
+    /// # Errors
+    /// The reason for which a directory cannot be used.
+    pub(crate) async fn take(config: &StoreConfig) -> Result<Option<Self>, StoreError> {
+        let (settings, node) = (config.spill.clone(), config.node.clone());
+        let run = random_number().map_err(StoreError::Random)?;
+        let taken = spawn_blocking(move || Self::take_now(&settings, &node, run)).await;
+        Ok(taken.map_err(|error| StoreError::Thread(error.into()))??)
+    }
+
+    fn take_now(settings: &SpillSettings, node: &NodeId, run: u64) -> Result<Option<Self>, SpillDirError> {
+        if settings.directories.is_empty() {
+            return Ok(None);
+        }
+        let mut directories: Vec<RunDirectory> = Vec::new();
+        for path in &settings.directories {
+            let taken = RunDirectory::take(path, node, run, &directories)?;
+            directories.push(taken);
+        }
+        Ok(Some(Self {
+            directories,
+            owner: Owner { node: node.clone(), run },
+            limit_bytes: settings.limit_bytes,
+            reads: Semaphore::new(MAX_READS),
+        }))
+    }
+
+    /// The settings that the node needs.
+    pub(crate) fn config(&self) -> SpillConfig {
+        let names = self.directories.iter().map(|directory| directory.parent().display().to_string());
+        SpillConfig { directories: names.collect(), limit_bytes: self.limit_bytes }
+    }
+
+    fn path(&self, file: SpillFile) -> PathBuf {
+        self.directories[file.directory].path().join(format!("{:016x}.spill", file.number))
+    }
+
+    /// Writes a file with these copies, and waits until the disk has it. `stop` ends it early.
+    ///
+    /// # Errors
+    /// The reason of the failure. The file is removed.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        (runtime, stop): (&Handle, CancellationToken),
+        file: SpillFile,
+        copies: Vec<(CopyId, u64, Source)>,
+    ) -> Result<(), SpillFault> {
+        let files = Arc::clone(self);
+        let write = move || {
+            let path = files.path(file);
+            let lengths = copies.iter().map(|(_, size_bytes, _)| SpillRecord::length_bytes(*size_bytes));
+            let length_bytes = SpillRecord::FILE_HEADER_BYTES + lengths.sum::<u64>();
+            files.directories[file.directory].check_room(length_bytes)?;
+            let old = |record: SpillRecord| files.path(record.file);
+            let written = file::write(&path, (&files.owner, file.number), &copies, old, &stop);
+            if written.is_err() {
+                let _ = fs::remove_file(&path);
+            }
+            written
+        };
+        runtime.spawn_blocking(write).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
+    }
+
+    /// Reads a copy from its record, and checks it. `stop` ends it early.
+    ///
+    /// # Errors
+    /// The reason of the failure. The memory of the copy has no meaning then.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        (runtime, stop): (&Handle, CancellationToken),
+        record: SpillRecord,
+        copy: CopyId,
+        live: Arc<LiveCopy>,
+    ) -> Result<(), SpillFault> {
+        let _permit = self.reads.acquire().await;
+        let files = Arc::clone(self);
+        let read = move || {
+            let path = files.path(record.file);
+            let place = (record.file.number, record.offset_bytes);
+            file::read(&path, &files.owner, place, copy, &live, &stop)
+        };
+        runtime.spawn_blocking(read).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
+    }
+
+    /// Removes a file.
+    pub(crate) fn remove(&self, file: SpillFile) {
+        let path = self.path(file);
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "cannot remove a spill file");
+        }
+    }
+
+    /// Removes all files of this run.
+    pub(crate) fn remove_all(&self) {
+        self.directories.iter().for_each(RunDirectory::remove);
+    }
+}
