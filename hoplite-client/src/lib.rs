@@ -104,7 +104,7 @@ pub use error::{ConnectFailure, Error, ErrorCode, Loss, LostCall, Result};
 pub use hoplite_core::error::Missing;
 pub use hoplite_core::metadata::Replicas;
 pub use hoplite_core::node::{
-    ByteRange, DrainReport, DrainState, LongWait as WaitingCall, ReduceOrder, Unmoved,
+    ByteRange, DrainReport, DrainState, LongWait as WaitingCall, ReduceOrder, SpillStatus, Unmoved,
 };
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};

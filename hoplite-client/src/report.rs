@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::error::Plane;
-use hoplite_core::node::LongWait;
+use hoplite_core::node::{LongWait, SpillStatus};
 use hoplite_core::shard::Locations;
+use hoplite_core::text::escape;
 use hoplite_core::topology::blocks::Blocks;
 use hoplite_core::topology::{Link, Matrix};
 use hoplite_core::{ObjectId, Result};
@@ -140,6 +141,8 @@ pub struct NodeStatus {
     pub is_draining: bool,
     /// Evicted copies since the start.
     pub evictions: u64,
+    /// The state of spilling; all zero if the store does not spill.
+    pub spill: SpillStatus,
     /// Damaged frames that were sent again.
     pub corrupt_frames: u64,
     /// Returned puts that lost a conflict.
@@ -165,6 +168,8 @@ pub struct Troubles {
     pub shards: Vec<PeerFault>,
     /// Stores that refuse this one, or are unreachable.
     pub stores: Vec<PeerFault>,
+    /// The directories for spill files that cannot be used, each with the reason.
+    pub spill: Vec<(String, String)>,
 }
 
 /// A daemon that refuses, or is unreachable.
@@ -191,6 +196,9 @@ impl Troubles {
         let fault = |kind: &str, PeerFault { name, error, since }: &PeerFault| {
             format!("{kind} {name}: {error} (for {} s)", since.as_secs())
         };
+        lines.extend(
+            self.spill.iter().map(|(directory, reason)| format!("spilling to {directory}: {reason}")),
+        );
         lines.extend(self.shards.iter().map(|shard| fault("directory shard", shard)));
         lines.extend(self.stores.iter().map(|store| fault("store", store)));
         lines.extend(self.waits.iter().map(|LongWait { operation, waited, missing }| {
@@ -217,6 +225,7 @@ impl From<v1::Troubles> for Troubles {
             waits: troubles.waits.into_iter().filter_map(decode_wait).collect(),
             shards: faults(troubles.shards),
             stores: faults(troubles.peers),
+            spill: Vec::new(),
         }
     }
 }
@@ -437,14 +446,39 @@ impl From<v1::NodeStatus> for NodeStatus {
             sent_bytes: status.sent_bytes,
             received_bytes: status.received_bytes,
             evictions: status.evictions,
+            spill: status.spill.as_ref().map(decode_spill).unwrap_or_default(),
             is_draining: status.is_draining,
             corrupt_frames: status.corrupt_frames,
             put_conflicts: status.put_conflicts,
             shards: status.shards.into_iter().map(ShardStatus::from).collect(),
             links: status.links.into_iter().map(PeerLink::from).collect(),
-            troubles: status.troubles.map(Troubles::from).unwrap_or_default(),
+            troubles: Troubles {
+                spill: status.spill.map(spill_troubles).unwrap_or_default(),
+                ..status.troubles.map(Troubles::from).unwrap_or_default()
+            },
         }
     }
+}
+
+fn decode_spill(status: &v1::SpillStatus) -> SpillStatus {
+    SpillStatus {
+        objects: status.objects,
+        bytes: status.bytes,
+        clean_bytes: status.clean_bytes,
+        files: status.files,
+        file_bytes: status.file_bytes,
+        limit_bytes: status.limit_bytes,
+        spilled_objects: status.spilled_objects,
+        spilled_bytes: status.spilled_bytes,
+        loaded_objects: status.loaded_objects,
+        loaded_bytes: status.loaded_bytes,
+        failures: status.failures,
+    }
+}
+
+fn spill_troubles(status: v1::SpillStatus) -> Vec<(String, String)> {
+    let shown = |trouble: v1::SpillTrouble| (escape(&trouble.directory), escape(&trouble.reason));
+    status.troubles.into_iter().map(shown).collect()
 }
 
 impl From<v1::PeerLink> for PeerLink {

@@ -37,6 +37,7 @@ __all__ = [
     "ShardListMismatch",
     "ShuttingDown",
     "SizeMismatch",
+    "SpillFailed",
     "StoreFull",
     "Superseded",
     "Timeout",
@@ -390,6 +391,20 @@ class NotEnoughNodes(HopliteError):
 
 class Draining(HopliteError):
     """The store moves its objects to other stores before it stops, and accepts no new ones."""
+
+
+class SpillFailed(HopliteError):
+    """The store has the object only in a spill file, and cannot read that.
+
+    If the file is damaged, the copy is lost, and later gets raise `ObjectLost`. Otherwise, try again.
+
+    Attributes:
+        id: The object.
+        reason: The file and the failure, in words.
+    """
+
+    id: str | bytes
+    reason: str
 
 
 class ConnectFailed(HopliteError, ConnectionError):

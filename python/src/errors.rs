@@ -174,6 +174,11 @@ fn set_object_fields(
             set_id(id)?;
             "Deleted"
         }
+        ObjectError::SpillFailed { id, reason } => {
+            set_id(id)?;
+            fields.set_item("reason", reason.as_ref())?;
+            "SpillFailed"
+        }
         ObjectError::TypeMismatch { id, reason } => {
             set_id(id)?;
             fields.set_item("reason", reason.as_ref())?;

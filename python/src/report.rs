@@ -152,6 +152,9 @@ impl<'py> IntoPyObject<'py> for Status {
             ("sent_bytes", status.sent_bytes),
             ("received_bytes", status.received_bytes),
             ("evictions", status.evictions),
+            ("spilled_objects", status.spill.objects),
+            ("spilled_bytes", status.spill.bytes),
+            ("spill_file_bytes", status.spill.file_bytes),
             ("corrupt_frames", status.corrupt_frames),
             ("put_conflicts", status.put_conflicts),
         ];

@@ -28,6 +28,7 @@ WITHOUT = {
     "ShardListMismatch",
     "ShuttingDown",
     "SizeMismatch",
+    "SpillFailed",
     "Superseded",
     "Unavailable",
     "UnknownReference",

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use hoplite_client::{NodeStatus, ShardStatus};
+use hoplite_client::{NodeStatus, ShardStatus, SpillStatus};
 use serde::Serialize;
 
 use crate::arguments::{StoreArguments, parse_duration};
@@ -74,6 +74,7 @@ struct Report {
     data_address: String,
     uptime_ms: u64,
     memory: Memory,
+    spill: Spill,
     copies: u64,
     /// `true` while the store moves its objects to other stores.
     is_draining: bool,
@@ -93,6 +94,40 @@ struct Memory {
     reserved_bytes: u64,
     prefaulted_bytes: u64,
     evictions: u64,
+}
+
+/// Objects in spill files, and writes and reads of these files since the start.
+#[derive(Debug, Serialize)]
+struct Spill {
+    objects: u64,
+    bytes: u64,
+    clean_bytes: u64,
+    files: u64,
+    file_bytes: u64,
+    limit_bytes: u64,
+    spilled_objects: u64,
+    spilled_bytes: u64,
+    loaded_objects: u64,
+    loaded_bytes: u64,
+    failures: u64,
+}
+
+impl From<SpillStatus> for Spill {
+    fn from(status: SpillStatus) -> Self {
+        Self {
+            objects: status.objects,
+            bytes: status.bytes,
+            clean_bytes: status.clean_bytes,
+            files: status.files,
+            file_bytes: status.file_bytes,
+            limit_bytes: status.limit_bytes,
+            spilled_objects: status.spilled_objects,
+            spilled_bytes: status.spilled_bytes,
+            loaded_objects: status.loaded_objects,
+            loaded_bytes: status.loaded_bytes,
+            failures: status.failures,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -157,6 +192,7 @@ impl From<NodeStatus> for Report {
                 prefaulted_bytes: status.prefaulted_bytes,
                 evictions: status.evictions,
             },
+            spill: status.spill.into(),
             copies: status.copies,
             is_draining: status.is_draining,
             clients: status.clients,
@@ -209,7 +245,7 @@ pub(super) fn keys_differ(keys: &[PlaceKeys]) -> Option<String> {
 
 impl Report {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { memory, transfers, reduces, .. } = self;
+        let Self { memory, transfers, reduces, spill, .. } = self;
         let uptime = Duration::from_secs(self.uptime_ms / 1000);
         writeln!(out, "node       {} of cluster {}, version {}", self.node, self.cluster, self.version)?;
         writeln!(out, "data       {}", self.data_address)?;
@@ -231,6 +267,19 @@ impl Report {
             output::size(memory.prefaulted_bytes),
         )?;
         writeln!(out, "copies     {}, and {} evictions so far", self.copies, memory.evictions)?;
+        if spill.spilled_objects + spill.failures > 0 {
+            writeln!(
+                out,
+                "spilled    {} in {} objects, {} files of {}; {} written and {} read so far, {} failures",
+                output::size(spill.bytes),
+                spill.objects,
+                spill.files,
+                output::size(spill.file_bytes),
+                output::size(spill.spilled_bytes),
+                output::size(spill.loaded_bytes),
+                spill.failures,
+            )?;
+        }
         writeln!(
             out,
             "transfers  {} received ({} pulls now), {} sent in {} serves",
