@@ -25,6 +25,7 @@ mod reduce;
 mod replicas;
 mod secured;
 mod sockets;
+mod spill;
 mod timeouts;
 mod topology;
 mod traces;

@@ -1,0 +1,246 @@
+//! Stores that move cold objects to files when their memory is full.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hoplite_client::PutOptions;
+use hoplite_core::Error as ObjectError;
+use hoplite_tests::PATIENCE;
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, refusal, run_to_end};
+use hoplite_tests::contents::bytes;
+use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
+use tempfile::TempDir;
+
+const MIB: usize = 1 << 20;
+
+/// A cluster of two stores with 16 MiB of memory. The first one spills.
+struct Spilling {
+    cluster: Cluster,
+    place: TempDir,
+}
+
+impl Spilling {
+    fn start(arguments: &[&str]) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let cluster = Cluster::start(Plan { nodes: 0, memory: "16MiB".to_owned(), ..Plan::default() });
+        let mut spilling = Self { cluster, place };
+        spilling.start_store(arguments);
+        let mut command = spilling.cluster.store_command(1);
+        spilling.cluster.stores.push(Some(Daemon::start("node-1", &mut command)));
+        spilling.cluster.await_sessions(1);
+        spilling
+    }
+
+    /// Starts the store that spills.
+    fn start_store(&mut self, arguments: &[&str]) {
+        let mut command = self.cluster.store_command(0);
+        command.arg("--spill-dir").arg(self.place.path()).args(arguments);
+        let daemon = Daemon::start("node-0", &mut command);
+        match self.cluster.stores.first_mut() {
+            Some(store) => *store = Some(daemon),
+            None => self.cluster.stores.push(Some(daemon)),
+        }
+        self.cluster.await_sessions(0);
+    }
+
+    fn put_all(&self, objects: &[(String, usize)]) {
+        let client = self.cluster.client(0);
+        for (number, (id, size)) in objects.iter().enumerate() {
+            client.put(id, &bytes(number as u64, *size)).unwrap();
+        }
+    }
+
+    /// The spill files.
+    fn files(&self) -> Vec<PathBuf> {
+        let runs = runs(self.place.path());
+        let entries = runs.iter().flat_map(|run| fs::read_dir(run).unwrap());
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+/// The directories of stores in a spill directory.
+fn runs(place: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.is_dir()).collect()
+}
+
+/// `count` objects of a MiB.
+fn objects(count: usize) -> Vec<(String, usize)> {
+    (0..count).map(|number| (format!("x{number}"), MIB)).collect()
+}
+
+#[test]
+fn three_times_the_memory_of_objects_can_be_put_and_read_from_any_node() {
+    let mut spilling = Spilling::start(&[]);
+    let mut objects: Vec<(String, usize)> =
+        [1, 1000, 20_000, 70_000, 3 * MIB + 7].iter().map(|size| (format!("size{size}"), *size)).collect();
+    objects.extend((0..200).map(|number| (format!("small{number}"), 30_000 + number)));
+    objects.extend((0..40).map(|number| (format!("large{number}"), MIB + number)));
+    spilling.put_all(&objects);
+    let status = spilling.cluster.client(0).status().unwrap();
+    assert!(status.spill.bytes > 20 * MIB as u64, "{:?}", status.spill);
+    assert_eq!(status.copies, objects.len() as u64);
+    assert!(
+        status.spill.files < status.spill.spilled_objects / 2,
+        "small objects share files: {:?}",
+        status.spill
+    );
+    for file in spilling.files() {
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(file.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+    for node in [0, 1] {
+        let client = spilling.cluster.client(node);
+        for (number, (id, size)) in objects.iter().enumerate() {
+            let got = client.get(id, PATIENCE).unwrap();
+            assert!(got[..] == bytes(number as u64, *size)[..], "{id} at node {node}");
+        }
+    }
+    let status = spilling.cluster.client(0).status().unwrap();
+    assert!(status.spill.loaded_bytes > 20 * MIB as u64, "{:?}", status.spill);
+    assert_eq!(status.spill.failures, 0);
+    let ids = objects.iter().map(|(id, _)| id.as_str());
+    assert_eq!(spilling.cluster.client(1).delete(ids, PATIENCE).unwrap(), objects.len());
+    await_that("no spill file", || spilling.files().is_empty());
+    spilling.cluster.await_empty(0);
+    spilling.cluster.assert_serves();
+    assert_eq!(spilling.cluster.store(0).terminate(), 0);
+    assert!(runs(spilling.place.path()).is_empty(), "the store leaves no directory");
+}
+
+#[test]
+fn the_files_of_a_killed_store_are_removed_when_the_next_one_starts() {
+    let mut spilling = Spilling::start(&[]);
+    spilling.put_all(&objects(24));
+    await_that("spill files", || !spilling.files().is_empty());
+    let left = runs(spilling.place.path());
+    spilling.cluster.kill_store(0);
+    assert_eq!(runs(spilling.place.path()), left);
+    let foreign = spilling.place.path().join("mine");
+    fs::create_dir(&foreign).unwrap();
+    spilling.start_store(&[]);
+    let now = runs(spilling.place.path());
+    assert!(now.contains(&foreign) && now.len() == 2 && !now.contains(&left[0]), "{now:?}");
+    spilling.cluster.assert_serves();
+}
+
+#[test]
+fn a_full_disk_is_a_typed_error_and_objects_stay() {
+    let mut spilling = Spilling::start(&[]);
+    // A limit of file sizes acts like a full disk.
+    let pid = Pid::from_raw(i32::try_from(spilling.cluster.store(0).pid()).unwrap());
+    let limit = |bytes| Rlimit { current: bytes, maximum: None };
+    prlimit(pid, Resource::Fsize, limit(Some(4096))).unwrap();
+    let client = spilling.cluster.client(0);
+    let mut kept = 0;
+    let error = loop {
+        let options = PutOptions { timeout: Duration::from_secs(3), ..PutOptions::default() };
+        match client.put_with(format!("x{kept}"), &bytes(kept, MIB), options) {
+            Ok(()) => kept += 1,
+            Err(error) => break refusal::<()>(Err(error)),
+        }
+    };
+    let text = error.to_string();
+    assert!(matches!(error, ObjectError::StoreFull { .. }), "{text}");
+    assert!(text.contains("spilling to") && text.contains("File too large"), "{text}");
+    assert!(spilling.files().is_empty(), "no part of a file is left");
+    let status = client.status().unwrap();
+    assert!(status.spill.failures > 0 && status.troubles.lines().join("").contains("File too large"));
+    for number in 0..kept {
+        let got = client.get(format!("x{number}"), PATIENCE).unwrap();
+        assert!(got[..] == bytes(number, MIB)[..], "{number}");
+    }
+    // The disk has room again.
+    prlimit(pid, Resource::Fsize, limit(None)).unwrap();
+    client.put("more", &bytes(7, 4 * MIB)).unwrap();
+    spilling.cluster.assert_serves();
+}
+
+#[test]
+fn the_limit_of_spill_files_is_kept_and_named() {
+    let mut spilling = Spilling::start(&["--spill-limit", "8MiB"]);
+    let client = spilling.cluster.client(0);
+    let mut kept = 0;
+    let error = loop {
+        let options = PutOptions { timeout: Duration::from_secs(3), ..PutOptions::default() };
+        match client.put_with(format!("x{kept}"), &bytes(kept, MIB), options) {
+            Ok(()) => kept += 1,
+            Err(error) => break refusal::<()>(Err(error)),
+        }
+    };
+    assert!(kept >= 20, "{kept} objects fit into memory and files");
+    assert!(error.to_string().contains("limit of 8388608 bytes"), "{error}");
+    let sizes: u64 = spilling.files().iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    assert!(sizes <= 8 << 20, "{sizes}");
+    spilling.cluster.client(0).delete(["x0", "x1", "x2"], PATIENCE).unwrap();
+    spilling.cluster.assert_serves();
+}
+
+#[test]
+fn damaged_and_missing_files_are_typed_errors() {
+    let mut spilling = Spilling::start(&[]);
+    spilling.put_all(&objects(40));
+    let files = spilling.files();
+    assert!(files.len() >= 3, "{files:?}");
+    for (number, path) in files.iter().enumerate() {
+        let file = fs::File::options().write(true).open(path).unwrap();
+        match number % 3 {
+            0 => file.write_all_at(b"damaged", 5000).unwrap(),
+            1 => file.set_len(5000).unwrap(),
+            _ => fs::remove_file(path).unwrap(),
+        }
+    }
+    let client = spilling.cluster.client(0);
+    let mut reasons = String::new();
+    for (number, (id, size)) in objects(40).iter().enumerate() {
+        match client.get(id, PATIENCE) {
+            Ok(got) => assert!(got[..] == bytes(number as u64, *size)[..], "{id}"),
+            error => match refusal(error) {
+                ObjectError::SpillFailed { id: of, reason } => {
+                    assert_eq!(of.as_bytes(), id.as_bytes());
+                    reasons.push_str(&reason);
+                    let again = refusal(client.get(id, PATIENCE));
+                    assert!(matches!(again, ObjectError::ObjectLost { .. }), "{again}");
+                }
+                error => panic!("{id}: {error}"),
+            },
+        }
+    }
+    for reason in ["checksum", "truncated", "gone"] {
+        assert!(reasons.contains(reason), "{reason}: {reasons}");
+    }
+    spilling.cluster.assert_serves();
+}
+
+#[test]
+fn directories_that_cannot_be_used_are_refused_at_the_start() {
+    let mut spilling = Spilling::start(&[]);
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name);
+    fs::write(path("file"), "").unwrap();
+    fs::create_dir(path("other")).unwrap();
+    let refused = |directories: &[&Path], reason: &str| {
+        let mut command = spilling.cluster.store_command(2);
+        for directory in directories {
+            command.arg("--spill-dir").arg(directory);
+        }
+        let (code, log) = run_to_end(&mut command);
+        assert!(code != 0 && log.contains(reason), "{reason}: {log}");
+    };
+    refused(&[&path("missing")], "does not exist");
+    refused(&[&path("file")], "is not a directory");
+    refused(&[spilling.place.path()], "is in use by another store");
+    refused(&[place.path(), &place.path().join(".")], "is named more than once");
+    refused(&[Path::new("/proc")], "cannot use the spill directory /proc");
+    if geteuid().is_root() {
+        chown(path("other"), Some(12345), None).unwrap();
+        refused(&[&path("other")], "belongs to user 12345");
+    }
+    let mut command = spilling.cluster.store_command(2);
+    let (code, log) = run_to_end(command.args(["--spill-limit", "1GiB"]));
+    assert!(code != 0 && log.contains("--spill-limit needs a --spill-dir"), "{log}");
+    spilling.cluster.assert_serves();
+}
