@@ -67,6 +67,9 @@ fn a_store_that_starts_and_stops_is_described_as_json() {
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(report["process"].to_string(), home.pid());
     assert!(report["metrics"].as_str().unwrap().starts_with("127.0.0.1:"), "{text}");
+    assert!(TcpStream::connect(report["dashboard"].as_str().unwrap()).is_ok());
+    let login = std::fs::read_to_string(report["login"].as_str().unwrap()).unwrap();
+    assert!(login.trim().len() > 32, "the secret of the user is the login");
     let (_, text) = home.run(&["stop", "--json"]);
     let stopped: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(stopped["process"], report["process"]);
@@ -82,6 +85,7 @@ fn a_store_starts_serves_and_stops() {
     assert_eq!(code, 0, "{text}");
     let pid = home.pid();
     assert!(text.contains(&pid) && text.contains("metrics") && is_alive(&pid), "{text}");
+    assert!(text.contains("\ndashboard  http://127.0.0.1:"), "{text}");
     assert_eq!(home.run(&["status"]).0, 0);
 
     let (code, text) = home.run(&["start", "--memory", "16MiB"]);
@@ -105,7 +109,9 @@ fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let (code, text) = homes[0].run(&[&first, flags].concat());
     assert_eq!(code, 0, "{text}");
     let line = |name| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
-    assert!(TcpStream::connect(line("dashboard")).is_ok());
+    let dashboard = line("dashboard");
+    let place = dashboard.split_once("://").and_then(|(_, rest)| rest.split('/').next()).unwrap();
+    assert!(TcpStream::connect(place).is_ok());
     let port = line("directory").rsplit_once(':').unwrap().1.to_owned();
     let address = format!("localhost:{port}");
     let other = ["start", "--address", &address, "--memory", "16MiB"];

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::bail;
-use hoplite_daemon::{Addresses, launch};
+use hoplite_daemon::{Addresses, Security, launch};
+use hoplite_net::{Credentials, SecurityError};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -24,7 +25,7 @@ const DIRECTORY_PORT: u16 = 7401;
 const DASHBOARD_PORT: u16 = 7402;
 
 const EXAMPLES: &str = "Examples:
-  hoplite start                                          a store for this machine alone
+  hoplite start                                          a store for this machine alone, with a dashboard
   hoplite start --head --host 10.0.0.1                   the first node of a cluster, with the directory in its store
   hoplite start --address 10.0.0.1:7401 --host 10.0.0.2  another node of it
   hoplite start -- --token-file /etc/hoplite/token       with more flags of hoplite-store
@@ -38,7 +39,7 @@ variables, such as HOPLITE_TOKEN_FILE and HOPLITE_TLS_CERT, count too. Its log a
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Start the first node of a cluster, with the directory in its store at port 7401, and its dashboard on loopback
+    /// Start the first node of a cluster, with the directory in its store at port 7401
     #[arg(long, conflicts_with = "address")]
     head: bool,
     /// Join the cluster with this directory: the addresses of all its shards
@@ -84,7 +85,23 @@ impl Arguments {
         })
     }
 
-    fn command(&self, background: &Background) -> Command {
+    /// Returns the port of the dashboard, unless the directory is elsewhere or the flags name an address.
+    fn dashboard(&self) -> Option<u16> {
+        let is_set = |variable| std::env::var_os(variable).is_some();
+        let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
+        let is_named = self.has("--dashboard") || is_set("HOPLITE_DASHBOARD");
+        // A store for this machine alone also runs without a secret, but then has no login.
+        let has_login = || self.head || self.credentials().is_none_or(|found| found.is_ok());
+        (!is_elsewhere && !is_named && has_login()).then(dashboard_port)
+    }
+
+    /// Returns the credentials of the store; `None` if the flags for hoplite-store name them.
+    fn credentials(&self) -> Option<Result<Credentials, SecurityError>> {
+        let is_named = ["--token-file", "--tls-cert", "--insecure"].into_iter().any(|flag| self.has(flag));
+        (!is_named).then(|| Security::from_environment().credentials())
+    }
+
+    fn command(&self, background: &Background, dashboard: Option<u16>) -> Command {
         let mut command = Command::new(launch::program("hoplite-store"));
         let any_or = |port| if self.host.is_loopback() { 0 } else { port };
         command.arg("--print-addresses");
@@ -102,8 +119,8 @@ impl Arguments {
             let directory = SocketAddr::new(self.host, DIRECTORY_PORT);
             command.arg("--directory-listen").arg(directory.to_string());
         }
-        if self.head && !self.has("--dashboard") && std::env::var_os("HOPLITE_DASHBOARD").is_none() {
-            command.arg("--dashboard").arg(dashboard_port().to_string());
+        if let Some(port) = dashboard {
+            command.arg("--dashboard").arg(port.to_string());
         }
         if let Some(memory) = self.memory {
             command.arg("--memory").arg(memory.to_string());
@@ -152,7 +169,11 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         );
     }
     background.keep_log();
-    let mut daemon = Daemon::spawn("hoplite-store", arguments.command(&background), background.log())?;
+    let mut daemon = Daemon::spawn(
+        "hoplite-store",
+        arguments.command(&background, arguments.dashboard()),
+        background.log(),
+    )?;
     let ready = async {
         let addresses = daemon.addresses().await?;
         daemon.ready().await?;
@@ -175,7 +196,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         Ok(addresses) => {
             let pid = daemon.pid()?;
             daemon.leave();
-            let report = Report::new(&background, pid, &addresses);
+            let report = Report::new(&background, pid, &addresses, &arguments);
             Ok(report.print(&mut io::stdout().lock(), arguments.json)?)
         }
         Err(error) => {
@@ -195,12 +216,23 @@ struct Report {
     directory: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     dashboard: Option<SocketAddr>,
+    /// The file with the login of the dashboard.
+    login: Option<PathBuf>,
+    #[serde(skip)]
+    is_https: bool,
     log: PathBuf,
 }
 
 impl Report {
-    fn new(background: &Background, process: u32, addresses: &Addresses) -> Self {
+    fn new(background: &Background, process: u32, addresses: &Addresses, arguments: &Arguments) -> Self {
+        let from_environment = Security::from_environment();
+        let login = addresses.dashboard.and_then(|_| arguments.credentials()?.ok()).and_then(|credentials| {
+            let token = credentials.token.and(from_environment.token_file);
+            credentials.secret_of_user.or(token)
+        });
         Self {
+            login,
+            is_https: arguments.has("--tls-cert") || from_environment.tls_cert.is_some(),
             node: addresses.node.clone().unwrap_or_default(),
             process,
             socket: background.socket().to_owned(),
@@ -218,15 +250,18 @@ impl Report {
         }
         writeln!(out, "store      {}, process {}", self.node, self.process)?;
         writeln!(out, "socket     {}", self.socket.display())?;
-        let addresses = [
-            ("data", self.data),
-            ("directory", self.directory),
-            ("metrics", self.metrics),
-            ("dashboard", self.dashboard),
-        ];
+        let addresses = [("data", self.data), ("directory", self.directory), ("metrics", self.metrics)];
         for (name, address) in addresses {
             if let Some(address) = address {
                 writeln!(out, "{name:<11}{address}")?;
+            }
+        }
+        if let Some(dashboard) = self.dashboard {
+            let scheme = if self.is_https { "https" } else { "http" };
+            write!(out, "dashboard  {scheme}://{dashboard}/")?;
+            match &self.login {
+                Some(file) => writeln!(out, "  (log in with the text in {})", file.display())?,
+                None => writeln!(out)?,
             }
         }
         writeln!(out, "log        {}", self.log.display())?;
@@ -246,9 +281,12 @@ mod tests {
         arguments: Arguments,
     }
 
+    fn arguments(line: &str) -> Arguments {
+        Line::try_parse_from(line.split(' ')).unwrap().arguments
+    }
+
     fn flags(line: &str) -> String {
-        let line = Line::try_parse_from(line.split(' ')).unwrap();
-        let command = line.arguments.command(&Background::of("/s/store.sock".into()));
+        let command = arguments(line).command(&Background::of("/s/store.sock".into()), None);
         let flags: Vec<_> = command.get_args().map(|flag| flag.to_string_lossy().into_owned()).collect();
         flags.join(" ")
     }
@@ -263,6 +301,26 @@ mod tests {
         ] {
             assert_eq!(serves_others(shards), expected, "{shards}");
         }
+    }
+
+    #[test]
+    fn a_store_with_the_directory_has_a_dashboard() {
+        for (line, expected) in [
+            ("start --head", true),
+            ("start -- --insecure", true),
+            ("start -- --insecure --directory-listen 127.0.0.1:0", true),
+            ("start --head -- --dashboard 1", false),
+            ("start --address a:1", false),
+            ("start -- --insecure --directory=a:1", false),
+        ] {
+            let port = arguments(line).dashboard();
+            assert_eq!(port.is_some(), expected, "{line}");
+            assert!(port.is_none_or(|port| [0, DASHBOARD_PORT].contains(&port)), "{line}");
+        }
+        let background = Background::of("/s/store.sock".into());
+        let command = arguments("start").command(&background, Some(9));
+        let last: Vec<_> = command.get_args().skip(3).map(|flag| flag.to_string_lossy()).collect();
+        assert_eq!(last, ["--dashboard", "9"]);
     }
 
     #[test]
@@ -286,8 +344,6 @@ mod tests {
                 "--print-addresses {socket} --dashboard=0 --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0"
             )
         );
-        let usual = flags("start --head");
-        assert!(usual.ends_with("--dashboard 7402") || usual.ends_with("--dashboard 0"), "{usual}");
         assert!(Line::try_parse_from(["start", "--head", "--address", "a:1"]).is_err());
     }
 }
