@@ -1,6 +1,7 @@
 //! Output of the commands: sizes for people, tables, JSON.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use console::{Color, Style};
 use hoplite_client::{Dtype, Metadata, ObjectId};
@@ -20,6 +21,17 @@ pub(crate) fn size(bytes: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Formats a time since an event with its largest unit: `59s`, `3m`, `23h`, `2d`.
+pub(crate) fn age(since: Duration) -> String {
+    let seconds = since.as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
 }
 
 /// Formats element type and shape, as in `f32[2,3]`; `-` for plain bytes.
@@ -167,6 +179,12 @@ mod tests {
         for (bytes, text) in readable {
             assert_eq!(size(bytes), text);
         }
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        let ages = [0, 59, 60, 3599, 3600, 86_399, 86_400, 200_000].map(|s| age(Duration::from_secs(s)));
+        assert_eq!(ages, ["0s", "59s", "1m", "59m", "1h", "23h", "1d", "2d"]);
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub use hoplite_core::node::{
     ByteRange, DrainReport, DrainState, LongWait as WaitingCall, ReduceOrder, SpillStatus, Unmoved,
 };
 pub use hoplite_core::reduce::ReduceOp;
-pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
+pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Origin, Retention};
 pub use hoplite_core::trace::NotATraceparent;
 pub use hoplite_core::{ClusterId, Dtype, Metadata, NodeId, ObjectId, PutId, TraceContext};
 pub use hoplite_proto::socket_path::default_socket_path;

@@ -1,6 +1,7 @@
 // What is shown: each view makes its headings and controls once, asks the shard, and shows what it answers again and again.
 import { count, duration, fine, make, memory, part, rate, replace, size, table, words } from "./dom.js";
 import { node, node_link, overview, recent, schedule } from "./node.js";
+import { percent, prefixes, text_of } from "./prefixes.js";
 import { trees } from "./tree.js";
 
 const ROWS = 100;
@@ -20,6 +21,8 @@ function object_rows(objects) {
     make("a", { href: `#object/${object.key}`, class: "mono id" }, object.id),
     size(object.size_bytes),
     make("span", { class: "mono" }, type(object)),
+    duration(object.age_ms),
+    node_link(object.creator),
     object.lost ? make("span", { class: "tag bad" }, "lost") : `${count(object.complete)} of ${count(object.copies)}`,
     object.transfers ? count(object.transfers) : "–",
     object.waiting ? count(object.waiting) : "–",
@@ -27,7 +30,7 @@ function object_rows(objects) {
   ]);
 }
 
-const OBJECT_COLUMNS = [["Object", ""], ["Size", "number"], ["Type", ""], ["Complete", "number"], ["Transfers", "number"], ["Waiting", "number"], ["", ""]];
+const OBJECT_COLUMNS = [["Object", ""], ["Size", "number"], ["Type", ""], ["Age", "number"], ["Creator", ""], ["Complete", "number"], ["Transfers", "number"], ["Waiting", "number"], ["", ""]];
 
 /** The share of its memory that a node uses, in steps of a tenth; null if it does not tell. */
 const fullness = (node) => (node.load ? Math.round(10 * part(node.load.capacity_bytes - node.load.free_bytes, node.load.capacity_bytes)) : null);
@@ -143,22 +146,23 @@ function objects(main, argument, refresh) {
   const prefix = make("input", { id: "prefix", type: "search", size: 28, maxlength: 255 });
   const bytes = make("input", { id: "size", type: "number", min: 0, step: "any", class: "short", placeholder: "0" });
   const copies = make("input", { id: "copies", type: "number", min: 0, class: "short", placeholder: "0" });
-  // What was searched for last; what is being typed counts when it is submitted.
-  let wanted = { prefix: "", size: "0", copies: "0" };
+  prefix.value = text_of(argument);
+  // The latest search. Text in the fields counts once it is submitted. The prefix is encoded, since ids need not be text.
+  let wanted = { prefix: percent(argument), size: "0", copies: "0" };
   const search = (event) => {
     event.preventDefault();
-    wanted = { prefix: prefix.value, size: String(Math.round((Number(bytes.value) || 0) * 1048576)), copies: String(Math.round(Number(copies.value) || 0)) };
+    wanted = { prefix: encodeURIComponent(prefix.value.toWellFormed()), size: String(Math.round((Number(bytes.value) || 0) * 1048576)), copies: String(Math.round(Number(copies.value) || 0)) };
     pages = [""];
     refresh();
   };
   const form = make("form", { class: "controls", role: "search", onsubmit: search }, field("Id begins with", prefix), field("At least MiB", bytes), field("At least copies", copies), make("button", { type: "submit" }, "Search"));
   const list = make("section", { "aria-label": "List of objects" });
-  replace(main, heading("Objects", form), list);
+  replace(main, heading("Objects", form), make("p", {}, make("a", { href: "#prefixes" }, "Objects by prefix")), list);
   const turn = (change) => () => { change(); refresh(); };
   return {
     ask: (ask) => {
-      const query = new URLSearchParams({ ...wanted, after: pages.at(-1), limit: "100" });
-      return ask(`/api/objects?${query}`);
+      const { prefix, ...rest } = wanted;
+      return ask(`/api/objects?prefix=${prefix}&${new URLSearchParams({ ...rest, after: pages.at(-1), limit: "100" })}`);
     },
     show: (answer) => {
       const more = answer.next === null ? "the last of them" : answer.objects.length < 100 ? "20,000 searched; there are more" : "there are more";
@@ -177,9 +181,9 @@ function show_tree(place, tree, limit, more) {
   if (!object) return replace(place, make("p", { class: "quiet" }, "This shard knows no such object, or no longer."), grants(tree));
   const { order, element } = trees(tree, limit);
   const total = order.reduce((sum, entry) => sum + (entry.node.live ? entry.node.rate ?? 0 : 0), 0);
-  const fact = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+  const fact = (name, ...value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
   replace(place,
-    make("dl", { class: "facts" }, fact("Size", size(object.size_bytes)), fact("Type", type(object)), fact("Complete", `${count(object.complete)} of ${count(object.copies)} copies`), fact("In transfer", count(object.transfers)), fact("Total rate", rate(total)), fact("Waiting for a sender", count(object.waiting)), object.lost ? fact("State", make("span", { class: "tag bad" }, "lost")) : null),
+    make("dl", { class: "facts" }, fact("Size", size(object.size_bytes)), fact("Type", type(object)), fact("Created", `${duration(object.age_ms)} ago by `, node_link(object.creator)), fact("Complete", `${count(object.complete)} of ${count(object.copies)} copies`), fact("In transfer", count(object.transfers)), fact("Total rate", rate(total)), fact("Waiting for a sender", count(object.waiting)), object.lost ? fact("State", make("span", { class: "tag bad" }, "lost")) : null),
     element,
     order.length > limit ? make("div", { class: "pages" }, make("span", {}, `${count(limit)} of ${count(order.length)} are shown`), make("button", { type: "button", id: "more", onclick: more }, "Show more")) : null,
     object.copies > tree.copies.length ? make("p", { class: "quiet" }, `${count(object.copies - tree.copies.length)} more copies are not shown.`) : null,
@@ -341,4 +345,4 @@ function health(main) {
   };
 }
 
-export const views = { overview, nodes, node, objects, object, transfers, reduces, links, events, health };
+export const views = { overview, nodes, node, objects, prefixes, object, transfers, reduces, links, events, health };

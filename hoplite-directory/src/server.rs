@@ -20,7 +20,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
 use crate::connection::{self, Gate, Listener};
-use crate::dashboard::{self, Sights};
+use crate::dashboard::{self, Prefixes, Sights};
 use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::guard::Guard;
@@ -157,6 +157,7 @@ pub async fn run(
             events: events.clone(),
             loads: loads.clone(),
             refusals: refusals.clone(),
+            prefixes: Prefixes::default(),
         };
         let refused = metrics.as_ref().map(|metrics| metrics.refused_connections("dashboard"));
         tasks.spawn(loads.clone().keep_history(stop.clone()));

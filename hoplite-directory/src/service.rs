@@ -8,6 +8,7 @@ use hoplite_core::error::Error;
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
 use hoplite_core::load::Load;
 use hoplite_core::shard::Page;
+use hoplite_core::time::Time;
 use hoplite_proto::bounds::MAX_LISTED_OBJECTS;
 use hoplite_proto::directory::{decode_places, encode_load};
 use hoplite_proto::status::{from_status, to_status};
@@ -65,7 +66,12 @@ impl Directory for DirectoryService {
             return Err(to_status(&Error::InvalidId { length_bytes: long.len() }));
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS);
-        let look = self.host.shard.inspect(move |shard| shard.list(&prefix, &after, limit));
+        let now = Time::ZERO + self.host.shard.uptime();
+        let look = self.host.shard.inspect(move |shard| {
+            let (mut objects, more) = shard.list(&prefix, &after, limit);
+            shard.add_origins(now, &mut objects);
+            (objects, more)
+        });
         let (objects, more) = look.await.map_err(|error| to_status(&error))?;
         Ok(Response::new(inspections::listing(Page { objects, more })))
     }
@@ -75,7 +81,12 @@ impl Directory for DirectoryService {
         request: Request<DescribeRequest>,
     ) -> Result<Response<ObjectDescription>, Status> {
         let id = ObjectId::new(&request.into_inner().id).map_err(|error| to_status(&error.into()))?;
-        let look = self.host.shard.inspect(move |shard| shard.describe(&id));
+        let now = Time::ZERO + self.host.shard.uptime();
+        let look = self.host.shard.inspect(move |shard| {
+            let mut description = shard.describe(&id);
+            shard.add_origins(now, std::slice::from_mut(&mut description.locations));
+            description
+        });
         let description = look.await.map_err(|error| to_status(&error))?;
         Ok(Response::new(inspections::description(&description)))
     }

@@ -22,7 +22,7 @@ use hoplite_core::plan::collective::{Collective, Schedule};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location, LocationState, Locations, NodeInfo,
-    ObjectSummary, Obstacle, Placed, Publish, PullOutcome, Query, Replicate, Replication, RequestId,
+    ObjectSummary, Obstacle, Origin, Placed, Publish, PullOutcome, Query, Replicate, Replication, RequestId,
     Retention, ToShard, ToStore, UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::text::escape;
@@ -232,13 +232,20 @@ pub(crate) fn node_info() -> impl Strategy<Value = NodeInfo> {
 }
 
 pub(crate) fn locations() -> impl Strategy<Value = Locations> {
-    let object = (put(), metadata(), any::<bool>(), any::<bool>()).prop_map(
-        |(put, (metadata, size_bytes), inline, lost)| ObjectSummary {
+    let time = || any::<u64>().prop_map(Duration::from_millis);
+    let origin = (node(), time(), option::of(time())).prop_map(|(creator, age, unused)| Origin {
+        creator,
+        age,
+        unused,
+    });
+    let object = (put(), metadata(), any::<bool>(), any::<bool>(), option::of(origin)).prop_map(
+        |(put, (metadata, size_bytes), inline, lost, origin)| ObjectSummary {
             put,
             size_bytes,
             metadata,
             inline,
             lost,
+            origin,
         },
     );
     let slow_peers = prop::collection::vec(node(), 0..=MAX_TOLD);

@@ -51,6 +51,8 @@ pub enum Question {
     Node(NodeId),
     /// Objects sent lately.
     Recent,
+    /// The sums of the objects of a prefix, by the next part of their ids.
+    Prefixes(Vec<u8>),
 }
 
 impl Question {
@@ -87,6 +89,7 @@ impl Question {
             }
             "/api/events" => Self::Events,
             "/api/recent" => Self::Recent,
+            "/api/prefixes" => Self::Prefixes(id_bytes("prefix")?),
             "/api/history" => Self::History {
                 node: match value(query, "node") {
                     None => None,
@@ -132,7 +135,10 @@ mod tests {
         };
         assert_eq!(name.as_str(), "n");
         assert_eq!(parse("/api/history"), Some(Question::History { node: None, after: 0 }));
+        assert_eq!(parse("/api/prefixes?prefix=612f"), Some(Question::Prefixes(b"a/".to_vec())));
         for nonsense in [
+            "/api/prefixes?prefix=a/".to_owned(),
+            format!("/api/prefixes?prefix={}", "00".repeat(256)),
             "/api/node".to_owned(),
             "/api/node?name=".to_owned(),
             format!("/api/node?name={}", "x".repeat(1 << 16)),

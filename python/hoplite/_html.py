@@ -23,6 +23,14 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]])
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def age(seconds: float) -> str:
+    """Returns a time since an event with its largest unit, as in `hoplite ls`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{int(seconds / length)}{unit}"
+    return f"{int(seconds)}s"
+
+
 def size(nbytes: float) -> str:
     for unit in _UNITS:
         if nbytes < 1024 or unit == _UNITS[-1]:

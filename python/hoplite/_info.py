@@ -114,8 +114,8 @@ class ObjectInfo:
     Examples:
         >>> ref = client.put("grid", np.ones((2, 2), np.float32), confirm=True)
         >>> info = client.stat("grid")
-        >>> info.id, info.nbytes, info.dtype, info.shape, info.lost
-        ('grid', 16, 'float32', (2, 2), False)
+        >>> info.id, info.nbytes, info.dtype, info.shape, info.replicas
+        ('grid', 16, 'float32', (2, 2), 1)
     """
 
     id: str | bytes
@@ -132,6 +132,14 @@ class ObjectInfo:
     lost: bool
     put_id: int
     """A number of the put. It changes if the id is deleted and put again."""
+    replicas: int
+    """The number of pinned copies that the put wants."""
+    creator: str | None
+    """The node that put the object, as far as the directory knows."""
+    age: float | None
+    """The seconds since that put."""
+    unused: float | None
+    """The seconds since a node last got the object from another node; `None` if none has."""
     grants: tuple[Grant, ...] = ()
     """The latest decisions on senders. Empty in listings."""
     reduce: ReduceInfo | None = None
@@ -167,6 +175,7 @@ def object_info(known: Mapping[str, Any]) -> ObjectInfo | None:
         inline=known["inline"],
         lost=known["lost"],
         put_id=known["put_id"],
+        **{name: known[name] for name in ("replicas", "creator", "age", "unused")},
         grants=tuple(Grant(**grant) for grant in known.get("grants", ())),
         reduce=None if reduce is None else _reduce_info(reduce),
     )

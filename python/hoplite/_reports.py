@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hoplite._html import size, table
+from hoplite._html import age, size, table
 
 if TYPE_CHECKING:
     from hoplite._info import ObjectInfo
@@ -99,13 +99,14 @@ class Topology(tuple[Link, ...]):
         return table("Links of this node", ("node", "round trip", "rate", ""), rows)
 
 
-OBJECT_HEADINGS = ("id", "size", "kind", "type", "shape", "nodes", "available")
+OBJECT_HEADINGS = ("id", "size", "kind", "type", "shape", "age", "creator", "nodes", "available")
 
 
 def object_row(info: ObjectInfo) -> tuple[object, ...]:
     shape = "" if info.shape is None else list(info.shape)
     nodes = ", ".join(f"{location.node} ({location.state})" for location in info.locations)
-    return info.id, size(info.nbytes), info.kind or "", info.dtype or "", shape, nodes, info.available
+    described = info.id, size(info.nbytes), info.kind or "", info.dtype or "", shape
+    return *described, "" if info.age is None else age(info.age), info.creator or "", nodes, info.available
 
 
 def topology(status: Mapping[str, Any]) -> Topology:

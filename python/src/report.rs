@@ -77,6 +77,12 @@ impl<'py> IntoPyObject<'py> for Summary {
             dict.set_item("user", PyBytes::new(py, &object.metadata.user))?;
             dict.set_item("inline", object.inline)?;
             dict.set_item("lost", object.lost)?;
+            dict.set_item("replicas", object.metadata.replicas.to_keep())?;
+            let origin = object.origin.as_ref();
+            dict.set_item("creator", origin.map(|origin| origin.creator.as_str()))?;
+            dict.set_item("age", origin.map(|origin| origin.age.as_secs_f64()))?;
+            let unused = origin.and_then(|origin| origin.unused);
+            dict.set_item("unused", unused.map(|time| time.as_secs_f64()))?;
         }
         let locations = self.locations.iter().map(|location| location_dict(py, location));
         dict.set_item("locations", locations.collect::<PyResult<Vec<_>>>()?)?;

@@ -76,6 +76,7 @@ def test_objects(client: hoplite.Client, odd: list[hoplite.Ref]) -> None:
     assert "html/\\u202eright to left" in shown.texts
     assert "html/\\xff\\xfe\\x00<b>" in shown.texts
     assert shown.texts.count("24 B") == len(ODD)
+    assert shown.texts.count("node-0") == len(ODD), "the creators"
     assert len(list(listing)) == len(ODD), "the table has not moved the iterator"
     assert next(client.list("html/")).nbytes == 24
     assert "0 objects" in Shown(client.list("nothing has this name")._repr_html_()).texts
@@ -94,6 +95,11 @@ def test_long_listings_are_cut(client: hoplite.Client, monkeypatch: pytest.Monke
     assert "The first 2 objects" in Shown(client.list("html-many/")._repr_html_()).texts
     assert len(list(client.list("html-many/"))) == 5
     client.delete(refs)
+
+
+def test_ages() -> None:
+    shown = [_html.age(seconds) for seconds in (0.9, 59.9, 60, 3599, 3600, 86_399, 86_400)]
+    assert shown == ["0s", "59s", "1m", "59m", "1h", "23h", "1d"]
 
 
 def test_status(client: hoplite.Client) -> None:

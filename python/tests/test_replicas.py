@@ -16,6 +16,9 @@ def test_a_value_with_replicas_survives_its_store(tmp_path: Path) -> None:
         value = np.arange(100_000)
         with hoplite.connect(cluster.sockets[0]) as client:
             client.put("array", value, replicas=2)
+            known = client.stat("array")
+            assert known is not None
+            assert (known.replicas, known.creator) == (2, "node-0")
             client.put("small", {"step": 1}, replicas=2)
             with pytest.raises(hoplite.NotEnoughNodes) as caught:
                 client.put("many", value, replicas=4)

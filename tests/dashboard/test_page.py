@@ -64,6 +64,7 @@ class Page(unittest.TestCase):
         page.wait_for("return document.querySelectorAll('tbody tr').length === 1")
         page.run("document.querySelector('tbody a').click()")
         page.wait_for_text(evil, "h1")
+        page.wait_for_text("ago by node-0")
         self.assertEqual(page.run(ROWS, "main img"), 0)
         self.assertFalse(page.run("return 'hacked' in window"))
         workers[0].do(f"write {size - size // 2}")
@@ -159,6 +160,19 @@ class Page(unittest.TestCase):
         page.run("document.getElementById('later').click()")
         page.wait_for_text("weights/step-1200")
 
+        # # The objects by prefix: all of them, the steps of one prefix, and the objects of one step.
+        page.open(f"http://{addresses['dashboard']}/#prefixes")
+        page.wait_for_text("objects/", "tbody")
+        page.wait_for_text("25,000", "tbody")
+        self.document(page, "prefixes")
+        page.run("[...document.querySelectorAll('tbody a')].find((link) => link.innerText === 'weights/').click()")
+        page.wait_for_text("weights/", "h1")
+        page.wait_for_text("and no further /", "tbody")
+        page.run("document.querySelector('tbody a').click()")
+        page.wait_for_text("weights/step-1200", "tbody")
+        self.assertEqual(page.run("return document.getElementById('prefix').value"), "weights/")
+        self.assertEqual(page.run("return document.querySelectorAll('tbody tr').length"), 1)
+
         page.open(f"http://{addresses['dashboard']}/#transfers")
         page.wait_for_text("complete before partial")
         page.wait_for("return document.querySelectorAll('.branch svg').length === 61")
@@ -215,6 +229,9 @@ class Page(unittest.TestCase):
             dark.run("location.hash = arguments[0]", f"#{view}")
             dark.wait_for("return document.querySelector('nav a[aria-current]')?.hash === `#${arguments[0]}` && document.querySelector('table')", view)
             self.assertLessEqual(dark.run("return document.documentElement.scrollWidth"), NARROW, view)
+        dark.run("location.hash = '#prefixes'")
+        dark.wait_for_text("weights/", "tbody")
+        self.assertLessEqual(dark.run("return document.documentElement.scrollWidth"), NARROW)
         self.assertGreater(light.run(luminance), 0.9)
         self.assertLess(dark.run(luminance), 0.2)
         # Keyboard only.

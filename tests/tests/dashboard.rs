@@ -13,10 +13,11 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 
 const TOKEN: &str = "a token of these tests";
-const PATHS: [&str; 19] = [
+const PATHS: [&str; 21] = [
     "/",
     "/app.js",
     "/dom.js",
+    "/prefixes.js",
     "/tree.js",
     "/views.js",
     "/chart.js",
@@ -32,6 +33,7 @@ const PATHS: [&str; 19] = [
     "/api/history",
     "/api/node?name=node-0",
     "/api/recent",
+    "/api/prefixes",
     "/nothing",
 ];
 

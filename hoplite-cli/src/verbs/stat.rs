@@ -177,6 +177,8 @@ pub(crate) struct Object {
     collective: Option<String>,
     /// The number of pinned copies that the put wants.
     replicas: usize,
+    creator: Option<String>,
+    age_ms: Option<u64>,
     inline: bool,
     lost: bool,
 }
@@ -230,6 +232,9 @@ impl Report {
                 self.shard,
                 if object.inline { ", which has the bytes too" } else { "" }
             )?;
+            if let (Some(creator), Some(age)) = (&object.creator, object.age_ms) {
+                writeln!(out, "created    by {creator}, {} ago", output::age(Duration::from_millis(age)))?;
+            }
             if object.replicas > 1 {
                 writeln!(out, "replicas   {} of {}", self.pinned_copies, object.replicas)?;
             }
@@ -301,12 +306,15 @@ pub(crate) fn print_grants(out: &mut impl Write, grants: &[Grant]) -> io::Result
 
 impl Object {
     fn new(object: ObjectSummary) -> Self {
+        let origin = object.origin.as_ref();
         Self {
             put: format!("{:016x}", object.put.0),
             size_bytes: object.size_bytes,
             dtype: object.metadata.dtype.name(),
             array_type: output::array_type(&object.metadata),
             replicas: object.metadata.replicas.to_keep(),
+            creator: origin.map(|origin| origin.creator.to_string()),
+            age_ms: origin.map(|origin| u64::try_from(origin.age.as_millis()).unwrap_or(u64::MAX)),
             collective: object.metadata.agreement.as_ref().map(ToString::to_string),
             shape: object.metadata.shape,
             inline: object.inline,
@@ -402,6 +410,8 @@ mod tests {
             array_type: "f32".to_owned(),
             collective: Some("allreduce of 2".to_owned()),
             replicas: 1,
+            creator: Some("zero".to_owned()),
+            age_ms: Some(5000),
             inline: false,
             lost: false,
         };

@@ -606,6 +606,7 @@ impl State {
                 metadata: copy.view.metadata.clone(),
                 inline: false,
                 lost: false,
+                origin: None,
             }),
             locations: copy
                 .map(|copy| Location {

@@ -96,7 +96,8 @@ fn located(name: &str, node: &str) -> Locations {
         slow_peers: Vec::new(),
     };
     let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
-    let object = ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata, inline: false, lost: false };
+    let object =
+        ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata, inline: false, lost: false, origin: None };
     Locations { id: id(name), object: Some(object), locations: vec![location] }
 }
 

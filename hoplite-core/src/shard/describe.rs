@@ -9,7 +9,8 @@ use super::entry::Entry;
 use super::history::GrantRecord;
 use crate::id::{NodeId, ObjectId};
 use crate::link::Uplink;
-use crate::vocabulary::directory::{Location, Locations, ObjectSummary};
+use crate::time::Time;
+use crate::vocabulary::directory::{Location, Locations, ObjectSummary, Origin};
 
 /// Most locations in one page of a listing (about 4 MiB on the wire). The last object of a page may
 /// exceed it.
@@ -106,6 +107,16 @@ impl Shard {
         (page, has_more)
     }
 
+    /// Adds the origins of objects, which only tools read.
+    pub fn add_origins(&self, now: Time, objects: &mut [Locations]) {
+        for Locations { id, object, .. } in objects {
+            if let (Some(object), Some(entry)) = (object, self.entries.get(id)) {
+                let (creator, age) = (entry.creator.clone(), now.since(entry.created));
+                object.origin = Some(Origin { creator, age, unused: entry.used.map(|at| now.since(at)) });
+            }
+        }
+    }
+
     /// Returns the counters and the nodes.
     pub fn status(&self) -> ShardStatus {
         let nodes = self.nodes.iter();
@@ -152,6 +163,7 @@ impl Shard {
             metadata: entry.metadata.clone(),
             inline: entry.inline.is_some(),
             lost: entry.is_lost(),
+            origin: None,
         };
         let mut locations: Vec<Location> =
             entry.copies.iter().filter_map(|location| self.describe_location(location)).collect();

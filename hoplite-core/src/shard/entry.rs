@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::copies::Copies;
 use super::nodes::NodeIndex;
-use crate::id::PutId;
+use crate::id::{NodeId, PutId};
 use crate::metadata::Metadata;
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
@@ -14,6 +14,12 @@ use crate::vocabulary::directory::{GrantId, InlineBytes, Publish};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) put: PutId,
+    /// The node that published the object first, as far as this shard knows.
+    pub(super) creator: NodeId,
+    /// The time of the first publication.
+    pub(super) created: Time,
+    /// The time of the latest grant or inline answer.
+    pub(super) used: Option<Time>,
     pub(super) size_bytes: u64,
     pub(super) metadata: Metadata,
     /// The object's bytes, if the shard keeps them.
@@ -171,9 +177,12 @@ pub(super) fn groups_left(from: Path, to: Path) -> Vec<Path> {
 }
 
 impl Entry {
-    pub(super) fn new(publish: &Publish) -> Self {
+    pub(super) fn new(publish: &Publish, creator: NodeId, created: Time) -> Self {
         Self {
             put: publish.put,
+            creator,
+            created,
+            used: None,
             size_bytes: publish.size_bytes,
             metadata: publish.metadata.clone(),
             inline: None,

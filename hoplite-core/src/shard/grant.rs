@@ -39,6 +39,7 @@ impl Shard {
             (location.state, location.since)
         });
         let Some((sender_state, sender_since)) = taken else { return };
+        entry.used = Some(turn.now);
         self.next_grant += 1;
         let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
         let is_fresh = entry.copies.get(node).is_none();
@@ -116,6 +117,7 @@ impl Shard {
         let Some(record) = self.nodes.get_mut(node) else { return };
         let Some(entry) = self.entries.get_mut(id) else { return };
         let Some(bytes) = entry.inline.clone() else { return };
+        entry.used = Some(turn.now);
         let session = record.session_number;
         if entry.copies.get(node).is_none() {
             let at = (node, record.place.path);

@@ -55,6 +55,10 @@ pub struct ObjectOverview {
     pub dtype: Dtype,
     /// The shape of the array, if the object is one.
     pub shape: Option<Vec<u64>>,
+    /// The node that published the object first, as far as this shard knows.
+    pub creator: NodeId,
+    /// The time of that publication.
+    pub created: Time,
     /// The number of copies, complete and partial.
     pub copies: usize,
     /// The number of complete copies.
@@ -301,6 +305,8 @@ impl Shard {
             size_bytes: entry.size_bytes,
             dtype,
             shape: shape.clone(),
+            creator: entry.creator.clone(),
+            created: entry.created,
             copies: entry.copies.len(),
             complete: entry.copies.complete(),
             pinned: entry.copies.is_pinned(),

@@ -38,7 +38,13 @@ impl Page {
         let mut objects: Vec<Locations> = pages.into_iter().flat_map(|page| page.objects).collect();
         objects.retain(|object| horizon.as_ref().is_none_or(|horizon| object.id <= *horizon));
         objects.sort_by(|one, other| one.id.cmp(&other.id));
-        objects.dedup_by(|next, kept| next.id == kept.id);
+        objects.dedup_by(|next, kept| {
+            let is_same = next.id == kept.id;
+            if is_same {
+                keep_older(kept, next);
+            }
+            is_same
+        });
         more |= objects.len() > limit;
         objects.truncate(limit);
         Some(Self { objects, more })
@@ -59,6 +65,17 @@ impl Page {
     }
 }
 
+/// Takes over the origin of the shard that has known the object for longer: the other one may have
+/// restarted.
+fn keep_older(kept: &mut Locations, other: &mut Locations) {
+    if let (Some(kept), Some(other)) = (&mut kept.object, &mut other.object)
+        && other.put == kept.put
+        && other.origin.as_ref().map(|origin| origin.age) > kept.origin.as_ref().map(|origin| origin.age)
+    {
+        kept.origin = other.origin.take();
+    }
+}
+
 /// Returns the index of the shard that knows most about an object. `answers` holds the answer of
 /// each shard of the object, in the order of responsibility; `None` if the shard failed.
 ///
@@ -76,10 +93,12 @@ pub fn best_informed<'a>(answers: impl IntoIterator<Item = Option<&'a Locations>
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::Metadata;
-    use crate::id::{ObjectId, PutId};
-    use crate::shard::ObjectSummary;
+    use crate::id::{NodeId, ObjectId, PutId};
+    use crate::shard::{ObjectSummary, Origin};
 
     fn page(ids: &[&str], more: bool) -> Page {
         let found = |id: &&str| Locations {
@@ -115,11 +134,31 @@ mod tests {
     }
 
     #[test]
+    fn the_origin_comes_from_the_shard_that_knows_the_object_for_longer() {
+        let known = |creator, seconds| {
+            let (creator, age) = (NodeId::new(creator).unwrap(), Duration::from_secs(seconds));
+            let mut page = page(&["a"], false);
+            page.objects[0].object = Some(ObjectSummary {
+                put: PutId(1),
+                size_bytes: 1,
+                metadata: Metadata::default(),
+                inline: false,
+                lost: false,
+                origin: Some(Origin { creator, age, unused: None }),
+            });
+            page
+        };
+        let (restarted, other) = (known("receiver", 5), known("creator", 50));
+        assert_eq!(merge(vec![restarted.clone(), other.clone()], 10), other);
+        assert_eq!(merge(vec![other.clone(), restarted], 10), other);
+    }
+
+    #[test]
     fn the_better_informed_of_two_shards_counts() {
         let unknown = || Locations { id: ObjectId::new("x").unwrap(), object: None, locations: Vec::new() };
         let known = |lost, inline| {
             let (put, metadata) = (PutId(1), Metadata::default());
-            let object = ObjectSummary { put, size_bytes: 1, metadata, inline, lost };
+            let object = ObjectSummary { put, size_bytes: 1, metadata, inline, lost, origin: None };
             Locations { object: Some(object), ..unknown() }
         };
         let best = |answers: &[Option<Locations>]| best_informed(answers.iter().map(Option::as_ref));

@@ -21,7 +21,7 @@
 //! * `orphans`: hands inline objects without any copy at a store to a store.
 //! * `subscribe`: sends updates to the subscribers of an object.
 //! * `describe`, `listing`: describe the shard to tools.
-//! * `inspect`, `losses`: describe the shard to the dashboard.
+//! * `inspect`, `losses`, `prefixes`: describe the shard to the dashboard.
 //!
 //! No message of a store can make a shard panic or grow without bound. The bounds are [`Limits`]
 //! and the constants of this module.
@@ -42,6 +42,7 @@ mod memory;
 mod nodes;
 mod orphans;
 mod places;
+mod prefixes;
 mod publish;
 mod query;
 mod replicas;
@@ -65,6 +66,7 @@ pub use inspect::{
 };
 pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
 pub use losses::LostObject;
+pub use prefixes::{MAX_CREATORS, MAX_PREFIXES, PrefixSum, PrefixSums};
 
 use self::deadlines::Deadlines;
 use self::entry::Entry;

@@ -122,7 +122,8 @@ impl Shard {
     fn record(&mut self, turn: &mut Turn<'_>, node: NodeIndex, publish: Publish) {
         let id = publish.id.clone();
         if !self.entries.contains_key(&id) {
-            self.entries.insert(id.clone(), Entry::new(&publish));
+            let Some(creator) = self.nodes.get(node).map(|record| record.info.node.clone()) else { return };
+            self.entries.insert(id.clone(), Entry::new(&publish, creator, turn.now));
             self.renew_wait_limits(turn.now, &id);
             let lost = Error::ObjectLost { id: id.clone() };
             self.fail_waiting(turn, &id, &lost, |query| query.resume.is_some_and(|put| put != publish.put));

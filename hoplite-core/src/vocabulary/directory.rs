@@ -8,6 +8,7 @@ mod to_shard;
 mod to_store;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use crate::vocabulary::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::vocabulary::link::Uplink;
@@ -132,6 +133,19 @@ pub struct ObjectSummary {
     pub inline: bool,
     /// `true` if all copies are lost.
     pub lost: bool,
+    /// The creator and the age, in listings and descriptions.
+    pub origin: Option<Origin>,
+}
+
+/// The origin of an object, as far as a shard knows. A restarted shard learns of objects again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The node that published the object first.
+    pub creator: NodeId,
+    /// The time since that publication.
+    pub age: Duration,
+    /// The time since a node last got the object from another node or from the shard.
+    pub unused: Option<Duration>,
 }
 
 impl Locations {

@@ -37,6 +37,7 @@ fn summary() -> ObjectSummary {
         metadata: Metadata::default(),
         inline: false,
         lost: false,
+        origin: None,
     }
 }
 

@@ -111,6 +111,7 @@ pub(crate) fn located(name: &str, put: u64, state: LocationState, nodes: &[&str]
             metadata: f32s(),
             inline: false,
             lost: false,
+            origin: None,
         }),
         locations: nodes.iter().map(location).collect(),
     }

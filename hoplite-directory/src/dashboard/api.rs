@@ -50,7 +50,7 @@ pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String
         }
         Question::Objects(search) => {
             let Found { objects, next } = shard.inspect(move |shard| shard.search(&search)).await?;
-            let objects = objects.into_iter().map(Object::from).collect();
+            let objects = rows(shard.uptime(), objects);
             json(&Objects { objects, next: next.map(|id| to_hex(id.as_bytes())) })
         }
         Question::Object(id) => {
@@ -60,7 +60,7 @@ pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String
         }
         Question::Transfers => {
             let busy = shard.inspect(|shard| shard.busiest_objects(MAX_BUSY)).await?;
-            json(&Objects { objects: busy.into_iter().map(Object::from).collect(), next: None })
+            json(&Objects { objects: rows(shard.uptime(), busy), next: None })
         }
         Question::Reduces => json(&Reduces::new(&sights.loads.all())),
         Question::Links { group } => {
@@ -82,6 +82,7 @@ pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String
             let load = sights.loads.of([&name]).pop().flatten();
             json(&NodePage::new(sights, &name, (overview, load), transfers))
         }
+        Question::Prefixes(prefix) => json(&sights.prefixes.of(shard, prefix).await?),
         Question::Recent => {
             let recent = shard.inspect(|shard| shard.recent_objects(MAX_RECENT)).await?;
             json(&Recent::new(shard.uptime(), recent))
@@ -211,6 +212,8 @@ struct Object {
     size_bytes: u64,
     dtype: &'static str,
     shape: Option<Vec<u64>>,
+    creator: String,
+    age_ms: u64,
     copies: usize,
     complete: usize,
     pinned: bool,
@@ -220,14 +223,20 @@ struct Object {
     waiting: usize,
 }
 
-impl From<ObjectOverview> for Object {
-    fn from(object: ObjectOverview) -> Self {
+fn rows(uptime: Duration, objects: Vec<ObjectOverview>) -> Vec<Object> {
+    objects.into_iter().map(|object| Object::new(uptime, object)).collect()
+}
+
+impl Object {
+    fn new(uptime: Duration, object: ObjectOverview) -> Self {
         Self {
             key: to_hex(object.id.as_bytes()),
             id: object.id.readable(),
             size_bytes: object.size_bytes,
             dtype: object.dtype.name(),
             shape: object.shape,
+            creator: object.creator.to_string(),
+            age_ms: age_ms(uptime, object.created),
             copies: object.copies,
             complete: object.complete,
             pinned: object.pinned,
@@ -286,7 +295,7 @@ impl Tree {
         };
         Self {
             id: id.readable(),
-            object: tree.object.map(Object::from),
+            object: tree.object.map(|object| Object::new(uptime, object)),
             copies: tree.copies.into_iter().zip(loads).map(copy).collect(),
             grants: tree.grants.into_iter().map(|grant| Grant::new(uptime, grant)).collect(),
         }

@@ -4,13 +4,15 @@
 //! see data. With TLS and no token, only peers with a certificate of the cluster can send requests.
 //!
 //! * `login`: sessions of users. `throttle`: limits on wrong tokens. `api`: the JSON.
-//!   `node`: the page of a node, history, and recent transfers. `page`: the files for browsers.
+//!   `node`: the page of a node, history, and recent transfers. `prefixes`: sums over objects.
+//!   `page`: the files for browsers.
 
 mod api;
 mod heat;
 mod login;
 mod node;
 mod page;
+mod prefixes;
 mod rows;
 mod throttle;
 
@@ -31,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::login::{Door, Entry};
 use self::page::Asset;
+pub(crate) use self::prefixes::Prefixes;
 use crate::events::Events;
 use crate::owner::ShardHandle;
 use crate::refusals::Refusals;
@@ -43,6 +46,7 @@ pub(crate) struct Sights {
     pub(crate) events: Events,
     pub(crate) loads: Loads,
     pub(crate) refusals: Arc<Refusals>,
+    pub(crate) prefixes: Prefixes,
 }
 
 /// Serves the dashboard on `listener` until `stop`. Counts connections without a complete request

@@ -32,6 +32,7 @@ assets! {
     "/", "index.html", HTML, Admitted;
     "/app.js", "app.js", SCRIPT, Admitted;
     "/dom.js", "dom.js", SCRIPT, Admitted;
+    "/prefixes.js", "prefixes.js", SCRIPT, Admitted;
     "/tree.js", "tree.js", SCRIPT, Admitted;
     "/views.js", "views.js", SCRIPT, Admitted;
     "/chart.js", "chart.js", SCRIPT, Admitted;

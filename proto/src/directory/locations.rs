@@ -1,8 +1,10 @@
 //! An object's locations, for subscribers and tools.
 
+use std::time::Duration;
+
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::shard::{Location, Locations, ObjectSummary};
+use hoplite_core::shard::{Location, Locations, ObjectSummary, Origin};
 use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path};
 
 use super::{
@@ -42,22 +44,36 @@ pub fn decode_locations(locations: v1::Locations, plane: Plane) -> Result<Locati
 }
 
 fn encode_summary(object: &ObjectSummary) -> v1::ObjectSummary {
+    let origin = object.origin.as_ref();
     v1::ObjectSummary {
         put: object.put.0,
         size_bytes: object.size_bytes,
         metadata: Some(metadata::encode(&object.metadata)),
         inline: object.inline,
         lost: object.lost,
+        creator: encode_optional_node(origin.map(|origin| &origin.creator)),
+        age_ms: origin.map_or(0, |origin| encode_millis(origin.age)),
+        unused_ms: origin.and_then(|origin| origin.unused).map(encode_millis),
     }
 }
 
+fn encode_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn decode_summary(object: v1::ObjectSummary) -> Result<ObjectSummary, Error> {
+    let origin = decode_optional_node(&object.creator)?.map(|creator| Origin {
+        creator,
+        age: Duration::from_millis(object.age_ms),
+        unused: object.unused_ms.map(Duration::from_millis),
+    });
     Ok(ObjectSummary {
         put: PutId(object.put),
         size_bytes: object.size_bytes,
         metadata: metadata::decode(object.metadata, object.size_bytes)?,
         inline: object.inline,
         lost: object.lost,
+        origin,
     })
 }
 

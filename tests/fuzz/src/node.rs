@@ -623,7 +623,7 @@ fn locations(input: &mut Unstructured<'_>, world: &World, id: ObjectId) -> Resul
         let (inline, lost) = input.arbitrary()?;
         let size_bytes = *input.choose(&[LARGE, LARGE, LARGE, 100])?;
         let metadata = if input.ratio(1, 16)? { Metadata::default() } else { f32s() };
-        Some(ObjectSummary { put, size_bytes, metadata, inline, lost })
+        Some(ObjectSummary { put, size_bytes, metadata, inline, lost, origin: None })
     } else {
         None
     };

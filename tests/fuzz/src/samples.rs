@@ -334,7 +334,7 @@ fn locations() -> Locations {
         slow_peers: vec![node_id()],
     };
     let object_summary =
-        ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata: metadata(), inline: false, lost: false };
+        ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata: metadata(), inline: false, lost: false, origin: None };
     Locations { id: object(), object: Some(object_summary), locations: vec![location] }
 }
 

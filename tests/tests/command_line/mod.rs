@@ -148,6 +148,12 @@ fn objects_pass_from_node_to_node() {
     assert_eq!(listed[2]["size_bytes"], 5_000_001);
     assert_eq!(listed[2]["complete"], 2);
     assert_eq!(listed[2]["pinned"], serde_json::json!(["node-0"]));
+    assert_eq!((&listed[2]["creator"], &listed[3]["creator"]), (&"node-0".into(), &"node-0".into()));
+    let got_ms = listed[2]["unused_ms"].as_u64().unwrap();
+    assert!(got_ms <= listed[2]["age_ms"].as_u64().unwrap(), "{listed}");
+    let by_size = up.json(1, &["ls", "--sort", "size", "--limit", "2", "--json"]);
+    assert_eq!((by_size.as_array().unwrap().len(), &by_size[0]["id"]), (2, &"large".into()));
+    assert_eq!(up.json(1, &["ls", "--limit", "1", "--json"])[0]["id"], "empty");
     assert_eq!(up.json(0, &["ls", "sm", "--json"]).as_array().unwrap().len(), 1);
     assert_eq!(up.json(0, &["ls", "x", "--json"]), serde_json::json!([]));
 
@@ -164,6 +170,7 @@ fn stat_and_status_tell_who_has_what() {
     up.succeed(1, &["get", "array", "-o", "/dev/null"]);
     let stat = up.json(0, &["stat", "array", "--json"]);
     assert_eq!(stat["object"]["dtype"], "f32");
+    assert_eq!(stat["object"]["creator"], "node-0");
     assert_eq!(stat["object"]["shape"], serde_json::json!([100, 1000]));
     assert_eq!(stat["locations"][0]["node"], "node-0");
     assert_eq!(stat["locations"][1]["retention"], "evictable");

@@ -214,6 +214,27 @@ fn objects_are_listed_page_by_page() {
 }
 
 #[test]
+fn the_origin_of_an_object_is_its_first_publication() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.say("a", ToShard::Publish(complete("x", 1)));
+    let origin = |world: &World| {
+        let mut page = world.shard.list(b"", b"", 10).0;
+        assert_eq!(page[0].object.as_ref().unwrap().origin, None);
+        world.shard.add_origins(world.now, &mut page);
+        page.remove(0).object.unwrap().origin.unwrap()
+    };
+    let creator = NodeId::new("a").unwrap();
+    let new = Origin { creator: creator.clone(), age: Duration::ZERO, unused: None };
+    assert_eq!(origin(&world), new);
+    world.wait(Duration::from_secs(5));
+    world.say("b", ToShard::Query(query("x", 1)));
+    world.wait(Duration::from_secs(2));
+    world.say("b", ToShard::Publish(complete("x", 1)));
+    let seconds = Duration::from_secs;
+    assert_eq!(origin(&world), Origin { creator, age: seconds(7), unused: Some(seconds(2)) });
+}
+
+#[test]
 fn objects_without_a_complete_copy_are_not_listed() {
     let mut world = World::with_nodes(&["a", "b"]);
     for name in ["kept", "lost"] {

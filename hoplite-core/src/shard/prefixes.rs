@@ -1,0 +1,210 @@
+//! Sums over the objects of a prefix, for the dashboard.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use super::Shard;
+use super::entry::Entry;
+use super::inspect::MAX_LOOKED_AT;
+use crate::id::{NodeId, ObjectId};
+use crate::time::Time;
+
+/// Most groups of a sum; groups with fewer bytes are added up.
+pub const MAX_PREFIXES: usize = 200;
+/// Most creators that a sum names.
+pub const MAX_CREATORS: usize = 4;
+/// The byte at which a group of ids ends.
+const SEPARATOR: u8 = b'/';
+
+/// The objects of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PrefixSum {
+    /// The number of objects.
+    pub objects: u64,
+    /// The sum of their sizes.
+    pub bytes: u64,
+    /// The number of their copies, complete and partial.
+    pub copies: u64,
+    /// The time at which the shard learned of the first object.
+    pub oldest: Option<Time>,
+    /// The time at which the shard learned of the last object.
+    pub newest: Option<Time>,
+    /// The time at which a node last got an object from another node or from the shard.
+    pub used: Option<Time>,
+    /// The nodes that published the objects first, at most [`MAX_CREATORS`], in the order of names.
+    pub creators: BTreeSet<NodeId>,
+    /// `true` if the objects have more creators.
+    pub has_more_creators: bool,
+}
+
+/// The objects of a prefix by group. The id of each object of a group begins with the same bytes,
+/// up to the first `/` after the prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PrefixSums {
+    /// The groups, at most [`MAX_PREFIXES`]. The group of the prefix itself has objects without a
+    /// further `/`.
+    pub groups: BTreeMap<Vec<u8>, PrefixSum>,
+    /// The number of groups in `rest`.
+    pub more_groups: usize,
+    /// The sum of the other groups.
+    pub rest: PrefixSum,
+    prefix: Vec<u8>,
+}
+
+impl PrefixSum {
+    fn add(&mut self, other: &Self) {
+        self.objects += other.objects;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.copies += other.copies;
+        self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
+        self.newest = self.newest.max(other.newest);
+        self.used = self.used.max(other.used);
+        self.has_more_creators |= other.has_more_creators;
+        for creator in &other.creators {
+            if self.creators.len() < MAX_CREATORS || self.creators.contains(creator) {
+                self.creators.insert(creator.clone());
+            } else {
+                self.has_more_creators = true;
+            }
+        }
+    }
+
+    fn of(entry: &Entry) -> Self {
+        Self {
+            objects: 1,
+            bytes: entry.size_bytes,
+            copies: entry.copies.len() as u64,
+            oldest: Some(entry.created),
+            newest: Some(entry.created),
+            used: entry.used,
+            creators: BTreeSet::from([entry.creator.clone()]),
+            has_more_creators: false,
+        }
+    }
+}
+
+impl PrefixSums {
+    /// Begins the sums of the objects whose ids begin with `prefix`.
+    pub fn of(prefix: Vec<u8>) -> Self {
+        Self { prefix, ..Self::default() }
+    }
+
+    /// Returns the sum of all groups.
+    pub fn total(&self) -> PrefixSum {
+        let mut total = self.rest.clone();
+        self.groups.values().for_each(|group| total.add(group));
+        total
+    }
+
+    fn add(&mut self, id: &[u8], object: PrefixSum) {
+        let start = self.prefix.len();
+        let end = id[start..].iter().position(|byte| *byte == SEPARATOR).map_or(start, |at| start + at + 1);
+        match self.groups.get_mut(&id[..end]) {
+            Some(group) => group.add(&object),
+            None => {
+                self.groups.insert(id[..end].to_vec(), object);
+                if self.groups.len() > 2 * MAX_PREFIXES {
+                    self.shrink();
+                }
+            }
+        }
+    }
+
+    /// Adds up the groups with the fewest bytes.
+    fn shrink(&mut self) {
+        let mut sizes: Vec<u64> = self.groups.values().map(|group| group.bytes).collect();
+        sizes.sort_unstable_by(|one, other| other.cmp(one));
+        let Some(smallest) = sizes.get(MAX_PREFIXES - 1).copied() else { return };
+        let mut room = MAX_PREFIXES - sizes.iter().filter(|bytes| **bytes > smallest).count();
+        let Self { groups, more_groups, rest, .. } = self;
+        groups.retain(|_, group| {
+            let stays = group.bytes > smallest || group.bytes == smallest && room > 0;
+            if !stays {
+                *more_groups += 1;
+                rest.add(group);
+            } else if group.bytes == smallest {
+                room -= 1;
+            }
+            stays
+        });
+    }
+}
+
+impl Shard {
+    /// Adds objects after `after` to `sums`. Examines at most [`MAX_LOOKED_AT`] objects, in about
+    /// two milliseconds. Returns the last one, from which the next call continues; `None` at the
+    /// end.
+    pub fn sum_prefixes(&self, sums: &mut PrefixSums, after: &[u8]) -> Option<ObjectId> {
+        let prefix = sums.prefix.clone();
+        let start = if after >= &prefix[..] { Bound::Excluded(after) } else { Bound::Included(&prefix[..]) };
+        let mut range = self
+            .entries
+            .range::<[u8], _>((start, Bound::Unbounded))
+            .take_while(|(id, _)| id.as_bytes().starts_with(&prefix));
+        let mut last = None;
+        for (id, entry) in range.by_ref().take(MAX_LOOKED_AT) {
+            sums.add(id.as_bytes(), PrefixSum::of(entry));
+            last = Some(id);
+        }
+        let next = range.next().and(last).cloned();
+        if next.is_none() && sums.groups.len() > MAX_PREFIXES {
+            sums.shrink();
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(bytes: u64, at: u64) -> PrefixSum {
+        let (used, at) = (Some(Time::from_micros(10 * at)), Some(Time::from_micros(at)));
+        let creators = BTreeSet::from([NodeId::new(&format!("n{at:?}").replace(['(', ')'], "")).unwrap()]);
+        PrefixSum {
+            objects: 1,
+            bytes,
+            copies: 2,
+            oldest: at,
+            newest: at,
+            used,
+            creators,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn objects_are_grouped_up_to_the_next_separator() {
+        let mut sums = PrefixSums::of(b"a/".to_vec());
+        for (id, bytes, at) in
+            [("a/b/c", 1, 5), ("a/b/d/e", 2, 3), ("a/f", 4, 9), ("a/g", 8, 7), ("a//x", 16, 1)]
+        {
+            sums.add(id.as_bytes(), object(bytes, at));
+        }
+        let group = |name: &str| &sums.groups[name.as_bytes()];
+        assert_eq!(sums.groups.len(), 3);
+        assert_eq!((group("a/b/").objects, group("a/b/").bytes, group("a/b/").copies), (2, 3, 4));
+        assert_eq!(group("a/b/").oldest, Some(Time::from_micros(3)));
+        assert_eq!((group("a/").bytes, group("a/").newest), (12, Some(Time::from_micros(9))));
+        assert_eq!(group("a/b/").used, Some(Time::from_micros(50)));
+        assert_eq!((group("a/").creators.len(), group("a/").has_more_creators), (2, false));
+        assert_eq!(group("a//").bytes, 16, "an empty name is a group");
+        let total = sums.total();
+        assert_eq!((total.objects, total.bytes), (5, 31));
+        assert_eq!((total.creators.len(), total.has_more_creators), (MAX_CREATORS, true));
+    }
+
+    #[test]
+    fn groups_are_bounded_and_the_largest_stay() {
+        let mut sums = PrefixSums::of(Vec::new());
+        let count = 10 * MAX_PREFIXES as u64;
+        for number in 0..count {
+            sums.add(format!("{number:05}/x").as_bytes(), object(number % 1000, number));
+            assert!(sums.groups.len() <= 2 * MAX_PREFIXES);
+        }
+        sums.shrink();
+        assert_eq!((sums.groups.len(), sums.more_groups as u64), (MAX_PREFIXES, count - MAX_PREFIXES as u64));
+        assert_eq!(sums.total().objects, count);
+        assert!(sums.groups.contains_key(&b"01999/"[..]) && !sums.groups.contains_key(&b"01000/"[..]));
+    }
+}
