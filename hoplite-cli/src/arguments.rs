@@ -1,13 +1,14 @@
 //! Arguments that the commands share: the store, and parsers of ids, sizes and durations.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use hoplite_client::{
-    AfterLoss, Client, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, Notice, ObjectId, default_socket_path,
-    default_timeout, parse_timeout,
+    AfterLoss, Client, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, Lifetime, Notice, ObjectId, Owner, Ttl,
+    TtlAction, default_socket_path, default_timeout, parse_timeout,
 };
 use hoplite_core::text::escape;
 use hoplite_core::{Error as ObjectError, Operation};
@@ -31,6 +32,33 @@ pub(crate) struct StoreArguments {
         help_heading = "Store options"
     )]
     timeout: Option<Duration>,
+}
+
+/// The lifetime of a put.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LifetimeArguments {
+    /// Delete the object after all clients of the store that hold this owner have been gone for the
+    /// store's grace period. A client must hold it now
+    #[arg(long, value_name = "NAME")]
+    owner: Option<Owner>,
+    /// Delete the object after this time, such as 90s or 2h; at most 30 days
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    ttl: Option<Duration>,
+    /// Action at the end of --ttl: delete removes the object everywhere; free drops the copy of this
+    /// store
+    #[arg(long, value_name = "ACTION", requires = "ttl", default_value = "delete")]
+    ttl_action: TtlAction,
+}
+
+impl LifetimeArguments {
+    /// Returns the lifetime for the metadata of a put.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for a time to live of zero, or of more than 30 days.
+    pub(crate) fn lifetime(self) -> Result<Option<Arc<Lifetime>>, ObjectError> {
+        let ttl = self.ttl.map(|after| Ttl::new(after, self.ttl_action)).transpose()?;
+        Ok(Lifetime::of(self.owner, ttl))
+    }
 }
 
 impl StoreArguments {

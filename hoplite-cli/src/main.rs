@@ -32,7 +32,7 @@ use hoplite_daemon::settings::without_empty_variables;
 
 use arguments::StoreArguments;
 use verbs::{
-    allreduce, barrier, certs, completion, delete, doctor, drain, get, ls, man, put, reduce, start, stat,
+    allreduce, barrier, certs, completion, delete, doctor, drain, gc, get, ls, man, put, reduce, start, stat,
     status, stop, up, wait,
 };
 
@@ -75,6 +75,8 @@ enum Command {
     Delete(delete::Arguments),
     /// Wait until objects are available somewhere in the cluster
     Wait(wait::Arguments),
+    /// List ownerless objects of this store, and delete them on request
+    Gc(gc::Arguments),
     /// List the objects of the cluster
     Ls(ls::Arguments),
     /// Show where an object is, and which nodes fetched it from which, and why
@@ -138,6 +140,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Barrier(command) => barrier::run(&store, command).await,
         Command::Delete(command) => delete::run(&store, command).await,
         Command::Wait(command) => wait::run(&store, command).await,
+        Command::Gc(command) => gc::run(&store, command).await,
         Command::Ls(command) => ls::run(&store, command).await,
         Command::Stat(command) => stat::run(&store, command).await,
         Command::Status(command) => status::run(&store, command).await,
@@ -224,6 +227,9 @@ mod tests {
             "hoplite put x f --shape 2,b",
             "hoplite delete",
             "hoplite wait x --num 0",
+            "hoplite put x f --ttl-action free",
+            "hoplite put x f --ttl 1s --ttl-action evict",
+            "hoplite gc --unowned",
             "hoplite reduce",
             "hoplite reduce target",
             "hoplite reduce target x --op mean",

@@ -62,6 +62,11 @@ impl Id {
     pub(crate) fn new(id: &ObjectId) -> Self {
         Self { id: id.readable(), id_hex: hexadecimal(id.as_bytes()) }
     }
+
+    /// The readable form.
+    pub(crate) fn readable(&self) -> &str {
+        &self.id
+    }
 }
 
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {

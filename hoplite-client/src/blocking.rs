@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hoplite_core::lifetime::Owner;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::Locations;
 use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
@@ -71,6 +72,7 @@ impl Client {
     /// See [`crate::Client::connect_with`].
     pub fn connect_with(options: ConnectOptions) -> Result<Self> {
         checked_default()?;
+        let options = options.with_own_owner();
         let piped = Piped::new(handshake::greet(&options)?, &options)?;
         let link = Link::new(options, piped);
         Ok(Self { shared: Arc::new(Shared { link, turn: Mutex::new(()) }) })
@@ -84,6 +86,11 @@ impl Client {
     /// See [`crate::Client::cluster`].
     pub fn cluster(&self) -> ClusterId {
         self.shared.link.current().connection.cluster().clone()
+    }
+
+    /// See [`crate::Client::owner`].
+    pub fn owner(&self) -> Owner {
+        self.shared.link.current().connection.owner().clone()
     }
 
     /// See [`crate::Client::max_object_bytes`].

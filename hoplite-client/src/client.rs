@@ -86,6 +86,7 @@ impl Client {
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
         // Users of every language see an invalid default.
         checked_default()?;
+        let options = options.with_own_owner();
         let path = options.socket.clone();
         let (options, greeted) =
             spawn_blocking(move || handshake::greet(&options).map(|greeted| (options, greeted)))

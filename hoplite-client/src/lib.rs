@@ -68,6 +68,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod lifetime;
 mod notice;
 mod options;
 mod timeout;
@@ -102,9 +103,11 @@ pub use batch::{NewObject, Results, check_count};
 pub use client::{Client, Page};
 pub use error::{ConnectFailure, Error, ErrorCode, Loss, LostCall, Result};
 pub use hoplite_core::error::Missing;
+pub use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 pub use hoplite_core::metadata::Replicas;
 pub use hoplite_core::node::{
-    ByteRange, DrainReport, DrainState, LongWait as WaitingCall, ReduceOrder, SpillStatus, Unmoved,
+    ByteRange, DrainReport, DrainState, LifetimeReport, LongWait as WaitingCall, Ownerless, OwnerlessPage,
+    ReduceOrder, SpillStatus, Unmoved,
 };
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Origin, Retention};

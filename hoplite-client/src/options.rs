@@ -1,9 +1,11 @@
 //! The options of connects, puts and reduces.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hoplite_core::Metadata;
+use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{ByteRange, ReduceOrder};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_proto::socket_path::default_socket_path;
@@ -37,6 +39,8 @@ pub struct ConnectOptions {
     pub after_loss: AfterLoss,
     /// By default [`log_notice`].
     pub listener: Listener,
+    /// Names that the client holds while it is connected, at most 7; see [`Lifetime`](crate::Lifetime).
+    pub owners: Vec<Owner>,
     /// By default [`LONG_WAIT`].
     pub long_wait: Duration,
 }
@@ -49,6 +53,16 @@ pub enum AfterLoss {
     Reconnect,
     /// All later calls fail, for programs whose objects must come from one run of the store.
     Fail,
+}
+
+impl ConnectOptions {
+    /// Adds the owner that stands for the client itself, as the first one. All connections of the client hold it.
+    pub(crate) fn with_own_owner(mut self) -> Self {
+        let number = RandomState::new().hash_one(std::time::SystemTime::now());
+        let name = format!("client:{}:{number:016x}", std::process::id());
+        self.owners.insert(0, Owner::new(name).expect("the name is short and printable"));
+        self
+    }
 }
 
 impl Default for ConnectOptions {
@@ -65,6 +79,7 @@ impl Default for ConnectOptions {
             on_full: None,
             after_loss: AfterLoss::default(),
             listener: log_notice,
+            owners: Vec::new(),
             long_wait: LONG_WAIT,
         }
     }
@@ -73,7 +88,7 @@ impl Default for ConnectOptions {
 /// Options of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// By default plain bytes, and the store's number of copies.
+    /// By default plain bytes without a lifetime, and the store's number of copies.
     pub metadata: Metadata,
     /// For room, another writer of the id, and the directory; by default [`default_timeout`].
     pub timeout: Duration,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::error::Plane;
-use hoplite_core::node::{LongWait, SpillStatus};
+use hoplite_core::node::{LifetimeReport, LongWait, SpillStatus};
 use hoplite_core::shard::Locations;
 use hoplite_core::text::escape;
 use hoplite_core::topology::blocks::Blocks;
@@ -27,6 +27,8 @@ pub struct Description {
     pub waiting_receivers: u32,
     /// The reduce or collective that makes the object, if this store knows it.
     pub reduce: Option<ReduceRecord>,
+    /// The end of the object, if the store of this node ends it.
+    pub lifetime: Option<LifetimeReport>,
 }
 
 /// A shard's decision that a node pulls from another.
@@ -141,6 +143,10 @@ pub struct NodeStatus {
     pub is_draining: bool,
     /// Evicted copies since the start.
     pub evictions: u64,
+    /// Objects put here whose time to live has ended.
+    pub expired: u64,
+    /// Objects put here and deleted without their owner.
+    pub abandoned: u64,
     /// The state of spilling; all zero if the store does not spill.
     pub spill: SpillStatus,
     /// Damaged frames that were sent again.
@@ -378,6 +384,11 @@ impl Description {
             grants: object.grants.into_iter().map(Grant::from).collect(),
             waiting_receivers: object.waiting_receivers,
             reduce: description.reduce.map(ReduceRecord::from),
+            lifetime: description.lifetime.map(|lifetime| LifetimeReport {
+                is_owner_gone: lifetime.is_owner_gone,
+                expires_in: lifetime.expires_in_ms.map(Duration::from_millis),
+                deleted_in: lifetime.deleted_in_ms.map(Duration::from_millis),
+            }),
         })
     }
 }
@@ -446,6 +457,8 @@ impl From<v1::NodeStatus> for NodeStatus {
             sent_bytes: status.sent_bytes,
             received_bytes: status.received_bytes,
             evictions: status.evictions,
+            expired: status.expired,
+            abandoned: status.abandoned,
             spill: status.spill.as_ref().map(decode_spill).unwrap_or_default(),
             is_draining: status.is_draining,
             corrupt_frames: status.corrupt_frames,

@@ -21,6 +21,7 @@ use hoplite_core::TraceContext;
 use hoplite_core::collective::{Decision, EnlistmentId, Member, MembershipId, Report};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
+use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{
     ClientId, CombineId, DrainReport, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus, PullId,
     ReduceRecord, ServeId, Troubles,
@@ -263,11 +264,16 @@ impl Engine {
         self.lock().sessions.iter().map(Option::is_some).collect()
     }
 
-    /// Enters a client. Returns the queue of its answers.
-    pub(crate) fn client_connected(&self, name: String) -> (ClientId, Arc<Answers>) {
+    /// Enters a client that holds these owners. Returns the queue of its answers.
+    pub(crate) fn client_connected(
+        self: &Arc<Self>,
+        name: String,
+        owners: Vec<Owner>,
+    ) -> (ClientId, Arc<Answers>) {
         let client = ClientId(self.next_number());
         let answers = Arc::new(Answers::of(name));
         self.clients.insert(client, Arc::clone(&answers));
+        self.apply(Event::ClientConnected { client, owners });
         (client, answers)
     }
 

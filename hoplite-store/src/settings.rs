@@ -136,6 +136,10 @@ pub(crate) struct Settings {
     /// store [default: 1s]
     #[arg(long, env = "HOPLITE_NODE_GRACE", value_name = "DURATION")]
     node_grace: Option<TimeSpan>,
+    /// Time after which the objects of an owner are deleted, once no client holds the owner
+    /// [default: 30s]
+    #[arg(long, env = "HOPLITE_OWNER_GRACE", value_name = "DURATION")]
+    owner_grace: Option<TimeSpan>,
     /// Bandwidth of one stream to another store, in bytes per second, for the planning of reduces
     /// [default: measured]
     #[arg(long, env = "HOPLITE_LINK_BANDWIDTH", value_name = "SIZE")]
@@ -357,6 +361,7 @@ impl Settings {
             )?,
             max_ids_per_request: positive("max-ids", self.max_ids, default.max_ids_per_request)?,
             node_grace: self.node_grace.map_or(default.node_grace, |span| span.0),
+            owner_grace: self.owner_grace.map_or(default.owner_grace, |span| span.0),
             ..default
         })
     }

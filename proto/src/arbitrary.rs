@@ -1,6 +1,7 @@
 //! Strategies for wire types.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,12 +11,13 @@ use hoplite_core::error::Missing;
 use hoplite_core::error::{Error, MetadataError, Operation, Plane};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
+use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::link::Uplink;
 use hoplite_core::metadata::{MAX_REPLICAS, Metadata, Replicas};
 use hoplite_core::missing::{Absent, MAX_NAMED, Named};
 use hoplite_core::node::{
-    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce,
-    ReduceOrder, Until,
+    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
+    OwnerlessPage, Reduce, ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::collective::{Collective, Schedule};
@@ -33,6 +35,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::bounds::MAX_LISTED_OBJECTS;
 use crate::data::Pull;
 use crate::data::probe::probes;
 use crate::local::{Request, Response};
@@ -90,14 +93,26 @@ fn replicas() -> impl Strategy<Value = Replicas> {
     (0..=MAX_REPLICAS).prop_flat_map(awaited).prop_map(|(wanted, awaited)| Replicas { wanted, awaited })
 }
 
+fn owner() -> impl Strategy<Value = Owner> {
+    "[^\\p{Cc}]{1,60}"
+        .prop_map(|name| Owner::new(name).expect("the name is short and has no control characters"))
+}
+
+fn lifetime() -> impl Strategy<Value = Option<Arc<Lifetime>>> {
+    let ttl = (1_u64..30 * 24 * 3600 * 1000, select(vec![TtlAction::Delete, TtlAction::Free]));
+    let ttl = ttl.prop_map(|(ms, action)| Ttl::new(Duration::from_millis(ms), action).expect("a valid ttl"));
+    (option::of(owner()), option::of(ttl)).prop_map(|(owner, ttl)| Lifetime::of(owner, ttl))
+}
+
 /// With a size that agrees.
 pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     let shape = option::of(prop::collection::vec(0_u64..6, 0..8));
     let agreement = option::of((kind(), reduce()).prop_map(|(kind, reduce)| Agreement::of(kind, &reduce)));
-    (dtype(), shape, bytes(), agreement, 0_u64..1000, replicas()).prop_map(
-        |(dtype, shape, user, agreement, elements, replicas)| {
+    (dtype(), shape, bytes(), agreement, 0_u64..1000, replicas(), lifetime()).prop_map(
+        |(dtype, shape, user, agreement, elements, replicas, lifetime)| {
             let elements = shape.as_ref().map_or(elements, |shape| shape.iter().product());
-            (Metadata { dtype, shape, user, agreement, replicas }, elements * dtype.size_bytes())
+            let metadata = Metadata { dtype, shape, user, agreement, replicas, lifetime };
+            (metadata, elements * dtype.size_bytes())
         },
     )
 }
@@ -457,6 +472,10 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         copy().prop_map(|copy| node::Request::SealUnconfirmed { copy }),
         timeout().prop_map(|timeout| node::Request::Drain { timeout }),
         Just(node::Request::DrainProgress),
+        (id(), id(), 0..=MAX_LISTED_OBJECTS).prop_map(|(prefix, after, limit)| {
+            let bytes = |id: ObjectId| Bytes::copy_from_slice(id.as_bytes());
+            node::Request::ListOwnerless { prefix: bytes(prefix), after: bytes(after), limit }
+        }),
         copy().prop_map(|copy| node::Request::Abort { copy }),
         (id(), select(vec![Until::Started, Until::Complete, Until::Contents]), timeout(), any::<bool>())
             .prop_map(|(id, until, timeout, allow_stale)| {
@@ -575,6 +594,13 @@ fn view() -> impl Strategy<Value = ObjectView> {
     )
 }
 
+fn ownerless() -> impl Strategy<Value = OwnerlessPage> {
+    let object = (id(), any::<u64>(), option::of(owner()));
+    let object = object.prop_map(|(id, size_bytes, owner)| Ownerless { id, size_bytes, owner });
+    (prop::collection::vec(object, 0..5), option::of(id()))
+        .prop_map(|(objects, next)| OwnerlessPage { objects, next })
+}
+
 fn batch_answer() -> impl Strategy<Value = Result<node::Response, Error>> {
     prop_oneof![
         view().prop_map(|view| Ok(node::Response::Object(view))),
@@ -607,6 +633,7 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         reduced.prop_map(|indices| node::Response::Reduced { indices }),
         locations().prop_map(node::Response::Locations),
         any::<u64>().prop_map(|valid_bytes| node::Response::Progress { valid_bytes }),
+        ownerless().prop_map(node::Response::Ownerless),
     ];
     prop_oneof![
         4 => node.prop_map(|response| Ok(Response::Node(response))),

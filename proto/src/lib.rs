@@ -4,7 +4,7 @@
 //! * [`directory`]: the control plane. [`data`]: the data plane. [`local`], [`framing`]: the local
 //!   plane.
 //! * [`dashboard`]: requests of the dashboard's page.
-//! * [`error`], [`metadata`], [`trouble`], [`trace`]: types of all planes. `status`: errors in
+//! * [`error`], [`lifetime`], [`metadata`], [`trouble`], [`trace`]: types of all planes. `status`: errors in
 //!   gRPC.
 //! * [`socket_path`], [`socket_place`]: the local socket, safe from other users.
 //! * [`bounds`]: limits on peers' messages. Every length is checked here once; the core types carry
@@ -35,6 +35,7 @@ pub mod directory;
 pub mod local;
 
 pub mod error;
+pub mod lifetime;
 pub mod metadata;
 #[cfg(feature = "grpc")]
 pub mod status;

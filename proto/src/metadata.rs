@@ -6,7 +6,7 @@ use hoplite_core::error::{Error, MetadataError, Plane, Result};
 use hoplite_core::metadata::{MAX_DIMENSIONS, MAX_REPLICAS, Metadata, Replicas};
 
 use crate::reduce::{decode_agreement, encode_agreement};
-use crate::v1;
+use crate::{lifetime, v1};
 
 pub(crate) fn encode_dtype(dtype: Dtype) -> i32 {
     let wire = match dtype {
@@ -43,6 +43,7 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
         agreement: metadata.agreement.as_ref().map(encode_agreement),
         replicas: metadata.replicas.wanted.into(),
         awaited_replicas: metadata.replicas.awaited.into(),
+        lifetime: metadata.lifetime.as_deref().map(lifetime::encode),
     }
 }
 
@@ -68,7 +69,8 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
         u8::try_from(replicas).map_err(|_| Error::limit_exceeded("replicas of an object", limit))
     };
     let replicas = Replicas { wanted: count(metadata.replicas)?, awaited: count(metadata.awaited_replicas)? };
-    let metadata = Metadata { dtype, shape, user, agreement: agreement.transpose()?, replicas };
+    let lifetime = metadata.lifetime.as_ref().map(lifetime::decode).transpose()?.flatten();
+    let metadata = Metadata { dtype, shape, user, agreement: agreement.transpose()?, replicas, lifetime };
     metadata.validate(size_bytes)?;
     Ok(metadata)
 }

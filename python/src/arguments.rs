@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_client::{
-    ClusterId, Confirmation, Dtype, FOREVER, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder, Replicas,
-    default_timeout,
+    ClusterId, Confirmation, Dtype, FOREVER, Lifetime, Metadata, ObjectId, Owner, PutOptions, ReduceOp,
+    ReduceOrder, Replicas, Ttl, TtlAction, default_timeout,
 };
 use hoplite_core::id::IdError;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -158,18 +159,44 @@ pub(crate) const fn order(deterministic: bool) -> ReduceOrder {
     if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any }
 }
 
+/// The lifetime of a put: its owner, the seconds of its time to live, and the action at their end.
+pub(crate) type LifetimeArgument = (Option<String>, Option<f64>, String);
+
+/// The owner that stands for the client itself.
+const OWN_OWNER: &str = "client";
+
+/// Checks the lifetime of a put of a client whose own owner is `own`.
+pub(crate) fn lifetime(
+    py: Python<'_>,
+    argument: LifetimeArgument,
+    own: impl FnOnce() -> PyResult<Owner>,
+) -> PyResult<Option<Arc<Lifetime>>> {
+    let refused = |error: hoplite_core::Error| exception(py, &error.into());
+    let (owner, seconds, action) = argument;
+    let action = TtlAction::from_str(&action).map_err(refused)?;
+    if seconds.is_none() && action != TtlAction::Delete {
+        return Err(refused(hoplite_core::Error::invalid_request("the action of a ttl without a ttl")));
+    }
+    let ttl = seconds.map(|seconds| Ttl::of_seconds(seconds, action)).transpose().map_err(refused)?;
+    let owner = match owner.as_deref() {
+        Some(OWN_OWNER) => Some(own()?),
+        owner => owner.map(Owner::new).transpose().map_err(refused)?,
+    };
+    Ok(Lifetime::of(owner, ttl))
+}
+
 pub(crate) fn put_options(
     py: Python<'_>,
     dtype: &str,
     shape: Option<Vec<u64>>,
     user: &[u8],
     timeout: Timeout,
-    replicas: Replicas,
+    (replicas, lifetime): (Replicas, Option<Arc<Lifetime>>),
 ) -> PyResult<PutOptions> {
     let dtype =
         Dtype::from_str(dtype).map_err(|error| exception(py, &hoplite_core::Error::from(error).into()))?;
     let confirm = if replicas.awaited > 0 { Confirmation::Confirmed } else { Confirmation::BySize };
     let user = Bytes::copy_from_slice(user);
-    let metadata = Metadata { dtype, shape, user, agreement: None, replicas };
+    let metadata = Metadata { dtype, shape, user, agreement: None, replicas, lifetime };
     Ok(PutOptions { metadata, timeout: timeout.0, confirm })
 }

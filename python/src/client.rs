@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use hoplite_client::{
-    AfterLoss, ClusterId, ConnectOptions, Error, NodeId, ObjectId, Result, blocking, default_socket_path,
+    AfterLoss, ClusterId, ConnectOptions, Error, NodeId, ObjectId, Owner, Result, blocking,
+    default_socket_path,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
@@ -200,8 +201,10 @@ fn connect_options(
     timeout: Timeout,
     program: String,
     reconnect: bool,
+    owners: Vec<Owner>,
 ) -> ConnectOptions {
     ConnectOptions {
+        owners,
         socket: socket.unwrap_or_else(default_socket_path),
         timeout: timeout.0,
         program,
@@ -212,16 +215,23 @@ fn connect_options(
     }
 }
 
+fn owners(py: Python<'_>, names: Vec<String>) -> PyResult<Vec<Owner>> {
+    let owners = names.into_iter().map(Owner::new).collect::<hoplite_core::Result<_>>();
+    owners.map_err(|error| exception(py, &error.into()))
+}
+
 /// With `reconnect`, calls connect again after a loss.
 #[pyfunction]
+#[pyo3(signature = (socket, timeout, program, reconnect, owners = Vec::new()))]
 pub(crate) fn connect(
     py: Python<'_>,
     socket: Option<PathBuf>,
     timeout: Timeout,
     program: String,
     reconnect: bool,
+    owners: Vec<String>,
 ) -> PyResult<Client> {
-    let options = connect_options(socket, timeout, program, reconnect);
+    let options = connect_options(socket, timeout, program, reconnect, self::owners(py, owners)?);
     let client = py
         .detach(|| while_looking(move || blocking::Client::connect_with(options)))?
         .map_err(|error| exception_about(py, &error, None))?;
@@ -259,14 +269,16 @@ fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
 }
 
 #[pyfunction]
+#[pyo3(signature = (socket, timeout, program, reconnect, owners = Vec::new()))]
 pub(crate) fn connect_async(
     py: Python<'_>,
     socket: Option<PathBuf>,
     timeout: Timeout,
     program: String,
     reconnect: bool,
+    owners: Vec<String>,
 ) -> PyResult<Py<PyAny>> {
-    let options = connect_options(socket, timeout, program, reconnect);
+    let options = connect_options(socket, timeout, program, reconnect, self::owners(py, owners)?);
     spawn(py, None, Vec::new(), async move {
         let client = hoplite_client::Client::connect_with(options).await?;
         Ok(AsyncClient {

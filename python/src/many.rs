@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use hoplite_client::{ClusterId, Dtype, Metadata, NewObject, ObjectId, Result, Results};
+use hoplite_client::{ClusterId, Dtype, Lifetime, Metadata, NewObject, ObjectId, Result, Results};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -28,12 +29,18 @@ struct Object {
 }
 
 impl Objects {
-    pub(crate) fn new(py: Python<'_>, described: Vec<Described>, cluster: &ClusterId) -> PyResult<Self> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        described: Vec<Described>,
+        cluster: &ClusterId,
+        lifetime: Option<&Arc<Lifetime>>,
+    ) -> PyResult<Self> {
         let object = |(id, pieces, dtype, shape, user): Described| {
             let dtype = Dtype::from_str(&dtype)
                 .map_err(|error| exception(py, &hoplite_core::Error::from(error).into()))?;
             let user = Bytes::copy_from_slice(&user);
-            let metadata = Metadata { dtype, shape, user, ..Metadata::default() };
+            let lifetime = lifetime.cloned();
+            let metadata = Metadata { dtype, shape, user, lifetime, ..Metadata::default() };
             Ok(Object { id: id.within(py, cluster)?, pieces, metadata })
         };
         Ok(Self(described.into_iter().map(object).collect::<PyResult<_>>()?))

@@ -1,8 +1,8 @@
 //! Converts results for Python.
 
 use hoplite_client::{
-    Description, Grant, Location, LocationState, Locations, MemberPosition, NodeStatus, ObjectId,
-    ObjectSummary, PeerLink, ReduceRecord, Retention,
+    Description, Grant, LifetimeReport, Location, LocationState, Locations, MemberPosition, NodeStatus,
+    ObjectId, ObjectSummary, Owner, PeerLink, ReduceRecord, Retention,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -43,6 +43,7 @@ struct More {
     grants: Vec<Grant>,
     waiting_receivers: u32,
     reduce: Option<ReduceRecord>,
+    lifetime: Option<LifetimeReport>,
 }
 
 impl From<Locations> for Summary {
@@ -53,8 +54,8 @@ impl From<Locations> for Summary {
 
 impl From<Description> for Summary {
     fn from(description: Description) -> Self {
-        let Description { shard, locations, grants, waiting_receivers, reduce } = description;
-        let more = Some(More { shard, grants, waiting_receivers, reduce });
+        let Description { shard, locations, grants, waiting_receivers, reduce, lifetime } = description;
+        let more = Some(More { shard, grants, waiting_receivers, reduce, lifetime });
         Self { more, ..Self::from(locations) }
     }
 }
@@ -83,11 +84,19 @@ impl<'py> IntoPyObject<'py> for Summary {
             dict.set_item("age", origin.map(|origin| origin.age.as_secs_f64()))?;
             let unused = origin.and_then(|origin| origin.unused);
             dict.set_item("unused", unused.map(|time| time.as_secs_f64()))?;
+            let lifetime = object.metadata.lifetime.as_deref();
+            let owner = lifetime.and_then(|lifetime| lifetime.owner.as_ref());
+            dict.set_item("owner", owner.map(Owner::as_str))?;
+            let ttl = lifetime.and_then(|lifetime| lifetime.ttl);
+            dict.set_item("ttl", ttl.map(|ttl| ttl.after().as_secs_f64()))?;
+            dict.set_item("ttl_action", ttl.map(|ttl| ttl.action().name()))?;
         }
         let locations = self.locations.iter().map(|location| location_dict(py, location));
         dict.set_item("locations", locations.collect::<PyResult<Vec<_>>>()?)?;
         if let Some(more) = &self.more {
             dict.set_item("shard", &more.shard)?;
+            let expires_in = more.lifetime.and_then(|lifetime| lifetime.expires_in);
+            dict.set_item("expires_in", expires_in.map(|left| left.as_secs_f64()))?;
             dict.set_item("waiting_receivers", more.waiting_receivers)?;
             let grants = more.grants.iter().map(|grant| grant_dict(py, grant));
             dict.set_item("grants", grants.collect::<PyResult<Vec<_>>>()?)?;
@@ -158,6 +167,8 @@ impl<'py> IntoPyObject<'py> for Status {
             ("sent_bytes", status.sent_bytes),
             ("received_bytes", status.received_bytes),
             ("evictions", status.evictions),
+            ("expired", status.expired),
+            ("abandoned", status.abandoned),
             ("spilled_objects", status.spill.objects),
             ("spilled_bytes", status.spill.bytes),
             ("spill_file_bytes", status.spill.file_bytes),

@@ -16,6 +16,7 @@ mod exchange;
 mod faults;
 mod labels;
 mod lifecycle;
+mod lifetimes;
 mod limits;
 mod metrics;
 mod names;

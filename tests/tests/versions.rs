@@ -22,7 +22,7 @@ const LATER_FIELD: [u8; 3] = [0xc0, 0x3e, 7];
 fn a_client_of_the_previous_version_is_told_both_versions() {
     let mut cluster = Cluster::of(1);
     let mut client = RawClient::connect(&cluster.socket(0));
-    client.say(&ClientHello { version: PREVIOUS, program: "old".to_owned() });
+    client.say(&ClientHello { version: PREVIOUS, program: "old".to_owned(), owners: vec![] });
     let answer: ServerHello = client.hear().expect("the store says why");
     let error = answer.error.expect("it is refused");
     assert_eq!(error.code, ErrorCode::VersionMismatch as u32);

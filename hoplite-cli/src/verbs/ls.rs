@@ -7,6 +7,7 @@ use std::time::Duration;
 use hoplite_client::{Client, LocationState, Locations, Metadata, Page, Retention};
 use serde::Serialize;
 
+use super::lifetime::Lifetime;
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
@@ -20,7 +21,7 @@ const EXAMPLES: &str = "Examples:
 
 Columns: COMPLETE and PARTIAL count the nodes that have all or some of the bytes. AGE and CREATOR: when, and by which node,
 the object was published first, as far as the directory knows. UNUSED: the time since a node last got the object from
-another node. PINNED names the nodes whose copy is never evicted.";
+another node. PINNED names the nodes whose copy is never evicted. LIFETIME has the owner and the time to live of the put.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -110,6 +111,7 @@ async fn table(client: &Client, arguments: &Arguments, out: &mut impl Write) -> 
         ("UNUSED", Alignment::Right),
         ("CREATOR", Alignment::Left),
         ("PINNED", Alignment::Left),
+        ("LIFETIME", Alignment::Left),
     ]);
     let age = |millis: Option<u64>| {
         millis.map_or_else(|| "-".to_owned(), |millis| output::age(Duration::from_millis(millis)))
@@ -126,6 +128,7 @@ async fn table(client: &Client, arguments: &Arguments, out: &mut impl Write) -> 
                 age(entry.unused_ms),
                 entry.creator.unwrap_or_else(|| "-".to_owned()),
                 if entry.lost { "(lost)".to_owned() } else { entry.pinned.join(",") },
+                entry.lifetime.as_ref().map_or_else(String::new, Lifetime::cell),
             ]);
         }
         table.print(out)
@@ -167,6 +170,7 @@ struct Entry {
     pinned: Vec<String>,
     inline: bool,
     lost: bool,
+    lifetime: Option<Lifetime>,
 }
 
 impl Entry {
@@ -183,6 +187,7 @@ impl Entry {
             size_bytes: object.map(|object| object.size_bytes),
             dtype: object.map(|object| object.metadata.dtype.name()),
             array_type: output::array_type(&metadata),
+            lifetime: metadata.lifetime.as_deref().map(|lifetime| Lifetime::new(lifetime, None)),
             shape: metadata.shape,
             complete,
             partial: all.len() - complete,

@@ -11,7 +11,7 @@ use hoplite_core::Error as ObjectError;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
-use crate::arguments::{Shape, StoreArguments, id_parser, parse_shape};
+use crate::arguments::{LifetimeArguments, Shape, StoreArguments, id_parser, parse_shape};
 use crate::cluster::unless_interrupted;
 use crate::output::{self, Id};
 use crate::progress;
@@ -25,6 +25,7 @@ const EXAMPLES: &str = "Examples:
   tar c dataset | hoplite put dataset -
   hoplite put weights/7 weights.bin --json
   hoplite put checkpoint checkpoint.pt --replicas 2
+  hoplite put batch/17 batch.bin --ttl 10min
 
 Receivers start as soon as the first bytes are there. Standard input, pipes and devices are read to their end first. To put the same bytes again is no error.";
 
@@ -49,6 +50,8 @@ pub(crate) struct Arguments {
     /// Return when this number of copies exists [default: all of --replicas]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
     confirm: Option<u8>,
+    #[command(flatten)]
+    lifetime: LifetimeArguments,
     /// Print the id and the size of the object as JSON
     #[arg(long)]
     json: bool,
@@ -62,11 +65,12 @@ struct Report {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { id, file, dtype, shape, replicas, confirm, json } = arguments;
+    let Arguments { id, file, dtype, shape, replicas, confirm, lifetime, json } = arguments;
+    let lifetime = lifetime.lifetime()?;
     let replicas = Replicas { wanted: replicas.unwrap_or(0), awaited: confirm.unwrap_or(0) };
     let shape = shape.map(|Shape(extents)| extents);
     let options = PutOptions {
-        metadata: Metadata { dtype, shape, replicas, ..Metadata::default() },
+        metadata: Metadata { dtype, shape, replicas, lifetime, ..Metadata::default() },
         timeout: store.call_timeout(),
         confirm: Confirmation::Confirmed,
     };

@@ -10,6 +10,7 @@ use hoplite_client::{
 use hoplite_core::text::escape;
 use serde::Serialize;
 
+use super::lifetime::Lifetime;
 use crate::arguments::{StoreArguments, id_parser};
 use crate::output::{self, Alignment, Table};
 
@@ -62,6 +63,7 @@ pub(crate) struct Report {
     pub(crate) grants: Vec<Grant>,
     waiting_receivers: u32,
     reduce: Option<Reduce>,
+    lifetime: Option<Lifetime>,
 }
 
 #[derive(Debug, Serialize)]
@@ -206,8 +208,11 @@ pub(crate) struct Grant {
 
 impl Report {
     pub(crate) fn new(id: &ObjectId, description: Description) -> Self {
-        let Description { shard, locations, grants, waiting_receivers, reduce } = description;
+        let Description { shard, locations, grants, waiting_receivers, reduce, lifetime } = description;
+        let metadata = locations.object.as_ref().map(|object| &object.metadata);
+        let set = metadata.and_then(|metadata| metadata.lifetime.as_deref());
         Self {
+            lifetime: set.map(|set| Lifetime::new(set, lifetime)),
             id: id.readable(),
             id_hex: output::hexadecimal(id.as_bytes()),
             shard,
@@ -237,6 +242,9 @@ impl Report {
             }
             if object.replicas > 1 {
                 writeln!(out, "replicas   {} of {}", self.pinned_copies, object.replicas)?;
+            }
+            if let Some(lifetime) = &self.lifetime {
+                lifetime.print(out)?;
             }
             if object.lost {
                 writeln!(out, "lost       no copy of it is left")?;
@@ -397,6 +405,7 @@ mod tests {
             grants: Vec::new(),
             waiting_receivers: 0,
             reduce: Some(reduce),
+            lifetime: None,
         }
     }
 

@@ -94,6 +94,8 @@ struct Memory {
     reserved_bytes: u64,
     prefaulted_bytes: u64,
     evictions: u64,
+    expired: u64,
+    abandoned: u64,
 }
 
 /// Objects in spill files, and writes and reads of these files since the start.
@@ -191,6 +193,8 @@ impl From<NodeStatus> for Report {
                 reserved_bytes: status.reserved_bytes,
                 prefaulted_bytes: status.prefaulted_bytes,
                 evictions: status.evictions,
+                expired: status.expired,
+                abandoned: status.abandoned,
             },
             spill: status.spill.into(),
             copies: status.copies,
@@ -267,6 +271,7 @@ impl Report {
             output::size(memory.prefaulted_bytes),
         )?;
         writeln!(out, "copies     {}, and {} evictions so far", self.copies, memory.evictions)?;
+        writeln!(out, "lifetimes  {} expired, {} without their owner", memory.expired, memory.abandoned)?;
         if spill.spilled_objects + spill.failures > 0 {
             writeln!(
                 out,

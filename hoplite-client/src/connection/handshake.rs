@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use hoplite_core::error::Plane;
+use hoplite_core::lifetime::Owner;
 use hoplite_core::{ClusterId, NodeId};
+use hoplite_proto::lifetime::encode_owner;
 use hoplite_proto::socket_place::{PlaceError, SocketPlace, TrustedUsers};
 use hoplite_proto::{PROTOCOL_VERSION, framing, v1};
 use rustix::io::Errno;
@@ -30,6 +32,7 @@ pub(crate) struct Greeted {
     pub(crate) path: PathBuf,
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
+    pub(crate) owner: Owner,
     pub(crate) max_object_bytes: u64,
     pub(crate) on_full: Option<fn()>,
     pub(crate) confirmed_from_bytes: u64,
@@ -46,7 +49,7 @@ pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
 fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, ConnectFailure> {
     let users = TrustedUsers::new(options.daemon_user.as_deref());
     let socket = open(&options.socket, &users, deadline)?;
-    send_hello(&socket, &hello(&options.program), deadline)?;
+    send_hello(&socket, &hello(options), deadline)?;
     let (hello, fds) = receive_hello(&socket, deadline)?;
     if let Some(error) = hello.error {
         return Err(ConnectFailure::Refused(hoplite_proto::error::decode(error, Plane::Local)));
@@ -72,6 +75,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
         path: std::path::absolute(&options.socket).unwrap_or_else(|_| options.socket.clone()),
         node,
         cluster,
+        owner: options.owners.first().expect("the client has its own owner").clone(),
         max_object_bytes: hello.max_object_bytes,
         on_full: options.on_full,
         confirmed_from_bytes: hello.confirmed_from_bytes,
@@ -150,9 +154,15 @@ fn explain(path: &Path, error: Errno) -> ConnectFailure {
     }
 }
 
-fn hello(program: &str) -> v1::ClientHello {
-    let program = program.char_indices().take_while(|(start, c)| start + c.len_utf8() <= MAX_PROGRAM_BYTES);
-    v1::ClientHello { version: PROTOCOL_VERSION, program: program.map(|(_, c)| c).collect() }
+fn hello(options: &ConnectOptions) -> v1::ClientHello {
+    let program =
+        options.program.char_indices().take_while(|(start, c)| start + c.len_utf8() <= MAX_PROGRAM_BYTES);
+    v1::ClientHello {
+        version: PROTOCOL_VERSION,
+        program: program.map(|(_, c)| c).collect(),
+        // Since version 9: an older store ignores owners, and never deletes their objects.
+        owners: options.owners.iter().map(encode_owner).collect(),
+    }
 }
 
 fn send_hello(socket: &OwnedFd, hello: &v1::ClientHello, deadline: &Deadline) -> Result<(), ConnectFailure> {

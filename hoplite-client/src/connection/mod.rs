@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hoplite_core::error::Plane;
+use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{self, CallId, CopyId};
 use hoplite_core::{ClusterId, NodeId, Operation};
 use hoplite_proto::local::{Request, Response, encode_request};
@@ -65,6 +66,7 @@ pub(crate) struct Shared {
     path: PathBuf,
     node: NodeId,
     cluster: ClusterId,
+    owner: Owner,
     max_object_bytes: u64,
     on_full: Option<fn()>,
     confirmed_from_bytes: u64,
@@ -111,6 +113,10 @@ impl Connection {
 
     pub(crate) fn cluster(&self) -> &ClusterId {
         &self.shared.cluster
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.shared.owner
     }
 
     pub(crate) fn max_object_bytes(&self) -> u64 {
@@ -365,6 +371,7 @@ impl Shared {
             path: greeted.path,
             node: greeted.node,
             cluster: greeted.cluster,
+            owner: greeted.owner,
             max_object_bytes: greeted.max_object_bytes,
             on_full: greeted.on_full,
             confirmed_from_bytes: greeted.confirmed_from_bytes,

@@ -133,7 +133,7 @@ fn a_frozen_store_is_given_up_and_late_references_come_back_with_the_next_call()
 #[test]
 fn what_another_thread_does_wakes_whoever_receives() {
     let store = FakeStore::start();
-    let options = ConnectOptions { socket: store.socket(), ..ConnectOptions::default() };
+    let options = ConnectOptions { socket: store.socket(), ..ConnectOptions::default() }.with_own_owner();
     let (_connection, pump) = Connection::pumped(handshake::greet(&options).unwrap()).unwrap();
     for _ in 0..100 {
         let (leader, leads) = tokio::sync::oneshot::channel();

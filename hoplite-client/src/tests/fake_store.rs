@@ -516,6 +516,7 @@ impl State {
                     reduce: None,
                     shard: "fake:1".to_owned(),
                     object: None,
+                    lifetime: None,
                 })))
             }
             Request::Node(node::Request::Inspect(Inspection::Status)) => {

@@ -9,6 +9,7 @@ use super::{
 use crate::collective::CollectiveEvent;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::lifetime::Owner;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{PullOutcome, ShardRun, ToStore};
 use crate::time::Time;
@@ -54,6 +55,14 @@ pub enum Event {
     SlowLinks {
         /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
         peers: Vec<NodeId>,
+    },
+    /// A client has connected.
+    ClientConnected {
+        /// The client.
+        client: ClientId,
+        /// The owners that it holds while it is connected, at most
+        /// [`MAX_OWNERS_PER_CLIENT`](crate::lifetime::MAX_OWNERS_PER_CLIENT).
+        owners: Vec<Owner>,
     },
     /// A client's connection is closed: its process ended, or its last reference is gone.
     ClientGone {

@@ -163,6 +163,15 @@ pub enum Request {
     },
     /// Requests the progress of the drain. Answered by `Drain`.
     DrainProgress,
+    /// Requests ownerless objects of this store. Answered by `Ownerless`.
+    ListOwnerless {
+        /// Only ids that start with these bytes, at most 255.
+        prefix: Bytes,
+        /// Only ids after these bytes, at most 255.
+        after: Bytes,
+        /// Most objects in the page.
+        limit: usize,
+    },
     /// Ends a call. Its answer may still come. Not answered.
     Cancel {
         /// The call to end.
@@ -208,6 +217,7 @@ impl Request {
                 | Self::Unsubscribe { .. }
                 | Self::Cancel { .. }
                 | Self::DrainProgress
+                | Self::ListOwnerless { .. }
                 | Self::Inspect(
                     Inspection::List { .. }
                         | Inspection::Describe { .. }

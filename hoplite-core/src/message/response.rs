@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{ByteRange, CopyId, DrainReport};
+use super::{ByteRange, CopyId, DrainReport, OwnerlessPage};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::PutId;
@@ -77,6 +77,8 @@ pub enum Response {
     Locations(Locations),
     /// The progress of a drain, or its result.
     Drain(DrainReport),
+    /// Ownerless objects.
+    Ownerless(OwnerlessPage),
     /// The number of valid leading bytes of the followed copy.
     Progress {
         /// The number of valid bytes.

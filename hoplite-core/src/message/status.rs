@@ -54,6 +54,10 @@ pub struct NodeStatus {
     pub hops: usize,
     /// The number of copies that were evicted so far.
     pub evictions: u64,
+    /// The number of objects whose time to live has ended here so far.
+    pub expired: u64,
+    /// The number of objects that were deleted here so far because their owner was gone.
+    pub abandoned: u64,
     /// The number of puts that met another put of the same id, so far.
     pub put_conflicts: u64,
     /// The number of hops that are performed for its reduces, here or elsewhere.

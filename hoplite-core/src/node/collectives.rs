@@ -298,9 +298,9 @@ impl Adapter<'_> {
         // Calls that wait here get this copy.
         objects.stop_fetch(&plan.target);
         let id = plan.target.clone();
-        // The replicas of a source say nothing of the target.
+        // The replicas and the lifetime of a source say nothing of the target.
         let (agreement, replicas) = (Some(plan.agreement), Replicas::default());
-        let mut metadata = Metadata { agreement, replicas, ..plan.metadata.clone() };
+        let mut metadata = Metadata { agreement, replicas, lifetime: None, ..plan.metadata.clone() };
         objects.set_default_replicas(&mut metadata);
         let object = Object { id: id.clone(), put: plan.put, size_bytes, metadata };
         let opening = LocalCopy::begin(object, room, Phase::Combining { combine: None }).private();

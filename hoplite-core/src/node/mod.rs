@@ -96,6 +96,9 @@ impl Node {
                 objects.followed(CallKey::of(client, call), progress);
             }
             Event::Inspected { client, call } => objects.inspected(CallKey::of(client, call)),
+            Event::ClientConnected { client, owners } => {
+                objects.lifetimes.client_connected(&mut objects.ctx, client, owners);
+            }
             Event::ClientGone { client } => objects.client_gone(client),
             Event::ShardUp { shard, run, asked_at } => objects.shard_is_up(shard, run, asked_at),
             Event::ShardAnswered { shard, pinged_at } => objects.shard_answered(shard, pinged_at),
@@ -242,7 +245,11 @@ impl Node {
             let Some(notice) = self.objects.ctx.next_notice() else { return };
             let objects = &mut self.objects;
             match notice {
-                Notice::Answer(call, response) => self.reductions.fetched(objects, call, response),
+                Notice::Answer(call, response) => {
+                    if !objects.doomed_deleted(call) {
+                        self.reductions.fetched(objects, call, response);
+                    }
+                }
                 Notice::BatchAnswered(key) => objects.end_batch(key),
                 Notice::Report(hop, report) => self.reductions.hop_reported(objects, hop, report),
                 Notice::Changed(id) => {
@@ -289,6 +296,8 @@ impl Node {
                 Deadline::Drain => self.objects.drain_expired(),
                 // The store spills after each event.
                 Deadline::Spill => {}
+                Deadline::Lifetime(copy) => self.objects.lifetime_due(copy),
+                Deadline::Owner(owner) => self.objects.owner_due(&owner),
             }
         }
         self.collectives.expire(&mut self.objects.ctx.of_collectives());
@@ -373,6 +382,11 @@ impl Node {
     /// Returns the object and the put of a copy until its space is free.
     pub fn object_of(&self, copy: CopyId) -> Option<(&ObjectId, PutId)> {
         self.objects.copies.get(&copy).map(|copy| (&copy.id, copy.put))
+    }
+
+    /// Describes the end of an object, if this store ends it.
+    pub fn lifetime(&self, id: &ObjectId, now: Time) -> Option<LifetimeReport> {
+        self.objects.lifetime(id, now)
     }
 
     /// Describes the latest reduce of this target that this store coordinated and remembers.

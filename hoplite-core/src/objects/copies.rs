@@ -75,6 +75,7 @@ impl Objects {
         let id = local.id.clone();
         let is_target = local.is_public && local.is_combined();
         self.forget_left(copy);
+        self.lifetimes.forget(&mut self.ctx, copy);
         let publication = self.copies.publication_mut(copy);
         let (sealer, republish_at) = (publication.sealer.take(), publication.take_republish_time());
         if let Some(time) = republish_at {

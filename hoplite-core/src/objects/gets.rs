@@ -353,7 +353,7 @@ impl Objects {
             return self.promoted(shard, &id, object.put);
         }
         let Some(copy) = self.copy_to_fill(object) else { return };
-        self.copies.pin(copy);
+        self.pin(copy);
         self.copies.accept_awaiting(&mut self.ctx, copy);
         self.end_fetch(&id);
         self.fill(copy, bytes);

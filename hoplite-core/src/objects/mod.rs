@@ -14,6 +14,7 @@
 //! | `combine`, `combinations` | fill copies from other copies |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
 //! | `shard_sessions`, `returning` | decide if a copy may be served, and how it returns to the directory |
+//! | `endings`, `lifetimes`, `owners` | end objects after their time to live or their owner |
 //! | `replicas`, `orders` | keep copies that shards order, and let puts wait for copies at other stores |
 //! | `spill` | moves pinned copies to files, and reads them on demand |
 //! | `drain`, `draining` | move all pinned copies to other stores |
@@ -30,13 +31,16 @@ mod copies;
 mod directory;
 mod drain;
 mod draining;
+mod endings;
 mod faults;
 pub(crate) mod fetch;
 mod gets;
 mod holders;
+mod lifetimes;
 mod missing;
 pub(crate) mod notice;
 mod orders;
+mod owners;
 mod publication;
 mod publish;
 mod put;
@@ -58,6 +62,7 @@ use draining::Drain;
 use faults::Faults;
 use fetch::Fetches;
 pub use holders::{ClientUse, Holder, Holders};
+use lifetimes::Lifetimes;
 use orders::Orders;
 use queries::Queries;
 use recent_ends::RecentEnds;
@@ -72,6 +77,7 @@ pub(crate) struct Objects {
     pub(crate) fetches: Fetches,
     pub(crate) combinations: Combinations,
     pub(crate) faults: Faults,
+    pub(crate) lifetimes: Lifetimes,
     queries: Queries,
     recent_ends: RecentEnds,
     orders: Orders,
@@ -91,6 +97,7 @@ impl Objects {
             fetches: Fetches::default(),
             combinations: Combinations::default(),
             faults: Faults::default(),
+            lifetimes: Lifetimes::default(),
             queries: Queries::default(),
             recent_ends: RecentEnds::default(),
             orders: Orders::default(),
@@ -101,7 +108,10 @@ impl Objects {
 
     /// Describes the copies of the store for a status report.
     pub(crate) fn status(&self) -> NodeStatus {
+        let (expired, abandoned) = self.lifetimes.ended();
         NodeStatus {
+            expired,
+            abandoned,
             put_conflicts: self.put_conflicts,
             combinations: self.combinations.len(),
             place: self.ctx.place(),

@@ -3,6 +3,7 @@
 use crate::collective::MembershipId;
 use crate::error::Error;
 use crate::id::ObjectId;
+use crate::lifetime::Owner;
 use crate::message::{CallId, CallKey, CopyId, HopId, HopOwner, HopReport, Response};
 use crate::shard::Locations;
 
@@ -17,6 +18,10 @@ pub(crate) enum Deadline {
     Reduce(ObjectId),
     Drain,
     Spill,
+    /// The end of a time to live, or the next attempt to delete.
+    Lifetime(CopyId),
+    /// The end of the grace period of an owner.
+    Owner(Owner),
 }
 
 /// A message from a machine to machines of the same level or of higher levels. The router delivers

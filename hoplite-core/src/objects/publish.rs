@@ -285,7 +285,7 @@ impl Objects {
     pub(crate) fn promoted(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         if self.copies[&copy].is_complete() {
-            self.copies.pin(copy);
+            self.pin(copy);
             self.publish_as_kept(shard, copy);
         }
     }

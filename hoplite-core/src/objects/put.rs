@@ -48,6 +48,9 @@ impl Objects {
         if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
             return self.ctx.reply(key, Err(error));
         }
+        if let Err(error) = self.lifetimes.check(&create.metadata) {
+            return self.ctx.reply(key, Err(error));
+        }
         match self.try_create(key, &create) {
             Attempt::Answered(response) => self.answer_create(key, create, response, timeout),
             attempt => {
@@ -205,6 +208,7 @@ impl Objects {
     /// All bytes of a put are there: tells the directory, and the call that waits for its verdict once that is known.
     pub(crate) fn complete_put(&mut self, copy: CopyId) {
         self.complete(copy);
+        self.begin_lifetime(copy);
         self.publish(copy);
         if let Some((winner, holder)) = self.copies[&copy].publication.rival.clone() {
             self.compare(copy, winner, holder);
@@ -364,6 +368,7 @@ impl Objects {
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
         // The second shard may have accepted the put under its own name.
         self.unpublish(copy, UnpublishReason::Conceded);
+        self.lifetimes.forget(&mut self.ctx, copy);
         self.copies.rename_put(copy, winner);
         self.copies.publication_mut(copy).rename();
         if self.copies[&copy].is_complete() {

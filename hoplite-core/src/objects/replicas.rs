@@ -56,7 +56,7 @@ impl Objects {
         if let Some(order) = self.orders.remove(&id) {
             self.copies.publication_mut(copy).is_known_to(order.shard);
         }
-        self.copies.pin(copy);
+        self.pin(copy);
         true
     }
 

@@ -57,6 +57,10 @@ impl Objects {
                 let report = self.drain_report();
                 self.ctx.reply(key, Ok(Response::Drain(report)));
             }
+            Request::ListOwnerless { prefix, after, limit } => {
+                let page = self.ownerless(&prefix, &after, limit);
+                self.ctx.reply(key, Ok(Response::Ownerless(page)));
+            }
             request => self.take_back(key, &request),
         }
     }
@@ -181,6 +185,7 @@ impl Objects {
             self.release(client, copy);
         }
         self.calls.forget_client(client);
+        self.lifetimes.client_gone(&mut self.ctx, client);
     }
 
     /// Lets all calls that wait for a change of `id` try again.

@@ -28,6 +28,8 @@ pub struct Limits {
     pub node_grace: Duration,
     /// Time for which a shard rejects late publications of a deleted object.
     pub tombstone_ttl: Duration,
+    /// Time after which the objects of an owner are deleted, once no client holds the owner.
+    pub owner_grace: Duration,
 }
 
 impl Default for Limits {
@@ -46,6 +48,7 @@ impl Default for Limits {
             slots_per_location: 1,
             node_grace: Duration::from_secs(1),
             tombstone_ttl: Duration::from_secs(30),
+            owner_grace: Duration::from_secs(30),
         }
     }
 }

@@ -1,11 +1,14 @@
 //! An object's metadata: element type, shape, and the application's bytes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::dtype::{Dtype, MetadataError};
 use crate::vocabulary::error::{Error, Result};
 use crate::vocabulary::id::ObjectId;
+use crate::vocabulary::lifetime::Lifetime;
 
 /// Most dimensions of a shape: numpy's limit.
 pub const MAX_DIMENSIONS: usize = 64;
@@ -50,6 +53,9 @@ pub struct Metadata {
     pub agreement: Option<Agreement>,
     /// The copies to keep. Equal puts may differ in it.
     pub replicas: Replicas,
+    /// The owner and the time to live, if the put sets one. Two puts of one object may differ in it,
+    /// and the first one counts.
+    pub lifetime: Option<Arc<Lifetime>>,
 }
 
 impl Metadata {
@@ -89,9 +95,9 @@ impl Metadata {
         }
     }
 
-    /// Compares without the number of copies.
+    /// Compares without the number of copies and the lifetime.
     pub fn describes_same(&self, other: &Self) -> bool {
-        let Self { dtype, shape, user, agreement, replicas: _ } = self;
+        let Self { dtype, shape, user, agreement, replicas: _, lifetime: _ } = self;
         (dtype, shape, user, agreement) == (&other.dtype, &other.shape, &other.user, &other.agreement)
     }
 

@@ -11,6 +11,7 @@ pub mod dtype;
 pub mod error;
 pub mod fault;
 pub mod id;
+pub mod lifetime;
 pub mod limits;
 pub mod link;
 pub mod load;

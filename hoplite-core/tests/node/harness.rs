@@ -554,6 +554,10 @@ impl Harness {
 
     // The state.
 
+    pub(crate) const fn now(&self) -> Time {
+        self.now
+    }
+
     pub(crate) fn load(&self) -> Load {
         self.node.load(self.now)
     }

@@ -15,6 +15,7 @@ mod harness;
 mod hops;
 mod how_made;
 mod ledger;
+mod lifetimes;
 mod members;
 mod parts;
 mod properties;

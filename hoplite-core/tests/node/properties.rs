@@ -3,9 +3,11 @@
 //! Steps use small numbers, so that they meet: six ids, three clients, two shards. They also answer
 //! the node.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::metadata::Replicas;
 use hoplite_core::node::*;
 use hoplite_core::plan::link::LinkEstimate;
@@ -22,6 +24,23 @@ use crate::reducing::*;
 
 const CLIENTS: u64 = 3;
 const SHARDS: usize = 2;
+
+/// The owner that some clients hold.
+fn job() -> Owner {
+    Owner::new("job").expect("a valid name")
+}
+
+/// No lifetime, or one that ends during a case.
+fn lifetime(number: u64) -> Option<Arc<Lifetime>> {
+    let ttl = |action| Ttl::new(Duration::from_millis(200), action).ok();
+    match number % 7 {
+        0 => Lifetime::of(None, ttl(TtlAction::Delete)),
+        1 => Lifetime::of(None, ttl(TtlAction::Free)),
+        2 => Lifetime::of(Some(job()), None),
+        3 => Lifetime::of(Some(job()), ttl(TtlAction::Delete)),
+        _ => None,
+    }
+}
 
 /// Numbers are taken modulo the number of candidates.
 #[derive(Debug, Clone)]
@@ -218,6 +237,7 @@ impl World {
     fn new() -> Self {
         let limits =
             Limits { max_requests_per_client: 12, max_references_per_client: 6, max_objects: 8, ..limits() };
+        let limits = Limits { owner_grace: Duration::from_millis(300), ..limits };
         let mut h = Harness::connected(SHARDS, limits);
         h.event(Event::Measured { link: SLOW });
         Self {
@@ -324,16 +344,18 @@ impl World {
         match step {
             Step::Create { client, id, size_bytes, timeout } => {
                 let replicas = Replicas { wanted: (timeout % 3) as u8, awaited: 0 };
+                let lifetime = lifetime(timeout);
                 let timeout = Duration::from_millis(timeout);
                 let id = object(id);
-                let metadata = Metadata { replicas, ..f32s() };
+                let metadata = Metadata { replicas, lifetime, ..f32s() };
                 self.request(client, Request::Create { id, size_bytes, metadata, timeout });
             }
             Step::Put { client, id, size_bytes, is_confirmed, timeout } => {
                 let bytes = vec![1; usize::try_from(size_bytes).expect("it is small")].into();
                 let confirm = if is_confirmed { Confirm::Yes } else { Confirm::No };
                 let (id, timeout) = (object(id), Duration::from_millis(timeout));
-                self.request(client, Request::Put { id, metadata: f32s(), bytes, confirm, timeout });
+                let metadata = Metadata { lifetime: lifetime(size_bytes + client), ..f32s() };
+                self.request(client, Request::Put { id, metadata, bytes, confirm, timeout });
             }
             Step::Seal { client, which, is_confirmed } => {
                 let held = self.h.checker.references(ClientId(client));
@@ -380,7 +402,11 @@ impl World {
                     self.request(client, Request::Cancel { call });
                 }
             }
-            Step::ClientGone { client } => self.h.gone(ClientId(client)),
+            Step::ClientGone { client } => {
+                self.h.gone(ClientId(client));
+                let owners = if client == 0 { Vec::new() } else { vec![job()] };
+                self.h.event(Event::ClientConnected { client: ClientId(client), owners });
+            }
             step => self.take_of_reduce(step),
         }
     }
@@ -671,6 +697,8 @@ impl World {
         for (_, id, put) in published {
             self.say(0, ToStore::Drop { id, put, reason: DropReason::Deleted });
         }
+        // The node may still wait for the end of a delete of its own.
+        self.h.pass(Duration::from_secs(30));
         self.h.assert_empty();
     }
 }

@@ -6,7 +6,7 @@ use hoplite_core::id::ObjectId;
 use hoplite_core::load::{
     ClientLoad, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS, MAX_LINKS, TransferLoad,
 };
-use hoplite_core::node::{ClientUse, CopyId};
+use hoplite_core::node::{ClientUse, CopyId, LifetimeReport};
 use hoplite_core::text::cut;
 
 use super::Engine;
@@ -38,6 +38,11 @@ impl Engine {
         let spill = troubles.spill.iter();
         parts.extend(spill.map(|trouble| format!("spilling to {}: {}", trouble.directory, trouble.fault)));
         parts.join(", ")
+    }
+
+    /// Describes the end of an object, if this store ends it.
+    pub(crate) fn lifetime(&self, id: &ObjectId) -> Option<LifetimeReport> {
+        self.lock().node.lifetime(id, self.now())
     }
 
     /// Describes the clients with references or calls, those with most bytes first.

@@ -13,10 +13,12 @@ use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::extent::HEADER_BYTES;
+use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{self, CallId, ClientId, Event, Inspection};
 use hoplite_core::peer::HANDSHAKE_TIMEOUT;
 use hoplite_core::text::escape;
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
+use hoplite_proto::lifetime::decode_owners;
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, trace, v1};
 use prost::Message;
@@ -110,6 +112,8 @@ struct Greeted {
     program: String,
     role: Role,
     seat: Seat,
+    /// The owners that it holds.
+    owners: Vec<Owner>,
     /// The bytes that followed its hello.
     inbox: BytesMut,
 }
@@ -128,7 +132,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         () = shutdown.cancelled() => return,
     };
     drop(place);
-    let Greeted { program, role, seat, inbox } = match greeted {
+    let Greeted { program, role, seat, owners, inbox } = match greeted {
         Ok(Ok(greeted)) => greeted,
         Ok(Err(error)) => return tracing::debug!(%error, user, "a connection failed the handshake"),
         Err(_) => return tracing::debug!("a connection sent no hello in time"),
@@ -143,7 +147,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
     let process = process_id.map_or_else(String::new, |process| format!(" (process {process})"));
     let name = if program.is_empty() { "a program" } else { &program };
     let name = format!("{}{process}", escape(name));
-    let mut connection = Connection::new(plane, seat, role, name);
+    let mut connection = Connection::new(plane, seat, role, (name, owners));
     let client = connection.client;
     tracing::debug!(?client, program, user, ?role, "client connected");
     if let Err(error) = connection.run(&socket, inbox, &shutdown).await {
@@ -187,7 +191,8 @@ async fn greet(
         }
         let role = role?;
         let seat = plane.shares.enter(user)?;
-        Ok((hello.program.chars().take(64).collect(), role, seat))
+        let owners = decode_owners(&hello.owners)?;
+        Ok((hello.program.chars().take(64).collect(), role, seat, owners))
     });
     let arena = plane.engine.arena();
     let answer = v1::ServerHello {
@@ -209,8 +214,8 @@ async fn greet(
     framing::encode(&answer, &mut frame)?;
     let (readable, writable) = (arena.read_only_fd(), arena.writable_fd());
     let fds: &[_] = match &accepted {
-        Ok((_, Role::Writer, _)) => &[readable, writable],
-        Ok((_, Role::Reader, _)) => &[readable],
+        Ok((_, Role::Writer, ..)) => &[readable, writable],
+        Ok((_, Role::Reader, ..)) => &[readable],
         Err(_) => &[],
     };
     // The file descriptors travel with the first byte that is sent.
@@ -218,8 +223,8 @@ async fn greet(
         stream.async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds)).await?;
     let mut rest = &frame[sent..];
     tokio::io::AsyncWriteExt::write_all_buf(stream, &mut rest).await?;
-    let (program, role, seat) = accepted?;
-    Ok(Greeted { program, role, seat, inbox })
+    let (program, role, seat, owners) = accepted?;
+    Ok(Greeted { program, role, seat, owners, inbox })
 }
 
 /// The error for a request of a read-only client that would change something.
@@ -228,8 +233,8 @@ const fn no_writer() -> Error {
 }
 
 impl Connection {
-    fn new(plane: Arc<LocalPlane>, seat: Seat, role: Role, name: String) -> Self {
-        let (client, answers) = plane.engine.client_connected(name);
+    fn new(plane: Arc<LocalPlane>, seat: Seat, role: Role, (name, owners): (String, Vec<Owner>)) -> Self {
+        let (client, answers) = plane.engine.client_connected(name, owners);
         let entry = Entry { engine: Arc::clone(&plane.engine), client };
         Self {
             plane,

@@ -14,7 +14,7 @@ use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
 use hoplite_core::load::MAX_TROUBLE_BYTES;
 use hoplite_core::node::{
-    Inspection, PeerFault, ReduceRecord, ShardFault, SpillStatus, SpillTrouble, Troubles,
+    Inspection, LifetimeReport, PeerFault, ReduceRecord, ShardFault, SpillStatus, SpillTrouble, Troubles,
 };
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, Retention, UNREACHABLE, best_informed};
@@ -248,7 +248,18 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
         shard: shards[best].address.clone(),
         object: Some(object),
         reduce,
+        lifetime: plane.engine.lifetime(id).map(encode_lifetime),
     })))
+}
+
+fn encode_lifetime(report: LifetimeReport) -> v1::response::LifetimeReport {
+    let millis =
+        |left: Option<Duration>| left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+    v1::response::LifetimeReport {
+        is_owner_gone: report.is_owner_gone,
+        expires_in_ms: millis(report.expires_in),
+        deleted_in_ms: millis(report.deleted_in),
+    }
 }
 
 /// Queries the other members of a running session for their progress.
@@ -373,6 +384,8 @@ async fn status(plane: &LocalPlane) -> Response {
         sent_bytes: metrics.sent_bytes.load(Ordering::Relaxed),
         received_bytes: metrics.received_bytes.load(Ordering::Relaxed),
         evictions: node.evictions,
+        expired: node.expired,
+        abandoned: node.abandoned,
         is_draining: node.is_draining,
         corrupt_frames: metrics.corrupt_frames.load(Ordering::Relaxed),
         put_conflicts: node.put_conflicts,

@@ -78,7 +78,9 @@ impl Client {
         let (ours, theirs) = UnixStream::pair().unwrap();
         tokio::spawn(connection::serve(theirs, Arc::clone(plane), CancellationToken::new()));
         let mut client = Self { stream: ours, inbox: BytesMut::new(), last_call: 0 };
-        client.say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "test".to_owned() }).await;
+        client
+            .say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "test".to_owned(), owners: vec![] })
+            .await;
         client
     }
 

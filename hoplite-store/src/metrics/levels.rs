@@ -33,6 +33,8 @@ struct Levels {
     active_hops: IntGaugeVec,
     sessions: IntGaugeVec,
     evictions: IntCounter,
+    expired: IntCounter,
+    abandoned: IntCounter,
     spill: SpillLevels,
     put_conflicts: IntCounter,
     transfer_bytes: IntCounterVec,
@@ -79,6 +81,12 @@ impl Levels {
                 "shard",
             ),
             evictions: metrics.counter("hoplite_store_evictions_total", "Evicted copies."),
+            expired: metrics
+                .counter("hoplite_store_expired_total", "Objects put here whose time to live has ended."),
+            abandoned: metrics.counter(
+                "hoplite_store_abandoned_total",
+                "Objects put here and deleted because their owner was gone.",
+            ),
             spill: SpillLevels::new(metrics),
             put_conflicts: metrics
                 .counter("hoplite_store_put_conflicts_total", "Puts that met another put of the same id."),
@@ -186,6 +194,8 @@ impl Levels {
             self.sessions.with_label_values(&[shard]).set((*connected).into());
         }
         follow(&self.evictions, status.evictions);
+        follow(&self.expired, status.expired);
+        follow(&self.abandoned, status.abandoned);
         follow(&self.put_conflicts, status.put_conflicts);
         self.spill.update(&status.spill);
         let data = engine.metrics();

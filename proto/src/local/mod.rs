@@ -2,6 +2,7 @@
 //! machine.
 
 mod drain;
+mod ownerless;
 mod request;
 mod response;
 

@@ -137,6 +137,13 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             wire::Body::Drain(wire::Drain { timeout_ms: encode_timeout(timeout) })
         }
         node::Request::DrainProgress => wire::Body::DrainProgress(wire::DrainProgress {}),
+        node::Request::ListOwnerless { prefix, after, limit } => {
+            wire::Body::ListOwnerless(wire::ListOwnerless {
+                prefix,
+                after,
+                limit: u32::try_from(limit).unwrap_or(u32::MAX),
+            })
+        }
         node::Request::Reduce(reduce) => wire::Body::Reduce(encode_reduce(&reduce)),
         node::Request::Inspect(Inspection::List { prefix, after, limit }) => {
             wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
@@ -233,6 +240,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
             timeout: decode_timeout(follow.timeout_ms),
         },
         wire::Body::List(list) => node::Request::Inspect(decode_list(list)?),
+        wire::Body::ListOwnerless(list) => decode_ownerless(list)?,
         wire::Body::Describe(describe) => {
             node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? })
         }
@@ -272,13 +280,21 @@ fn decode_probe(probe: &wire::Probe) -> Result<Inspection> {
 }
 
 fn decode_list(list: wire::List) -> Result<Inspection> {
-    for bytes in [&list.prefix, &list.after] {
-        if bytes.len() > MAX_OBJECT_ID_BYTES {
-            return Err(Error::InvalidId { length_bytes: bytes.len() });
-        }
-    }
-    let limit = usize::try_from(list.limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS);
+    let limit = decode_page([&list.prefix, &list.after], list.limit)?;
     Ok(Inspection::List { prefix: list.prefix, after: list.after, limit })
+}
+
+fn decode_ownerless(list: wire::ListOwnerless) -> Result<node::Request> {
+    let limit = decode_page([&list.prefix, &list.after], list.limit)?;
+    Ok(node::Request::ListOwnerless { prefix: list.prefix, after: list.after, limit })
+}
+
+/// Checks the ends of a page of a listing. Returns the number of objects in the page.
+fn decode_page(ends: [&Bytes; 2], limit: u32) -> Result<usize> {
+    match ends.into_iter().find(|bytes| bytes.len() > MAX_OBJECT_ID_BYTES) {
+        Some(bytes) => Err(Error::InvalidId { length_bytes: bytes.len() }),
+        None => Ok(usize::try_from(limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS)),
+    }
 }
 
 fn encode_reduce(reduce: &Reduce) -> wire::Reduce {

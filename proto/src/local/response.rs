@@ -9,6 +9,7 @@ use hoplite_core::shard::Locations;
 use hoplite_core::topology::probe::survey::SurveyProgress;
 
 use super::drain::{decode_drain, encode_drain};
+use super::ownerless::{decode_ownerless, encode_ownerless};
 use crate::bounds::{MAX_LISTED_OBJECTS, check_count};
 use crate::directory::{decode_locations, encode_locations};
 use crate::v1::{request, response as wire};
@@ -99,6 +100,7 @@ fn encode_node_response(response: node::Response) -> wire::Body {
         }
         node::Response::Locations(locations) => wire::Body::Locations(encode_locations(&locations)),
         node::Response::Drain(report) => wire::Body::Drain(encode_drain(report)),
+        node::Response::Ownerless(page) => wire::Body::Ownerless(encode_ownerless(page)),
         node::Response::Progress { valid_bytes } => wire::Body::Progress(wire::Progress { valid_bytes }),
     }
 }
@@ -122,6 +124,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
             node::Response::Locations(decode_locations(locations, Plane::Local)?)
         }
         wire::Body::Drain(report) => node::Response::Drain(decode_drain(report)?),
+        wire::Body::Ownerless(page) => node::Response::Ownerless(decode_ownerless(page)?),
         wire::Body::Progress(progress) => node::Response::Progress { valid_bytes: progress.valid_bytes },
         wire::Body::Listing(listing) => return decode_listing(listing),
         wire::Body::Description(description) => return Ok(Response::Description(Box::new(description))),

@@ -1,14 +1,14 @@
 //! The methods of both classes. Timeouts are in seconds; `None` waits for ever.
 
 use std::future::Future;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use hoplite_client::{AllreduceOptions, GetOptions, ObjectId, ReduceOptions, Replicas, Result};
+use hoplite_client::{AllreduceOptions, GetOptions, Lifetime, ObjectId, ReduceOptions, Replicas, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::{Answer, AsyncClient, Client, usable};
-use crate::arguments::{Id, Ids, Op, Timeout, order, put_options};
+use crate::arguments::{self, Id, Ids, LifetimeArgument, Op, Timeout, order, put_options};
 use crate::buffers::{Input, Output};
 use crate::errors::exception;
 use crate::many::{Described, Objects};
@@ -30,6 +30,16 @@ macro_rules! methods {
                 F: Future<Output = Result<T>> + Send $(+ $lives)?,
             {
                 self.perform_with(py, about, Vec::new(), work)
+            }
+
+            /// Checks the lifetime of a put.
+            fn lifetime(
+                &self,
+                py: Python<'_>,
+                lifetime: Option<LifetimeArgument>,
+            ) -> PyResult<Option<Arc<Lifetime>>> {
+                let own = || Ok(usable(py, self.process, &self.client)?.owner());
+                lifetime.map_or(Ok(None), |lifetime| arguments::lifetime(py, lifetime, own))
             }
         }
 
@@ -60,6 +70,12 @@ macro_rules! methods {
             #[getter]
             fn confirmed_from_bytes(&self, py: Python<'_>) -> PyResult<u64> {
                 Ok(usable(py, self.process, &self.client)?.confirmed_from_bytes())
+            }
+
+            /// The owner that stands for this client.
+            #[getter]
+            fn owner(&self, py: Python<'_>) -> PyResult<String> {
+                Ok(usable(py, self.process, &self.client)?.owner().as_str().to_owned())
             }
 
             #[getter]
@@ -94,7 +110,7 @@ macro_rules! methods {
             }
 
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
-            #[pyo3(signature = (id, pieces, dtype, shape, user, timeout, confirm, replicas = 0))]
+            #[pyo3(signature = (id, pieces, dtype, shape, user, timeout, confirm, replicas = 0, lifetime = None))]
             fn put(
                 &self,
                 py: Python<'_>,
@@ -106,10 +122,12 @@ macro_rules! methods {
                 timeout: Timeout,
                 confirm: u8,
                 replicas: u8,
+                lifetime: Option<LifetimeArgument>,
             ) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 let replicas = Replicas { wanted: replicas, awaited: confirm };
-                let options = put_options(py, dtype, shape, user, timeout, replicas)?;
+                let lifetime = self.lifetime(py, lifetime)?;
+                let options = put_options(py, dtype, shape, user, timeout, (replicas, lifetime))?;
                 let keep = pieces.iter().map(Input::keep).collect();
                 self.perform_with(py, Some(id.clone()), keep, |client| {
                     operations::put(client, id, pieces, options)
@@ -128,10 +146,12 @@ macro_rules! methods {
                 timeout: Timeout,
                 confirm: u8,
                 replicas: u8,
+                lifetime: Option<LifetimeArgument>,
             ) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 let replicas = Replicas { wanted: replicas, awaited: confirm };
-                let options = put_options(py, dtype, shape, user, timeout, replicas)?;
+                let lifetime = self.lifetime(py, lifetime)?;
+                let options = put_options(py, dtype, shape, user, timeout, (replicas, lifetime))?;
                 self.perform(py, Some(id.clone()), move |client| {
                     operations::create(client, id, size_bytes, options)
                 })
@@ -169,16 +189,19 @@ macro_rules! methods {
             }
 
             /// Returns a list of results and exceptions.
+            #[pyo3(signature = (objects, timeout, confirm, lifetime = None))]
             fn put_many(
                 &self,
                 py: Python<'_>,
                 objects: Vec<Described>,
                 timeout: Timeout,
                 confirm: bool,
+                lifetime: Option<LifetimeArgument>,
             ) -> PyResult<Py<PyAny>> {
-                let objects = Objects::new(py, objects, &self.cluster)?;
+                let lifetime = self.lifetime(py, lifetime)?;
+                let objects = Objects::new(py, objects, &self.cluster, lifetime.as_ref())?;
                 let replicas = Replicas { wanted: 0, awaited: u8::from(confirm) };
-                let options = put_options(py, "opaque", None, &[], timeout, replicas)?;
+                let options = put_options(py, "opaque", None, &[], timeout, (replicas, None))?;
                 let keep = objects.keep();
                 self.perform_with(py, None, keep, |client| operations::put_many(client, objects, options))
             }
@@ -274,7 +297,7 @@ macro_rules! methods {
             ) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 let own = own_id(&ids, rank)?;
-                let options = put_options(py, dtype, shape, user, timeout, Replicas::default())?;
+                let options = put_options(py, dtype, shape, user, timeout, Default::default())?;
                 let keep = pieces.iter().map(Input::keep).collect();
                 self.perform_with(py, Some(own.clone()), keep, move |client| {
                     operations::allgather(client, ids, own, pieces, options)
@@ -395,7 +418,7 @@ macro_rules! methods {
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
                 let name = name.within(py, &self.cluster)?;
-                let options = put_options(py, dtype, shape, user, timeout, Replicas::default())?;
+                let options = put_options(py, dtype, shape, user, timeout, Default::default())?;
                 let keep = parts.iter().flatten().map(Input::keep).collect();
                 self.perform_with(py, Some(name.clone()), keep, move |client| {
                     operations::all_to_all(client, name, parts, rank, options)

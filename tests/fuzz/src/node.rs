@@ -5,10 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::extent::HEADER_BYTES;
+use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::node::{
     ByteRange, CallId, ClientId, CombineId, CombineInput, CombineOutcome, Confirm, CopyId, Effect, Event,
     Hop, HopFailure, HopId, HopInput, HopReport, HostingId, MAX_HOP_INPUTS, Node, NodeConfig, PullId, Reduce,
@@ -255,7 +257,9 @@ impl World {
 
     fn client_gone(&mut self, which: usize) {
         self.apply(Event::ClientGone { client: self.clients[which] });
-        self.clients[which] = ClientId(self.next_number());
+        let client = ClientId(self.next_number());
+        self.clients[which] = client;
+        self.apply(Event::ClientConnected { client, owners: vec![job()] });
     }
 
     fn end_pull(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
@@ -393,7 +397,7 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         0..=2 => Request::Create {
             id: object(input)?,
             size_bytes: *input.choose(&[0, 100, LARGE, LARGE, 3 * LARGE, CAPACITY, 1 << 40, u64::MAX])?,
-            metadata: f32s(),
+            metadata: Metadata { lifetime: lifetime(input)?, ..f32s() },
             timeout: timeout(input)?,
         },
         3 => Request::Seal { copy: copy(input, world)?, timeout: timeout(input)? },
@@ -430,7 +434,7 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
 fn put_request(input: &mut Unstructured<'_>) -> Result<Request> {
     Ok(Request::Put {
         id: object(input)?,
-        metadata: f32s(),
+        metadata: Metadata { lifetime: lifetime(input)?, ..f32s() },
         bytes: vec![7; *input.choose(&[0, 100, 8192])?].into(),
         confirm: *input.choose(&[Confirm::Yes, Confirm::No])?,
         timeout: timeout(input)?,
@@ -712,6 +716,17 @@ fn sender(input: &mut Unstructured<'_>) -> Result<(NodeId, SocketAddr)> {
     let port = 7000 + u16::try_from(which).expect("there are a few senders");
     let name = NodeId::new(SENDERS[which]).expect("the name is valid");
     Ok((name, SocketAddr::from(([127, 0, 0, 1], port))))
+}
+
+/// The owner that some clients hold.
+fn job() -> Owner {
+    Owner::new("job").expect("the name is valid")
+}
+
+fn lifetime(input: &mut Unstructured<'_>) -> Result<Option<Arc<Lifetime>>> {
+    let action = *input.choose(&[TtlAction::Delete, TtlAction::Free])?;
+    let ttl = Ttl::new(Duration::from_millis(*input.choose(&[0, 1, 5000])?), action).ok();
+    Ok(Lifetime::of(input.arbitrary::<bool>()?.then(job), ttl))
 }
 
 fn f32s() -> Metadata {

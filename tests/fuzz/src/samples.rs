@@ -6,11 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
+use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::link::Uplink;
 use hoplite_core::load::{LinkLoad, Load, ReduceLoad, TransferLoad};
 use hoplite_core::node::{
-    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce,
-    ReduceOrder, Until,
+    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
+    OwnerlessPage, Reduce, ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
 use hoplite_core::reduce::ReduceOp;
@@ -74,6 +75,11 @@ pub fn requests() -> Vec<Vec<u8>> {
         node::Request::Seal { copy, timeout: TIMEOUT },
         node::Request::Drain { timeout: TIMEOUT },
         node::Request::DrainProgress,
+        node::Request::ListOwnerless {
+            prefix: Bytes::from_static(b"w"),
+            after: Bytes::new(),
+            limit: 10,
+        },
         node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT, allow_stale: true },
         node::Request::Delete { ids: ids(), timeout: TIMEOUT },
         node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },
@@ -128,6 +134,10 @@ pub fn responses() -> Vec<Vec<u8>> {
         node::Response::Reduced { indices: vec![2, 0] },
         node::Response::Locations(locations()),
         node::Response::Progress { valid_bytes: 4096 },
+        node::Response::Ownerless(OwnerlessPage {
+            objects: vec![Ownerless { id: object(), size_bytes: SIZE, owner: Some(owner()) }],
+            next: Some(object()),
+        }),
     ];
     let of_shells =
         [Response::Listing { objects: vec![locations()], more: true }, Response::Status(Box::default())];
@@ -344,8 +354,13 @@ fn metadata() -> Metadata {
         shape: Some(vec![2, 3]),
         user: Bytes::from_static(b"u"),
         agreement: None,
+        lifetime: Lifetime::of(Some(owner()), Ttl::of_seconds(60.0, TtlAction::Free).ok()),
         ..Metadata::default()
     }
+}
+
+fn owner() -> Owner {
+    Owner::new("job-7").expect("the name is valid")
 }
 
 fn object() -> ObjectId {

@@ -5,6 +5,7 @@
 //! * `seal`: completes it.
 //! * `get ID`: gets a view, and holds it.
 //! * `put ID SIZE`: puts an object of zeros.
+//! * `own ID SIZE`: puts an object of zeros that this client owns.
 //! * `reduce TARGET SOURCE...`: adds up arrays.
 //! * `reduce-default TARGET SOURCE...`: the same, default options.
 //! * `reduce-default-async TARGET SOURCE...`: the same, asynchronous client.
@@ -16,7 +17,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use hoplite_client::blocking::{Client, ObjectWriter};
-use hoplite_client::{AllreduceOptions, Metadata, ObjectView, PutOptions, ReduceOp, ReduceOptions};
+use hoplite_client::{AllreduceOptions, Lifetime, Metadata, ObjectView, PutOptions, ReduceOp, ReduceOptions};
 use hoplite_tests::PATIENCE;
 
 /// Held until the process is killed.
@@ -60,6 +61,12 @@ fn perform(socket: &Path, client: &Client, held: &mut Held, line: &str) -> anyho
         ["seal"] => held.writer.take().context("nothing was created")?.seal()?,
         ["get", id] => held.views.push(client.get(id, PATIENCE)?),
         ["put", id, size] => client.put(id, &vec![0; size.parse()?])?,
+        ["own", id, size] => {
+            let lifetime = Lifetime::of(Some(client.owner()), None);
+            let metadata = Metadata { lifetime, ..Metadata::default() };
+            let options = PutOptions { metadata, ..PutOptions::default() };
+            client.put_with(id, &vec![0; size.parse()?], options)?;
+        }
         ["delete", id] => drop(client.delete(&[id], PATIENCE)?),
         ["reduce", target, ref sources @ ..] => {
             client.reduce(target, sources, ReduceOp::Sum, PATIENCE)?;

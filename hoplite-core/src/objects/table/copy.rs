@@ -66,6 +66,8 @@ pub(crate) struct LocalCopy {
     pub(crate) extent: Extent,
     pub(super) phase: Phase,
     pub(crate) retention: Retention,
+    /// The client that has put it here.
+    pub(crate) creator: Option<ClientId>,
     /// `true` if the directory may know it. Only nodes that were told its name request a private copy.
     pub(crate) is_public: bool,
     /// The reason for which it left the index, which its writer is told.
@@ -87,6 +89,7 @@ impl LocalCopy {
         let Object { id, put, size_bytes, metadata } = object;
         let is_put = matches!(phase, Phase::Writing { .. } | Phase::Combining { .. });
         let retention = if is_put { Retention::Pinned } else { Retention::Evictable };
+        let creator = if let Phase::Writing { client } = phase { Some(client) } else { None };
         Self {
             id,
             put,
@@ -95,6 +98,7 @@ impl LocalCopy {
             extent,
             phase,
             retention,
+            creator,
             is_public: true,
             detached: None,
             references: 0,

@@ -12,7 +12,7 @@ mod spill;
 mod spills;
 
 use std::collections::BTreeMap;
-use std::ops::Index;
+use std::ops::{Bound, Index};
 
 use lru::LruCache;
 
@@ -144,6 +144,11 @@ impl Table {
         self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
     }
 
+    /// The live copies from an id on, in the order of their ids.
+    pub(crate) fn live_from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectId, CopyId)> {
+        self.index.range::<[u8], _>((from, Bound::Unbounded)).map(|(id, copy)| (id, *copy))
+    }
+
     /// All live copies, by id.
     pub(crate) fn live_copies(&self) -> Vec<CopyId> {
         self.index.values().copied().collect()
@@ -260,9 +265,11 @@ impl Table {
         is_more
     }
 
-    /// The copy is one of another put of its id, which has the same bytes.
+    /// The copy is one of another put of its id, which has the same bytes. The lifetime of its own put is void.
     pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
-        self.copy_mut(copy).put = put;
+        let local = self.copy_mut(copy);
+        local.put = put;
+        local.metadata.lifetime = None;
     }
 
     /// Keeps a copy from eviction and from being freed.

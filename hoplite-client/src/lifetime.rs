@@ -1,0 +1,50 @@
+//! Owners of objects, and ownerless objects.
+
+use std::pin::pin;
+
+use bytes::Bytes;
+use hoplite_core::Operation;
+use hoplite_core::lifetime::Owner;
+use hoplite_core::node::{self, OwnerlessPage, Response};
+
+use crate::begun::{REPORT_TIMEOUT, Repeat, Wait};
+use crate::client::Client;
+use crate::error::Result;
+
+impl Client {
+    /// Returns the owner that stands for this client and its clones. Only this client holds it, while one of its
+    /// connections, views or writers exists.
+    pub fn owner(&self) -> Owner {
+        self.connection().owner().clone()
+    }
+
+    /// Lists ownerless objects that were put at this store. The owner of such an object is gone, or it has no
+    /// lifetime and the client of its put is gone. Returns at most `limit` objects with the prefix, after an id.
+    /// A page may be empty although others follow.
+    ///
+    /// # Errors
+    /// Only the errors of every call: see [`Client`].
+    pub async fn ownerless(
+        &self,
+        prefix: impl AsRef<[u8]>,
+        after: impl AsRef<[u8]>,
+        limit: usize,
+    ) -> Result<OwnerlessPage> {
+        let (prefix, after) = (prefix.as_ref(), after.as_ref());
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        let connection = &call.connection;
+        // Since version 9: an older store refuses the request, and ends the connection.
+        let request = node::Request::ListOwnerless {
+            prefix: Bytes::copy_from_slice(prefix),
+            after: Bytes::copy_from_slice(after),
+            limit,
+        };
+        let list = pin!(async {
+            match connection.call_node(request, Operation::Connect, REPORT_TIMEOUT).await? {
+                Response::Ownerless(page) => Ok(page),
+                _ => Err(connection.unexpected()),
+            }
+        });
+        call.run(Wait { operation: "list", id: None, needs: &[] }, Repeat::Harmless, list).await
+    }
+}

@@ -1,0 +1,167 @@
+//! Ends objects whose put has set an end: a time to live, or an owner that is gone.
+//!
+//! A lifetime begins when the put has all bytes. The store of the put counts the time to live, and
+//! knows the clients that hold the owner. It deletes the object through the directory, as a client
+//! does. Reads, views and queries extend no lifetime.
+//!
+//! A shard may order a store to keep a copy, as a replica or in place of a lost one. The store then
+//! starts the time to live again, unless its action is to free. The owner counts only at the store of
+//! the put.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::time::Duration;
+
+use super::Objects;
+use super::lifetimes::Ending;
+use super::notice::Deadline;
+use crate::error::Error;
+use crate::id::ObjectId;
+use crate::lifetime::{Lifetime, Owner, TtlAction};
+use crate::message::{
+    CallId, CallKey, ClientId, CopyId, LifetimeReport, MAX_SEARCHED_COPIES, Ownerless, OwnerlessPage,
+};
+use crate::shard::UnpublishReason;
+use crate::time::Time;
+
+/// Most objects that end in one request to the directory.
+const MAX_DELETED_AT_ONCE: usize = 1024;
+/// Time for the directory to delete these objects.
+const DELETE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before the next attempt to delete an object.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+impl Objects {
+    /// Begins the lifetime of a put that has all bytes.
+    pub(super) fn begin_lifetime(&mut self, copy: CopyId) {
+        if let Some(lifetime) = self.copies[&copy].metadata.lifetime.clone() {
+            self.lifetimes.begin(&mut self.ctx, copy, lifetime);
+        }
+    }
+
+    /// Pins a copy that a shard orders this store to keep, and starts its time to live.
+    pub(super) fn pin(&mut self, copy: CopyId) {
+        let ttl = self.copies[&copy].metadata.lifetime.as_ref().and_then(|lifetime| lifetime.ttl);
+        if let Some(lifetime) = Lifetime::of(None, ttl.filter(|ttl| ttl.action() == TtlAction::Delete)) {
+            self.lifetimes.begin(&mut self.ctx, copy, lifetime);
+        }
+        self.copies.pin(copy);
+    }
+
+    /// Acts at the end of a time to live, or tries again to delete an object.
+    pub(crate) fn lifetime_due(&mut self, copy: CopyId) {
+        let Some(ending) = self.lifetimes.endings.get_mut(&copy) else { return };
+        ending.due = None;
+        if ending.is_over {
+            self.lifetimes.doomed.push_back(copy);
+            return self.delete_doomed();
+        }
+        self.lifetimes.expired += 1;
+        if ending.lifetime.ttl.is_some_and(|ttl| ttl.action() == TtlAction::Free) {
+            let id = self.copies[&copy].id.clone();
+            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::Evicted);
+            return self.wake(&id);
+        }
+        self.lifetimes.end(&mut self.ctx, copy);
+        self.delete_doomed();
+    }
+
+    /// Deletes the objects of an owner whose grace period is over.
+    pub(crate) fn owner_due(&mut self, owner: &Owner) {
+        for copy in self.lifetimes.owners.end(owner) {
+            if self.lifetimes.end(&mut self.ctx, copy) {
+                self.lifetimes.abandoned += 1;
+            }
+        }
+        self.delete_doomed();
+    }
+
+    /// Sends the next request to delete objects, unless one is running.
+    fn delete_doomed(&mut self) {
+        if self.lifetimes.deleting.is_some() || self.ctx.is_shutting_down() {
+            return;
+        }
+        let (mut copies, mut ids) = (Vec::new(), BTreeSet::new());
+        while copies.len() < MAX_DELETED_AT_ONCE
+            && let Some(copy) = self.lifetimes.doomed.pop_front()
+        {
+            if self.copies.is_live(copy) {
+                ids.insert(self.copies[&copy].id.clone());
+                copies.push(copy);
+            }
+        }
+        if copies.is_empty() {
+            return;
+        }
+        let call = CallId(self.ctx.next_number());
+        self.lifetimes.deleting = Some((call, copies));
+        self.delete(CallKey::of(ClientId::STORE, call), ids, 0, DELETE_TIMEOUT);
+    }
+
+    /// Takes in the answer to a call of the store itself. Returns `false` unless it was a request to
+    /// delete objects at their end. Tries again later with the copies that are still there.
+    pub(crate) fn doomed_deleted(&mut self, call: CallId) -> bool {
+        let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call) else {
+            return false;
+        };
+        let again_at = self.ctx.now() + RETRY_PAUSE;
+        for copy in copies {
+            if let Some(ending) = self.lifetimes.endings.get_mut(&copy) {
+                ending.due = Some(again_at);
+                self.ctx.schedule(again_at, Deadline::Lifetime(copy));
+            }
+        }
+        self.delete_doomed();
+        true
+    }
+
+    /// Describes the lifetime of an object that this store ends; `None` if the store ends no object of this name.
+    pub(crate) fn lifetime(&self, id: &ObjectId, now: Time) -> Option<LifetimeReport> {
+        let (copy, _) = self.copies.live(id)?;
+        let Ending { lifetime, due, is_over } = self.lifetimes.endings.get(&copy)?;
+        let left = |time: Time| time.since(now);
+        let owner = lifetime.owner.as_ref();
+        Some(LifetimeReport {
+            is_owner_gone: owner.is_some_and(|owner| !self.lifetimes.owners.is_held(owner)),
+            expires_in: due.filter(|_| !is_over).map(left),
+            deleted_in: if *is_over {
+                Some(Duration::ZERO)
+            } else {
+                owner.and_then(|owner| self.lifetimes.owners.ends_at(owner)).map(left)
+            },
+        })
+    }
+
+    /// Lists ownerless objects in the order of their ids.
+    pub(crate) fn ownerless(&self, prefix: &[u8], after: &[u8], limit: usize) -> OwnerlessPage {
+        let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
+        let mut page = OwnerlessPage::default();
+        let live = self.copies.live_from(from).take_while(|(id, _)| id.as_bytes().starts_with(prefix));
+        for (searched, (id, copy)) in live.enumerate() {
+            if searched == MAX_SEARCHED_COPIES || page.objects.len() == limit {
+                return page;
+            }
+            page.objects.extend(self.describe_ownerless(id, copy));
+            page.next = Some(id.clone());
+        }
+        page.next = None;
+        page
+    }
+
+    fn describe_ownerless(&self, id: &ObjectId, copy: CopyId) -> Option<Ownerless> {
+        let local = &self.copies[&copy];
+        let lifetime = local.metadata.lifetime.as_deref();
+        let owner = lifetime.and_then(|lifetime| lifetime.owner.clone());
+        let is_ownerless = match (lifetime, &owner) {
+            (None, _) => {
+                let (creator, owners) = (local.creator, &self.lifetimes.owners);
+                local.is_complete() && creator.is_some_and(|creator| !owners.is_connected(creator))
+            }
+            (_, Some(owner)) => {
+                self.lifetimes.endings.contains_key(&copy) && !self.lifetimes.owners.is_held(owner)
+            }
+            _ => false,
+        };
+        is_ownerless.then(|| Ownerless { id: id.clone(), size_bytes: local.size_bytes, owner })
+    }
+}

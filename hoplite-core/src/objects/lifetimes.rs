@@ -1,0 +1,109 @@
+//! The lifetimes of the copies of a store. `endings` acts at their ends.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::context::Context;
+use super::notice::Deadline;
+use super::owners::Owners;
+use crate::error::{Error, Result};
+use crate::lifetime::{Lifetime, Owner, TtlAction};
+use crate::message::{CallId, ClientId, CopyId};
+use crate::metadata::Metadata;
+use crate::time::Time;
+
+/// The ends of the copies of this store.
+#[derive(Debug, Default)]
+pub(crate) struct Lifetimes {
+    pub(super) owners: Owners,
+    pub(super) endings: BTreeMap<CopyId, Ending>,
+    /// The copies of objects that the store deletes next.
+    pub(super) doomed: VecDeque<CopyId>,
+    /// The running request to delete, and its copies.
+    pub(super) deleting: Option<(CallId, Vec<CopyId>)>,
+    /// The number of objects whose time to live has ended.
+    pub(super) expired: u64,
+    /// The number of objects whose owner was gone for the grace period.
+    pub(super) abandoned: u64,
+}
+
+/// The end of one copy.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) lifetime: Arc<Lifetime>,
+    /// The time of the next action.
+    pub(super) due: Option<Time>,
+    /// `true` once the lifetime is over.
+    pub(super) is_over: bool,
+}
+
+impl Lifetimes {
+    /// Enters a client that holds these owners while it is connected.
+    pub(crate) fn client_connected(&mut self, ctx: &mut Context, client: ClientId, owners: Vec<Owner>) {
+        self.owners.connected(ctx, client, owners);
+    }
+
+    /// Forgets a client that is gone.
+    pub(crate) fn client_gone(&mut self, ctx: &mut Context, client: ClientId) {
+        self.owners.gone(ctx, client);
+    }
+
+    /// Checks the lifetime of a put.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`].
+    pub(crate) fn check(&self, metadata: &Metadata) -> Result<()> {
+        let Some(Lifetime { owner, ttl }) = metadata.lifetime.as_deref() else { return Ok(()) };
+        if let Some(owner) = owner.as_ref().filter(|owner| !self.owners.is_held(owner)) {
+            let reason = format!("no client of this store holds the owner {owner}").into();
+            return Err(Error::InvalidRequest { reason });
+        }
+        let is_freed = ttl.is_some_and(|ttl| ttl.action() == TtlAction::Free);
+        if is_freed && metadata.replicas.to_keep() > 1 {
+            return Err(Error::invalid_request("a ttl with the action `free` needs a put with one replica"));
+        }
+        Ok(())
+    }
+
+    /// Begins the lifetime of a copy.
+    pub(super) fn begin(&mut self, ctx: &mut Context, copy: CopyId, lifetime: Arc<Lifetime>) {
+        if self.endings.contains_key(&copy) {
+            return;
+        }
+        if let Some(owner) = &lifetime.owner {
+            self.owners.add(ctx, owner, copy);
+        }
+        let due = lifetime.ttl.map(|ttl| ctx.now() + ttl.after());
+        if let Some(time) = due {
+            ctx.schedule(time, Deadline::Lifetime(copy));
+        }
+        self.endings.insert(copy, Ending { lifetime, due, is_over: false });
+    }
+
+    /// Forgets the lifetime of a copy that has left the index, or is a copy of another put.
+    pub(super) fn forget(&mut self, ctx: &mut Context, copy: CopyId) {
+        let Some(Ending { lifetime, due, .. }) = self.endings.remove(&copy) else { return };
+        if let Some(time) = due {
+            ctx.unschedule(time, Deadline::Lifetime(copy));
+        }
+        if let Some(owner) = &lifetime.owner {
+            self.owners.remove(ctx, owner, copy);
+        }
+    }
+
+    /// Marks the lifetime of a copy as over. Returns `true` if it was not over before.
+    pub(super) fn end(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
+        let Some(ending) = self.endings.get_mut(&copy).filter(|ending| !ending.is_over) else { return false };
+        ending.is_over = true;
+        if let Some(time) = ending.due.take() {
+            ctx.unschedule(time, Deadline::Lifetime(copy));
+        }
+        self.doomed.push_back(copy);
+        true
+    }
+
+    /// The number of objects that ended after their time to live, and after their owner.
+    pub(super) const fn ended(&self) -> (u64, u64) {
+        (self.expired, self.abandoned)
+    }
+}

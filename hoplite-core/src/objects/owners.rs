@@ -1,0 +1,106 @@
+//! The owners that connected clients hold, and the copies that end with an owner.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::context::Context;
+use super::notice::Deadline;
+use crate::lifetime::Owner;
+use crate::message::{ClientId, CopyId};
+use crate::time::Time;
+
+/// See the [module documentation](self).
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    /// The connected clients, and the owners that each of them holds.
+    clients: BTreeMap<ClientId, Vec<Owner>>,
+    /// The owners with a holder or a copy.
+    owners: BTreeMap<Owner, Record>,
+}
+
+/// One owner.
+#[derive(Debug, Default)]
+struct Record {
+    /// The number of clients that hold it.
+    holders: usize,
+    copies: BTreeSet<CopyId>,
+    /// The end of the grace period, while no client holds it.
+    ends_at: Option<Time>,
+}
+
+impl Owners {
+    /// Enters a client that holds `owners` while it is connected.
+    pub(super) fn connected(&mut self, ctx: &mut Context, client: ClientId, mut owners: Vec<Owner>) {
+        owners.sort_unstable();
+        owners.dedup();
+        for owner in &owners {
+            self.owners.entry(owner.clone()).or_default().holders += 1;
+            self.changed(ctx, owner);
+        }
+        self.clients.insert(client, owners);
+    }
+
+    /// Forgets a client that is gone.
+    pub(super) fn gone(&mut self, ctx: &mut Context, client: ClientId) {
+        for owner in self.clients.remove(&client).unwrap_or_default() {
+            if let Some(record) = self.owners.get_mut(&owner) {
+                record.holders -= 1;
+            }
+            self.changed(ctx, &owner);
+        }
+    }
+
+    /// Returns `true` if the client is connected.
+    pub(super) fn is_connected(&self, client: ClientId) -> bool {
+        self.clients.contains_key(&client)
+    }
+
+    /// Returns `true` if a connected client holds the owner.
+    pub(super) fn is_held(&self, owner: &Owner) -> bool {
+        self.owners.get(owner).is_some_and(|record| record.holders > 0)
+    }
+
+    /// Returns the end of the grace period, if no client holds the owner.
+    pub(super) fn ends_at(&self, owner: &Owner) -> Option<Time> {
+        self.owners.get(owner)?.ends_at
+    }
+
+    /// Lets a copy end with its owner.
+    pub(super) fn add(&mut self, ctx: &mut Context, owner: &Owner, copy: CopyId) {
+        self.owners.entry(owner.clone()).or_default().copies.insert(copy);
+        self.changed(ctx, owner);
+    }
+
+    /// Forgets a copy that has left the index.
+    pub(super) fn remove(&mut self, ctx: &mut Context, owner: &Owner, copy: CopyId) {
+        if let Some(record) = self.owners.get_mut(owner) {
+            record.copies.remove(&copy);
+            self.changed(ctx, owner);
+        }
+    }
+
+    /// Ends an owner whose grace period is over. Returns its copies.
+    pub(super) fn end(&mut self, owner: &Owner) -> BTreeSet<CopyId> {
+        self.owners.remove(owner).unwrap_or_default().copies
+    }
+
+    /// Begins or ends the grace period of an owner, or forgets the owner.
+    fn changed(&mut self, ctx: &mut Context, owner: &Owner) {
+        let Some(record) = self.owners.get_mut(owner) else { return };
+        let is_gone = record.holders == 0 && !record.copies.is_empty();
+        match record.ends_at {
+            None if is_gone => {
+                let time = ctx.now() + ctx.limits().owner_grace;
+                record.ends_at = Some(time);
+                ctx.schedule(time, Deadline::Owner(owner.clone()));
+            }
+            Some(time) if !is_gone => {
+                record.ends_at = None;
+                ctx.unschedule(time, Deadline::Owner(owner.clone()));
+            }
+            _ => {}
+        }
+        if record.holders == 0 && record.copies.is_empty() {
+            self.owners.remove(owner);
+        }
+    }
+}
