@@ -16,6 +16,7 @@ from hoplite._checks import (
     AnyId,
     Id,
     Op,
+    TtlAction,
     all_of,
     as_given,
     check_framework,
@@ -25,6 +26,7 @@ from hoplite._checks import (
     check_rank,
     check_reducible,
     divide,
+    lifetime_of,
     listed,
     own_id,
     part_of,
@@ -84,6 +86,9 @@ class Calls(ManyCalls):
         *,
         confirm: bool | int = False,
         replicas: int | None = None,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         progress: OnProgress = None,
     ) -> Ref[memoryview]: ...
     @overload
@@ -95,6 +100,9 @@ class Calls(ManyCalls):
         *,
         confirm: bool | int = False,
         replicas: int | None = None,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         progress: OnProgress = None,
     ) -> Ref[T]: ...
     async def put(
@@ -105,17 +113,24 @@ class Calls(ManyCalls):
         *,
         confirm: bool | int = False,
         replicas: int | None = None,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         progress: OnProgress = None,
     ) -> Ref[Any]:
         """See `hoplite.Client.put`. The methods of the handle block, and use the client of `hoplite.init`."""
         name = new_id() if id is None else id
         encoded = self._encoded(name, value)
         pieces, dtype, shape, user = encoded
+        lifetime = lifetime_of(owner, ttl, ttl_action)
         # Avoids the coroutine of `settled`, which slows small puts.
         if isinstance(pieces, _cuda.OnDevice):
-            await _cuda.put(self._native, name, encoded, timeout, confirm, replicas or 0, progress)
+            terms = (timeout, confirm, replicas or 0, lifetime)
+            await _cuda.put(self._native, name, encoded, terms, progress)
         elif progress is None:
-            put = self._native.put(name, pieces, dtype, shape, user, timeout, confirm, replicas or 0)
+            put = self._native.put(
+                name, pieces, dtype, shape, user, timeout, confirm, replicas or 0, lifetime
+            )
             if isinstance(put, Future):
                 await put
         else:
@@ -131,6 +146,7 @@ class Calls(ManyCalls):
                 timeout,
                 confirm,
                 replicas or 0,
+                lifetime,
             )
         return made_ref(name, encoded, self._native.cluster)
 

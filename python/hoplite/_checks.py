@@ -14,6 +14,8 @@ from hoplite.ref import Ref, key
 Id = str | bytes | Ref[Any]
 AnyId = TypeVar("AnyId", str, bytes, Ref[Any], str | bytes | Ref[Any])
 Op = Literal["sum", "min", "max", "prod"]
+#: The action at the end of a time to live.
+TtlAction = Literal["delete", "free"]
 
 
 def text(id: Id) -> str | bytes:
@@ -25,6 +27,19 @@ def listed(ids: Iterable[AnyId]) -> list[AnyId]:
     if isinstance(ids, (str, bytes, Ref)):
         raise TypeError("expected several ids, such as a list of them, not one")
     return list(ids)
+
+
+def lifetime_of(
+    owner: str | None, ttl: float | None, ttl_action: TtlAction
+) -> tuple[str | None, float | None, TtlAction] | None:
+    """The lifetime for the native half; `None` if the object stays until it is deleted."""
+    if owner is None and ttl is None and ttl_action == "delete":
+        return None
+    return owner, ttl, ttl_action
+
+
+def owners_of(owner: str | Iterable[str]) -> list[str]:
+    return [owner] if isinstance(owner, str) else list(owner)
 
 
 def several(ids: Id | Iterable[Id]) -> list[Id]:

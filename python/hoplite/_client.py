@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from hoplite import _native
 from hoplite._answers import OnProgress, T, run
 from hoplite._calls import CONNECT_TIMEOUT, Calls
-from hoplite._checks import AnyId, Id, Op
+from hoplite._checks import AnyId, Id, Op, TtlAction, owners_of
 from hoplite._many import Many
 from hoplite._process import log_connected, may_unpickle, program_name, refuse_to_pickle
 from hoplite._reports import Objects, Status, Topology
@@ -61,11 +61,12 @@ class Client(Many):
         *,
         timeout: float = CONNECT_TIMEOUT,
         allow_pickle: bool | None = None,
+        owner: str | Iterable[str] = (),
     ) -> None:
         """See `hoplite.connect`."""
         allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
         socket = _native.default_socket_path() if socket is None else socket
-        self._native = _native.connect(socket, timeout, program_name(), True)
+        self._native = _native.connect(socket, timeout, program_name(), True, owners_of(owner))
         self._calls = Calls(self._native, allow_pickle)
         self._socket = os.fspath(socket)
         self._process = self._native.process
@@ -104,6 +105,20 @@ class Client(Many):
         return self._native.cluster
 
     @property
+    def owner(self) -> str:
+        """The owner that stands for this client, as in `put(..., owner="client")`.
+
+        Another client of the store may put objects with this owner, too.
+
+        Examples:
+            >>> client.put("mine", b"1", owner=client.owner, confirm=True)
+            hoplite.Ref('mine')
+            >>> client.stat("mine").owner == client.owner
+            True
+        """
+        return self._native.owner
+
+    @property
     def allow_pickle(self) -> bool:
         """`False` if this client refuses values that were stored as pickles; see `hoplite.connect`.
 
@@ -138,6 +153,9 @@ class Client(Many):
         *,
         confirm: bool | int = False,
         replicas: int | None = None,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         progress: OnProgress = None,
     ) -> Ref[memoryview]: ...
     @overload
@@ -149,6 +167,9 @@ class Client(Many):
         *,
         confirm: bool | int = False,
         replicas: int | None = None,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         progress: OnProgress = None,
     ) -> Ref[T]: ...
     def put(
@@ -159,6 +180,9 @@ class Client(Many):
         *,
         confirm: bool | int = False,
         replicas: int | None = None,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         progress: OnProgress = None,
     ) -> Ref[Any]:
         """Stores a value under `id`, and returns a handle.
@@ -181,6 +205,11 @@ class Client(Many):
                 copies after which a call with `replicas` returns.
             replicas: The number of copies to keep, each on another node; `None` for the store's
                 default.
+            owner: Deletes the object when all clients of the store that hold this owner have been gone
+                for its grace period (30 s). `"client"` stands for this client, and a name for
+                clients of `hoplite.connect(owner=...)`.
+            ttl: Seconds until the object ends; at most 30 days.
+            ttl_action: `"delete"` ends it everywhere; `"free"` drops the copy of this store.
             progress: As for `get`, for the bytes that are copied into the store.
 
         Returns:
@@ -193,6 +222,7 @@ class Client(Many):
             InvalidId: The id is empty, or longer than 255 bytes.
             Timeout: The directory did not answer, or not enough copies were made, in time.
             NotEnoughNodes: There are fewer stores than replicas.
+            InvalidRequest: The owner or the ttl is not allowed, or no client holds the owner.
             Draining: The store is about to stop.
             PickleRefused: The value needs a pickle, and this client refuses pickles.
             TypeError: The value cannot be stored, such as a tensor on an accelerator without CUDA.
@@ -203,8 +233,22 @@ class Client(Many):
             >>> ref = client.put(None, {"step": 7, "mean": np.ones(3)})
             >>> client.get(ref)["step"]
             7
+            >>> client.put("batch/1", b"...", owner="client", ttl=600)
+            hoplite.Ref('batch/1')
         """
-        ref = run(self._calls.put(id, value, timeout, confirm=confirm, replicas=replicas, progress=progress))
+        ref = run(
+            self._calls.put(
+                id,
+                value,
+                timeout,
+                confirm=confirm,
+                replicas=replicas,
+                owner=owner,
+                ttl=ttl,
+                ttl_action=ttl_action,
+                progress=progress,
+            )
+        )
         ref._client = self
         return ref
 
@@ -871,6 +915,7 @@ def connect(
     *,
     timeout: float = CONNECT_TIMEOUT,
     allow_pickle: bool | None = None,
+    owner: str | Iterable[str] = (),
 ) -> Client:
     """Connects to a store of this machine, and returns a new client.
 
@@ -882,9 +927,11 @@ def connect(
         allow_pickle: `False` refuses to write and to read pickles, because reading one runs code
             of its writer. Arrays, tensors, `bytes`, tables of Arrow and frames of polars need
             none. `None` takes `$HOPLITE_ALLOW_PICKLE` (1 or 0), or else `True`.
+        owner: Up to 7 names of owners that the client holds; see `put`.
 
     Raises:
         ConnectFailed: There is no store, or it is not trusted; `reason` says which.
+        InvalidRequest: The name of an owner is not allowed.
 
     Examples:
         >>> with hoplite.connect(allow_pickle=False) as careful:
@@ -893,4 +940,4 @@ def connect(
         Traceback (most recent call last):
         hoplite.errors.PickleRefused: ...
     """
-    return Client(socket, timeout=timeout, allow_pickle=allow_pickle)
+    return Client(socket, timeout=timeout, allow_pickle=allow_pickle, owner=owner)

@@ -130,16 +130,14 @@ async def put(
     native: _native.Client | _native.AsyncClient,
     id: Any,
     encoded: Encoded,
-    timeout: TimeLimit,
-    confirm: int,
-    replicas: int,
+    terms: tuple[TimeLimit, int, int, _native.Lifetime | None],
     on_progress: OnProgress,
 ) -> None:
-    """Puts an object whose bytes are on a device."""
+    """Puts an object whose bytes are on a device. The terms are timeout, confirmation, replicas and lifetime."""
     pieces, dtype, shape, user = encoded
     assert isinstance(pieces, OnDevice)
     progress = None if on_progress is None else _native.Progress(on_progress)
-    created = native.create(id, pieces.nbytes, dtype, shape, user, timeout, confirm, replicas)
+    created = native.create(id, pieces.nbytes, dtype, shape, user, *terms)
     writer = await settled(created)
     with closing(pieces.chunks()) as chunks:
         for chunk in chunks:

@@ -144,6 +144,13 @@ class ObjectInfo:
     """The latest decisions on senders. Empty in listings."""
     reduce: ReduceInfo | None = None
     """The reduce that made the object, if the store of this client knows one."""
+    owner: str | None = None
+    """The owner of the object, without which it is deleted."""
+    ttl: float | None = None
+    """The time to live that the put has set, in seconds."""
+    ttl_action: Literal["delete", "free"] | None = None
+    expires_in: float | None = None
+    """The rest of the time to live, in seconds, if the store of this client counts it. `None` in listings."""
 
     def _repr_html_(self) -> str:
         return table("Object", OBJECT_HEADINGS, [object_row(self)])
@@ -178,6 +185,10 @@ def object_info(known: Mapping[str, Any]) -> ObjectInfo | None:
         **{name: known[name] for name in ("replicas", "creator", "age", "unused")},
         grants=tuple(Grant(**grant) for grant in known.get("grants", ())),
         reduce=None if reduce is None else _reduce_info(reduce),
+        owner=known["owner"],
+        ttl=known["ttl"],
+        ttl_action=known["ttl_action"],
+        expires_in=known.get("expires_in"),
     )
 
 

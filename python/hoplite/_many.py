@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hoplite import _native, _serialize
 from hoplite._answers import T, run, settled
-from hoplite._checks import Id, check_framework, listed, text
+from hoplite._checks import Id, TtlAction, check_framework, lifetime_of, listed, text
 from hoplite._process import new_id
 from hoplite._serialize import Encoded, Framework
 from hoplite._timeouts import TimeLimit
@@ -37,6 +37,9 @@ class ManyCalls:
         timeout: TimeLimit = "default",
         *,
         confirm: bool = False,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         return_exceptions: bool = False,
     ) -> list[Any]:
         """See `hoplite.Client.put_many`. The methods of the handles block, and use the client of `hoplite.init`."""
@@ -45,7 +48,8 @@ class ManyCalls:
         named = [(new_id() if id is None else id, value) for id, value in pairs]
         encoded = [self._encoded(id, value) for id, value in named]
         described = [(id, *one) for (id, _), one in zip(named, encoded, strict=True)]
-        outcomes = await settled(self._native.put_many(described, timeout, confirm))
+        lifetime = lifetime_of(owner, ttl, ttl_action)
+        outcomes = await settled(self._native.put_many(described, timeout, confirm, lifetime))
         cluster = self._native.cluster
         refs = [
             outcome or Ref(text(id), _serialize.dtype_name(one.dtype), one.shape, one.nbytes, cluster)
@@ -105,6 +109,9 @@ class Many:
         timeout: TimeLimit = "default",
         *,
         confirm: bool = False,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         return_exceptions: Literal[False] = False,
     ) -> list[Ref[Any]]: ...
     @overload
@@ -114,6 +121,9 @@ class Many:
         timeout: TimeLimit = "default",
         *,
         confirm: bool = False,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         return_exceptions: bool,
     ) -> list[Ref[Any] | Exception]: ...
     def put_many(
@@ -122,6 +132,9 @@ class Many:
         timeout: TimeLimit = "default",
         *,
         confirm: bool = False,
+        owner: str | None = None,
+        ttl: float | None = None,
+        ttl_action: TtlAction = "delete",
         return_exceptions: bool = False,
     ) -> Any:
         """Stores many values, and returns their handles.
@@ -134,6 +147,9 @@ class Many:
                 one.
             timeout: Seconds to wait for room, for all values together.
             confirm: As for `put`.
+            owner: As for `put`.
+            ttl: As for `put`.
+            ttl_action: As for `put`.
             return_exceptions: `True` returns the exception of a value that failed in place of its
                 handle. Otherwise the call raises the first one, and the other values are stored.
 
@@ -153,7 +169,15 @@ class Many:
             ['AlreadyExists', 'Ref']
         """
         refs = run(
-            self._calls.put_many(objects, timeout, confirm=confirm, return_exceptions=return_exceptions)
+            self._calls.put_many(
+                objects,
+                timeout,
+                confirm=confirm,
+                owner=owner,
+                ttl=ttl,
+                ttl_action=ttl_action,
+                return_exceptions=return_exceptions,
+            )
         )
         for ref in refs:
             if isinstance(ref, Ref):

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, _node
 from hoplite._calls import CONNECT_TIMEOUT, Calls
+from hoplite._checks import owners_of
 from hoplite._info import ObjectInfo
 from hoplite._process import log_connected, may_unpickle, program_name, refuse_to_pickle
 
@@ -71,6 +72,17 @@ class Client(Calls):
             True
         """
         return self._native.cluster
+
+    @property
+    def owner(self) -> str:
+        """The owner that stands for this client; see `hoplite.Client.owner`.
+
+        Examples:
+            >>> import asyncio
+            >>> asyncio.run(hoplite.aio.connect()).owner == client.owner
+            False
+        """
+        return self._native.owner
 
     @property
     def usable(self) -> bool:
@@ -133,6 +145,7 @@ async def connect(
     *,
     timeout: float = CONNECT_TIMEOUT,
     allow_pickle: bool | None = None,
+    owner: str | Iterable[str] = (),
 ) -> Client:
     """Returns a new client; see `hoplite.connect`.
 
@@ -145,7 +158,7 @@ async def connect(
         False
     """
     allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
-    native = await _native.connect_async(socket, timeout, program_name(), True)
+    native = await _native.connect_async(socket, timeout, program_name(), True, owners_of(owner))
     log_connected(native, _native.default_socket_path() if socket is None else socket)
     return Client(native, allow_pickle)
 

@@ -48,7 +48,15 @@ class Daemon:
 
 
 class Cluster:
-    def __init__(self, directory: Path, nodes: int, memory: str, node_grace: str = NODE_GRACE) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int,
+        memory: str,
+        node_grace: str = NODE_GRACE,
+        store_arguments: tuple[str, ...] = (),
+    ) -> None:
+        self._store_arguments = store_arguments
         self._path, self._nodes, self._memory, self._node_grace = directory, nodes, memory, node_grace
         self.daemons: list[Daemon] = []
 
@@ -59,6 +67,7 @@ class Cluster:
             name = f"node-{node}"
             options = ["--directory", self.directory, "--node-id", name, "--socket", self._socket(node)]
             options += ["--memory", self._memory, "--no-prefault", "--print-addresses"]
+            options += self._store_arguments
             json.loads(self._start("hoplite-store", name, *options))
         self.sockets = [self._socket(node) for node in range(self._nodes)]
         for socket in self.sockets:
