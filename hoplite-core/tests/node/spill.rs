@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use hoplite_core::lifetime::{Lifetime, Ttl, TtlAction};
 use hoplite_core::node::*;
 use hoplite_core::shard::{DropReason, ShardRun, ToShard, ToStore, UnpublishReason};
-use hoplite_core::{Error, PutId, Time};
+use hoplite_core::{Error, Metadata, PutId, Time};
 
 use crate::harness::*;
 
@@ -396,4 +397,32 @@ fn a_promotion_makes_a_fetched_copy_spillable() {
         h.event(Event::FromShard { shard: 0, message: ToStore::Promote { id, put } });
     }
     assert!(!h.spills().is_empty());
+}
+
+#[test]
+fn objects_in_files_end_at_their_ttl() {
+    for action in [TtlAction::Delete, TtlAction::Free] {
+        let mut h = Harness::spilling(None);
+        let ttl = Ttl::new(Duration::from_secs(3600), action).expect("a valid ttl");
+        let metadata = Metadata { lifetime: Lifetime::of(None, Some(ttl)), ..Metadata::default() };
+        let request = Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: LONG };
+        let call = h.request(A, request);
+        let view = h.view(call);
+        h.seal(A, view.copy);
+        h.accept_all();
+        h.release(A, view.copy);
+        h.put_many(14);
+        assert!(h.is_closed(view.copy), "it is only in a file");
+        h.told();
+        h.pass(Duration::from_secs(3600));
+        let told = h.told();
+        if action == TtlAction::Free {
+            assert!(told.contains(&"0 unpublish x Evicted".to_owned()), "{told:?}");
+        } else {
+            assert!(told.contains(&"0 delete x".to_owned()), "{told:?}");
+            h.drop_put(0, "x", view.put, DropReason::Deleted);
+        }
+        assert_eq!(h.node.status().copies, 14);
+        assert_eq!(h.node.object_of(view.copy), None);
+    }
 }
