@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use hoplite_core::lifetime::Owner;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::Locations;
-use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
+use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId, Version};
 
 use crate::batch::{NewObject, Results};
 use crate::begun::{Access, Single, User};
@@ -91,6 +91,11 @@ impl Client {
     /// See [`crate::Client::owner`].
     pub fn owner(&self) -> Owner {
         self.shared.link.current().connection.owner().clone()
+    }
+
+    /// See [`crate::Client::protocol`].
+    pub fn protocol(&self) -> Version {
+        self.shared.link.current().connection.version()
     }
 
     /// See [`crate::Client::max_object_bytes`].

@@ -10,7 +10,7 @@ use hoplite_core::id::MAX_OBJECT_ID_BYTES;
 use hoplite_core::node::{self, DrainReport, Inspection, Response, Until};
 use hoplite_core::shard::Locations;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress};
-use hoplite_core::{ClusterId, Error as ObjectError, NodeId, ObjectId, Operation};
+use hoplite_core::{ClusterId, Error as ObjectError, NodeId, ObjectId, Operation, Version};
 use hoplite_proto::local::{self, Request};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -108,7 +108,12 @@ impl Client {
         self.connection().cluster().clone()
     }
 
-    /// The size of the largest object that the store can hold.
+    /// The version of the protocol in which the client and its store speak.
+    pub fn protocol(&self) -> Version {
+        self.connection().version()
+    }
+
+    /// The size of the largest object that the store can ever hold, in bytes.
     pub fn max_object_bytes(&self) -> u64 {
         self.connection().max_object_bytes()
     }

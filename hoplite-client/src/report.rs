@@ -176,6 +176,9 @@ pub struct Troubles {
     pub stores: Vec<PeerFault>,
     /// The directories for spill files that cannot be used, each with the reason.
     pub spill: Vec<(String, String)>,
+    /// The last refusal of a client or store of an incompatible version, if it is recent. It has no
+    /// name.
+    pub incompatible: Option<PeerFault>,
 }
 
 /// A daemon that refuses, or is unreachable.
@@ -200,13 +203,14 @@ impl Troubles {
             ));
         }
         let fault = |kind: &str, PeerFault { name, error, since }: &PeerFault| {
-            format!("{kind} {name}: {error} (for {} s)", since.as_secs())
+            format!("{kind}{name}: {error} (for {} s)", since.as_secs())
         };
         lines.extend(
             self.spill.iter().map(|(directory, reason)| format!("spilling to {directory}: {reason}")),
         );
-        lines.extend(self.shards.iter().map(|shard| fault("directory shard", shard)));
-        lines.extend(self.stores.iter().map(|store| fault("store", store)));
+        lines.extend(self.shards.iter().map(|shard| fault("directory shard ", shard)));
+        lines.extend(self.stores.iter().map(|store| fault("store ", store)));
+        lines.extend(self.incompatible.iter().map(|refused| fault("refused a client or a store", refused)));
         lines.extend(self.waits.iter().map(|LongWait { operation, waited, missing }| {
             let missing = missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
             format!("a {operation} has waited for {} s{missing}", waited.as_secs())
@@ -221,10 +225,8 @@ impl Troubles {
 
 impl From<v1::Troubles> for Troubles {
     fn from(troubles: v1::Troubles) -> Self {
-        let faults = |faults: Vec<v1::PeerFault>| {
-            let faults = faults.into_iter().filter_map(decode_fault);
-            faults.map(|(name, error, since)| PeerFault { name, error, since }).collect()
-        };
+        let fault = |fault| decode_fault(fault).map(|(name, error, since)| PeerFault { name, error, since });
+        let faults = |faults: Vec<v1::PeerFault>| faults.into_iter().filter_map(fault).collect();
         Self {
             waiting_for_room: troubles.full_waiters,
             long_waits: troubles.long_waits,
@@ -232,6 +234,7 @@ impl From<v1::Troubles> for Troubles {
             shards: faults(troubles.shards),
             stores: faults(troubles.peers),
             spill: Vec::new(),
+            incompatible: troubles.incompatible.and_then(fault),
         }
     }
 }
@@ -263,6 +266,8 @@ pub struct ShardStatus {
     pub address: String,
     /// The store has a session. Otherwise the numbers are zero.
     pub connected: bool,
+    /// The version of the protocol in the session; zero without a session.
+    pub protocol: u32,
     /// The number of objects in the shard.
     pub objects: u64,
     /// Bytes of inline objects.
@@ -506,6 +511,7 @@ impl From<v1::ShardStatus> for ShardStatus {
         Self {
             address: shard.address,
             connected: shard.connected,
+            protocol: shard.protocol,
             objects: shard.objects,
             inline_bytes: shard.inline_bytes,
             nodes: shard.nodes,

@@ -42,7 +42,7 @@ pub mod node;
 pub use transfer::{batch, merge, peer, session, stall};
 pub use vocabulary::{
     block, checksum, dtype, error, fault, id, lifetime, limits, link, load, metadata, missing, placement,
-    tally, text, time, trace,
+    tally, text, time, trace, version,
 };
 
 pub use error::{Error, ErrorCode, Operation, Result};
@@ -51,4 +51,5 @@ pub use limits::Limits;
 pub use metadata::Metadata;
 pub use time::Time;
 pub use trace::TraceContext;
+pub use version::Version;
 pub use vocabulary::dtype::Dtype;

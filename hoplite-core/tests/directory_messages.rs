@@ -25,7 +25,12 @@ use hoplite_core::topology::place::EVERYWHERE;
 const SHARDS: usize = 3;
 
 const fn up(shard: usize) -> node::Event {
-    node::Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER }
+    node::Event::ShardUp {
+        shard,
+        run: ShardRun(1),
+        asked_at: Time::NEVER,
+        version: hoplite_core::Version::NEWEST,
+    }
 }
 
 /// A query, its answer, the location at the other shard, and the complete copy at both.
@@ -104,6 +109,7 @@ impl Cluster {
                     data_address: SocketAddr::from(([127, 0, 0, 1], 7400)),
                     labels: Vec::new(),
                     shards: ShardList::default(),
+                    version: hoplite_core::Version::NEWEST,
                 };
                 let mut effects = Vec::new();
                 let reception = cluster.shards[shard].connect(Time::ZERO, info, &mut effects);

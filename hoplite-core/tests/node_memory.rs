@@ -51,7 +51,16 @@ fn a_small_object_takes_little_more_than_half_a_kibibyte() {
     });
     let mut effects = Vec::new();
     for shard in 0..2 {
-        apply(&mut node, &mut effects, Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER });
+        apply(
+            &mut node,
+            &mut effects,
+            Event::ShardUp {
+                shard,
+                run: ShardRun(1),
+                asked_at: Time::NEVER,
+                version: hoplite_core::Version::NEWEST,
+            },
+        );
     }
     let bytes = Bytes::from_static(b"ten bytes.");
     let before = resident_bytes();

@@ -32,6 +32,7 @@ fn a_million_objects_fit_in_a_gibibyte() {
             data_address,
             labels: Vec::new(),
             shards: ShardList::default(),
+            version: hoplite_core::Version::NEWEST,
         };
         shard.connect(Time::ZERO, info, &mut effects);
     }

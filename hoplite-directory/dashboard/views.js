@@ -5,7 +5,7 @@ import { percent, prefixes, text_of } from "./prefixes.js";
 import { trees } from "./tree.js";
 
 const ROWS = 100;
-const TROUBLES = new Set(["refused", "transfer-failed", "stranger", "object-lost", "disconnected", "trouble"]);
+const TROUBLES = new Set(["refused", "transfer-failed", "stranger", "incompatible", "object-lost", "disconnected", "trouble"]);
 
 const heading = (text, ...more) => make("div", { class: "heading" }, make("h1", {}, text), ...more);
 const field = (label, control) => make("label", { class: "field" }, make("span", {}, label), control);

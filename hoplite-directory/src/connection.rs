@@ -15,6 +15,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::stream::{self, Stream};
+use hoplite_core::Version;
 use hoplite_core::error::Error;
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
@@ -92,6 +93,8 @@ impl Listener {
 pub(crate) struct Gate {
     pub(crate) credentials: Credentials,
     pub(crate) cluster: ClusterId,
+    /// The newest version of the protocol that the shard speaks.
+    pub(crate) newest: Version,
     pub(crate) direct: DirectSessions,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) events: Events,
@@ -202,7 +205,7 @@ impl Gate {
                         gate.direct.adopt(socket, records, abort, (held.task, held.permit));
                     }
                     Err(Refused::Rejected(error)) => {
-                        gate.refusals.report(&gate.events, peer, &error.to_string());
+                        gate.refusals.report(&gate.events, peer, &error);
                     }
                     Err(Refused::Broken) => {
                         gate.refusals.connections.fetch_add(1, Ordering::Relaxed);
@@ -228,7 +231,7 @@ impl Gate {
             let greeted = Box::new(Greeted { unread: HTTP2_PREFACE, stream: socket });
             return Ok(if token.is_some() { Admitted::Visitor(greeted) } else { Admitted::Member(greeted) });
         };
-        let records = opening::accept(&mut socket, token, &self.cluster).await?;
+        let records = opening::accept(&mut socket, token, &self.cluster, self.newest).await?;
         Ok(match preface {
             Preface::Direct => Admitted::Direct(socket, records),
             Preface::Grpc => Admitted::Member(Box::new(Checked::new(socket, records))),

@@ -25,6 +25,8 @@ pub(crate) enum EventKind {
     Trouble,
     /// A peer that is not a known store was refused.
     Stranger,
+    /// A peer of an incompatible version was refused.
+    Incompatible,
 }
 
 #[derive(Debug, Clone)]
@@ -66,8 +68,8 @@ impl Events {
         self.add(kind, Some(node.clone()), text.into());
     }
 
-    pub(crate) fn push_stranger(&self, text: String) {
-        self.add(EventKind::Stranger, None, text);
+    pub(crate) fn push_stranger(&self, kind: EventKind, text: String) {
+        self.add(kind, None, text);
     }
 
     fn add(&self, kind: EventKind, node: Option<NodeId>, mut text: String) {
@@ -79,7 +81,7 @@ impl Events {
         past.next += 1;
         let event = PastEvent { number: past.next, at, kind, node, text };
         let (ring, limit) = match kind {
-            EventKind::Stranger => (&mut past.of_strangers, MAX_OF_STRANGERS),
+            EventKind::Stranger | EventKind::Incompatible => (&mut past.of_strangers, MAX_OF_STRANGERS),
             _ => (&mut past.of_stores, MAX_EVENTS),
         };
         if ring.len() >= limit {
@@ -113,7 +115,7 @@ mod tests {
             events.push(EventKind::Connected, &node, number.to_string());
         }
         for _ in 0..1000 {
-            events.push_stranger("\u{e4}".repeat(1000));
+            events.push_stranger(EventKind::Stranger, "\u{e4}".repeat(1000));
         }
         let latest = events.latest();
         assert_eq!(latest.len(), MAX_EVENTS + MAX_OF_STRANGERS);

@@ -22,9 +22,10 @@ pub(crate) struct Guard {
 
 impl Interceptor for Guard {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let error = Error::permission_denied(REASON);
         if let Some(peer) = request.extensions().get::<Peer>() {
-            self.refusals.report(&self.events, *peer, REASON);
+            self.refusals.report(&self.events, *peer, &error);
         }
-        Err(to_status(&Error::permission_denied(REASON)))
+        Err(to_status(&error))
     }
 }

@@ -57,6 +57,7 @@ fn node(status: &KnownNode) -> v1::status_reply::Node {
         node: name(&status.node),
         data_address: encode_address(status.data_address),
         connected: status.connected,
+        protocol: status.version.number(),
         labels: status.labels.iter().cloned().collect(),
         load: None,
     }

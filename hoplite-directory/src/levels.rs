@@ -28,6 +28,7 @@ struct Levels {
     uplinks: IntGaugeVec,
     refused_connections: IntCounter,
     refused_calls: IntCounter,
+    incompatible_peers: IntCounter,
     refused_logins: IntCounter,
 }
 
@@ -86,6 +87,10 @@ impl Levels {
             ),
             refused_calls: metrics
                 .counter("hoplite_directory_refused_calls_total", "Connections and calls without the token of the cluster."),
+            incompatible_peers: metrics.counter(
+                "hoplite_directory_incompatible_peers_total",
+                "Connections and sessions that were refused, because both sides have no version of the protocol in common.",
+            ),
             refused_logins: metrics
                 .counter("hoplite_directory_refused_logins_total", "Wrong tokens at the dashboard."),
         }
@@ -95,6 +100,7 @@ impl Levels {
         let Look { status, groups, placed_nodes } = looked;
         follow(&self.refused_connections, refusals.connections.load(Ordering::Relaxed));
         follow(&self.refused_calls, refusals.calls.load(Ordering::Relaxed));
+        follow(&self.incompatible_peers, refusals.versions.load(Ordering::Relaxed));
         follow(&self.refused_logins, refusals.logins.load(Ordering::Relaxed));
         let connected = status.nodes.iter().filter(|node| node.connected).count();
         for (gauge, number) in [

@@ -150,6 +150,13 @@ const SLOW: Words = Words {
     cure: "Check cable, port and MTU of the nodes that the Links view shows. hoplite topology probe measures all \
            links. Hoplite sends over other links meanwhile.",
 };
+const INCOMPATIBLE: Words = Words {
+    severity: Severity::Critical,
+    one: "a program of an incompatible version was refused in the last ten minutes",
+    many: "programs of incompatible versions were refused in the last ten minutes",
+    cause: "The program and this shard have no version of the protocol in common; the text below has both versions.",
+    cure: "Install versions of Hoplite that are at most one protocol version apart, and see the page on upgrades.",
+};
 const REFUSED: Words = Words {
     severity: Severity::Warning,
     one: "a store was refused in the last ten minutes",
@@ -204,12 +211,13 @@ pub(crate) fn problems(known: &Known<'_>) -> Vec<Problem> {
         (DISK, of_kind(TroubleKind::Disk)),
         (SHARD, of_kind(TroubleKind::Shard)),
         (PEER, of_kind(TroubleKind::Peer)),
+        (INCOMPATIBLE, refused(EventKind::Incompatible, events())),
         (LOST, lost.collect()),
         (WAIT, of_kind(TroubleKind::Wait)),
         (FAILING, failing.collect()),
         (NEARLY_FULL, nearly_full.map(|(node, load)| place(node, pinned_of(load))).collect()),
         (SLOW, slow.collect()),
-        (REFUSED, refused(events())),
+        (REFUSED, refused(EventKind::Refused, events())),
         (LEFT, left(events())),
     ]
     .into_iter()
@@ -236,10 +244,10 @@ fn problem(words: &Words, mut places: Vec<Place>) -> Option<Problem> {
     Some(Problem { severity: words.severity, title, cause: words.cause, cure: words.cure, count, places })
 }
 
-/// Returns the stores that were refused, each once.
-fn refused<'a>(events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
+/// Returns the refusals of a kind: the last one of each store, or of all programs without a name.
+fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
-    let refused = events.filter(|event| event.kind == EventKind::Refused);
+    let refused = events.filter(|event| event.kind == kind);
     let new = refused.filter(|event| seen.insert(event.node.clone()));
     new.map(|event| Place {
         node: event.node.as_ref().map(NodeId::to_string),

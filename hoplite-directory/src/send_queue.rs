@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt};
+use hoplite_core::Version;
 use hoplite_core::batch::{AnswerQueue, Full};
 use hoplite_core::error::Error;
 use hoplite_core::shard::{ShardRun, ToStore};
@@ -22,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct SendQueue {
     /// The run of the shard.
     run: u64,
+    /// The newest version of the protocol that the shard speaks.
+    newest: Version,
     state: Mutex<State>,
     /// Wakes the sending stream.
     news: Notify,
@@ -42,8 +45,8 @@ struct State {
 
 impl SendQueue {
     /// Creates the queue of a session with this run of the shard.
-    pub(crate) fn of(run: ShardRun) -> Self {
-        Self { run: run.0, ..Self::default() }
+    pub(crate) fn of(run: ShardRun, newest: Version) -> Self {
+        Self { run: run.0, newest, ..Self::default() }
     }
 
     /// Queues `message`. Does nothing once the queue is closed.
@@ -109,7 +112,8 @@ impl SendQueue {
     pub(crate) fn into_stream(
         self: Arc<Self>,
     ) -> impl Stream<Item = Result<ShardMessages, Error>> + Send + 'static {
-        let hello = ShardMessages { welcome: Some(welcome(ShardRun(self.run))), ..Default::default() };
+        let hello =
+            ShardMessages { welcome: Some(welcome(ShardRun(self.run), self.newest)), ..Default::default() };
         let guard = CloseOnDrop(self);
         let batches = stream::unfold(guard, |guard| async move { Some((guard.0.next().await?, guard)) });
         stream::once(std::future::ready(Ok(hello))).chain(batches)

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hoplite_core::Version;
 use hoplite_core::id::ClusterId;
 use hoplite_core::limits::Limits;
 use hoplite_core::session::SHARD_PINGS;
@@ -54,6 +55,8 @@ const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct DirectoryConfig {
     /// The cluster that its stores must belong to.
     pub cluster: ClusterId,
+    /// The newest version of the protocol that the shard speaks.
+    pub newest_version: Version,
     /// The credentials that callers need.
     pub credentials: Credentials,
     /// The limits of the shard.
@@ -65,7 +68,13 @@ pub struct DirectoryConfig {
 impl Default for DirectoryConfig {
     fn default() -> Self {
         let cluster = ClusterId::new(DEFAULT_CLUSTER).expect("the default name is a valid one");
-        Self { cluster, credentials: Credentials::default(), limits: Limits::default(), tracer: None }
+        Self {
+            cluster,
+            newest_version: Version::NEWEST,
+            credentials: Credentials::default(),
+            limits: Limits::default(),
+            tracer: None,
+        }
     }
 }
 
@@ -165,7 +174,17 @@ pub async fn run(
     }
 
     let run = ShardRun(random_number().map_err(DirectoryError::Random)?);
-    let host = Host { shard, cluster: config.cluster.clone(), run, loads, stop: stop.clone() };
+    let newest = config.newest_version;
+    let host = Host {
+        shard,
+        cluster: config.cluster.clone(),
+        run,
+        newest,
+        loads,
+        refusals: refusals.clone(),
+        events: events.clone(),
+        stop: stop.clone(),
+    };
     let sessions = TaskTracker::new();
     let direct =
         DirectSessions { host: host.clone(), event_loop: event_loop.clone(), tasks: sessions.clone() };
@@ -178,6 +197,7 @@ pub async fn run(
     let gate = Gate {
         credentials: config.credentials,
         cluster: config.cluster,
+        newest,
         direct,
         refusals,
         events,

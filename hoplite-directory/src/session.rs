@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{Stream, StreamExt};
+use hoplite_core::Version;
 use hoplite_core::error::{Error, Operation, Plane, Result};
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
@@ -16,7 +17,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::batch::decode;
+use crate::events::Events;
 use crate::owner::{SessionId, ShardHandle};
+use crate::refusals::Refusals;
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
 
@@ -26,7 +29,11 @@ pub(crate) struct Host {
     pub(crate) cluster: ClusterId,
     /// The run of the shard.
     pub(crate) run: ShardRun,
+    /// The newest version of the protocol that the shard speaks.
+    pub(crate) newest: Version,
     pub(crate) loads: Loads,
+    pub(crate) refusals: Arc<Refusals>,
+    pub(crate) events: Events,
     /// Cancelled when the daemon stops.
     pub(crate) stop: CancellationToken,
 }
@@ -50,7 +57,10 @@ pub(crate) async fn serve(
     let (session, send_queue) = match opening {
         Ok(session) => session,
         Err(error) => {
-            tracing::debug!(%error, "a session was not opened");
+            match &error {
+                Error::VersionMismatch { .. } => host.refusals.report(&host.events, "a store", &error),
+                error => tracing::debug!(%error, "a session was not opened"),
+            }
             let _ = opened.send(Err(error));
             return;
         }
@@ -75,9 +85,9 @@ async fn open(
     let Some(StoreMessages { hello: Some(hello), messages }) = first.transpose()? else {
         return Err(Error::malformed(Plane::Control, "a session starts with a hello"));
     };
-    let info = decode_hello(hello, &host.cluster)?;
+    let info = decode_hello(hello, &host.cluster, host.newest)?;
     let early = decode(StoreMessages { hello: None, messages })?;
-    let send_queue = Arc::new(SendQueue::of(host.run));
+    let send_queue = Arc::new(SendQueue::of(host.run, host.newest));
     let session = host.shard.open(info, send_queue.clone()).await?;
     if !early.is_empty() {
         host.shard.say(session, early).await?;

@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use hoplite_core::ClusterId;
 use hoplite_core::id::IdError;
+use hoplite_core::{ClusterId, Version};
 use hoplite_daemon::http::HttpAddress;
 use hoplite_daemon::{NotLoopback, Security, TimeSpan};
 use hoplite_directory::{DEFAULT_CLUSTER, DirectoryConfig};
@@ -18,6 +18,10 @@ pub(crate) struct Settings {
     /// Address and port to listen on; port 0 for any [default: 127.0.0.1:7401]
     #[arg(long, env = "HOPLITE_LISTEN", value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
+    /// Newest version of the protocol to speak with other programs, for example to keep a cluster on
+    /// one version during an upgrade [default: the newest that this program knows]
+    #[arg(long, env = "HOPLITE_NEWEST_VERSION", value_name = "NUMBER")]
+    newest_version: Option<Version>,
     /// Name of the cluster; stores of other clusters are refused [default: hoplite]
     #[arg(long, env = "HOPLITE_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
@@ -72,6 +76,7 @@ impl Settings {
         let cluster = ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER));
         let mut directory = DirectoryConfig {
             cluster: cluster.map_err(SettingsError::Cluster)?,
+            newest_version: self.newest_version.unwrap_or_default(),
             credentials: self.security.credentials()?,
             ..DirectoryConfig::default()
         };

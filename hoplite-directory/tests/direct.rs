@@ -79,6 +79,7 @@ fn hello(node: &str) -> StoreMessages {
         data_address: "127.0.0.1:7402".parse().unwrap(),
         labels: Vec::new(),
         shards: ShardList::new(["127.0.0.1:7401"]),
+        version: hoplite_core::Version::NEWEST,
     };
     let hello = Some(encode_hello(&info, &ClusterId::new("hoplite").unwrap()));
     StoreMessages { hello, messages: Vec::new() }

@@ -70,6 +70,7 @@ fn hello() -> v1::StoreMessages {
         data_address: "127.0.0.1:9".parse().unwrap(),
         labels: Vec::new(),
         shards: hoplite_core::placement::ShardList::new(["127.0.0.1:7401"]),
+        version: hoplite_core::Version::NEWEST,
     };
     let cluster = ClusterId::new(hoplite_directory::DEFAULT_CLUSTER).unwrap();
     v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() }

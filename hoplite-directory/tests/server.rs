@@ -74,7 +74,7 @@ impl Server {
         let session = self.client().await.session(outbound).await.map_err(|status| from_status(&status))?;
         let mut inbound = session.into_inner();
         let first = inbound.message().await.map_err(|status| from_status(&status))?.unwrap();
-        check_welcome(&first.welcome.unwrap()).unwrap();
+        check_welcome(&first.welcome.unwrap(), hoplite_core::Version::NEWEST).unwrap();
         Ok(Store { outbound: sender, inbound, pending: Vec::new() })
     }
 
@@ -154,6 +154,7 @@ fn hello(node: &str, incarnation: u64) -> v1::Hello {
         data_address: "127.0.0.1:7402".parse().unwrap(),
         labels: vec![("rack".to_owned(), "7".to_owned())],
         shards: ShardList::new(["127.0.0.1:7401"]),
+        version: hoplite_core::Version::NEWEST,
     };
     encode_hello(&info, &ClusterId::new("hoplite").unwrap())
 }
@@ -183,7 +184,7 @@ fn granted(message: ToStore) -> Grant {
 async fn hellos_of_another_version_or_cluster_are_refused_with_the_reason() {
     let server = Server::start().await;
     let refusal = async |hello| server.open(hello).await.err().expect("a refusal");
-    let version = refusal(v1::Hello { version: 99, ..hello("a", 1) }).await;
+    let version = refusal(v1::Hello { version: 99, newest_version: 99, ..hello("a", 1) }).await;
     assert_eq!(version, Error::VersionMismatch { ours: 99, theirs: hoplite_proto::PROTOCOL_VERSION });
     let cluster = refusal(v1::Hello { cluster: "other".to_owned(), ..hello("a", 1) }).await;
     assert!(matches!(cluster, Error::ClusterMismatch { .. }), "{cluster}");

@@ -14,7 +14,10 @@ use super::token::{Purpose, TAG_BYTES, Token};
 /// Nonces of this length never repeat.
 pub const NONCE_BYTES: usize = 32;
 
-/// The proving side.
+/// The version of the protocol from which on proofs cover the newest versions of both sides.
+const COVERS_NEWEST: u32 = 9;
+
+/// The side that proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prover {
     /// The side that connected.
@@ -26,9 +29,12 @@ pub enum Prover {
 /// A hello's fields that proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
-    /// The protocol's version.
+    /// The oldest version of the protocol that the side speaks.
     pub version: u32,
-    /// The cluster.
+    /// The newest one. The proofs cover it if both sides know that they must: see
+    /// [`COVERS_NEWEST`].
+    pub newest: u32,
+    /// Name of the cluster.
     pub cluster: &'a str,
     /// The node; empty for other programs.
     pub node: &'a str,
@@ -83,6 +89,10 @@ impl Hellos<'_> {
                 bytes.extend_from_slice(field);
             }
         }
+        let newest = [self.connecting.newest, self.accepting.newest];
+        if newest.iter().all(|newest| *newest >= COVERS_NEWEST) {
+            bytes.extend(newest.into_iter().flat_map(u32::to_le_bytes));
+        }
         bytes
     }
 }
@@ -92,7 +102,7 @@ mod tests {
     use super::*;
 
     fn hello<'a>(node: &'a str, nonce: &'a [u8]) -> HelloFields<'a> {
-        HelloFields { version: 6, cluster: "c", node, nonce, bound_to: b"127.0.0.1:1" }
+        HelloFields { version: 6, newest: 9, cluster: "c", node, nonce, bound_to: b"127.0.0.1:1" }
     }
 
     #[test]
@@ -105,8 +115,10 @@ mod tests {
         assert!(!hellos.is_proven(&token, Purpose::Control, Prover::Connecting, &proof));
         let other = Token::new(b"sixteen bytes no").unwrap();
         assert!(!hellos.is_proven(&other, Purpose::Data, Prover::Connecting, &proof));
-        let changes: [fn(&mut HelloFields<'_>); 5] = [
+        let changes: [fn(&mut HelloFields<'_>); 7] = [
             |hello| hello.version += 1,
+            |hello| hello.newest += 1,
+            |hello| hello.newest = 0,
             |hello| hello.cluster = "d",
             |hello| hello.node = "c",
             |hello| hello.nonce = &[3; 32],
@@ -124,6 +136,14 @@ mod tests {
                 assert_ne!(changed.secret(&token), hellos.secret(&token));
             }
         }
+    }
+
+    #[test]
+    fn a_peer_without_a_newest_version_proves_what_it_always_did() {
+        let old = |node| HelloFields { newest: 0, ..hello(node, &[1; 32]) };
+        let both = Hellos { connecting: old("a"), accepting: old("b") };
+        let one = Hellos { accepting: hello("b", &[1; 32]), ..both };
+        assert_eq!(one.statement(1), both.statement(1));
     }
 
     #[test]

@@ -117,7 +117,7 @@ mod tests {
             let mut socket = Socket::InProcess(far);
             let mut preface = [0; 16];
             socket.read_exact(&mut preface).await.unwrap();
-            let records = accept(&mut socket, None, &cluster).await.unwrap();
+            let records = accept(&mut socket, None, &cluster, hoplite_core::Version::NEWEST).await.unwrap();
             frames(socket, records)
         };
         let near = async {

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::io;
 
+use hoplite_core::Version;
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::{ClusterId, NodeId};
 use hoplite_proto::directory::{MAX_OPENING_BYTES, Preface};
 use hoplite_proto::v1::opening::{Body, Hello, Proof};
-use hoplite_proto::{PROTOCOL_VERSION, error, v1};
+use hoplite_proto::{error, v1};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -24,6 +25,8 @@ pub struct Caller {
     pub cluster: Option<ClusterId>,
     /// The store; `None` for other programs.
     pub node: Option<NodeId>,
+    /// The newest version of the protocol that the caller speaks.
+    pub newest: Version,
 }
 
 /// Records of both directions.
@@ -67,12 +70,12 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     let ours = Hello {
         cluster: caller.cluster.as_ref().map(|cluster| cluster.as_str().to_owned()).unwrap_or_default(),
         node: caller.node.as_ref().map(|node| node.as_str().to_owned()).unwrap_or_default(),
-        ..hello(token)?
+        ..hello(token, caller.newest)?
     };
     stream.write_all(preface.bytes()).await?;
     write(stream, Body::Hello(ours.clone())).await?;
     let Body::Hello(theirs) = read_answer(stream).await? else { return Err(out_of_order()) };
-    check_version(&theirs)?;
+    check_version(&theirs, caller.newest)?;
     check_cluster(&theirs, caller.cluster.as_ref())?;
     let hellos = Hellos { connecting: fields(&ours), accepting: fields(&theirs) };
     let Some(token) = shared_token(token, &theirs, "the directory", "this program")? else {
@@ -89,8 +92,8 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Accepts a connection whose preface was read, for a shard of `cluster`. Tells a refused peer the
-/// reason.
+/// Opens a connection whose preface was read, for a shard of `cluster` that speaks the versions up
+/// to `newest`. Tells a refused peer the reason.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -98,8 +101,9 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     token: Option<&Token>,
     cluster: &ClusterId,
+    newest: Version,
 ) -> Result<Records, OpeningError> {
-    let opened = answer(stream, token, cluster).await;
+    let opened = answer(stream, token, cluster, newest).await;
     if let Err(OpeningError::Refuses(error)) = &opened {
         // The caller gets the refusal even if it cannot be sent.
         if write(stream, Body::Refusal(error::encode(error))).await.is_ok() {
@@ -113,12 +117,13 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     token: Option<&Token>,
     cluster: &ClusterId,
+    newest: Version,
 ) -> Result<Records, OpeningError> {
     let Body::Hello(theirs) = read(stream).await? else { return Err(out_of_order()) };
-    check_version(&theirs)?;
+    check_version(&theirs, newest)?;
     check_cluster(&theirs, Some(cluster))?;
     let token = shared_token(token, &theirs, "this program", "the directory")?;
-    let ours = Hello { cluster: cluster.as_str().to_owned(), ..hello(token)? };
+    let ours = Hello { cluster: cluster.as_str().to_owned(), ..hello(token, newest)? };
     write(stream, Body::Hello(ours.clone())).await?;
     let Some(token) = token else {
         return Ok(records(None, Prover::Accepting));
@@ -135,17 +140,23 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Accepting))
 }
 
-fn hello(token: Option<&Token>) -> io::Result<Hello> {
+fn hello(token: Option<&Token>, newest: Version) -> io::Result<Hello> {
     let nonce = match token {
         Some(_) => challenge::nonce()?.to_vec(),
         None => Vec::new(),
     };
-    Ok(Hello { version: PROTOCOL_VERSION, nonce: nonce.into(), ..Hello::default() })
+    Ok(Hello {
+        version: Version::OLDEST.number(),
+        newest_version: newest.number(),
+        nonce: nonce.into(),
+        ..Hello::default()
+    })
 }
 
 fn fields(hello: &Hello) -> HelloFields<'_> {
     HelloFields {
         version: hello.version,
+        newest: hello.newest_version,
         cluster: &hello.cluster,
         node: &hello.node,
         nonce: &hello.nonce,
@@ -153,12 +164,8 @@ fn fields(hello: &Hello) -> HelloFields<'_> {
     }
 }
 
-fn check_version(theirs: &Hello) -> Result<(), OpeningError> {
-    if theirs.version == PROTOCOL_VERSION {
-        return Ok(());
-    }
-    let error = Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: theirs.version };
-    Err(OpeningError::Refuses(error))
+fn check_version(theirs: &Hello, newest: Version) -> Result<(), OpeningError> {
+    newest.agree(theirs.version, theirs.newest_version).map(drop).map_err(OpeningError::Refuses)
 }
 
 fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningError> {
@@ -265,7 +272,7 @@ mod tests {
     }
 
     fn store() -> Caller {
-        Caller { cluster: Some(cluster("c")), node: NodeId::new("n").ok() }
+        Caller { cluster: Some(cluster("c")), node: NodeId::new("n").ok(), newest: Version::NEWEST }
     }
 
     async fn open(
@@ -278,7 +285,7 @@ mod tests {
             let mut preface = [0; 16];
             far.read_exact(&mut preface).await.unwrap();
             assert_eq!(Preface::of_bytes(&preface), Some(Preface::Direct));
-            let opened = accept(&mut far, accepting, &cluster).await;
+            let opened = accept(&mut far, accepting, &cluster, Version::NEWEST).await;
             opened.map(|records| (records, far))
         };
         let connect = async {
@@ -311,7 +318,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_side_learns_why_there_is_no_connection() {
         let (one, other) = (token(b"sixteen bytes ok"), token(b"sixteen bytes no"));
-        let foreign = Caller { cluster: Some(cluster("d")), node: None };
+        let foreign = Caller { cluster: Some(cluster("d")), ..Caller::default() };
         for (tokens, caller, expected) in [
             ([Some(&one), Some(&other)], store(), "the directory has another token than this program"),
             ([None, Some(&other)], store(), "the directory has a token, and this program has none"),
@@ -348,7 +355,7 @@ mod tests {
         let refusal = error::encode(&Error::permission_denied("a text of a stranger"));
         write(&mut near, Body::Refusal(refusal)).await.unwrap();
         drop(near);
-        let error = accept(&mut far, None, &cluster("c")).await.unwrap_err();
+        let error = accept(&mut far, None, &cluster("c"), Version::NEWEST).await.unwrap_err();
         assert!(error.to_string().ends_with("a message of an opening is out of order"), "{error}");
         assert!(matches!(error, OpeningError::Refuses(_)) && error.refusal().is_none(), "{error:?}");
     }
@@ -368,7 +375,7 @@ mod tests {
         let hello = |nonce: &[u8]| {
             let cluster = "c".to_owned();
             Body::Hello(Hello {
-                version: PROTOCOL_VERSION,
+                version: Version::OLDEST.number(),
                 cluster,
                 nonce: nonce.to_vec().into(),
                 ..Hello::default()

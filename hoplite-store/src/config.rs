@@ -8,7 +8,7 @@ use hoplite_core::node::{NodeConfig, SpillConfig};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::topology::Place;
-use hoplite_core::{ClusterId, Limits, NodeId};
+use hoplite_core::{ClusterId, Limits, NodeId, Version};
 use hoplite_daemon::Tracer;
 use hoplite_net::Credentials;
 use hoplite_shm::Backing;
@@ -36,6 +36,8 @@ pub struct StoreConfig {
     pub node: NodeId,
     /// The name of the cluster.
     pub cluster: ClusterId,
+    /// The newest version of the protocol that the store speaks.
+    pub newest_version: Version,
     /// The address of the data plane; port 0 for any free port. `None` for a store without peers,
     /// which has no data plane.
     pub listen: Option<SocketAddr>,

@@ -70,6 +70,7 @@ pub(crate) async fn start_directory(
     let listeners = Listeners { control, dashboard };
     let directory = hoplite_directory::DirectoryConfig {
         cluster: config.cluster.clone(),
+        newest_version: config.newest_version,
         limits: config.limits.clone(),
         credentials: config.credentials.clone(),
         tracer: config.tracer.clone(),

@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use hoplite_core::TraceContext;
 use hoplite_core::collective::{Decision, EnlistmentId, Member, MembershipId, Report};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
@@ -30,6 +29,7 @@ use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::ShardRun;
 use hoplite_core::time::Time;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress, SurveyReport};
+use hoplite_core::{TraceContext, Version};
 use hoplite_shm::Arena;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -233,11 +233,18 @@ impl Engine {
         }
     }
 
-    /// Takes in a new session with this run of `shard`, as [`Event::ShardUp`] says. Messages to it go to `outbox`.
-    pub(crate) fn session_up(self: &Arc<Self>, shard: usize, run: ShardRun, asked_at: Time, outbox: Outbox) {
+    /// Takes in a new session with this run of `shard` in this version of the protocol, as
+    /// [`Event::ShardUp`] says. Messages to the shard go to `outbox`.
+    pub(crate) fn session_up(
+        self: &Arc<Self>,
+        shard: usize,
+        (run, version): (ShardRun, Version),
+        asked_at: Time,
+        outbox: Outbox,
+    ) {
         let mut state = self.lock();
         state.sessions[shard] = Some(outbox);
-        self.apply_locked(&mut state, Event::ShardUp { shard, run, asked_at });
+        self.apply_locked(&mut state, Event::ShardUp { shard, run, asked_at, version });
     }
 
     /// The session with `shard` is lost.
@@ -257,6 +264,18 @@ impl Engine {
     /// Ends all sessions, after their queued messages.
     pub(crate) fn end_sessions(&self) {
         self.lock().sessions.iter_mut().for_each(|session| *session = None);
+    }
+
+    /// Returns the version of the session with each shard; `None` without a session.
+    pub(crate) fn shard_versions(&self) -> Vec<Option<Version>> {
+        let state = self.lock();
+        (0..state.sessions.len()).map(|shard| state.node.shard_version(shard)).collect()
+    }
+
+    /// Counts and notes a client or store that was refused because of its version.
+    pub(crate) fn refused_version(self: &Arc<Self>, error: Error) {
+        self.metrics().incompatible_peers.fetch_add(1, Ordering::Relaxed);
+        self.apply(Event::Incompatible { error });
     }
 
     /// Returns `true` for each shard with a session.

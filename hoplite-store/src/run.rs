@@ -210,7 +210,9 @@ impl Running {
         let stop_on_drop = stop.clone().drop_guard();
         let EmbeddedDirectory { shards, route, address: directory, dashboard, failure: directory_failed } =
             start_directory(&config, exported.clone(), &stop, &tasks).await?;
-        let caller = Caller { cluster: Some(config.cluster.clone()), node: Some(config.node.clone()) };
+        let newest = config.newest_version;
+        let caller =
+            Caller { cluster: Some(config.cluster.clone()), node: Some(config.node.clone()), newest };
         let links = links(&shards, &config.credentials, &caller, &route)?;
         let event_loop = EventLoop::start("control", stop.clone()).map_err(StoreError::Thread)?;
 
@@ -218,6 +220,7 @@ impl Running {
         let Credentials { token, tls, .. } = config.credentials.clone();
         let transport = tls.map_or(TransportKind::Plain, TransportKind::Tls);
         let data_config = Arc::new(DataConfig {
+            newest,
             links: config.links,
             max_lanes: config.links.max_lanes.unwrap_or(DEFAULT_MAX_LANES),
             transport,
@@ -257,6 +260,7 @@ impl Running {
             data_address: advertised.as_ref().map_or(UNREACHABLE, Advertised::address),
             labels: config.labels.clone(),
             shards: ShardList::new(shards),
+            version: newest,
         };
         let sessions = start_sessions(
             &engine,
@@ -280,6 +284,7 @@ impl Running {
             replicas: config.replicas,
             node: config.node,
             cluster: config.cluster,
+            newest,
             advertised,
             shards: links,
             prefaulted_bytes,
@@ -439,6 +444,7 @@ mod tests {
     async fn refusal_of(change: impl FnOnce(&mut StoreConfig)) -> StoreError {
         let place = tempfile::tempdir().unwrap();
         let mut config = StoreConfig {
+            newest_version: hoplite_core::Version::NEWEST,
             node: NodeId::new("n").unwrap(),
             cluster: ClusterId::new("c").unwrap(),
             listen: "127.0.0.1:0".parse().ok(),

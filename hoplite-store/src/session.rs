@@ -13,7 +13,7 @@ use hoplite_core::error::Error;
 use hoplite_core::node::Event;
 use hoplite_core::session::{Attempts, DIRECT_PINGS, Next, OPEN_TIMEOUT};
 use hoplite_core::shard::{NodeInfo, ShardRun};
-use hoplite_core::{ClusterId, Time};
+use hoplite_core::{ClusterId, Time, Version};
 use hoplite_daemon::metrics::label_of;
 use hoplite_net::{Credentials, FrameReader, FrameWriter, cause};
 use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
@@ -127,9 +127,13 @@ impl Session {
         // A shard in this process stops and resumes together with this store.
         let asked_at = if self.link.is_in_process() { Time::NEVER } else { self.engine.now() };
         let opened = timeout(OPEN_TIMEOUT, self.open(hello)).await;
-        let (reader, writer, run, first) = opened.map_err(|_| lost())??;
-        tracing::info!(shard = self.link.address, "session with the directory shard is up");
-        self.engine.session_up(self.shard, run, asked_at, outbox);
+        let (reader, writer, (run, version), first) = opened.map_err(|_| lost())??;
+        tracing::info!(
+            shard = self.link.address,
+            protocol = version.number(),
+            "session with the directory shard is up"
+        );
+        self.engine.session_up(self.shard, (run, version), asked_at, outbox);
         state.send_replace(SessionState::Up);
         self.take(first)?;
         let ended = tokio::select! {
@@ -139,12 +143,12 @@ impl Session {
         Ok(ended?)
     }
 
-    /// Connects and introduces this store. Returns the connection, the run of the shard, and its
-    /// first messages.
+    /// Connects and introduces this store. Returns the connection, the run of the shard, the version
+    /// of the session, and its first messages.
     async fn open(
         &self,
         hello: StoreMessages,
-    ) -> Result<(FrameReader, FrameWriter, ShardRun, ShardMessages), Failure> {
+    ) -> Result<(FrameReader, FrameWriter, (ShardRun, Version), ShardMessages), Failure> {
         let connected = self.link.connect().await;
         let (mut reader, mut writer) =
             connected.map_err(|error| Failure::of_opening(&self.link.credentials, &error))?;
@@ -154,8 +158,8 @@ impl Session {
             decode_shard_batch(first)?;
             return Err(lost().into());
         };
-        let run = check_welcome(&welcome)?;
-        Ok((reader, writer, run, first))
+        let agreed = check_welcome(&welcome, self.info.version)?;
+        Ok((reader, writer, agreed, first))
     }
 
     /// Exchanges messages until either side ends the session.

@@ -9,7 +9,7 @@ use hoplite_core::id::IdError;
 use hoplite_core::metadata::MAX_REPLICAS;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::topology::place::contradiction;
-use hoplite_core::{ClusterId, Limits, NodeId};
+use hoplite_core::{ClusterId, Limits, NodeId, Version};
 use hoplite_daemon::http::HttpAddress;
 use hoplite_daemon::{Group, MemoryLimits, NotASize, NotLoopback, Security, Size, TimeSpan, User};
 use hoplite_directory::DEFAULT_CLUSTER;
@@ -97,6 +97,10 @@ pub(crate) struct Settings {
     /// Name of this node, unique in the cluster [default: host name and process id]
     #[arg(long, env = "HOPLITE_NODE_ID", value_name = "NAME")]
     node_id: Option<String>,
+    /// Newest version of the protocol to speak with other programs, for example to keep a cluster on
+    /// one version during an upgrade [default: the newest that this program knows]
+    #[arg(long, env = "HOPLITE_NEWEST_VERSION", value_name = "NUMBER")]
+    newest_version: Option<Version>,
     /// Name of the cluster; daemons of other clusters are refused [default: hoplite]
     #[arg(long, env = "HOPLITE_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
@@ -301,6 +305,7 @@ impl Settings {
         Ok(StoreConfig {
             node: NodeId::new(&self.node_id.unwrap_or_else(default_node_id))?,
             cluster: ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER))?,
+            newest_version: self.newest_version.unwrap_or_default(),
             listen,
             credentials: match is_alone && dashboard.is_none() {
                 true => self.security.named_credentials()?,

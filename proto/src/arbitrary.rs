@@ -242,6 +242,7 @@ pub(crate) fn node_info() -> impl Strategy<Value = NodeInfo> {
             data_address,
             labels: labels.into_iter().collect(),
             shards: ShardList::new(shards),
+            version: hoplite_core::Version::NEWEST,
         },
     )
 }

@@ -109,7 +109,7 @@ mod tests {
     use crate::v1;
 
     fn hello(program: &str) -> v1::ClientHello {
-        v1::ClientHello { version: 1, program: program.to_owned(), owners: vec![] }
+        v1::ClientHello { version: 1, program: program.to_owned(), ..Default::default() }
     }
 
     #[test]

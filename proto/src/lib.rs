@@ -13,7 +13,9 @@
 //! The feature `grpc` adds gRPC's clients and servers.
 #![forbid(unsafe_code)]
 
-/// Types generated from `proto/hoplite/v1`.
+use hoplite_core::Version;
+
+/// The types generated from the files in `proto/hoplite/v1`.
 #[allow(missing_docs, clippy::all, clippy::allow_attributes, unreachable_pub, reason = "generated code")]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/hoplite.v1.rs"));
@@ -23,8 +25,8 @@ pub mod v1 {
 #[cfg(feature = "grpc")]
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hoplite.bin"));
 
-/// The version of all planes, equal at both peers.
-pub const PROTOCOL_VERSION: u32 = 8;
+/// The newest version of the protocol that this program speaks, on all three planes.
+pub const PROTOCOL_VERSION: u32 = Version::NEWEST.number();
 
 pub mod socket_path;
 pub mod socket_place;

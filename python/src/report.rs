@@ -182,6 +182,7 @@ impl<'py> IntoPyObject<'py> for Status {
             let dict = PyDict::new(py);
             dict.set_item("address", shard.address)?;
             dict.set_item("connected", shard.connected)?;
+            dict.set_item("protocol", shard.protocol)?;
             dict.set_item("objects", shard.objects)?;
             dict.set_item("nodes", shard.nodes)?;
             Ok(dict)

@@ -32,7 +32,11 @@ impl RawClient {
     /// Connects and sends hello.
     pub fn greeted(socket: &Path) -> Self {
         let mut client = Self::connect(socket);
-        client.say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "raw".to_owned(), owners: vec![] });
+        client.say(&v1::ClientHello {
+            version: PROTOCOL_VERSION,
+            program: "raw".to_owned(),
+            ..Default::default()
+        });
         let hello: v1::ServerHello = client.hear().expect("the store answers");
         assert_eq!(hello.error, None);
         client

@@ -1,12 +1,12 @@
 //! The promises of docs/reference/versions.md.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use hoplite_core::{Error, ErrorCode};
+use hoplite_core::{Error, ErrorCode, Version};
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
-use hoplite_proto::v1::{ClientHello, Hello, ServerHello, StoreMessages};
+use hoplite_proto::v1::{ClientHello, Hello, ServerHello, ShardMessages, StoreMessages};
 use hoplite_proto::{FILE_DESCRIPTOR_SET, PROTOCOL_VERSION, v1};
 use hoplite_tests::cluster::Cluster;
 use hoplite_tests::raw::{Kind, RawClient, RawPeer, data_frame, hello};
@@ -14,54 +14,83 @@ use prost::Message;
 use prost_types::field_descriptor_proto::Label;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
-const PREVIOUS: u32 = PROTOCOL_VERSION - 1;
-/// Field 1000, a number of a later program.
+/// The last version that this program does not speak any more.
+const TOO_OLD: u32 = OLDEST - 1;
+const OLDEST: u32 = Version::OLDEST.number();
+/// A field that a later program of this version may add to any message: field 1000, a number.
 const LATER_FIELD: [u8; 3] = [0xc0, 0x3e, 7];
 
 #[test]
-fn a_client_of_the_previous_version_is_told_both_versions() {
+fn a_client_that_is_too_old_is_told_both_versions() {
     let mut cluster = Cluster::of(1);
     let mut client = RawClient::connect(&cluster.socket(0));
-    client.say(&ClientHello { version: PREVIOUS, program: "old".to_owned(), owners: vec![] });
+    client.say(&ClientHello { version: TOO_OLD, program: "old".to_owned(), ..Default::default() });
     let answer: ServerHello = client.hear().expect("the store says why");
     let error = answer.error.expect("it is refused");
     assert_eq!(error.code, ErrorCode::VersionMismatch as u32);
-    assert_eq!((error.a, error.b), (PROTOCOL_VERSION.into(), PREVIOUS.into()));
+    assert_eq!((error.a, error.b), (OLDEST.into(), TOO_OLD.into()));
     client.await_close();
     cluster.assert_serves();
 }
 
 #[test]
-fn a_store_of_the_previous_version_is_told_both_versions_by_the_directory() {
+fn a_store_that_is_too_old_is_told_both_versions_by_the_directory() {
     let mut cluster = Cluster::open(1);
-    let address = cluster.shard_addresses[0].clone();
+    let refused = open_session(&cluster.shard_addresses[0], TOO_OLD).expect_err("it is refused");
+    // From the store's point of view.
+    assert_eq!(refused, Error::VersionMismatch { ours: TOO_OLD, theirs: OLDEST });
+    cluster.assert_serves();
+}
+
+/// Opens a session as a store that speaks one version. Returns the first message of the shard.
+fn open_session(address: &str, version: u32) -> Result<ShardMessages, Error> {
     let hello = Hello {
-        version: PREVIOUS,
+        version,
         cluster: "hoplite".to_owned(),
         node: "old".to_owned(),
         data_address: "127.0.0.1:9".to_owned(),
-        shards: vec![address.clone()],
+        shards: vec![address.to_owned()],
         ..Hello::default()
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let ended = runtime.block_on(async {
-        let mut client = DirectoryClient::connect(format!("http://{address}")).await.unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+    let first = runtime.block_on(async {
+        let mut client =
+            DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
         let said = StoreMessages { hello: Some(hello), messages: vec![] };
         let open = futures::StreamExt::chain(futures::stream::iter([said]), futures::stream::pending());
         client.session(open).await?.into_inner().message().await
     });
-    let error = from_status(&ended.expect_err("it is refused"));
-    // From the store's point of view.
-    assert_eq!(error, Error::VersionMismatch { ours: PREVIOUS, theirs: PROTOCOL_VERSION });
+    first.map(|first| first.expect("the session is open")).map_err(|status| from_status(&status))
+}
+
+/// Programs of the oldest version insist on their number, and know no ranges.
+#[test]
+fn programs_of_the_oldest_version_are_served_on_each_plane() {
+    let mut cluster = Cluster::open(1);
+    cluster.client(0).put("object", &[7; 100_000]).unwrap();
+    let mut client = RawClient::connect(&cluster.socket(0));
+    client.say(&ClientHello { version: OLDEST, program: "old".to_owned(), ..Default::default() });
+    let answer: ServerHello = client.hear().expect("the store greets");
+    assert_eq!((answer.error, answer.version), (None, OLDEST));
+
+    let mut peer = RawPeer::connect(&cluster.data_address(0));
+    peer.say(Kind::Hello, &hello("hoplite", OLDEST));
+    let (kind, answer) = peer.hear().expect("the store greets");
+    assert_eq!(kind, Kind::Hello as u8);
+    assert_eq!(v1::DataHello::decode(&answer[..]).unwrap().version, OLDEST);
+
+    let first = open_session(&cluster.shard_addresses[0], OLDEST).expect("it is accepted");
+    assert_eq!(first.welcome.expect("the shard welcomes").version, OLDEST);
     cluster.assert_serves();
 }
 
 #[test]
-fn a_store_of_the_previous_version_is_not_served_by_others() {
+fn a_store_that_is_too_old_is_not_served_by_others() {
     let mut cluster = Cluster::of(1);
     cluster.client(0).put("object", &[7; 100_000]).unwrap();
     let mut peer = RawPeer::connect(&cluster.data_address(0));
-    peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", PREVIOUS).encode_to_vec()));
+    peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", TOO_OLD).encode_to_vec()));
     peer.await_close();
     cluster.assert_serves();
 }
@@ -138,21 +167,23 @@ fn add_enum(outer: &str, values: &EnumDescriptorProto, lines: &mut BTreeSet<Stri
     }
 }
 
+fn record_of(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../proto/wire/{version}.txt"))
+}
+
 #[test]
 fn what_a_version_consists_of_is_only_added_to() {
-    let name = format!("../proto/wire/{PROTOCOL_VERSION}.txt");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
-    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
-    let recorded: BTreeSet<String> = recorded.lines().map(str::to_owned).collect();
     let protocol = protocol();
-    let changed: Vec<_> = recorded.difference(&protocol).collect();
-    assert!(
-        changed.is_empty(),
-        "programs of version {PROTOCOL_VERSION} rely on this; without it, the protocol needs the next number: {changed:#?}"
-    );
+    let mut recorded = BTreeSet::new();
+    for version in OLDEST..=PROTOCOL_VERSION {
+        let record = std::fs::read_to_string(record_of(version)).unwrap_or_default();
+        recorded = record.lines().map(str::to_owned).collect();
+        let changed: Vec<_> = recorded.difference(&protocol).collect();
+        assert!(changed.is_empty(), "programs of version {version} rely on this: {changed:#?}");
+    }
     if std::env::var_os("HOPLITE_WRITE_DOCS").is_some() {
         let text: String = protocol.iter().map(|line| format!("{line}\n")).collect();
-        return std::fs::write(path, text).unwrap();
+        return std::fs::write(record_of(PROTOCOL_VERSION), text).unwrap();
     }
     let added: Vec<_> = protocol.difference(&recorded).collect();
     assert!(added.is_empty(), "HOPLITE_WRITE_DOCS=1 records it, so that it stays: {added:#?}");

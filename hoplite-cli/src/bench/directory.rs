@@ -204,6 +204,7 @@ fn stores(kind: &str, count: u32) -> anyhow::Result<Vec<NodeInfo>> {
             labels: Vec::new(),
             // A list of one shard agrees with any other list.
             shards: ShardList::new(["shard"]),
+            version: hoplite_core::Version::NEWEST,
         })
     };
     (0..count).map(store).collect()
@@ -307,7 +308,7 @@ impl Session {
         let mut inbound = DirectoryClient::new(service).session(frames).await?.into_inner();
         let first = timeout(TIMEOUT, inbound.message()).await??;
         let welcome = first.and_then(|first| first.welcome).context("the shard did not welcome a store")?;
-        check_welcome(&welcome)?;
+        check_welcome(&welcome, hoplite_core::Version::NEWEST)?;
         Ok(Self { outbound, inbound })
     }
 

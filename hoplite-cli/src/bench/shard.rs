@@ -121,6 +121,7 @@ impl Bench {
                 data_address: SocketAddr::from((address, 7400)),
                 labels,
                 shards: ShardList::default(),
+                version: hoplite_core::Version::NEWEST,
             };
             bench.shard.connect(Time::ZERO, info, &mut bench.effects);
             bench.nodes.push(node);

@@ -154,6 +154,8 @@ struct Reduces {
 struct Shard {
     address: String,
     connected: bool,
+    /// The version of the protocol in the session.
+    protocol: u32,
     objects: u64,
     inline_bytes: u64,
     nodes: u32,
@@ -225,6 +227,7 @@ impl From<ShardStatus> for Shard {
         Self {
             address: shard.address,
             connected: shard.connected,
+            protocol: shard.protocol,
             objects: shard.objects,
             inline_bytes: shard.inline_bytes,
             nodes: shard.nodes,
@@ -325,6 +328,7 @@ impl Report {
         let mut table = Table::new([
             ("SHARD", Alignment::Left),
             ("SESSION", Alignment::Left),
+            ("PROTOCOL", Alignment::Right),
             ("OBJECTS", Alignment::Right),
             ("INLINE", Alignment::Right),
             ("NODES", Alignment::Right),
@@ -336,6 +340,7 @@ impl Report {
             table.row([
                 shard.address.clone(),
                 if shard.connected { "up" } else { "down" }.to_owned(),
+                shard.protocol.to_string(),
                 shard.objects.to_string(),
                 output::size(shard.inline_bytes),
                 shard.nodes.to_string(),

@@ -10,10 +10,10 @@ use std::time::Duration;
 use bytes::BytesMut;
 use hoplite_core::error::Plane;
 use hoplite_core::lifetime::Owner;
-use hoplite_core::{ClusterId, NodeId};
+use hoplite_core::{ClusterId, NodeId, Version};
 use hoplite_proto::lifetime::encode_owner;
 use hoplite_proto::socket_place::{PlaceError, SocketPlace, TrustedUsers};
-use hoplite_proto::{PROTOCOL_VERSION, framing, v1};
+use hoplite_proto::{framing, v1};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, send, socket_with};
@@ -33,6 +33,8 @@ pub(crate) struct Greeted {
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
     pub(crate) owner: Owner,
+    /// The version of the protocol in which both sides speak.
+    pub(crate) version: Version,
     pub(crate) max_object_bytes: u64,
     pub(crate) on_full: Option<fn()>,
     pub(crate) confirmed_from_bytes: u64,
@@ -54,10 +56,8 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
     if let Some(error) = hello.error {
         return Err(ConnectFailure::Refused(hoplite_proto::error::decode(error, Plane::Local)));
     }
-    if hello.version != PROTOCOL_VERSION {
-        let mismatch = hoplite_core::Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version };
-        return Err(ConnectFailure::Refused(mismatch));
-    }
+    let version = Version::NEWEST.agree(hello.version, hello.newest_version);
+    let version = version.map_err(ConnectFailure::Refused)?;
     let mut fds = fds.into_iter();
     let (Some(readable), writable, None) = (fds.next(), fds.next(), fds.next()) else {
         return Err(ConnectFailure::NotAStore);
@@ -76,6 +76,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
         node,
         cluster,
         owner: options.owners.first().expect("the client has its own owner").clone(),
+        version,
         max_object_bytes: hello.max_object_bytes,
         on_full: options.on_full,
         confirmed_from_bytes: hello.confirmed_from_bytes,
@@ -158,7 +159,8 @@ fn hello(options: &ConnectOptions) -> v1::ClientHello {
     let program =
         options.program.char_indices().take_while(|(start, c)| start + c.len_utf8() <= MAX_PROGRAM_BYTES);
     v1::ClientHello {
-        version: PROTOCOL_VERSION,
+        version: Version::OLDEST.number(),
+        newest_version: Version::NEWEST.number(),
         program: program.map(|(_, c)| c).collect(),
         // Since version 9: an older store ignores owners, and never deletes their objects.
         owners: options.owners.iter().map(encode_owner).collect(),

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use hoplite_core::error::Plane;
 use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{self, CallId, CopyId};
-use hoplite_core::{ClusterId, NodeId, Operation};
+use hoplite_core::{ClusterId, NodeId, Operation, Version};
 use hoplite_proto::local::{Request, Response, encode_request};
 use hoplite_proto::v1;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -67,6 +67,7 @@ pub(crate) struct Shared {
     node: NodeId,
     cluster: ClusterId,
     owner: Owner,
+    version: Version,
     max_object_bytes: u64,
     on_full: Option<fn()>,
     confirmed_from_bytes: u64,
@@ -117,6 +118,11 @@ impl Connection {
 
     pub(crate) fn owner(&self) -> &Owner {
         &self.shared.owner
+    }
+
+    /// The version of the protocol in which both sides speak.
+    pub(crate) fn version(&self) -> Version {
+        self.shared.version
     }
 
     pub(crate) fn max_object_bytes(&self) -> u64 {
@@ -372,6 +378,7 @@ impl Shared {
             node: greeted.node,
             cluster: greeted.cluster,
             owner: greeted.owner,
+            version: greeted.version,
             max_object_bytes: greeted.max_object_bytes,
             on_full: greeted.on_full,
             confirmed_from_bytes: greeted.confirmed_from_bytes,

@@ -3,8 +3,8 @@
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use hoplite_core::Error as ObjectError;
 use hoplite_core::node::Request as NodeRequest;
+use hoplite_core::{Error as ObjectError, Version};
 use hoplite_proto::local::Request;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 
@@ -53,6 +53,9 @@ async fn somebody_who_never_accepts_times_out() {
     assert!(matches!(failure(&path).await, ConnectFailure::TimedOut { .. }));
 }
 
+/// A version that this client does not speak.
+const LATER: u32 = PROTOCOL_VERSION + 1;
+
 #[tokio::test]
 async fn greetings_that_are_not_of_a_store() {
     let hello = |hello: v1::ServerHello| Greeting::Hello(Box::new(hello));
@@ -78,12 +81,12 @@ async fn greetings_that_are_not_of_a_store() {
     let kind = failure(store.socket()).await;
     assert!(matches!(kind, ConnectFailure::ClosedEarly), "{kind:?}");
     let store =
-        FakeStore::greeting(hello(v1::ServerHello { version: 9, node: node(), ..Default::default() }));
+        FakeStore::greeting(hello(v1::ServerHello { version: LATER, node: node(), ..Default::default() }));
     let kind = failure(store.socket()).await;
     assert!(
         matches!(
             kind,
-            ConnectFailure::Refused(ObjectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 9 })
+            ConnectFailure::Refused(ObjectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: LATER })
         ),
         "{kind:?}"
     );
@@ -105,6 +108,25 @@ async fn greetings_that_are_not_of_a_store() {
     let store = FakeStore::greeting(hello(too_much));
     let kind = failure(store.socket()).await;
     assert!(matches!(kind, ConnectFailure::Arena { .. }), "{kind:?}");
+}
+
+#[tokio::test]
+async fn a_client_speaks_the_newest_version_of_both_sides() {
+    let [old, new] = [Version::OLDEST, Version::NEWEST].map(Version::number);
+    // An old store names its only version. Each newer store names a range.
+    for (version, newest_version, agreed) in [(old, 0, old), (old, new, new), (old, LATER, new)] {
+        let hello = v1::ServerHello {
+            version,
+            newest_version,
+            node: "fake".to_owned(),
+            cluster: "fakes".to_owned(),
+            arena_bytes: CAPACITY_BYTES,
+            ..Default::default()
+        };
+        let store = FakeStore::greeting(Greeting::Hello(Box::new(hello)));
+        let client = Client::connect(store.socket()).await.unwrap();
+        assert_eq!(client.protocol().number(), agreed);
+    }
 }
 
 #[tokio::test]

@@ -246,6 +246,7 @@ impl Shared {
 
     fn greet(&self, stream: &mut UnixStream) -> bool {
         let mut hello = v1::ServerHello {
+            newest_version: PROTOCOL_VERSION,
             version: PROTOCOL_VERSION,
             error: None,
             node: "fake".to_owned(),

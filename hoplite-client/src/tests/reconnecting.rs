@@ -138,11 +138,12 @@ fn a_store_that_comes_back_late_is_waited_for() {
 async fn connecting_again_checks_all_that_connecting_checks() {
     let store = FakeStore::start();
     let client = Client::connect_with(options(&store.socket())).await.unwrap();
-    let hello = v1::ServerHello { version: 9, node: "fake".to_owned(), ..Default::default() };
+    let hello =
+        v1::ServerHello { version: PROTOCOL_VERSION + 1, node: "fake".to_owned(), ..Default::default() };
     let other = FakeStore::greeting(Greeting::Hello(Box::new(hello)));
     replace(&store, &other);
     let error = client.put("a", b"1").await.unwrap_err();
-    let mismatch = ObjectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 9 };
+    let mismatch = ObjectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: PROTOCOL_VERSION + 1 };
     assert!(
         matches!(&error, Error::Connect { kind: ConnectFailure::Refused(refused), .. } if *refused == mismatch),
         "{error}"

@@ -13,6 +13,7 @@ use crate::lifetime::Owner;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{PullOutcome, ShardRun, ToStore};
 use crate::time::Time;
+use crate::version::Version;
 
 /// An input of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub enum Event {
         run: ShardRun,
         /// The time at which the store requested the session; [`Time::NEVER`] if the shard runs in the process of the store.
         asked_at: Time,
+        /// The version of the protocol in which both sides speak.
+        version: Version,
     },
     /// A shard has answered a ping of its present session.
     ShardAnswered {
@@ -108,6 +111,12 @@ pub enum Event {
     PeerReached {
         /// The store.
         peer: NodeId,
+    },
+    /// A client or a store was refused, because it has no version of the protocol in common with
+    /// this store.
+    Incompatible {
+        /// The reason.
+        error: Error,
     },
     /// A shard sends a message.
     FromShard {

@@ -52,4 +52,6 @@ pub struct Troubles {
     pub peers: Vec<PeerFault>,
     /// The directories of spill files that cannot be used now.
     pub spill: Vec<SpillTrouble>,
+    /// The last refusal of a client or store of an incompatible version, if it is recent.
+    pub incompatible: Option<Fault>,
 }

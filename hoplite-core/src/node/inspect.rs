@@ -60,7 +60,8 @@ impl View<'_> {
 
     /// Describes troubles in words, the most important first.
     fn trouble_lines(&self, now: Time) -> Vec<Trouble> {
-        let Troubles { full_waiters, long_waits, waits, shards, peers, spill } = self.troubles(now);
+        let Troubles { full_waiters, long_waits, waits, shards, peers, incompatible, spill } =
+            self.troubles(now);
         let full = (full_waiters > 0).then(|| {
             (TroubleKind::Full, format!("the store is full: {full_waiters} calls or transfers wait for room"))
         });
@@ -74,13 +75,16 @@ impl View<'_> {
         let disks = spill.iter().map(|SpillTrouble { directory, fault }| {
             (TroubleKind::Disk, format!("spilling to {}: {fault}", escape(directory)))
         });
+        let incompatible = incompatible
+            .map(|fault| (TroubleKind::Peer, format!("refused a client or a store: {}", fault.error)));
         let count = (long_waits > 0)
             .then(|| (TroubleKind::Wait, format!("{long_waits} calls wait for more than 10 s")));
         let waits = waits.iter().map(|LongWait { operation, waited, missing }| {
             let missing = missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
             (TroubleKind::Wait, format!("a {operation} has waited for {} s{missing}", waited.as_secs()))
         });
-        let lines = full.into_iter().chain(disks).chain(shards).chain(peers).chain(count).chain(waits);
+        let lines = full.into_iter().chain(disks).chain(shards).chain(peers).chain(incompatible);
+        let lines = lines.chain(count).chain(waits);
         let trouble = |(kind, line)| Trouble { kind, text: cut(line, MAX_TROUBLE_BYTES) };
         lines.take(MAX_TROUBLES).map(trouble).collect()
     }

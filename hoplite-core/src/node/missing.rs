@@ -150,6 +150,7 @@ impl View<'_> {
             peers: peers
                 .map(|(node, fault)| PeerFault { node: node.clone(), fault: fault.clone() })
                 .collect(),
+            incompatible: self.objects.faults.incompatible(now).cloned(),
         }
     }
 }

@@ -47,6 +47,7 @@ use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
 use crate::plan::collective::Collective;
 use crate::reduction::Reductions;
 use crate::time::Time;
+use crate::version::Version;
 use collectives::Adapter;
 use missing::View;
 
@@ -100,12 +101,15 @@ impl Node {
                 objects.lifetimes.client_connected(&mut objects.ctx, client, owners);
             }
             Event::ClientGone { client } => objects.client_gone(client),
-            Event::ShardUp { shard, run, asked_at } => objects.shard_is_up(shard, run, asked_at),
+            Event::ShardUp { shard, run, asked_at, version } => {
+                objects.shard_is_up(shard, run, asked_at, version)
+            }
             Event::ShardAnswered { shard, pinged_at } => objects.shard_answered(shard, pinged_at),
             Event::ShardDown { shard } => objects.shard_is_down(shard),
             Event::ShardFailed { shard, error } => objects.faults.shard_failed(&objects.ctx, shard, error),
             Event::PeerFailed { peer, error } => objects.faults.peer_failed(&objects.ctx, &peer, error),
             Event::PeerReached { peer } => objects.faults.peer_reached(&peer),
+            Event::Incompatible { error } => objects.faults.refused_version(&objects.ctx, error),
             Event::FromShard { shard, message } => objects.shard_said(shard, message),
             Event::PullEnded { pull, valid_bytes, outcome } => objects.pull_ended(pull, valid_bytes, outcome),
             Event::ServeRequested { serve, peer, id, put, awaits_hop: false } => {
@@ -332,6 +336,11 @@ impl Node {
     /// Returns the time at which [`Event::Tick`] is due, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
         self.objects.ctx.next_deadline()
+    }
+
+    /// Returns the version of the session with a shard; `None` without a session.
+    pub fn shard_version(&self, shard: usize) -> Option<Version> {
+        self.objects.ctx.sessions.version(shard)
     }
 
     /// Describes the contents of the store now.

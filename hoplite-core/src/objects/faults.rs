@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use crate::error::{Error, Missing};
-use crate::fault::{Fault, PeerFaults};
+use crate::fault::{FAULT_TTL, Fault, PeerFaults};
 use crate::id::{NodeId, ObjectId};
 use crate::message::ShardFault;
 use crate::placement::REPLICAS;
@@ -14,6 +14,8 @@ pub(crate) struct Faults {
     /// By the number of the shard; none while a session with it is up.
     shards: Vec<Option<Fault>>,
     peers: PeerFaults,
+    /// The last refusal of a client or store of an incompatible version.
+    incompatible: Option<Fault>,
 }
 
 impl Faults {
@@ -42,6 +44,17 @@ impl Faults {
     /// The data plane has connected to a store.
     pub(crate) fn peer_reached(&mut self, peer: &NodeId) {
         self.peers.reached(peer);
+    }
+
+    /// Notes that a client or store was refused, because its version is incompatible.
+    pub(crate) fn refused_version(&mut self, ctx: &Context, error: Error) {
+        let since = self.incompatible(ctx.now()).map_or(ctx.now(), |fault| fault.since);
+        self.incompatible = Some(Fault { error, since, at: ctx.now() });
+    }
+
+    /// The last refusal because of an incompatible version, if it is recent.
+    pub(crate) fn incompatible(&self, now: Time) -> Option<&Fault> {
+        self.incompatible.as_ref().filter(|fault| now.since(fault.at) <= FAULT_TTL)
     }
 
     /// The shards that are not connected.

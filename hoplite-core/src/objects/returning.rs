@@ -29,6 +29,7 @@ use crate::id::ObjectId;
 use crate::message::CopyId;
 use crate::shard::{LocationState, ShardRun};
 use crate::time::Time;
+use crate::version::Version;
 
 impl Objects {
     /// Returns `true` if a copy may be served: its put cannot have been deleted without this store.
@@ -105,9 +106,9 @@ impl Objects {
     }
 
     /// Begins a session with a shard.
-    pub(crate) fn shard_is_up(&mut self, shard: usize, run: ShardRun, asked_at: Time) {
+    pub(crate) fn shard_is_up(&mut self, shard: usize, run: ShardRun, asked_at: Time, version: Version) {
         if shard < self.ctx.shard_count() && !self.ctx.is_shutting_down() {
-            self.ctx.sessions.begin(self.ctx.now(), shard, run, asked_at);
+            self.ctx.sessions.begin(self.ctx.now(), shard, run, asked_at, version);
             self.shard_changed(shard);
         }
     }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::session::LEASE;
 use crate::shard::ShardRun;
 use crate::time::Time;
+use crate::version::Version;
 
 /// Time that the other shards have to connect after the first one, once the store was without any shard. It is longer than the
 /// pause between two attempts, and shorter than the time for which a new shard waits for copies.
@@ -33,6 +34,7 @@ pub(crate) struct ShardSessions {
 #[derive(Debug, Clone, Copy)]
 struct ShardSession {
     is_up: bool,
+    version: Version,
     /// The latest run of the shard; `None` before the first session.
     run: Option<ShardRun>,
     /// The time at which the store sent the latest message that the shard is known to have answered.
@@ -44,7 +46,13 @@ struct ShardSession {
 impl ShardSessions {
     /// Returns the sessions with `count` shards, all of them down.
     pub(crate) fn new(count: usize) -> Self {
-        let none = ShardSession { is_up: false, run: None, heard_at: Time::ZERO, heard_before: Time::ZERO };
+        let none = ShardSession {
+            is_up: false,
+            version: Version::OLDEST,
+            run: None,
+            heard_at: Time::ZERO,
+            heard_before: Time::ZERO,
+        };
         Self { shards: vec![none; count], settled_at: Time::ZERO }
     }
 
@@ -53,14 +61,14 @@ impl ShardSessions {
         self.shards.len()
     }
 
-    /// Begins a session that the store requested at `asked_at`.
-    pub(crate) fn begin(&mut self, now: Time, shard: usize, run: ShardRun, asked_at: Time) {
+    /// Begins a session in `version` that the store requested at `asked_at`.
+    pub(crate) fn begin(&mut self, now: Time, shard: usize, run: ShardRun, asked_at: Time, version: Version) {
         if !(0..self.count()).any(|other| self.has_lease(now, other)) {
             self.settled_at = now + SETTLING;
         }
         let session = &mut self.shards[shard];
         let heard_before = session.heard_at;
-        *session = ShardSession { is_up: true, run: Some(run), heard_at: asked_at, heard_before };
+        *session = ShardSession { is_up: true, version, run: Some(run), heard_at: asked_at, heard_before };
     }
 
     /// Ends a session.
@@ -81,6 +89,12 @@ impl ShardSessions {
     /// Returns `true` if a shard is connected; `false` if there is no such shard.
     pub(crate) fn is_up(&self, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|session| session.is_up)
+    }
+
+    /// Returns the version of the session with a shard; `None` while there is no session. A message
+    /// or field of a later version must not be sent.
+    pub(crate) fn version(&self, shard: usize) -> Option<Version> {
+        self.shards.get(shard).filter(|session| session.is_up).map(|session| session.version)
     }
 
     /// Returns `true` if a shard still waits for this store before it counts a delete as done.
@@ -108,6 +122,10 @@ impl ShardSessions {
 mod tests {
     use super::*;
 
+    fn begin(sessions: &mut ShardSessions, now: Time, asked_at: Time) {
+        sessions.begin(now, 0, ShardRun(1), asked_at, Version::NEWEST);
+    }
+
     fn at(seconds: u64) -> Time {
         Time::from_micros(seconds * 1_000_000)
     }
@@ -115,7 +133,8 @@ mod tests {
     #[test]
     fn a_lease_lasts_from_the_time_of_the_ping_and_ends_with_the_session() {
         let mut sessions = ShardSessions::new(1);
-        sessions.begin(at(10), 0, ShardRun(1), at(10));
+        begin(&mut sessions, at(10), at(10));
+        assert_eq!(sessions.version(0), Some(Version::NEWEST));
         assert!(sessions.has_lease(at(14), 0) && !sessions.has_lease(at(15), 0));
         assert!(!sessions.answered(at(13), 0, at(12)), "the lease was still valid");
         assert!(sessions.has_lease(at(16), 0) && !sessions.has_lease(at(17), 0));
@@ -124,7 +143,8 @@ mod tests {
         sessions.answered(at(40), 0, at(40));
         sessions.end(at(41), 0);
         assert!(!sessions.has_lease(at(41), 0));
-        sessions.begin(at(50), 0, ShardRun(1), at(50));
+        assert_eq!(sessions.version(0), None);
+        begin(&mut sessions, at(50), at(50));
         assert_eq!(sessions.settled_at(), at(52));
         assert_eq!(sessions.absence(at(51), 0), Duration::from_secs(11));
     }
@@ -132,10 +152,10 @@ mod tests {
     #[test]
     fn the_lease_of_a_shard_in_the_process_of_the_store_does_not_expire() {
         let mut sessions = ShardSessions::new(1);
-        sessions.begin(at(1), 0, ShardRun(1), Time::NEVER);
+        begin(&mut sessions, at(1), Time::NEVER);
         assert!(sessions.has_lease(at(1 << 40), 0));
         sessions.end(at(7), 0);
-        sessions.begin(at(1), 0, ShardRun(1), Time::NEVER);
+        begin(&mut sessions, at(1), Time::NEVER);
         assert_eq!(sessions.absence(at(9), 0), Duration::from_secs(2));
     }
 }

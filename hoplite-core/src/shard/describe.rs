@@ -10,6 +10,7 @@ use super::history::GrantRecord;
 use crate::id::{NodeId, ObjectId};
 use crate::link::Uplink;
 use crate::time::Time;
+use crate::version::Version;
 use crate::vocabulary::directory::{Location, Locations, ObjectSummary, Origin};
 
 /// Most locations in one page of a listing (about 4 MiB on the wire). The last object of a page may
@@ -67,6 +68,8 @@ pub struct KnownNode {
     pub labels: Vec<(String, String)>,
     /// `true` if the node's session is open; `false` if the session ended a moment ago.
     pub connected: bool,
+    /// The version of the protocol in the node's last session.
+    pub version: Version,
 }
 
 impl Shard {
@@ -126,6 +129,7 @@ impl Shard {
                 data_address: record.info.data_address,
                 labels: record.info.labels.clone(),
                 connected: record.is_connected(),
+                version: record.info.version,
             })
             .collect();
         ShardStatus { nodes, ..self.counters() }

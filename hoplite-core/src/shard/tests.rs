@@ -105,6 +105,7 @@ fn info(name: &str, incarnation: u64) -> NodeInfo {
         data_address: "127.0.0.1:7400".parse().unwrap(),
         labels: Vec::new(),
         shards: ShardList::new(["shard:1"]),
+        version: crate::Version::NEWEST,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::vocabulary::link::Uplink;
 use crate::vocabulary::metadata::Metadata;
 use crate::vocabulary::place::Path;
 use crate::vocabulary::placement::ShardList;
+use crate::vocabulary::version::Version;
 
 pub use inline::InlineBytes;
 pub use replication::*;
@@ -49,6 +50,9 @@ pub struct NodeInfo {
     pub labels: Vec<(String, String)>,
     /// The shards, as the store names them.
     pub shards: ShardList,
+    /// The newest version of the protocol that the store speaks, and after its hello the version of
+    /// the session.
+    pub version: Version,
 }
 
 /// The completeness of an object at a node.

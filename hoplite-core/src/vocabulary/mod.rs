@@ -27,3 +27,4 @@ pub mod tally;
 pub mod text;
 pub mod time;
 pub mod trace;
+pub mod version;

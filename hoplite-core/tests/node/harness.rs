@@ -43,7 +43,7 @@ pub(crate) fn id(name: &str) -> ObjectId {
 
 /// A shard that is always the same run, and a lease that does not expire.
 pub(crate) const fn up(shard: usize) -> Event {
-    Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER }
+    Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER, version: hoplite_core::Version::NEWEST }
 }
 
 pub(crate) fn node_id(name: &str) -> NodeId {

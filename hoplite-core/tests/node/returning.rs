@@ -10,7 +10,12 @@ use hoplite_core::{Error, Time};
 use crate::harness::*;
 
 fn up_at(seconds: u64, shard: usize, run: u64) -> Event {
-    Event::ShardUp { shard, run: ShardRun(run), asked_at: at(seconds) }
+    Event::ShardUp {
+        shard,
+        run: ShardRun(run),
+        asked_at: at(seconds),
+        version: hoplite_core::Version::NEWEST,
+    }
 }
 
 fn at(seconds: u64) -> Time {

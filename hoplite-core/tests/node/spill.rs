@@ -363,7 +363,12 @@ fn a_spilled_copy_is_published_at_a_shard_that_comes_back() {
     let views = h.put_many(14);
     h.event(Event::ShardDown { shard: 0 });
     h.sent();
-    h.event(Event::ShardUp { shard: 0, run: ShardRun(2), asked_at: Time::NEVER });
+    h.event(Event::ShardUp {
+        shard: 0,
+        run: ShardRun(2),
+        asked_at: Time::NEVER,
+        version: hoplite_core::Version::NEWEST,
+    });
     let told = h.told();
     assert!(told.contains(&"0 publish 0 Complete".to_owned()), "{told:?}");
     assert!(h.is_closed(views[0].copy));

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use self::login::{Door, Entry};
 use self::page::Asset;
 pub(crate) use self::prefixes::Prefixes;
-use crate::events::Events;
+use crate::events::{EventKind, Events};
 use crate::owner::ShardHandle;
 use crate::refusals::Refusals;
 use crate::watch::Loads;
@@ -147,7 +147,7 @@ impl Dashboard {
         if is_notable(&self.sights.refusals.logins) {
             tracing::warn!(%address, why, "a login at the dashboard failed");
         }
-        self.sights.events.push_stranger(format!("{why} at the dashboard"));
+        self.sights.events.push_stranger(EventKind::Stranger, format!("{why} at the dashboard"));
     }
 }
 

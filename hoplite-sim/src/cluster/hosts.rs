@@ -134,6 +134,7 @@ fn introduction(store: usize, run: u64, config: &Config) -> NodeInfo {
         data_address: SocketAddr::from((Ipv4Addr::from(address), DATA_PORT)),
         labels: config.labels.of(store, run),
         shards: ShardList::new((0..config.shards).map(shard_name)),
+        version: hoplite_core::Version::NEWEST,
     }
 }
 

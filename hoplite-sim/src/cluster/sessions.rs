@@ -82,7 +82,10 @@ impl<A: Application> Cluster<A> {
             cluster.stores[store].attempts[shard].opened();
             let run = ShardRun(cluster.shards[shard].run);
             let asked_at = Time::NEVER;
-            cluster.store_event(store, node::Event::ShardUp { shard, run, asked_at });
+            cluster.store_event(
+                store,
+                node::Event::ShardUp { shard, run, asked_at, version: hoplite_core::Version::NEWEST },
+            );
         });
         match self.introduce(shard, store, info) {
             Reception::Accepted => {}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hoplite_core::Version;
 use hoplite_core::id::{ClusterId, NodeId};
 use hoplite_core::peer;
 use hoplite_core::plan::lanes::{DEFAULT_MAX_LANES, Start};
@@ -23,6 +24,8 @@ pub(crate) struct DataConfig {
     pub(crate) cluster: ClusterId,
     /// This node.
     pub(crate) node: NodeId,
+    /// The newest version of the protocol that this store speaks.
+    pub(crate) newest: Version,
     /// Properties of the links that need not be measured.
     pub(crate) links: LinkSettings,
     /// The transport to other stores.
@@ -81,6 +84,7 @@ impl DataConfig {
         Self {
             cluster,
             node,
+            newest: Version::NEWEST,
             links: LinkSettings { bytes_per_second: None, latency: None, max_lanes: None },
             transport: TransportKind::Plain,
             token: None,

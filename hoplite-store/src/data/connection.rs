@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
+use hoplite_core::Version;
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Error;
 use hoplite_core::id::IdError;
@@ -88,6 +89,8 @@ pub(super) struct PeerConnection {
     transport: Transport,
     /// The sizes of the objects that the peer will request.
     pub(super) sizes: Sizes,
+    /// The version of the protocol in which both sides speak.
+    pub(super) version: Version,
     /// The time that the peer may send nothing; `None` while it has nothing to send.
     read_timeout: Option<Duration>,
     /// The time that the peer may accept nothing.
@@ -109,6 +112,7 @@ impl PeerConnection {
         Self {
             transport,
             sizes: Sizes::Any,
+            version: Version::OLDEST,
             read_timeout: None,
             write_timeout,
             received_at: now,

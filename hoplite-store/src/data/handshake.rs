@@ -7,12 +7,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
 use hoplite_net::{HelloFields, Hellos, NONCE_BYTES, Prover, Purpose, Transport, nonce};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::error::{decode, encode};
-use hoplite_proto::{PROTOCOL_VERSION, v1};
+use hoplite_proto::v1;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
@@ -85,7 +86,8 @@ async fn greet(
     let is_accepting = side == Side::Accepting;
     let advertised = config.advertised.as_ref().filter(|_| is_accepting);
     let ours = v1::DataHello {
-        version: PROTOCOL_VERSION,
+        version: Version::OLDEST.number(),
+        newest_version: config.newest.number(),
         cluster: config.cluster.as_str().into(),
         node: config.node.as_str().into(),
         challenge: challenge.into(),
@@ -95,9 +97,7 @@ async fn greet(
     connection.write_control(Kind::Hello, &ours).await?;
     let theirs: v1::DataHello = connection.read_expected(Kind::Hello).await?;
     connection.sizes = if theirs.small { Sizes::Small } else { Sizes::Any };
-    if theirs.version != PROTOCOL_VERSION {
-        return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: theirs.version }.into());
-    }
+    connection.version = config.newest.agree(theirs.version, theirs.newest_version)?;
     config.cluster.check_same(&theirs.cluster)?;
     let peer = NodeId::new(&theirs.node)?;
     // Comes before any proof: for example, a store must not prove anything to itself under another
@@ -160,6 +160,7 @@ async fn take(connection: &mut PeerConnection) -> Result<Bytes, ConnectionError>
 fn fields(hello: &v1::DataHello) -> HelloFields<'_> {
     HelloFields {
         version: hello.version,
+        newest: hello.newest_version,
         cluster: &hello.cluster,
         node: &hello.node,
         nonce: &hello.challenge,

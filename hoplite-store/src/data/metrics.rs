@@ -31,6 +31,8 @@ pub(crate) struct DataMetrics {
     pub(crate) lanes_lost: AtomicU64,
     /// Connections from peers that did not speak the protocol, or belong to another cluster.
     pub(crate) malformed_connections: AtomicU64,
+    /// Connections of clients and stores without a common version of the protocol.
+    pub(crate) incompatible_peers: AtomicU64,
     /// Connections closed at once because there were too many.
     pub(crate) refused_connections: AtomicU64,
     /// Estimates from transfers to other stores.

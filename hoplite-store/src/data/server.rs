@@ -109,6 +109,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 if is_notable(&self.metrics.malformed_connections) {
                     tracing::warn!(%address, %error, "refused a connection to the data plane");
                 }
+                if let ConnectionError::Refused(error @ Error::VersionMismatch { .. }) = error {
+                    self.source.refused_version(error);
+                }
                 return None;
             }
         };
@@ -122,6 +125,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 
     async fn attend(&self, mut connection: PeerConnection, peer: &NodeId, address: SocketAddr) {
+        let protocol = connection.version.number();
+        tracing::debug!(%peer, %address, protocol, "a store connected");
         match self.answer_requests(&mut connection, peer).await {
             Ok(()) => tracing::debug!(%peer, %address, "a store disconnected"),
             Err(error) if error.is_malformed() => {

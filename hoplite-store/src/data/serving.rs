@@ -22,6 +22,9 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
 
     /// Notes that only the links to these peers have been slow for long.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
+
+    /// Notes that a peer of an incompatible version was refused.
+    fn refused_version(self: &Arc<Self>, error: Error);
 }
 
 /// A request of another store for a copy.

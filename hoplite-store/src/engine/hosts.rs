@@ -44,6 +44,10 @@ impl ServeSource for Engine {
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>) {
         self.apply(Event::SlowLinks { peers });
     }
+
+    fn refused_version(self: &Arc<Self>, error: Error) {
+        Self::refused_version(self, error);
+    }
 }
 
 impl HopHost for Engine {

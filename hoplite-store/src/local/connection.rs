@@ -11,16 +11,18 @@ use bytes::{Buf, BytesMut};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
+use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{self, CallId, ClientId, Event, Inspection};
 use hoplite_core::peer::HANDSHAKE_TIMEOUT;
 use hoplite_core::text::escape;
+use hoplite_daemon::warn_repeated;
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::lifetime::decode_owners;
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
-use hoplite_proto::{PROTOCOL_VERSION, trace, v1};
+use hoplite_proto::{trace, v1};
 use prost::Message;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
@@ -110,6 +112,8 @@ enum AnswerIntake {
 /// A client that has completed the handshake.
 struct Greeted {
     program: String,
+    /// The version of the protocol in which both sides speak.
+    version: Version,
     role: Role,
     seat: Seat,
     /// The owners that it holds.
@@ -132,8 +136,12 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         () = shutdown.cancelled() => return,
     };
     drop(place);
-    let Greeted { program, role, seat, owners, inbox } = match greeted {
+    let Greeted { program, version, role, seat, owners, inbox } = match greeted {
         Ok(Ok(greeted)) => greeted,
+        Ok(Err(ConnectionError::Protocol(error @ Error::VersionMismatch { .. }))) => {
+            warn_repeated!(user, %error, "refused a client");
+            return plane.engine.refused_version(error);
+        }
         Ok(Err(error)) => return tracing::debug!(%error, user, "a connection failed the handshake"),
         Err(_) => return tracing::debug!("a connection sent no hello in time"),
     };
@@ -149,7 +157,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
     let name = format!("{}{process}", escape(name));
     let mut connection = Connection::new(plane, seat, role, (name, owners));
     let client = connection.client;
-    tracing::debug!(?client, program, user, ?role, "client connected");
+    tracing::debug!(?client, program, protocol = version.number(), user, ?role, "client connected");
     if let Err(error) = connection.run(&socket, inbox, &shutdown).await {
         tracing::debug!(?client, %error, "client dropped");
         if let ConnectionError::Protocol(error) = error {
@@ -186,17 +194,16 @@ async fn greet(
         }
     };
     let accepted = hello.and_then(|hello| {
-        if hello.version != PROTOCOL_VERSION {
-            return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version });
-        }
+        let version = plane.newest.agree(hello.version, hello.newest_version)?;
         let role = role?;
         let seat = plane.shares.enter(user)?;
         let owners = decode_owners(&hello.owners)?;
-        Ok((hello.program.chars().take(64).collect(), role, seat, owners))
+        Ok((hello.program.chars().take(64).collect(), version, role, seat, owners))
     });
     let arena = plane.engine.arena();
     let answer = v1::ServerHello {
-        version: PROTOCOL_VERSION,
+        version: Version::OLDEST.number(),
+        newest_version: plane.newest.number(),
         error: accepted.as_ref().err().map(hoplite_proto::error::encode),
         node: plane.node.as_str().to_owned(),
         cluster: plane.cluster.as_str().to_owned(),
@@ -214,8 +221,8 @@ async fn greet(
     framing::encode(&answer, &mut frame)?;
     let (readable, writable) = (arena.read_only_fd(), arena.writable_fd());
     let fds: &[_] = match &accepted {
-        Ok((_, Role::Writer, ..)) => &[readable, writable],
-        Ok((_, Role::Reader, ..)) => &[readable],
+        Ok((_, _, Role::Writer, ..)) => &[readable, writable],
+        Ok((_, _, Role::Reader, ..)) => &[readable],
         Err(_) => &[],
     };
     // The file descriptors travel with the first byte that is sent.
@@ -223,8 +230,8 @@ async fn greet(
         stream.async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds)).await?;
     let mut rest = &frame[sent..];
     tokio::io::AsyncWriteExt::write_all_buf(stream, &mut rest).await?;
-    let (program, role, seat, owners) = accepted?;
-    Ok(Greeted { program, role, seat, owners, inbox })
+    let (program, version, role, seat, owners) = accepted?;
+    Ok(Greeted { program, version, role, seat, owners, inbox })
 }
 
 /// The error for a request of a read-only client that would change something.

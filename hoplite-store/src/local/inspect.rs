@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::future::{join, join_all};
-use hoplite_core::ObjectId;
 use hoplite_core::collective::Member;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
@@ -26,6 +25,7 @@ use hoplite_core::topology::measured::{MeasuredPlaces, version_above};
 use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
 use hoplite_core::topology::{Link, Matrix, Place};
+use hoplite_core::{ObjectId, Version};
 use hoplite_proto::bounds::{decode_address, encode_address};
 use hoplite_proto::data::{encode_position, encode_record};
 use hoplite_proto::directory::{decode_locations, encode_locations, encode_places};
@@ -361,9 +361,9 @@ async fn cluster(shards: &[&ShardLink]) -> Result<Response, Error> {
 
 /// The counters of the store and of its shards.
 async fn status(plane: &LocalPlane) -> Response {
-    let up = plane.engine.shards_up();
+    let versions = plane.engine.shard_versions();
     let shards =
-        join_all(plane.shards.iter().zip(up).map(|(link, connected)| shard_status(link, connected))).await;
+        join_all(plane.shards.iter().zip(versions).map(|(link, version)| shard_status(link, version))).await;
     let node = plane.engine.status();
     let metrics = plane.engine.metrics();
     let count = |number: usize| number as u64;
@@ -430,7 +430,8 @@ fn spill(plane: &LocalPlane, status: SpillStatus) -> Option<v1::SpillStatus> {
 }
 
 fn troubles(plane: &LocalPlane) -> v1::Troubles {
-    let (Troubles { full_waiters, long_waits, waits, shards, peers, .. }, now) = plane.engine.troubles();
+    let (Troubles { full_waiters, long_waits, waits, shards, peers, incompatible, .. }, now) =
+        plane.engine.troubles();
     let shards = shards.iter().filter_map(|ShardFault { shard, fault }| {
         let link = plane.shards.get(*shard)?;
         Some(encode_fault(&link.address, &fault.error, now.since(fault.since)))
@@ -444,6 +445,7 @@ fn troubles(plane: &LocalPlane) -> v1::Troubles {
         waits: waits.iter().map(encode_wait).collect(),
         shards: shards.collect(),
         peers: peers.iter().map(peer).collect(),
+        incompatible: incompatible.map(|fault| encode_fault("", &fault.error, now.since(fault.since))),
     }
 }
 
@@ -466,12 +468,14 @@ fn place_keys(nodes: &[v1::status_reply::Node]) -> Vec<v1::PlaceKeys> {
     counts.iter().map(encode).collect()
 }
 
-async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {
+async fn shard_status(link: &ShardLink, version: Option<Version>) -> v1::ShardStatus {
     let address = link.address.clone();
+    let (connected, protocol) = (version.is_some(), version.map_or(0, Version::number));
     match ask(link.client().status(v1::StatusRequest::default())).await {
         Ok(status) => v1::ShardStatus {
             address,
             connected,
+            protocol,
             objects: status.objects,
             inline_bytes: status.inline_bytes,
             nodes: u32::try_from(status.nodes.len()).unwrap_or(u32::MAX),
@@ -481,6 +485,6 @@ async fn shard_status(link: &ShardLink, connected: bool) -> v1::ShardStatus {
             places_version: status.places_version,
             uplink_permille: status.uplink_permille,
         },
-        Err(_) => v1::ShardStatus { address, connected, ..v1::ShardStatus::default() },
+        Err(_) => v1::ShardStatus { address, connected, protocol, ..v1::ShardStatus::default() },
     }
 }

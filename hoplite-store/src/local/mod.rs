@@ -12,7 +12,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoplite_core::{ClusterId, Limits, NodeId};
+use hoplite_core::{ClusterId, Limits, NodeId, Version};
 use hoplite_daemon::Acceptor;
 use hoplite_net::HalfOpen;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +43,8 @@ pub(crate) struct LocalPlane {
     pub(crate) access: SocketAccess,
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
+    /// The newest version of the protocol that the store speaks.
+    pub(crate) newest: Version,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) shards: Vec<ShardLink>,
     /// The connections that have not sent a hello.

@@ -52,6 +52,7 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
     let running = (TaskTracker::new(), tokio::runtime::Handle::current());
     let engine = Engine::new(state, arena, puller, metrics, running, CancellationToken::new(), 1);
     Arc::new(LocalPlane {
+        newest: hoplite_core::Version::NEWEST,
         engine,
         access: SocketAccess { mode: 0o600, owner: None, group: None, clients: ClientRules::default() },
         half_open: HalfOpen::new(MAX_HALF_OPEN),
@@ -79,7 +80,11 @@ impl Client {
         tokio::spawn(connection::serve(theirs, Arc::clone(plane), CancellationToken::new()));
         let mut client = Self { stream: ours, inbox: BytesMut::new(), last_call: 0 };
         client
-            .say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "test".to_owned(), owners: vec![] })
+            .say(&v1::ClientHello {
+                version: PROTOCOL_VERSION,
+                program: "test".to_owned(),
+                ..Default::default()
+            })
             .await;
         client
     }

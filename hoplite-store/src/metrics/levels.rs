@@ -51,6 +51,7 @@ struct Levels {
     lane_changes: IntCounterVec,
     corrupt_frames: IntCounter,
     malformed_connections: IntCounter,
+    incompatible_peers: IntCounter,
     refused_connections: IntCounter,
 }
 
@@ -164,6 +165,11 @@ impl Levels {
                 "Connections of peers that did not speak the protocol, or belong to another \
                  cluster.",
             ),
+            incompatible_peers: metrics.counter(
+                "hoplite_store_incompatible_peers_total",
+                "Connections of clients and other stores that were refused, because both sides have \
+                 no version of the protocol in common.",
+            ),
             refused_connections: metrics.counter(
                 "hoplite_store_refused_connections_total",
                 "Connections of other stores that were closed because there were too many.",
@@ -211,6 +217,7 @@ impl Levels {
             (&self.lane_changes.with_label_values(&["lost"]), &data.lanes_lost),
             (&self.corrupt_frames, &data.corrupt_frames),
             (&self.malformed_connections, &data.malformed_connections),
+            (&self.incompatible_peers, &data.incompatible_peers),
             (&self.refused_connections, &data.refused_connections),
         ] {
             follow(counter, count.load(Ordering::Relaxed));

@@ -1,5 +1,6 @@
 //! The first messages of a session.
 
+use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{ClusterId, Incarnation, NodeId};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
@@ -9,12 +10,13 @@ use super::encode_node;
 use crate::bounds::{
     MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS, check_count, decode_store_address, encode_address,
 };
-use crate::{PROTOCOL_VERSION, v1};
+use crate::v1;
 
-/// A store's first message.
+/// The first message of the store `info` of `cluster`. It offers the versions up to `info.version`.
 pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
     v1::Hello {
-        version: PROTOCOL_VERSION,
+        version: Version::OLDEST.number(),
+        newest_version: info.version.number(),
         cluster: cluster.as_str().to_owned(),
         node: encode_node(&info.node),
         incarnation: info.incarnation.0,
@@ -24,13 +26,14 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
     }
 }
 
-/// Checks a store that joins `cluster`, and sorts its labels.
+/// Checks the first message of a store that joins `cluster`. This side speaks the versions up to
+/// `newest`. The result has the version of the session. Sorts the labels by key.
 ///
 /// # Errors
-/// [`Error::VersionMismatch`] first, then [`Error::ClusterMismatch`], then the description's
-/// problem.
-pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
-    check_version(hello.version)?;
+/// [`Error::VersionMismatch`] first, then [`Error::ClusterMismatch`], then the problem of the
+/// store's description.
+pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId, newest: Version) -> Result<NodeInfo> {
+    let version = newest.agree(hello.version, hello.newest_version)?;
     cluster.check_same(&hello.cluster)?;
     check_count("labels", hello.labels.len(), MAX_LABELS)?;
     let mut labels: Vec<(String, String)> = hello.labels.into_iter().collect();
@@ -56,29 +59,23 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
         data_address: decode_store_address(&hello.data_address, Plane::Control)?,
         labels,
         shards: ShardList::new(hello.shards),
+        version,
     })
 }
 
-/// A shard's first message.
-pub const fn welcome(run: ShardRun) -> v1::Welcome {
-    v1::Welcome { version: PROTOCOL_VERSION, run: run.0 }
+/// The first message of this run of a shard. It offers the versions up to `newest`.
+pub const fn welcome(run: ShardRun, newest: Version) -> v1::Welcome {
+    v1::Welcome { version: Version::OLDEST.number(), newest_version: newest.number(), run: run.0 }
 }
 
-/// Returns the shard's run.
+/// Checks the first message of a shard. This side speaks the versions up to `newest`. Returns the
+/// run of the shard, and the version of the session.
 ///
 /// # Errors
-/// [`Error::VersionMismatch`].
-pub fn check_welcome(welcome: &v1::Welcome) -> Result<ShardRun> {
-    check_version(welcome.version)?;
-    Ok(ShardRun(welcome.run))
-}
-
-fn check_version(theirs: u32) -> Result<()> {
-    if theirs == PROTOCOL_VERSION {
-        Ok(())
-    } else {
-        Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs })
-    }
+/// [`Error::VersionMismatch`] if the shard speaks another version.
+pub fn check_welcome(welcome: &v1::Welcome, newest: Version) -> Result<(ShardRun, Version)> {
+    let version = newest.agree(welcome.version, welcome.newest_version)?;
+    Ok((ShardRun(welcome.run), version))
 }
 
 #[cfg(test)]
@@ -94,7 +91,8 @@ mod tests {
 
     fn hello() -> v1::Hello {
         v1::Hello {
-            version: PROTOCOL_VERSION,
+            version: Version::OLDEST.number(),
+            newest_version: Version::NEWEST.number(),
             cluster: "test".to_owned(),
             node: "a".to_owned(),
             incarnation: 1,
@@ -106,16 +104,41 @@ mod tests {
 
     #[test]
     fn the_version_is_checked_before_all_else() {
-        let hello = v1::Hello { version: 1, cluster: "?".to_owned(), node: String::new(), ..hello() };
-        let error = decode_hello(hello, &cluster()).unwrap_err();
-        assert_eq!(error, Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 1 });
-        assert!(check_welcome(&welcome(ShardRun(7))) == Ok(ShardRun(7)));
-        assert!(check_welcome(&v1::Welcome { version: 0, run: 7 }).is_err());
+        let hello = v1::Hello {
+            version: 1,
+            newest_version: 7,
+            cluster: "?".to_owned(),
+            node: String::new(),
+            ..hello()
+        };
+        let error = decode_hello(hello, &cluster(), Version::NEWEST).unwrap_err();
+        assert_eq!(error, Error::VersionMismatch { ours: 8, theirs: 7 });
+        let welcome = |version, newest_version| v1::Welcome { version, newest_version, run: 7 };
+        assert!(check_welcome(&welcome(0, 7), Version::NEWEST).is_err());
+        assert!(check_welcome(&welcome(10, 11), Version::NEWEST).is_err());
+    }
+
+    #[test]
+    fn a_session_uses_the_newest_version_of_both_sides() {
+        for (store, shard) in [(8, 9), (9, 8), (8, 8), (9, 9)]
+            .map(|(store, shard)| (Version::new(store).unwrap(), Version::new(shard).unwrap()))
+        {
+            let decoded =
+                decode_hello(v1::Hello { newest_version: store.number(), ..hello() }, &cluster(), shard);
+            assert_eq!(decoded.unwrap().version, store.min(shard));
+            let welcome = welcome(ShardRun(7), shard);
+            assert_eq!(check_welcome(&welcome, store), Ok((ShardRun(7), store.min(shard))));
+        }
+        // The messages of a program that speaks version 8 only.
+        let old = v1::Hello { version: 8, newest_version: 0, ..hello() };
+        assert_eq!(decode_hello(old, &cluster(), Version::NEWEST).unwrap().version, Version::OLDEST);
+        let old = v1::Welcome { version: 8, newest_version: 0, run: 7 };
+        assert_eq!(check_welcome(&old, Version::NEWEST), Ok((ShardRun(7), Version::OLDEST)));
     }
 
     #[test]
     fn other_clusters_and_bad_descriptions_are_refused() {
-        let refusal = |hello| decode_hello(hello, &cluster()).unwrap_err();
+        let refusal = |hello| decode_hello(hello, &cluster(), Version::NEWEST).unwrap_err();
         assert_eq!(
             refusal(v1::Hello { cluster: "other".to_owned(), ..hello() }),
             Error::ClusterMismatch { ours: "test".to_owned(), theirs: "other".to_owned() }
@@ -143,7 +166,8 @@ mod tests {
     proptest! {
         #[test]
         fn hellos_round_trip(info in arbitrary::node_info()) {
-            prop_assert_eq!(decode_hello(encode_hello(&info, &cluster()), &cluster()), Ok(info));
+            let decoded = decode_hello(encode_hello(&info, &cluster()), &cluster(), Version::NEWEST);
+            prop_assert_eq!(decoded, Ok(info));
         }
     }
 }

@@ -326,8 +326,12 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
             let shard = input.choose_index(SHARDS)?;
             let is_up = world.is_up[shard];
             world.is_up[shard] = !is_up;
-            let session =
-                Event::ShardUp { shard, run: ShardRun(input.int_in_range(0..=1)?), asked_at: world.now };
+            let session = Event::ShardUp {
+                shard,
+                run: ShardRun(input.int_in_range(0..=1)?),
+                asked_at: world.now,
+                version: hoplite_core::Version::NEWEST,
+            };
             world.apply(if is_up { Event::ShardDown { shard } } else { session });
         }
         17..=23 => {

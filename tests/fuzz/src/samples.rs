@@ -193,6 +193,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         data_address: address(),
         labels: vec![("rack".to_owned(), "7".to_owned())],
         shards: ShardList::new(["10.0.0.1:7401", "10.0.0.2:7401"]),
+        version: hoplite_core::Version::NEWEST,
     };
     let cluster = ClusterId::new("c").expect("the name is valid");
     let hello = v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() };
@@ -269,7 +270,10 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
     let failures = errors().into_iter().map(|error| ToStore::Failed { request, error });
     let batch =
         |message| v1::ShardMessages { messages: vec![encode_to_store(message)], ..Default::default() };
-    let first = v1::ShardMessages { welcome: Some(welcome(ShardRun(7))), ..Default::default() };
+    let first = v1::ShardMessages {
+        welcome: Some(welcome(ShardRun(7), hoplite_core::Version::NEWEST)),
+        ..Default::default()
+    };
     let last = v1::ShardMessages { error: Some(error::encode(&Error::ShuttingDown)), ..Default::default() };
     let all = messages.into_iter().chain(failures).map(batch).chain([first, last]);
     all.map(|batch| batch.encode_to_vec()).collect()

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hoplite_core::ClusterId;
 use hoplite_core::load::Reporter;
 use hoplite_core::shard::ToStore;
 use hoplite_core::time::Time;
+use hoplite_core::{ClusterId, Version};
 use hoplite_proto::directory::{
     check_welcome, decode_hello, decode_load, decode_shard_batch, decode_store_batch, encode_hello,
     encode_load, encode_to_shard, encode_to_store,
@@ -30,8 +30,8 @@ fn hello(hello: Option<v1::Hello>) {
     let cluster = ClusterId::new("c").expect("the name is valid");
     // A wrong cluster would hide later errors.
     let hello = hello.map(|hello| v1::Hello { cluster: cluster.as_str().to_owned(), ..hello });
-    let Some(Ok(info)) = hello.map(|hello| decode_hello(hello, &cluster)) else { return };
-    assert_eq!(decode_hello(encode_hello(&info, &cluster), &cluster), Ok(info));
+    let Some(Ok(info)) = hello.map(|hello| decode_hello(hello, &cluster, Version::NEWEST)) else { return };
+    assert_eq!(decode_hello(encode_hello(&info, &cluster), &cluster, Version::NEWEST), Ok(info));
 }
 
 fn load_report(bytes: &[u8]) {
@@ -50,7 +50,7 @@ fn load_report(bytes: &[u8]) {
 /// Decodes messages of a shard.
 pub fn shard_batch(bytes: &[u8]) {
     let Ok(batch) = v1::ShardMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
-    let _ = batch.welcome.as_ref().map(check_welcome);
+    let _ = batch.welcome.as_ref().map(|welcome| check_welcome(welcome, Version::NEWEST));
     let Ok(decoded) = decode_shard_batch(batch) else { return };
     // A version mismatch swaps its two sides.
     assert_eq!(returned(returned(decoded.clone())), decoded);

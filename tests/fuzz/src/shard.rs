@@ -249,6 +249,7 @@ fn info(input: &mut Unstructured<'_>) -> Result<NodeInfo> {
             rack => vec![("rack".to_owned(), rack.to_string())],
         },
         shards: ShardList::new([if input.ratio(1, 8)? { "a:1" } else { "b:1" }, "c:1"]),
+        version: hoplite_core::Version::NEWEST,
     })
 }
 

@@ -128,6 +128,7 @@ async fn join(mut client: Client, number: usize, address: &str, receivers: usize
             ("zone".to_owned(), if number % 64 < 32 { "a" } else { "b" }.to_owned()),
         ],
         shards: ShardList::new([address]),
+        version: hoplite_core::Version::NEWEST,
     };
     let (outbox, mut queued) = mpsc::channel(16);
     outbox

@@ -20,8 +20,8 @@ fn error_code(answer: Answer) -> u32 {
 fn whoever_does_not_introduce_himself_is_sent_away() {
     let mut cluster = Cluster::of(1);
     let socket = cluster.socket(0);
-    let long =
-        ClientHello { version: PROTOCOL_VERSION, program: "x".repeat(4096), owners: vec![] }.encode_to_vec();
+    let long = ClientHello { version: PROTOCOL_VERSION, program: "x".repeat(4096), ..Default::default() }
+        .encode_to_vec();
     let long_frame = [u32::try_from(long.len()).unwrap().to_le_bytes().as_slice(), &long].concat();
     let endless = u32::MAX.to_le_bytes();
     for (what, said) in [
@@ -49,7 +49,7 @@ fn another_version_is_refused_with_a_reason() {
     let mut cluster = Cluster::of(1);
     for version in [0, PROTOCOL_VERSION + 1, u32::MAX] {
         let mut client = RawClient::connect(&cluster.socket(0));
-        client.say(&ClientHello { version, program: "raw".to_owned(), owners: vec![] });
+        client.say(&ClientHello { version, program: "raw".to_owned(), ..Default::default() });
         let hello: ServerHello = client.hear().expect("the store says why");
         let error = hello.error.expect("it is refused");
         assert_eq!(error.code, ErrorCode::VersionMismatch as u32);

@@ -158,7 +158,7 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let mut store = Daemon::start("flooded", &mut command);
     let client = Client::connect(&socket).unwrap();
     let began = Instant::now();
-    let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned(), owners: vec![] };
+    let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned(), ..Default::default() };
     let flood: Vec<RawClient> = (0..150)
         .map(|_| {
             let mut client = RawClient::connect(&socket);

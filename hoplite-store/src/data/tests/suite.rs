@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hoplite_core::error::Error;
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 use hoplite_core::node::{Hop, HopReport, Producer};
 use hoplite_core::shard::PullOutcome;
@@ -67,6 +68,8 @@ impl ServeSource for Shelf {
     }
 
     fn has_slow_links(self: &Arc<Self>, _: Vec<NodeId>) {}
+
+    fn refused_version(self: &Arc<Self>, _: Error) {}
 }
 
 impl HopHost for Shelf {
