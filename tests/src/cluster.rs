@@ -224,6 +224,8 @@ pub struct Plan {
     pub shard_arguments: Vec<String>,
     /// Addresses for other stores, if they differ.
     pub advertised: Vec<String>,
+    /// The folder with the programs of the daemons; `None` for those of this workspace.
+    pub programs: Option<PathBuf>,
 }
 
 impl Plan {
@@ -251,6 +253,7 @@ impl Default for Plan {
             store_arguments: Vec::new(),
             shard_arguments: Vec::new(),
             advertised: Vec::new(),
+            programs: None,
         }
     }
 }
@@ -302,7 +305,7 @@ impl Cluster {
     fn spawn_shard(&self, shard: usize, listen: &str) -> Daemon {
         let mut command = launch::shard(listen);
         command.args(&self.plan.shard_arguments);
-        Daemon::start(&format!("shard-{shard}"), &mut command)
+        Daemon::start(&format!("shard-{shard}"), &mut self.placed(command))
     }
 
     fn spawn_store(&self, node: usize) -> Daemon {
@@ -323,7 +326,27 @@ impl Cluster {
         if let Some(address) = self.plan.advertised.get(node) {
             command.args(["--advertise", address]);
         }
-        command
+        self.placed(command)
+    }
+
+    /// The same command, with the program of the plan's folder.
+    fn placed(&self, command: Command) -> Command {
+        let Some(folder) = &self.plan.programs else { return command };
+        let name = Path::new(command.get_program()).file_name().expect("a program has a name");
+        let mut placed = Command::new(folder.join(name));
+        placed.args(command.get_args());
+        for (variable, value) in command.get_envs() {
+            match value {
+                Some(value) => placed.env(variable, value),
+                None => placed.env_remove(variable),
+            };
+        }
+        placed
+    }
+
+    /// The plan, to change what daemons start from now on.
+    pub const fn plan_mut(&mut self) -> &mut Plan {
+        &mut self.plan
     }
 
     /// The directory of the sockets.

@@ -30,6 +30,7 @@ mod spill;
 mod timeouts;
 mod topology;
 mod traces;
+mod upgrade;
 mod versions;
 
 #[test]
