@@ -347,6 +347,8 @@ mod tests {
             event(5, 700, EventKind::Connected, 2),
             event(4, 690, EventKind::Disconnected, 1),
             event(3, 680, EventKind::Disconnected, 2),
+            PastEvent { node: None, ..event(6, 675, EventKind::Incompatible, 4) },
+            PastEvent { node: None, ..event(6, 675, EventKind::Incompatible, 5) },
             event(2, 670, EventKind::Refused, 3),
             event(1, 660, EventKind::Refused, 3),
         ];
@@ -355,12 +357,13 @@ mod tests {
         assert_eq!(
             titles(&known(Duration::from_secs(701))),
             [
+                "a program of an incompatible version was refused in the last ten minutes",
                 "an object was lost",
                 "a store was refused in the last ten minutes",
                 "a store has left in the last ten minutes",
             ]
         );
-        assert_eq!(problems(&known(Duration::from_secs(701)))[2].places[0].node, Some("node-1".to_owned()));
+        assert_eq!(problems(&known(Duration::from_secs(701)))[3].places[0].node, Some("node-1".to_owned()));
         assert_eq!(titles(&known(Duration::from_secs(1300))), [] as [String; 0]);
     }
 }

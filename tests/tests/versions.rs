@@ -39,6 +39,7 @@ fn a_store_that_is_too_old_is_told_both_versions_by_the_directory() {
     let refused = open_session(&cluster.shard_addresses[0], TOO_OLD).expect_err("it is refused");
     // From the store's point of view.
     assert_eq!(refused, Error::VersionMismatch { ours: TOO_OLD, theirs: OLDEST });
+    cluster.shards[0].as_ref().expect("the shard runs").await_log("refused a peer of the control plane");
     cluster.assert_serves();
 }
 
