@@ -37,5 +37,8 @@ pub fn encode_fault(name: &str, error: &Error, since: Duration) -> v1::PeerFault
 /// The peer, its failure, and its age; `None` if incomplete.
 pub fn decode_fault(fault: v1::PeerFault) -> Option<(String, Error, Duration)> {
     let name = error::shown(&fault.name);
-    Some((name, error::decode(fault.error?, Plane::Local), Duration::from_micros(fault.since_us)))
+    let error = error::decode(fault.error?, Plane::Local);
+    // The store tells its own view. So this swaps the two sides of a mismatch back.
+    let error = error::decode(error::encode(&error), Plane::Local);
+    Some((name, error, Duration::from_micros(fault.since_us)))
 }
