@@ -154,6 +154,11 @@ impl Stream {
         Ok(block)
     }
 
+    /// Advances past the next block, which is sent in the meantime.
+    pub fn skip(&mut self, block: &Block) {
+        self.pass(block.length_bytes());
+    }
+
     /// Advances, through several steps if necessary.
     fn pass(&mut self, mut bytes: u64) {
         while let Some((_, step)) = self.steps.get(self.current) {
@@ -272,8 +277,13 @@ impl Progress {
 
     /// Notes a sent or received block.
     pub fn done(&mut self, stream: &mut Stream, block: &Block) {
+        self.given(block);
+        stream.skip(block);
+    }
+
+    /// Notes that a block was sent that its stream has skipped, and all blocks before it.
+    pub fn given(&mut self, block: &Block) {
         self.reach(block.step, block.done_bytes);
-        stream.pass(block.length_bytes());
     }
 
     /// A resumed stream repeats bytes, which count once.

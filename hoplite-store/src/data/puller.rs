@@ -1,5 +1,6 @@
 //! The connections of a store to others, and its estimates of the links.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hoplite_core::plan::link::{Intake, LinkEstimate, LinkEstimator, RateSample};
@@ -26,11 +27,30 @@ pub(crate) struct Puller {
     link: Arc<Mutex<LinkEstimator>>,
     /// The transfers that arrive now.
     intake: Arc<Mutex<Intake>>,
+    /// The number of streams whose bytes arrive now, and which may have several lanes.
+    laned_streams: Arc<AtomicUsize>,
     origin: Instant,
 }
 
 /// A transfer whose bytes come, until this is dropped.
 pub(super) struct Flow<'a>(&'a Puller);
+
+/// A stream whose bytes arrive, until this is dropped.
+#[derive(Debug)]
+pub(super) struct LanedStream(Arc<AtomicUsize>);
+
+impl LanedStream {
+    /// Returns the number of other streams whose bytes arrive.
+    pub(super) fn others(&self) -> usize {
+        self.0.load(Ordering::Relaxed).saturating_sub(1)
+    }
+}
+
+impl Drop for LanedStream {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl<'a> Flow<'a> {
     pub(super) fn begin(puller: &'a Puller) -> Self {
@@ -55,8 +75,9 @@ impl Puller {
         let pool = Pool::new(max_idle, config.pool_idle_timeout);
         let link = LinkEstimator::new(config.links.bytes_per_second, config.links.latency);
         let link = Arc::new(Mutex::new(link));
-        let (reports, intake) = (Arc::default(), Arc::default());
-        Self { config, metrics, pool, reports, link, intake, origin: Instant::now() }
+        let (reports, intake, laned_streams) = (Arc::default(), Arc::default(), Arc::default());
+        let origin = Instant::now();
+        Self { config, metrics, pool, reports, link, intake, laned_streams, origin }
     }
 
     /// Returns `true` if bytes go straight from sockets to the arena.
@@ -72,7 +93,8 @@ impl Puller {
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
         let (metrics, link) = (Arc::clone(&self.metrics), Arc::clone(&self.link));
         let (reports, intake) = (Arc::clone(&self.reports), Arc::clone(&self.intake));
-        Self { config, metrics, pool, reports, link, intake, origin: self.origin }
+        let (laned_streams, origin) = (Arc::clone(&self.laned_streams), self.origin);
+        Self { config, metrics, pool, reports, link, intake, laned_streams, origin }
     }
 
     /// Returns the coordinator of network probes of this store.
@@ -83,6 +105,12 @@ impl Puller {
     /// Returns the estimate of the links to other stores: set, measured, or the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
+    }
+
+    /// Counts a stream whose bytes arrive, until the result is dropped.
+    pub(super) fn take_in(&self) -> LanedStream {
+        self.laned_streams.fetch_add(1, Ordering::Relaxed);
+        LanedStream(Arc::clone(&self.laned_streams))
     }
 
     /// Takes in what a transfer has shown of the links.

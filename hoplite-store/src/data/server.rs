@@ -28,7 +28,7 @@ use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
 use super::handshake::{self, Side};
 use super::keepalive::{Awaited, Keepalive};
-use super::lanes::OutgoingStreams;
+use super::lanes::{Content, Cursor, OutgoingStreams};
 use super::metrics::{DataMetrics, count};
 use super::probe::ProbePlace;
 use super::serving::{Ending, HopHost, ServeRequest, ServeSource, end_message};
@@ -164,9 +164,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     self.answer_pull(connection, peer, &pull, beside).await?;
                 }
                 Kind::Lane => {
-                    let key = decode_lane(&connection.read_control::<v1::Lane>(&header).await?)?;
+                    let lane = decode_lane(&connection.read_control::<v1::Lane>(&header).await?)?;
                     connection.expect_within(None);
-                    self.answer_lane(connection, peer, &key).await?;
+                    self.answer_lane(connection, peer, lane).await?;
                 }
                 Kind::Combine => {
                     let combine = connection.read_control::<v1::Combine>(&header).await?;
@@ -175,10 +175,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 }
                 Kind::Take => {
                     let take = connection.read_control::<v1::Take>(&header).await?;
-                    let trace = trace::decode(&take.trace);
+                    let beside = (trace::decode(&take.trace), decode_max_lanes(take.max_lanes));
                     let take = decode_take(take)?;
                     connection.expect_within(None);
-                    self.answer_take(connection, peer, &take, trace).await?;
+                    self.answer_take(connection, peer, &take, beside).await?;
                 }
                 Kind::Enlist => {
                     let enlist = connection.read_control::<v1::Enlist>(&header).await?;
@@ -263,7 +263,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         if !connection.carries(pull.range.end - pull.range.start) {
             return Ok(Ending::Refused(Error::invalid_request("this connection is for small objects")));
         }
-        self.send_stream(connection, peer, served, (pull.range.clone(), pull.awaits_hop), max_lanes).await
+        let content = if pull.awaits_hop { Content::Hop(served) } else { Content::Copy(served) };
+        let stream = (content, Cursor::of_copy(pull.range.clone()));
+        self.send_stream(connection, peer, stream, max_lanes).await.0
     }
 
     /// The time since the data plane started.

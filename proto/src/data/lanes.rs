@@ -41,17 +41,18 @@ pub fn decode_lanes(lanes: &v1::Lanes) -> Result<(StreamKey, usize)> {
     }
 }
 
-/// Encodes a request to be a lane.
-pub fn encode_lane(key: StreamKey) -> v1::Lane {
-    v1::Lane { key: key.0.to_vec().into() }
+/// Encodes a request to be a lane. The receiver takes in `other_streams`, too.
+pub fn encode_lane(key: StreamKey, other_streams: usize) -> v1::Lane {
+    let other_streams = u32::try_from(other_streams).unwrap_or(u32::MAX);
+    v1::Lane { key: key.0.to_vec().into(), other_streams }
 }
 
-/// Decodes a request to be a lane.
+/// Decodes a request to be a lane. Returns the key and the number of other streams.
 ///
 /// # Errors
 /// The violated rule.
-pub fn decode_lane(lane: &v1::Lane) -> Result<StreamKey> {
-    decode_key(&lane.key)
+pub fn decode_lane(lane: &v1::Lane) -> Result<(StreamKey, usize)> {
+    Ok((decode_key(&lane.key)?, usize::try_from(lane.other_streams).unwrap_or(usize::MAX)))
 }
 
 fn decode_key(key: &[u8]) -> Result<StreamKey> {
@@ -71,9 +72,11 @@ mod tests {
         }
         assert!(decode_lanes(&encode_lanes(KEY, 0)).is_err());
         assert!(decode_lanes(&encode_lanes(KEY, MAX_LANES + 1)).is_err());
-        assert_eq!(decode_lane(&encode_lane(KEY)), Ok(KEY));
+        for others in [0, 3] {
+            assert_eq!(decode_lane(&encode_lane(KEY, others)), Ok((KEY, others)));
+        }
         for key in [vec![], vec![7; KEY_BYTES - 1], vec![7; KEY_BYTES + 1]] {
-            assert!(decode_lane(&v1::Lane { key: key.clone().into() }).is_err());
+            assert!(decode_lane(&v1::Lane { key: key.clone().into(), other_streams: 0 }).is_err());
             assert!(decode_lanes(&v1::Lanes { key: key.into(), count: 1 }).is_err());
         }
     }

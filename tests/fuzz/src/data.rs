@@ -145,8 +145,8 @@ fn payload_of(kind: Kind, payload: &[u8]) {
             }
         }
         Kind::Lane => {
-            if let Ok(Ok(key)) = v1::Lane::decode(payload).map(|lane| decode_lane(&lane)) {
-                assert_eq!(decode_lane(&encode_lane(key)), Ok(key));
+            if let Ok(Ok((key, others))) = v1::Lane::decode(payload).map(|lane| decode_lane(&lane)) {
+                assert_eq!(decode_lane(&encode_lane(key, others)), Ok((key, others)));
             }
         }
         Kind::Echo => {

@@ -158,8 +158,7 @@ fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
         assert_eq!(ended(&mut peer).outcome(), end::Outcome::Refused, "{what}");
         await_no_target(&cluster);
     }
-    let unknown =
-        Take { target: right.target.clone(), put: 7, index: 1, offset_bytes: 1, trace: Bytes::new() };
+    let unknown = Take { target: right.target.clone(), put: 7, index: 1, offset_bytes: 1, ..Take::default() };
     peer.say(Kind::Take, &unknown);
     assert_eq!(ended(&mut peer).outcome(), end::Outcome::NoCopy);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

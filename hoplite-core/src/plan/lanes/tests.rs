@@ -1,130 +1,394 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::trial::TESTED_FOR;
 use super::*;
 
 const UNKNOWN: Start = Start { lanes: 1, is_settled: false };
+/// The rate of the simulated link, in bytes per millisecond.
+const LINK: u64 = 25_000;
+const FRAME: u64 = 16 << 10;
 
-/// Rates are in bytes per millisecond.
-struct Path {
+/// A simulated store that sends streams over one link. Connections share the link evenly, unless
+/// their cap or their source limits them.
+struct Sender {
+    lanes: HostLanes,
+    streams: Vec<Sent>,
     link: u64,
-    flow_cap: u64,
-    source: u64,
-    /// Connections that share the link evenly.
-    others: u64,
     round_trip_us: u32,
-    opens: usize,
+    /// The number of connections of other stores to the same receiver, which share the link.
+    others: u64,
+    millisecond: u64,
+    acknowledged_bytes: u64,
 }
 
-const PATH: Path =
-    Path { link: 25_000, flow_cap: u64::MAX, source: u64::MAX, others: 0, round_trip_us: 200, opens: 64 };
+struct Sent {
+    id: StreamId,
+    flow_cap: u64,
+    /// The rate at which the source makes bytes.
+    source: u64,
+    /// The most lanes that the receiver opens.
+    opens: usize,
+    open: BTreeMap<LaneId, Lane>,
+    /// The number of lanes over time.
+    trace: Vec<usize>,
+}
 
-impl Path {
-    /// Returns the plan, and the lanes over time.
-    fn send(&self, start: Start, millis: u64) -> (LanePlan, Vec<usize>) {
-        let mut plan = LanePlan::new(16, start);
-        plan.opened(LaneId(0), None);
-        let (mut store_bytes, mut trace) = (0, Vec::new());
-        let mut sent: BTreeMap<LaneId, u64> = BTreeMap::from([(LaneId(0), 0)]);
-        for millisecond in 0..millis {
-            let now = Time::from_micros(1000 * millisecond);
-            let lanes = sent.len() as u64;
-            let share = (self.link / (lanes + self.others)).min(self.flow_cap);
-            let rate = share.min(self.source / lanes);
-            let other_rate = (self.link / (lanes + self.others)).min(self.flow_cap) * self.others;
-            store_bytes += rate * lanes + other_rate;
-            if rate < share {
-                plan.starved(Duration::from_millis(1));
+/// The bytes that a lane has accepted, and those that the receiver has acknowledged.
+#[derive(Default)]
+struct Lane {
+    accepted: u64,
+    acknowledged: u64,
+}
+
+fn peer(name: &str) -> NodeId {
+    NodeId::new(name).unwrap()
+}
+
+impl Sender {
+    fn new() -> Self {
+        Self::starting_with(UNKNOWN)
+    }
+
+    fn starting_with(first: Start) -> Self {
+        Self {
+            lanes: HostLanes::new(first),
+            streams: Vec::new(),
+            link: LINK,
+            round_trip_us: 200,
+            others: 0,
+            millisecond: 0,
+            acknowledged_bytes: 0,
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_micros(1000 * self.millisecond)
+    }
+
+    fn begin(&mut self, peer: &NodeId, flow_cap: u64) -> usize {
+        self.begin_from(peer, flow_cap, u64::MAX)
+    }
+
+    fn begin_from(&mut self, peer: &NodeId, flow_cap: u64, source: u64) -> usize {
+        let supply = if source == u64::MAX { Supply::Whole } else { Supply::Chain };
+        let id = self.lanes.begin(self.now(), peer, 16, supply);
+        let open = BTreeMap::from([(self.lanes.join(id, None, 0).unwrap(), Lane::default())]);
+        self.streams.push(Sent { id, flow_cap, source, opens: 64, open, trace: Vec::new() });
+        self.streams.len() - 1
+    }
+
+    fn begin_all(&mut self, streams: usize, peer: impl Fn(usize) -> NodeId, flow_cap: u64) {
+        for number in 0..streams {
+            self.begin(&peer(number), flow_cap);
+        }
+    }
+
+    fn end(&mut self) {
+        self.streams.drain(..).for_each(|stream| self.lanes.end(stream.id));
+    }
+
+    fn rates(&self) -> Vec<u64> {
+        let demand = |stream: &Sent| stream.flow_cap.min(stream.source / stream.open.len() as u64);
+        let mut waiting: BTreeSet<(u64, usize)> =
+            self.streams.iter().enumerate().map(|(index, stream)| (demand(stream), index)).collect();
+        let mut rates = vec![0; self.streams.len()];
+        let mut left = self.link;
+        let mut connections =
+            self.others + self.streams.iter().map(|stream| stream.open.len() as u64).sum::<u64>();
+        while let Some((demand, index)) = waiting.pop_first() {
+            rates[index] = demand.min(left / connections.max(1));
+            left -= rates[index] * self.streams[index].open.len() as u64;
+            connections -= self.streams[index].open.len() as u64;
+        }
+        rates
+    }
+
+    fn rate(&self) -> u64 {
+        self.rates().iter().zip(&self.streams).map(|(rate, stream)| rate * stream.open.len() as u64).sum()
+    }
+
+    fn run(&mut self, millis: u64) {
+        for _ in 0..millis {
+            let rates = self.rates();
+            for (index, rate) in rates.into_iter().enumerate() {
+                self.step(index, rate);
             }
-            for (lane, bytes) in &mut sent {
-                *bytes += rate;
+            self.millisecond += 1;
+        }
+    }
+
+    fn step(&mut self, index: usize, rate: u64) {
+        let now = self.now();
+        let stream = &mut self.streams[index];
+        let is_starved = rate * (stream.open.len() as u64) >= stream.source / 8 * 7;
+        let unsent = if stream.open.len() == 1 { 128 << 10 } else { 32 << 10 };
+        let (mut asked, mut left) = (0, Vec::new());
+        let mut starved = if is_starved { Duration::from_millis(1) } else { Duration::ZERO };
+        for (id, lane) in &mut stream.open {
+            let sent = rate.min(lane.accepted - lane.acknowledged);
+            lane.acknowledged += sent;
+            self.acknowledged_bytes += sent;
+            while lane.accepted - lane.acknowledged < unsent && !left.contains(id) {
                 let delivery = Delivery {
-                    acknowledged_bytes: *bytes,
+                    acknowledged_bytes: lane.acknowledged,
                     bytes_per_second: 1000 * rate,
                     round_trip_us: self.round_trip_us,
                     ..Delivery::default()
                 };
-                plan.frame(now, *lane, Some(delivery), store_bytes, u64::MAX);
+                let progress = super::Progress {
+                    delivery: Some(delivery),
+                    starved: std::mem::take(&mut starved),
+                    left_bytes: u64::MAX,
+                    acknowledged_bytes: self.acknowledged_bytes,
+                };
+                match self.lanes.turn(now, stream.id, *id, &progress).action {
+                    LaneAction::Send => lane.accepted += FRAME,
+                    LaneAction::Ask(count) => asked += count,
+                    LaneAction::Leave => left.push(*id),
+                }
             }
-            while sent.len() < plan.wanted().min(self.opens) {
-                let lane = LaneId(sent.len());
-                plan.opened(lane, None);
-                sent.insert(lane, 0);
-            }
-            while sent.len() > plan.wanted() {
-                let lane = LaneId(sent.len() - 1);
-                plan.closed(lane);
-                sent.remove(&lane);
-            }
-            trace.push(sent.len());
         }
-        (plan, trace)
+        for lane in left {
+            stream.open.remove(&lane);
+            self.lanes.leave(stream.id, lane, true);
+        }
+        let room = stream.opens.saturating_sub(stream.open.len());
+        for _ in 0..asked.min(room) {
+            if let Some(lane) = self.lanes.join(stream.id, None, self.others as usize) {
+                stream.open.insert(lane, Lane::default());
+            }
+        }
+        stream.trace.push(stream.open.len());
     }
+
+    fn open(&self) -> Vec<usize> {
+        self.streams.iter().map(|stream| stream.open.len()).collect()
+    }
+
+    fn known(&self, peer: &NodeId) -> Option<Start> {
+        self.lanes.memory.known(self.now(), peer, 1)
+    }
+}
+
+fn settled(lanes: usize) -> Option<Start> {
+    Some(Start { lanes, is_settled: true })
 }
 
 #[test]
 fn a_link_that_one_connection_fills_keeps_one() {
-    let (plan, trace) = PATH.send(UNKNOWN, 1000);
-    assert_eq!(plan.result(), Some(Start { lanes: 1, is_settled: true }));
-    assert_eq!(trace.iter().max(), Some(&2));
-    assert!(trace.iter().filter(|lanes| **lanes > 1).count() < 50, "the trial is short");
+    // The cap is no limit, or the link is slower than the cap.
+    for flow_cap in [u64::MAX, 2 * LINK, LINK] {
+        let mut sender = Sender::new();
+        sender.begin(&peer("a"), flow_cap);
+        sender.run(1000);
+        assert_eq!(sender.known(&peer("a")), settled(1));
+        let trace = &sender.streams[0].trace;
+        assert_eq!(trace.iter().max(), Some(&2));
+        assert!(trace.iter().filter(|lanes| **lanes > 1).count() < 50, "the trial is short");
+    }
+}
+
+#[test]
+fn concurrent_streams_keep_one_connection_without_a_cap() {
+    for streams in [2, 4] {
+        let mut sender = Sender::new();
+        sender.begin_all(streams, |number| peer(&format!("n{}", number % 2)), u64::MAX);
+        sender.run(2000);
+        assert!(sender.open().iter().all(|lanes| *lanes == 1), "{:?}", sender.open());
+        sender.end();
+        sender.begin(&peer("n0"), u64::MAX);
+        sender.run(1000);
+        assert_eq!((sender.open(), sender.known(&peer("n0"))), (vec![1], settled(1)));
+    }
 }
 
 #[test]
 fn capped_connections_fill_the_link_together() {
-    for (parts, lanes) in [(2, 2), (3, 4), (4, 4), (8, 8), (16, 16), (100, 16)] {
-        let path = Path { flow_cap: PATH.link / parts, ..PATH };
-        let (plan, trace) = path.send(UNKNOWN, 1000);
-        assert_eq!(plan.result(), Some(Start { lanes, is_settled: true }), "a cap of 1/{parts}");
-        let ready = trace.iter().position(|count| *count >= lanes).unwrap();
-        assert!(ready < 200, "{lanes} lanes after {ready} ms");
+    let cases = [(2, 2, 100), (3, 4, 150), (4, 4, 150), (8, 8, 250), (16, 16, 450), (100, 16, 6000)];
+    for (parts, lanes, millis) in cases {
+        let mut sender = Sender::new();
+        sender.begin(&peer("a"), LINK / parts);
+        sender.run(2 * millis);
+        assert_eq!(sender.open(), [lanes], "1/{parts}");
+        assert_eq!(sender.known(&peer("a")).unwrap().lanes, lanes);
+        let ready = sender.streams[0].trace.iter().position(|count| *count >= lanes).unwrap();
+        assert!(ready < millis as usize, "1/{parts}: {lanes} lanes after {ready} ms");
     }
+}
+
+#[test]
+fn concurrent_streams_fill_the_link_and_share_one_result() {
+    for parts in [2, 4, 8] {
+        for streams in [2, 4] {
+            for peers in [1, 2, 4] {
+                let mut sender = Sender::new();
+                let name = |number: usize| peer(&format!("n{}", number % peers));
+                sender.begin_all(streams, name, LINK / parts);
+                sender.run(1000);
+                let cell = format!("1/{parts}, {streams} streams, {peers} peers: {:?}", sender.open());
+                assert!(sender.rate() >= LINK / 100 * 98, "{cell}");
+                let total: usize = sender.open().iter().sum();
+                assert!(total <= 2 * streams.max(parts as usize), "{cell}");
+                // The next streams fill the link at once, whatever their number.
+                sender.end();
+                for streams in [1, 2, 4] {
+                    sender.begin_all(streams, name, LINK / parts);
+                    sender.run(400);
+                    assert!(sender.rate() >= LINK / 100 * 98, "{cell}, then {:?}", sender.open());
+                    sender.end();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn peers_with_different_caps_have_their_own_numbers() {
+    let (near, far) = (peer("near"), peer("far"));
+    let mut sender = Sender::new();
+    for _ in 0..6 {
+        sender.begin(&near, LINK / 2);
+        sender.run(1000);
+        sender.end();
+        sender.begin(&far, LINK / 8);
+        sender.run(1000);
+        sender.end();
+        assert_eq!(sender.known(&far), settled(8));
+        sender.millisecond += TESTED_FOR.as_millis() as u64;
+    }
+    sender.begin(&near, LINK / 2);
+    sender.run(1000);
+    assert_eq!(sender.known(&near), settled(2));
+    sender.begin(&far, LINK / 8);
+    sender.run(1000);
+    assert!(sender.rate() >= LINK / 100 * 98, "{:?}", sender.open());
 }
 
 #[test]
 fn a_known_result_costs_nothing() {
     for lanes in [1, 8] {
-        let start = Start { lanes, is_settled: true };
-        let (plan, trace) = Path { flow_cap: PATH.link / 8, ..PATH }.send(start, 1000);
-        assert!(trace.iter().all(|count| *count == lanes));
-        assert_eq!(plan.result(), None, "nothing new");
+        let mut sender = Sender::starting_with(Start { lanes, is_settled: true });
+        sender.begin(&peer("a"), LINK / 8);
+        sender.run(1000);
+        assert!(sender.streams[0].trace.iter().all(|count| *count == lanes));
+        assert_eq!(sender.known(&peer("a")), None, "nothing new");
     }
 }
 
 #[test]
 fn too_many_lanes_are_not_kept_after_a_test() {
-    let (plan, _) = PATH.send(Start { lanes: 4, is_settled: false }, 1000);
-    assert_eq!(plan.result(), Some(Start { lanes: 4, is_settled: true }));
-    let mut memory = LaneMemory::new(UNKNOWN);
-    let peer = NodeId::new("n").unwrap();
-    let mut now = Time::ZERO;
-    let mut result = plan.result().unwrap();
-    for expected in [2, 1, 1] {
-        memory.ended(now, &peer, result);
-        now = now + TESTED_FOR;
-        result = PATH.send(memory.start(now, &peer), 1000).0.result().unwrap();
-        assert_eq!(result, Start { lanes: expected, is_settled: true });
+    let mut sender = Sender::starting_with(Start { lanes: 4, is_settled: false });
+    for expected in [4, 2, 1, 1] {
+        sender.begin(&peer("a"), u64::MAX);
+        sender.run(1000);
+        assert_eq!(sender.known(&peer("a")), settled(expected));
+        sender.end();
+        sender.millisecond += TESTED_FOR.as_millis() as u64;
     }
 }
 
 #[test]
-fn a_slow_source_gets_no_lanes() {
-    let (plan, trace) = Path { flow_cap: 10_000, source: 5_000, ..PATH }.send(UNKNOWN, 1000);
-    assert_eq!((plan.result(), trace.iter().max()), (None, Some(&1)));
-    let (plan, _) = Path { flow_cap: 5_000, source: 10_000, ..PATH }.send(UNKNOWN, 1000);
-    assert_eq!(plan.wanted(), 2);
+fn a_trial_that_others_disturbed_is_repeated() {
+    let mut sender = Sender::new();
+    sender.begin(&peer("a"), LINK / 8);
+    // Traffic without lanes takes the link during the trial.
+    sender.run(20);
+    sender.link = LINK / 8;
+    sender.run(200);
+    assert_eq!(sender.known(&peer("a")), settled(1));
+    sender.link = LINK;
+    sender.run(1500);
+    assert_eq!(sender.open(), [8]);
 }
 
 #[test]
-fn lanes_do_not_take_from_other_streams() {
-    let (plan, _) = Path { others: 1, ..PATH }.send(UNKNOWN, 1000);
-    assert_eq!(plan.result(), Some(Start { lanes: 1, is_settled: true }));
+fn a_slow_source_gets_no_lanes() {
+    let mut sender = Sender::new();
+    sender.begin_from(&peer("a"), 10_000, 5_000);
+    sender.run(1000);
+    assert_eq!(sender.known(&peer("a")), None);
+    assert_eq!(sender.streams[0].trace.iter().max(), Some(&1));
+    // A faster source needs the lanes.
+    sender.end();
+    sender.begin_from(&peer("a"), 5_000, 10_000);
+    sender.run(1000);
+    assert_eq!(sender.open(), [2]);
+}
+
+#[test]
+fn a_chain_uses_a_known_number_at_once() {
+    let mut sender = Sender::new();
+    sender.begin(&peer("a"), LINK / 4);
+    sender.run(1000);
+    sender.end();
+    for name in ["a", "b"] {
+        sender.begin_from(&peer(name), LINK / 4, LINK);
+        sender.run(3);
+        assert_eq!(sender.open(), [4], "{name}");
+        sender.run(1000);
+        assert_eq!(sender.open(), [4], "{name}");
+        sender.end();
+    }
+}
+
+#[test]
+fn a_slow_chain_does_not_take_the_lanes_of_other_streams() {
+    let mut sender = Sender::new();
+    sender.begin(&peer("a"), LINK / 4);
+    sender.run(1000);
+    sender.end();
+    sender.begin_from(&peer("b"), LINK / 4, LINK / 100);
+    sender.run(100);
+    sender.begin(&peer("a"), LINK / 4);
+    sender.run(100);
+    assert_eq!(sender.open()[1], 4);
+}
+
+#[test]
+fn streams_that_begin_and_end_do_not_deceive_a_trial() {
+    for cap in [u64::MAX, LINK / 4] {
+        let mut sender = Sender::new();
+        sender.begin(&peer("a"), cap);
+        for _ in 0..20 {
+            sender.run(37);
+            sender.begin(&peer("b"), cap);
+            sender.run(23);
+            let short = sender.streams.pop().unwrap();
+            sender.lanes.end(short.id);
+        }
+        sender.end();
+        sender.begin(&peer("a"), cap);
+        sender.run(1500);
+        let lanes = if cap == u64::MAX { 1 } else { 4 };
+        assert_eq!(sender.open(), [lanes]);
+    }
+}
+
+#[test]
+fn lanes_do_not_take_from_streams_of_other_stores() {
+    for others in 1..=4 {
+        let mut sender = Sender::new();
+        sender.others = others;
+        sender.begin(&peer("a"), u64::MAX);
+        sender.run(1000);
+        assert_eq!(sender.known(&peer("a")), settled(1), "{others}");
+    }
+    let mut sender = Sender::new();
+    sender.others = 2;
+    sender.begin(&peer("a"), LINK / 8);
+    sender.run(1000);
+    assert_eq!(sender.known(&peer("a")), settled(4));
 }
 
 #[test]
 fn a_receiver_that_opens_none_is_not_asked_again() {
-    let path = Path { flow_cap: 1000, opens: 1, ..PATH };
-    let (plan, trace) = path.send(UNKNOWN, 2000);
-    assert!(trace.iter().all(|lanes| *lanes == 1));
-    assert_eq!(plan.result(), Some(Start { lanes: 1, is_settled: true }));
-    assert_eq!(plan.wanted(), 1);
+    let mut sender = Sender::new();
+    sender.begin(&peer("a"), 1000);
+    sender.streams[0].opens = 1;
+    sender.run(1400);
+    assert!(sender.streams[0].trace.iter().all(|lanes| *lanes == 1));
+    assert_eq!(sender.known(&peer("a")), settled(1));
 }
 
 #[test]
@@ -134,34 +398,23 @@ fn small_streams_get_few_lanes() {
 }
 
 #[test]
-fn one_lane_is_never_measured() {
-    let mut plan = LanePlan::new(1, Start { lanes: 8, is_settled: true });
-    plan.opened(LaneId(0), None);
-    assert_eq!((plan.wanted(), plan.is_adaptive()), (1, false));
-}
-
-#[test]
-fn results_age() {
-    let (near, far) = (NodeId::new("a").unwrap(), NodeId::new("b").unwrap());
-    let mut memory = LaneMemory::new(UNKNOWN);
-    assert_eq!(memory.start(Time::ZERO, &near), UNKNOWN);
-    let result = Start { lanes: 8, is_settled: true };
-    memory.ended(Time::ZERO, &near, result);
-    let half = Start { lanes: 4, is_settled: false };
-    let at = |time: Duration| Time::ZERO + time;
-    assert_eq!(memory.start(at(TESTED_FOR / 2), &near), result);
-    assert_eq!(memory.start(at(TESTED_FOR / 2), &far), half, "a guess from another peer");
-    assert_eq!(memory.start(at(TESTED_FOR), &near), half);
-    assert_eq!(memory.start(at(KEPT_FOR), &near), UNKNOWN);
-}
-
-#[test]
-fn the_memory_is_bounded() {
-    let mut memory = LaneMemory::new(UNKNOWN);
-    for number in 0..MAX_PEERS as u64 + 10 {
-        let peer = NodeId::new(&format!("n{number}")).unwrap();
-        memory.ended(Time::from_micros(number), &peer, Start { lanes: 2, is_settled: true });
-    }
-    assert_eq!(memory.peers.len(), MAX_PEERS);
-    assert!(memory.peers.keys().all(|peer| peer.as_str() != "n0"));
+fn broken_and_surplus_lanes_are_counted() {
+    let mut lanes = HostLanes::new(Start { lanes: 3, is_settled: true });
+    let stream = lanes.begin(Time::ZERO, &peer("a"), 16, Supply::Whole);
+    let progress = super::Progress {
+        delivery: None,
+        starved: Duration::ZERO,
+        left_bytes: u64::MAX,
+        acknowledged_bytes: 0,
+    };
+    let first = lanes.join(stream, None, 0).unwrap();
+    assert_eq!(lanes.turn(Time::ZERO, stream, first, &progress).action, LaneAction::Ask(2));
+    assert_eq!(lanes.turn(Time::ZERO, stream, first, &progress).action, LaneAction::Send, "asked once");
+    let second = lanes.join(stream, None, 0).unwrap();
+    assert!(lanes.join(stream, None, 0).is_some());
+    assert_eq!(lanes.join(stream, None, 0), None, "one too many");
+    lanes.leave(stream, second, false);
+    assert_eq!(lanes.turn(Time::ZERO, stream, first, &progress).action, LaneAction::Send);
+    lanes.end(stream);
+    assert_eq!(lanes.join(stream, None, 0), None, "it has ended");
 }

@@ -40,7 +40,7 @@ pub(crate) struct Exchange {
 
 /// A source of the member is lost.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SourceLost;
+pub(in super::super) struct SourceLost;
 
 impl Exchange {
     /// Creates a member that follows `plan` with these sources.
@@ -80,7 +80,7 @@ impl Exchange {
     }
 
     /// Waits until the exchange ends for the streams that give.
-    pub(super) async fn ended(&self) {
+    pub(in super::super) async fn ended(&self) {
         self.ended.cancelled().await;
     }
 
@@ -119,13 +119,19 @@ impl Exchange {
         self.steps[block.step].notify_waiters();
     }
 
+    /// Notes that a block was sent that its stream has skipped, and all blocks before it.
+    pub(in super::super) fn given(&self, block: &Block) {
+        self.progress().given(block);
+        self.steps[block.step].notify_waiters();
+    }
+
     /// Returns the number of final bytes of the target, in the order in which they become final.
     pub(super) fn final_bytes(&self) -> u64 {
         self.progress().final_bytes()
     }
 
     /// Waits until a block may be done, and the sources have the bytes that it reads.
-    pub(super) async fn may_do(&self, block: &Block) -> Result<(), SourceLost> {
+    pub(in super::super) async fn may_do(&self, block: &Block) -> Result<(), SourceLost> {
         self.supplied(|progress| progress.lack(block)).await;
         let Reading::Source { index, range, part_end } = self.reading(block) else { return Ok(()) };
         // Is checked in any case, because a failed source is useless.
@@ -157,7 +163,11 @@ impl Exchange {
     }
 
     /// Returns the copy that a block reads, and the offset in it.
-    pub(super) fn origin<'a>(&'a self, block: &Block, target: &'a LiveCopy) -> (&'a LiveCopy, Range<u64>) {
+    pub(in super::super) fn origin<'a>(
+        &'a self,
+        block: &Block,
+        target: &'a LiveCopy,
+    ) -> (&'a LiveCopy, Range<u64>) {
         match self.reading(block) {
             Reading::Source { index, range, .. } => (&self.sources[index], range),
             Reading::Target | Reading::Nothing => (target, block.range.clone()),

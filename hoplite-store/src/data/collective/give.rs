@@ -1,21 +1,21 @@
 //! The giving end of a stream between two members.
 
+use std::sync::Arc;
+
 use hoplite_core::id::NodeId;
 use hoplite_core::peer::plan_timeout;
-use hoplite_core::plan::link::SAMPLE_INTERVAL;
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::Take;
 use hoplite_proto::data::frame::Kind;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
+use super::super::lanes::{Content, Cursor, Gift};
 use super::super::metrics::count;
 use super::super::server::Server;
-use super::super::serving::{Ending, HopHost, ServeRequest, ServeSource, end_message};
+use super::super::serving::{Ending, HopHost, ServeRequest, ServeSource, Served, end_message};
 use super::MemberHost;
-use super::exchange::Exchange;
-use crate::copies::LiveCopy;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     /// Sends the bytes that this member's program gives to another member, whose request may come
@@ -25,7 +25,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         connection: &mut PeerConnection,
         peer: &NodeId,
         take: &Take,
-        trace: Option<TraceContext>,
+        (trace, max_lanes): (Option<TraceContext>, usize),
     ) -> Result<(), ConnectionError> {
         count(&self.metrics.serves, 1);
         let request = ServeRequest {
@@ -39,15 +39,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let limit = plan_timeout(take.offset_bytes);
         let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
-        let ending = match served.as_ref().and_then(|served| served.exchange()) {
-            Some(exchange) => {
-                let served = served.as_deref().expect("its exchange was found");
-                if !connection.carries(exchange.plan().most_bytes()) {
-                    return Err(ConnectionError::Nonsense("this connection is for small objects"));
-                }
-                self.give(connection, peer, take, exchange, served).await
-            }
-            None => Ok(Ending::NoCopy),
+        let (ending, has_lanes) = match served {
+            Some(served) => self.give(connection, peer, take, (served, max_lanes)).await,
+            None => (Ok(Ending::NoCopy), false),
         };
         let (id, put, member) = (&take.target, take.put, take.index);
         match &ending {
@@ -57,50 +51,30 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         match ending? {
             // The taker knows the length of the stream, and may already use the connection for
             // another request.
-            Ending::Complete => Ok(()),
+            Ending::Complete if !has_lanes => Ok(()),
             ending => connection.write_control(Kind::End, &end_message(ending)).await,
         }
     }
 
+    /// Gives over this connection and the lanes that join it. Returns the end, and `true` if the
+    /// taker was asked for lanes.
     async fn give(
         &self,
         connection: &mut PeerConnection,
         peer: &NodeId,
         take: &Take,
-        exchange: &Exchange,
-        target: &LiveCopy,
-    ) -> Result<Ending, ConnectionError> {
-        let is_member = exchange.plan().members.get(take.index).is_some_and(|member| member.node == *peer);
-        let Some(_giving) = exchange.begin_giving().filter(|_| is_member) else { return Ok(Ending::NoCopy) };
-        let keepalive = self.keepalive(Awaited::Producer);
-        let mut sample_at = Instant::now() + SAMPLE_INTERVAL;
-        let mut stream = exchange.stream_to(take.index, take.offset_bytes);
-        while let Some(block) = stream.next(u64::MAX) {
-            let ready = async {
-                tokio::select! {
-                    ready = exchange.may_do(&block) => ready.is_ok(),
-                    () = exchange.ended() => false,
-                    () = target.failed() => false,
-                }
-            };
-            if !keepalive.during(connection, ready).await? {
-                return Ok(Ending::NoCopy);
-            }
-            let (origin, range) = exchange.origin(&block, target);
-            let sending = connection.write_part(block.position_bytes, range, origin.buffer());
-            tokio::select! {
-                biased;
-                sent = sending => sent?,
-                // A frame is cut short, so the connection cannot be used again.
-                () = exchange.ended() => return Err(ConnectionError::Closed),
-            }
-            count(&self.metrics.sent_bytes, block.length_bytes());
-            let now = Instant::now();
-            if now >= sample_at {
-                self.sample(&mut sample_at, now, peer, connection.delivery());
-            }
-            exchange.done(&mut stream, &block);
+        (target, max_lanes): (Served, usize),
+    ) -> (Result<Ending, ConnectionError>, bool) {
+        let Some(exchange) = target.exchange().map(Arc::clone) else { return (Ok(Ending::NoCopy), false) };
+        if !connection.carries(exchange.plan().most_bytes()) {
+            return (Err(ConnectionError::Nonsense("this connection is for small objects")), false);
         }
-        Ok(Ending::Complete)
+        let is_member = exchange.plan().members.get(take.index).is_some_and(|member| member.node == *peer);
+        let Some(giving) = exchange.begin_giving().filter(|_| is_member) else {
+            return (Ok(Ending::NoCopy), false);
+        };
+        let cursor = Cursor::of_program(exchange.stream_to(take.index, take.offset_bytes));
+        let content = Content::Gift(Gift::new(target, exchange, giving));
+        self.send_stream(connection, peer, (content, cursor), max_lanes).await
     }
 }

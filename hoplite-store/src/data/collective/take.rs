@@ -1,13 +1,18 @@
 //! The taking end of the streams between members, and a member's whole part of an attempt.
 
+use std::ops::Range;
+
 use futures::future::try_join_all;
 use hoplite_core::collective::{BadBlock, Block, Break, Member, Resumes};
+use hoplite_core::merge::LaneId;
 use hoplite_core::node::CombineOutcome;
 use hoplite_core::plan::collective::Taking;
+use hoplite_core::plan::lanes::lane_limit;
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::shard::PullOutcome;
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::{Header, Kind};
+use hoplite_proto::data::lanes::encode_max_lanes;
 use hoplite_proto::data::{Take, encode_take};
 use hoplite_proto::{trace, v1};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -16,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::call::{Call, CallError};
 use super::super::connection::ConnectionError;
+use super::super::lanes::{Event, Incoming};
 use super::super::metrics::count;
 use super::super::puller::Puller;
 use super::exchange::Exchange;
@@ -169,23 +175,30 @@ impl Puller {
         let member = &plan.members[from];
         let peer = (member.node.clone(), member.address);
         count(&self.metrics.pulls, 1);
-        let request = v1::Take { trace: trace::encode(exchange.trace()), ..encode_take(&request) };
-        let mut call = Call::begin(self, peer, Kind::Take, &request).await?;
+        let end_bytes = stream.position_bytes() + stream.left_bytes();
+        let max_lanes = lane_limit(self.config.max_lanes, stream.left_bytes());
+        let request = v1::Take {
+            trace: trace::encode(exchange.trace()),
+            max_lanes: encode_max_lanes(max_lanes),
+            ..encode_take(&request)
+        };
+        let call = Call::begin(self, peer.clone(), Kind::Take, &request).await?;
+        let mut lanes = Incoming::new(self, peer, call, max_lanes);
         let mut sample = RateSample::default();
         let mut taken = Vec::new();
         while !stream.is_over() {
             turn.take_if(|_| stream.left_bytes() < NEXT_BEGINS_BYTES);
-            let header = next_block(&mut call).await?;
+            let (lane, header) = next_block(&mut lanes, stream.position_bytes()..end_bytes).await?;
             let block = stream.check(header.offset_bytes(), u64::from(header.length_bytes()))?;
-            self.take_block(exchange, target, &block, &mut call, &header, &mut taken).await?;
+            self.take_block(exchange, target, &block, (&mut lanes, lane), &header, &mut taken).await?;
+            lanes.taken(lane);
             exchange.done(&mut stream, &block);
             count(&self.metrics.received_bytes, block.length_bytes());
             sample.arrived(self.now(), block.length_bytes());
             target.advance(exchange.final_bytes());
         }
         self.transferred(sample);
-        // The last block ends the stream.
-        call.finish();
+        lanes.finish_silent(end_bytes).await;
         Ok(())
     }
 
@@ -194,47 +207,40 @@ impl Puller {
         exchange: &Exchange,
         target: &LiveCopy,
         block: &Block,
-        call: &mut Call<'_>,
+        (lanes, lane): (&mut Incoming<'_>, LaneId),
         header: &Header,
         taken: &mut Vec<u8>,
     ) -> Result<(), TakeError> {
         match block.taking {
             Some(Taking::Replace) => {
                 exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
-                self.has_room(call);
-                call.connection().read_block(header, target.buffer(), block.range.start).await?;
+                // The sender may have waited for sources or other members, too.
+                lanes.resume();
+                lanes.connection(lane)?.read_block(header, target.buffer(), block.range.start).await?;
             }
             Some(Taking::Combine) => {
                 // Reads before the wait for the sources, so that the sender can go on.
                 taken.resize(header.length_bytes() as usize, 0);
-                call.connection().read_payload(header, taken).await?;
+                lanes.connection(lane)?.read_payload(header, taken).await?;
                 exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
-                self.has_room(call);
+                lanes.resume();
                 exchange.combine_into(block, target, taken);
             }
             None => return Err(TakeError::NothingToGive),
         }
         Ok(())
     }
-
-    /// Restarts the timeout of the sender after waits for sources or other members.
-    fn has_room(&self, call: &mut Call<'_>) {
-        call.connection().expect_within(Some(self.config.silence_timeout));
-    }
 }
 
-/// Waits for a block, past keepalives.
-async fn next_block(call: &mut Call<'_>) -> Result<Header, TakeError> {
+/// Waits for the block that begins the `missing` bytes of a stream, past keepalives.
+async fn next_block(lanes: &mut Incoming<'_>, missing: Range<u64>) -> Result<(LaneId, Header), TakeError> {
     loop {
-        let header = call.read_header().await?;
-        match header.kind() {
-            Kind::Block => return Ok(header),
-            Kind::Keepalive => drop(call.connection().read_control::<v1::Keepalive>(&header).await?),
-            Kind::End => {
-                call.connection().read_control::<v1::End>(&header).await?;
-                return Err(TakeError::NothingToGive);
-            }
-            kind => return Err(ConnectionError::Unexpected(kind).into()),
+        match lanes.next(missing.start, missing.end).await? {
+            Event::Block(lane, header) => return Ok((lane, header)),
+            Event::Sign(_) => {}
+            // A new request resumes the stream.
+            Event::Lost(_) => return Err(ConnectionError::Closed.into()),
+            Event::End(_) => return Err(TakeError::NothingToGive),
         }
     }
 }

@@ -18,7 +18,7 @@ use super::super::call::{Call, CallError};
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::pool::Peer;
-use super::super::puller::Puller;
+use super::super::puller::{LanedStream, Puller};
 
 /// The next part of a stream.
 #[derive(Debug)]
@@ -43,6 +43,10 @@ pub(in super::super) struct Incoming<'a> {
     lanes: Vec<Lane<'a>>,
     next_lane: usize,
     opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
+    /// `true` once the sender has asked for further lanes.
+    has_asked: bool,
+    /// Counts the stream once its bytes arrive.
+    taking_in: Option<LanedStream>,
     /// The sender's last word on the request.
     end: Option<v1::End>,
     /// Connections whose lanes have ended.
@@ -117,7 +121,20 @@ impl<'a> Incoming<'a> {
     pub(in super::super) fn new(puller: &'a Puller, peer: Peer, call: Call<'a>, max_lanes: usize) -> Self {
         let (merge, opening) = (Merge::default(), JoinSet::new());
         let (lanes, ended, end) = (Vec::new(), Vec::new(), None);
-        let mut incoming = Self { puller, peer, max_lanes, merge, lanes, next_lane: 0, opening, end, ended };
+        let (next_lane, has_asked) = (0, false);
+        let mut incoming = Self {
+            puller,
+            peer,
+            max_lanes,
+            merge,
+            lanes,
+            next_lane,
+            opening,
+            has_asked,
+            taking_in: None,
+            end,
+            ended,
+        };
         incoming.add(call, true);
         incoming
     }
@@ -289,9 +306,11 @@ impl<'a> Incoming<'a> {
     /// Opens the lanes that the sender asks for, up to the limit.
     fn open(&mut self, lanes: &v1::Lanes) -> Result<(), ConnectionError> {
         let (key, count) = decode_lanes(lanes)?;
+        self.has_asked = true;
         let room = self.max_lanes.saturating_sub(self.lanes.len() + self.opening.len());
         for _ in 0..count.min(room) {
             let pooled = self.puller.pool.take(&self.peer);
+            let others = self.taking_in.get_or_insert_with(|| self.puller.take_in()).others();
             let (config, peer) = (self.puller.config.clone(), self.peer.clone());
             self.opening.spawn(async move {
                 let mut connection = match pooled {
@@ -299,7 +318,7 @@ impl<'a> Incoming<'a> {
                     None => handshake::connect(&config, &peer).await?.0,
                 };
                 connection.expect_within(Some(config.silence_timeout));
-                connection.write_control(Kind::Lane, &encode_lane(key)).await?;
+                connection.write_control(Kind::Lane, &encode_lane(key, others)).await?;
                 Ok(Box::new(connection))
             });
         }
@@ -343,6 +362,9 @@ impl<'a> Incoming<'a> {
     /// Notes that the payload of a block has been read.
     pub(in super::super) fn taken(&mut self, id: LaneId) {
         self.merge.taken(id);
+        if self.max_lanes > 1 {
+            self.taking_in.get_or_insert_with(|| self.puller.take_in());
+        }
         if let Some(lane) = self.lane(id) {
             lane.block = None;
         }
@@ -352,6 +374,19 @@ impl<'a> Incoming<'a> {
     pub(in super::super) fn resume(&mut self) {
         let limit = Some(self.puller.config.silence_timeout);
         self.lanes.iter_mut().for_each(|lane| lane.call.connection().expect_within(limit));
+    }
+
+    /// Keeps the connections of a stream of a collective for others, after its last byte.
+    pub(in super::super) async fn finish_silent(mut self, end_bytes: u64) {
+        if self.has_asked {
+            let last_words = async {
+                while !matches!(self.next(end_bytes, end_bytes).await, Ok(Event::End(_)) | Err(_)) {}
+            };
+            let _ = timeout(LAST_WORD_TIMEOUT, last_words).await;
+        } else {
+            self.ended.extend(self.lanes.drain(..).map(|lane| lane.call));
+        }
+        self.finish();
     }
 
     /// Keeps the connections for others.

@@ -7,11 +7,16 @@
 //! A stream begins on the connection of its request. The sender decides on more lanes and announces
 //! them with `Lanes`. The receiver opens connections and says `Lane` on each, with the key of the
 //! stream. A receiver that does not offer lanes never sees any of this.
+//!
+//! The stream of a collective ends without a word, because both sides know its length. With lanes,
+//! each of its connections ends with `End` like the other streams.
 
 mod incoming;
 
+mod content;
 mod outgoing;
 mod serve;
 
+pub(super) use content::{Content, Cursor, Gift};
 pub(super) use incoming::{Event, Incoming};
 pub(super) use outgoing::OutgoingStreams;

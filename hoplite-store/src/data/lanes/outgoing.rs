@@ -2,37 +2,38 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use hoplite_core::id::NodeId;
 use hoplite_core::link::Delivery;
 use hoplite_core::merge::LaneId;
-use hoplite_core::plan::lanes::{LaneMemory, LanePlan, Start, lane_limit};
+use hoplite_core::plan::lanes::{HostLanes, LaneAction, Progress, Start, StreamId, lane_limit};
 use hoplite_core::time::Time;
 use hoplite_net::nonce;
 use hoplite_proto::data::lanes::{KEY_BYTES, StreamKey};
 use tokio::sync::MutexGuard as TurnGuard;
 use tokio::time::Instant;
 
-use super::super::serving::{Ending, Served};
+use super::super::serving::Ending;
+use super::content::{Content, Cursor, Piece};
 
 /// The streams that a store sends.
 #[derive(Debug)]
 pub(in super::super) struct OutgoingStreams {
     /// The streams that other connections may join.
     open: Mutex<HashMap<StreamKey, Weak<Outgoing>>>,
-    memory: Mutex<LaneMemory>,
+    host: Mutex<HostLanes>,
     /// The bytes that receivers have acknowledged, of all streams.
-    pub(super) acknowledged_bytes: AtomicU64,
+    acknowledged_bytes: AtomicU64,
 }
 
 impl OutgoingStreams {
     /// No streams. The first one to a store begins with `first`.
     pub(in super::super) fn new(first: Start) -> Self {
-        let memory = Mutex::new(LaneMemory::new(first));
-        Self { open: Mutex::default(), memory, acknowledged_bytes: AtomicU64::new(0) }
+        let host = Mutex::new(HostLanes::new(first));
+        Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
     }
 
     /// Returns the key of a stream. From the first call on, other connections may join the stream.
@@ -47,89 +48,95 @@ impl OutgoingStreams {
         Ok(key)
     }
 
-    /// Begins a stream of `range` of a copy, over a connection with this `delivery`. Returns it with its first lane.
+    /// Begins a stream over a connection with this `delivery`. Returns it with its first lane.
     pub(super) fn begin(
         &self,
         (now, peer): (Time, &NodeId),
-        served: Served,
-        (range, awaits_hop): (Range<u64>, bool),
+        (content, cursor): (Content, Cursor),
         max_lanes: usize,
         delivery: Option<Delivery>,
     ) -> (Arc<Outgoing>, LaneId) {
-        let limit = lane_limit(max_lanes, range.end - range.start);
-        let plan = LanePlan::new(limit, lock(&self.memory).start(now, peer));
-        let mut lanes = Lanes { plan, next_lane: 0, asked: 1 };
-        let lane = lanes.open(delivery);
-        let stream = Outgoing {
-            peer: peer.clone(),
-            served,
-            end_bytes: range.end,
-            awaits_hop,
-            key: OnceLock::new(),
-            next_bytes: tokio::sync::Mutex::new(range.start),
-            lanes: Mutex::new(lanes),
-        };
-        (Arc::new(stream), lane)
+        let limit = lane_limit(max_lanes, cursor.left_bytes());
+        let supply = content.supply(&cursor);
+        let id = (limit > 1).then(|| lock(&self.host).begin(now, peer, limit, supply));
+        let lane = id.and_then(|id| lock(&self.host).join(id, delivery, 0)).unwrap_or(LaneId(0));
+        let cursor = tokio::sync::Mutex::new(cursor);
+        (Arc::new(Outgoing { peer: peer.clone(), content, key: OnceLock::new(), cursor, id }), lane)
     }
 
     /// Ends a stream: no lane can join it from now on.
-    pub(super) fn end(&self, now: Time, stream: &Outgoing) {
+    pub(super) fn end(&self, stream: &Outgoing) {
         if let Some(key) = stream.key.get() {
             lock(&self.open).remove(key);
         }
-        if let Some(result) = lock(&stream.lanes).plan.result() {
-            lock(&self.memory).ended(now, &stream.peer, result);
+        if let Some(id) = stream.id {
+            lock(&self.host).end(id);
         }
     }
 
-    /// Adds a lane to the stream of `peer` with this key, if that wants one.
+    /// Adds a lane to the stream of `peer` with this key, if that wants one. The peer takes in
+    /// `others` further streams.
     pub(super) fn join(
         &self,
-        key: &StreamKey,
+        (key, others): (StreamKey, usize),
         peer: &NodeId,
         delivery: Option<Delivery>,
     ) -> Option<(Arc<Outgoing>, LaneId)> {
-        let stream = lock(&self.open).get(key).and_then(Weak::upgrade)?;
-        let mut lanes = lock(&stream.lanes);
-        if stream.peer != *peer || lanes.plan.open() >= lanes.plan.wanted() {
-            return None;
-        }
-        let lane = lanes.open(delivery);
-        drop(lanes);
+        let stream = lock(&self.open).get(&key).and_then(Weak::upgrade)?;
+        let id = stream.id.filter(|_| stream.peer == *peer)?;
+        let lane = lock(&self.host).join(id, delivery, others)?;
         Some((stream, lane))
+    }
+
+    /// Ends a lane, which broke unless it `is_whole`.
+    pub(super) fn end_lane(&self, stream: &Outgoing, lane: LaneId, is_whole: bool) {
+        if let Some(id) = stream.id {
+            lock(&self.host).leave(id, lane, is_whole);
+        }
+    }
+
+    /// Decides what the lane does whose turn it is. It sends at most `block_bytes`, and `new_bytes` of its bytes have been
+    /// acknowledged since its last turn.
+    pub(super) fn take_turn(
+        &self,
+        stream: &Outgoing,
+        lane: LaneId,
+        mut ready: Ready<'_>,
+        delivery: Option<Delivery>,
+        (block_bytes, new_bytes): (u64, u64),
+        now: Time,
+    ) -> Turn {
+        let acknowledged_bytes = self.acknowledged_bytes.fetch_add(new_bytes, Ordering::Relaxed) + new_bytes;
+        let turn = stream.id.map(|id| {
+            let (starved, left_bytes) = (ready.starved, ready.cursor.left_bytes());
+            let progress = Progress { delivery, starved, left_bytes, acknowledged_bytes };
+            lock(&self.host).turn(now, id, lane, &progress)
+        });
+        if let Some(Start { lanes, is_settled }) = turn.and_then(|turn| turn.result) {
+            tracing::debug!(peer = %stream.peer, lanes, is_settled, "has tried more lanes");
+        }
+        let action = match turn.map_or(LaneAction::Send, |turn| turn.action) {
+            LaneAction::Leave => Action::Leave,
+            LaneAction::Ask(count) => Action::Ask(count),
+            LaneAction::Send => {
+                Action::Send(stream.content.take(&mut ready.cursor, ready.piece, block_bytes))
+            }
+        };
+        let delivery = turn.map_or(delivery, |turn| turn.delivery);
+        Turn { action, lanes: turn.map(|turn| turn.lanes), delivery }
     }
 }
 
-/// A stream of the bytes of one copy to one receiver.
+/// A stream to one receiver.
 #[derive(Debug)]
 pub(in super::super) struct Outgoing {
     pub(super) peer: NodeId,
-    pub(super) served: Served,
-    end_bytes: u64,
-    /// `true` if the copy is the output of a hop.
-    pub(super) awaits_hop: bool,
+    pub(super) content: Content,
     key: OnceLock<StreamKey>,
-    /// The first byte that no lane has taken. The holder of the lock takes the next block, so the
-    /// lanes wait in line.
-    next_bytes: tokio::sync::Mutex<u64>,
-    lanes: Mutex<Lanes>,
-}
-
-#[derive(Debug)]
-struct Lanes {
-    plan: LanePlan,
-    next_lane: usize,
-    /// The number of lanes that are open, or that the receiver was asked to open.
-    asked: usize,
-}
-
-impl Lanes {
-    fn open(&mut self, delivery: Option<Delivery>) -> LaneId {
-        let lane = LaneId(self.next_lane);
-        self.next_lane += 1;
-        self.plan.opened(lane, delivery);
-        lane
-    }
+    /// The holder of the lock takes the next piece, so the lanes wait in line.
+    cursor: tokio::sync::Mutex<Cursor>,
+    /// `None` if the stream stays with one lane.
+    id: Option<StreamId>,
 }
 
 /// The turn of a lane.
@@ -142,72 +149,39 @@ pub(super) struct Turn {
 }
 
 pub(super) enum Action {
-    /// Send these bytes.
-    Send(Range<u64>),
+    /// Send this piece.
+    Send(Piece),
     /// Ask the receiver for so many further lanes.
     Ask(usize),
     /// Leave the stream, which needs fewer lanes.
     Leave,
 }
 
-/// The next bytes of a stream, for the lane whose turn it is.
+/// The next piece of a stream, for the lane whose turn it is.
 pub(super) struct Ready<'a> {
-    next_bytes: TurnGuard<'a, u64>,
-    valid_bytes: u64,
+    cursor: TurnGuard<'a, Cursor>,
+    piece: Piece,
+    starved: Duration,
 }
 
 impl Outgoing {
     /// Waits for the turn of a lane, and for bytes. The error is the end of the stream.
-    pub(super) async fn ready(&self) -> Result<Ready<'_>, Ending> {
-        let next_bytes = self.next_bytes.lock().await;
+    /// The lane sends at most `most_bytes` of them.
+    pub(super) async fn ready(&self, most_bytes: u64) -> Result<Ready<'_>, Ending> {
+        let cursor = self.cursor.lock().await;
         let begun = Instant::now();
-        // A receiver of a part learns of its end when the object is complete, even if there are no more bytes to send.
-        let valid_bytes = self.served.beyond_within(*next_bytes, self.end_bytes).await;
-        lock(&self.lanes).plan.starved(begun.elapsed());
-        match valid_bytes {
-            Err(_) => Err(Ending::NoCopy),
-            Ok(valid_bytes) if valid_bytes <= *next_bytes => Err(Ending::Complete),
-            Ok(valid_bytes) => Ok(Ready { next_bytes, valid_bytes }),
-        }
+        let piece = self.content.ready(&cursor, most_bytes).await?;
+        Ok(Ready { cursor, piece, starved: begun.elapsed() })
     }
 
-    /// Decides what the lane does whose turn it is. It sends at most `block_bytes`. Receivers of all streams have acknowledged
-    /// `acknowledged_bytes`.
-    pub(super) fn take_turn(
-        &self,
-        lane: LaneId,
-        mut ready: Ready<'_>,
-        delivery: Option<Delivery>,
-        block_bytes: u64,
-        (now, acknowledged_bytes): (Time, u64),
-    ) -> Turn {
-        let mut lanes = lock(&self.lanes);
-        let next_bytes = &mut *ready.next_bytes;
-        lanes.plan.frame(now, lane, delivery, acknowledged_bytes, self.end_bytes - *next_bytes);
-        let wanted = lanes.plan.wanted();
-        let action = if lanes.plan.is_superfluous(lane) {
-            Action::Leave
-        } else if wanted > lanes.asked {
-            Action::Ask(wanted - lanes.asked)
-        } else {
-            let range = *next_bytes..ready.valid_bytes.min(*next_bytes + block_bytes);
-            *next_bytes = range.end;
-            Action::Send(range)
-        };
-        lanes.asked = wanted.max(lanes.plan.open());
-        let delivery = if lanes.asked > 1 { lanes.plan.delivery() } else { delivery };
-        Turn { action, lanes: lanes.plan.is_adaptive().then_some(lanes.asked), delivery }
+    /// Returns `true` if the sizes of blocks depend on the rate, not on the plan of a collective.
+    pub(super) const fn is_measured(&self) -> bool {
+        self.id.is_some() || !matches!(self.content, Content::Gift(_))
     }
 
-    /// Ends a lane, which broke unless it `is_whole`.
-    pub(super) fn end_lane(&self, lane: LaneId, is_whole: bool) {
-        let mut lanes = lock(&self.lanes);
-        if is_whole {
-            lanes.plan.closed(lane);
-        } else {
-            lanes.plan.lost(lane);
-        }
-        lanes.asked = lanes.asked.saturating_sub(1);
+    /// Returns `true` if other connections may have joined the stream.
+    pub(super) fn has_key(&self) -> bool {
+        self.key.get().is_some()
     }
 }
 

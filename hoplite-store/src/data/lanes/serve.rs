@@ -1,32 +1,27 @@
 //! Sends a stream over its lanes. Each lane is a task.
 
-use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use hoplite_core::id::NodeId;
+use hoplite_core::link::Delivery;
 use hoplite_core::merge::LaneId;
-use hoplite_core::plan::blocks::BlockSizes;
+use hoplite_core::plan::blocks::{BlockSizes, MIN_BLOCK_BYTES};
 use hoplite_core::plan::link::SAMPLE_INTERVAL;
 use hoplite_core::time::Time;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::lanes::{StreamKey, encode_lanes};
 use hoplite_proto::v1;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::super::collective::MemberHost;
 use super::super::connection::{ConnectionError, PeerConnection};
-use super::super::keepalive::Awaited;
 use super::super::metrics::count;
 use super::super::server::Server;
-use super::super::serving::{Ending, HopHost, ServeSource, Served, end_message};
+use super::super::serving::{Ending, HopHost, ServeSource, end_message};
+use super::content::{Content, Cursor};
 use super::outgoing::{Action, Outgoing};
 
-/// Time limit for the block that is in flight when its copy fails. The end behind it tells the
-/// receiver why the transfer ends.
-const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Fewest unsent bytes that the kernel accepts for a lane: two of the smallest blocks. A faster
 /// lane cannot send what a slow one has accepted.
 const MIN_UNSENT_BYTES: u64 = 32 << 10;
@@ -40,23 +35,25 @@ enum LaneEnd {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Sends a range of the bytes of one copy, over this connection and the lanes that join it.
+    /// Sends a stream over this connection and the lanes that join it. Returns the end, and `true` if
+    /// the receiver was asked for lanes.
     pub(in super::super) async fn send_stream(
         &self,
         connection: &mut PeerConnection,
         peer: &NodeId,
-        served: Served,
-        part: (Range<u64>, bool),
+        stream: (Content, Cursor),
         max_lanes: usize,
-    ) -> Result<Ending, ConnectionError> {
-        let (max_lanes, delivery) = (max_lanes.min(self.config.max_lanes), connection.delivery());
-        let (stream, lane) = self.streams.begin((self.now(), peer), served, part, max_lanes, delivery);
+    ) -> (Result<Ending, ConnectionError>, bool) {
+        let max_lanes = max_lanes.min(self.config.max_lanes);
+        let delivery = if max_lanes > 1 { connection.delivery() } else { None };
+        let (stream, lane) = self.streams.begin((self.now(), peer), stream, max_lanes, delivery);
         let ended = self.send_lane(connection, &stream, lane).await;
-        self.streams.end(self.now(), &stream);
-        match ended? {
+        self.streams.end(&stream);
+        let ended = ended.and_then(|ended| match ended {
             LaneEnd::WithStream(ending) => Ok(ending),
             LaneEnd::Left => Err(ConnectionError::Nonsense("the last lane of a stream left it")),
-        }
+        });
+        (ended, stream.has_key())
     }
 
     /// Makes a connection a lane of a stream of its peer.
@@ -67,9 +64,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         &self,
         connection: &mut PeerConnection,
         peer: &NodeId,
-        key: &StreamKey,
+        lane: (StreamKey, usize),
     ) -> Result<(), ConnectionError> {
-        let Some((stream, lane)) = self.streams.join(key, peer, connection.delivery()) else {
+        let Some((stream, lane)) = self.streams.join(lane, peer, connection.delivery()) else {
             // The stream may have ended in the meantime.
             return connection.write_control(Kind::End, &end_message(Ending::NoCopy)).await;
         };
@@ -104,7 +101,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         lane: LaneId,
     ) -> Result<LaneEnd, ConnectionError> {
         let ended = self.send_blocks(connection, stream, lane).await;
-        stream.end_lane(lane, ended.is_ok());
+        self.streams.end_lane(stream, lane, ended.is_ok());
         connection.limit_unsent(0);
         ended
     }
@@ -115,25 +112,31 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         stream: &Arc<Outgoing>,
         lane: LaneId,
     ) -> Result<LaneEnd, ConnectionError> {
-        let keepalive = self.keepalive(Awaited::Copy(&stream.served));
+        let keepalive = self.keepalive(stream.content.awaited());
         let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
         let mut sample_at = begun + SAMPLE_INTERVAL;
-        let mut before_bytes = connection.delivery().map_or(0, |delivery| delivery.acknowledged_bytes);
+        let is_measured = stream.is_measured();
+        let acknowledged = |delivery: Option<Delivery>| delivery.map_or(0, |known| known.acknowledged_bytes);
+        let mut before_bytes = if is_measured { acknowledged(connection.delivery()) } else { 0 };
+        let mut most_bytes = if is_measured { MIN_BLOCK_BYTES } else { u64::MAX };
         loop {
-            let ready = match keepalive.during(connection, stream.ready()).await? {
+            // The next block has at most twice the size of this one.
+            let ready = stream.ready(most_bytes.saturating_mul(2));
+            let ready = match keepalive.during(connection, ready).await? {
                 Ok(ready) => ready,
                 Err(ending) => return Ok(LaneEnd::WithStream(ending)),
             };
-            let (delivery, now) = (connection.delivery(), Instant::now());
-            let block_bytes = sizes.next(Time::ZERO + now.duration_since(begun), delivery);
-            let acknowledged_bytes = delivery.map_or(0, |delivery| delivery.acknowledged_bytes);
-            let new_bytes = acknowledged_bytes.saturating_sub(before_bytes);
-            before_bytes = acknowledged_bytes;
-            let total = &self.streams.acknowledged_bytes;
-            let so_far = (self.now(), total.fetch_add(new_bytes, Ordering::Relaxed) + new_bytes);
-            let turn = stream.take_turn(lane, ready, delivery, block_bytes, so_far);
-            // A receiver of the output of a hop also waits for its other inputs, so the rate does not measure the link.
-            if !stream.awaits_hop {
+            let now = Instant::now();
+            let delivery = if is_measured || now >= sample_at { connection.delivery() } else { None };
+            let mut new_bytes = 0;
+            if is_measured {
+                most_bytes = sizes.next(Time::ZERO + now.duration_since(begun), delivery);
+                new_bytes = acknowledged(delivery).saturating_sub(before_bytes);
+                before_bytes = acknowledged(delivery);
+            }
+            let bytes = (most_bytes, new_bytes);
+            let turn = self.streams.take_turn(stream, lane, ready, delivery, bytes, self.now());
+            if stream.content.measures_link() {
                 self.sample(&mut sample_at, now, &stream.peer, turn.delivery);
             }
             match turn.action {
@@ -142,11 +145,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     let key = self.streams.key_of(stream)?;
                     connection.write_control(Kind::Lanes, &encode_lanes(key, count)).await?;
                 }
-                Action::Send(range) => {
-                    connection.limit_unsent(unsent_limit(turn.lanes, block_bytes));
-                    let length_bytes = range.end - range.start;
-                    send_block(connection, &stream.served, range).await?;
-                    count(&self.metrics.sent_bytes, length_bytes);
+                Action::Send(piece) => {
+                    connection.limit_unsent(unsent_limit(turn.lanes, most_bytes));
+                    stream.content.send(connection, &piece).await?;
+                    count(&self.metrics.sent_bytes, piece.range.end - piece.range.start);
                 }
             }
         }
@@ -161,19 +163,4 @@ fn unsent_limit(lanes: Option<usize>, block_bytes: u64) -> u64 {
         Some(1) => 4 * MIN_UNSENT_BYTES.max(block_bytes),
         Some(_) => MIN_UNSENT_BYTES.max(block_bytes),
     }
-}
-
-async fn send_block(
-    connection: &mut PeerConnection,
-    served: &Served,
-    range: Range<u64>,
-) -> Result<(), ConnectionError> {
-    let mut sending = pin!(connection.write_block(range, served.buffer()));
-    tokio::select! {
-        biased;
-        sent = &mut sending => return sent,
-        () = served.failed() => {}
-    }
-    let limit = LAST_BLOCK_TIMEOUT;
-    timeout(limit, sending).await.map_err(|_| ConnectionError::Idle(limit))?
 }

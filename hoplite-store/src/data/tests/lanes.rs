@@ -52,7 +52,7 @@ async fn await_control<M: prost::Message + Default>(connection: &mut PeerConnect
 }
 
 async fn outcome_of_lane(connection: &mut PeerConnection, key: StreamKey) -> Outcome {
-    connection.write_control(Kind::Lane, &encode_lane(key)).await.unwrap();
+    connection.write_control(Kind::Lane, &encode_lane(key, 0)).await.unwrap();
     await_control::<v1::End>(connection, Kind::End).await.outcome()
 }
 
@@ -198,7 +198,7 @@ impl Scene {
         main.write_control(Kind::Lanes, &encode_lanes(KEY, 1)).await.unwrap();
         main.write_block(0..BLOCK, &source).await.unwrap();
         let mut lane = impostor.accept().await;
-        assert_eq!(decode_lane(&await_control(&mut lane, Kind::Lane).await), Ok(KEY));
+        assert_eq!(decode_lane(&await_control(&mut lane, Kind::Lane).await), Ok((KEY, 0)));
         Self { receiver, impostor, source, bytes, copy, pull, main, lane }
     }
 }
@@ -350,7 +350,7 @@ async fn forged_finished_and_surplus_lanes_get_nothing() {
     let mut lanes = Vec::new();
     for number in 1..=2 {
         let mut lane = connect(&sender).await;
-        lane.write_control(Kind::Lane, &encode_lane(key)).await.unwrap();
+        lane.write_control(Kind::Lane, &encode_lane(key, 0)).await.unwrap();
         await_lanes(&sender, number).await;
         lanes.push(lane);
     }

@@ -1,0 +1,486 @@
+//! The lanes of one stream: its rate, and the trial of more lanes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::link::Delivery;
+use crate::merge::LaneId;
+use crate::time::Time;
+
+/// The largest limit of lanes that can be set.
+pub const MAX_LANES: usize = 64;
+/// The fewest bytes of a stream for each of its lanes. With fewer, lanes end before their window
+/// opens.
+pub const LANE_BYTES: u64 = 256 << 10;
+
+/// Age at which a result is tested again, starting from half of the lanes.
+pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
+/// Time after which more lanes are tried again that gained nothing once. Each further trial
+/// quadruples it, because other traffic may have disturbed one trial.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Shortest time over which a rate is measured.
+const MIN_WINDOW: Duration = Duration::from_millis(10);
+/// Shortest time between the first and the last frame of a lane.
+const MIN_TIME: Duration = Duration::from_millis(1);
+/// Time after which a window ends although a lane is slow.
+const MAX_WINDOW: Duration = Duration::from_millis(500);
+/// Fewest intervals between frames of each lane in a window.
+const MIN_FRAMES: usize = 3;
+/// Most windows of a trial. TCP opens its window in the meantime.
+const MAX_WINDOWS: usize = 8;
+/// Most trials of a stream that end without a verdict. Each costs connections.
+const MAX_ABORTED: usize = 4;
+/// Smallest rate, in tenths of the rate before, if other streams arrive at the receiver, or if the
+/// source may become faster. A second lane gets 1.33 times the rate beside one other stream, and
+/// 1.67 times beside four.
+const CONTENDED_TENTHS: u64 = 17;
+/// Time limit for opening lanes.
+const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Round-trip time from which the window of the receiver can be the limit of a connection.
+const LONG_ROUND_TRIP_US: u32 = 10_000;
+
+/// The number of lanes with which a stream starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// The number of lanes.
+    pub lanes: usize,
+    /// `true` if the number was tested recently, so that the stream adds none.
+    pub is_settled: bool,
+}
+
+/// Returns the limit of lanes of a stream with so many bytes.
+pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
+    let lanes = usize::try_from(left_bytes / LANE_BYTES).unwrap_or(usize::MAX);
+    lanes.clamp(1, max_lanes.clamp(1, MAX_LANES))
+}
+
+/// The origin of the bytes of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Supply {
+    /// All bytes are there.
+    Whole,
+    /// The bytes arrive or are made while the stream sends them.
+    Chain,
+}
+
+/// The state of a stream before its next frame.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// The delivery of the lane that sends the frame.
+    pub delivery: Option<Delivery>,
+    /// The time for which the lane has waited for bytes to send.
+    pub starved: Duration,
+    /// The number of bytes that the stream has left.
+    pub left_bytes: u64,
+    /// The number of bytes that receivers of all streams of the store have acknowledged.
+    pub acknowledged_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Host {
+    pub(super) acknowledged_bytes: u64,
+    /// Changes when a stream begins or ends.
+    pub(super) changes: u64,
+    /// `true` unless another stream has a trial.
+    pub(super) may_test: bool,
+}
+
+/// The result of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// The number of lanes that are worth it.
+    pub(super) lanes: usize,
+    /// `true` if more lanes gain nothing, or cannot be had.
+    pub(super) is_settled: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct LanePlan {
+    max_lanes: usize,
+    wanted: usize,
+    lanes: BTreeMap<LaneId, Delivery>,
+    phase: Phase,
+    totals: Totals,
+    window: Option<Window>,
+    supply: Supply,
+    is_limited: bool,
+    /// `true` if the receiver takes in other streams.
+    is_contended: bool,
+    aborted: usize,
+    /// The number of trials that gained nothing.
+    rejected: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// Lanes are being opened, until this time.
+    Opening { until: Option<Time>, then: Then },
+    /// The rate with the present lanes is measured. `last` is the rate of the last window.
+    Steady { last: Option<u64> },
+    /// The rate with the new lanes is measured.
+    Trial { trial: Trial, last: Option<Rates>, windows: usize },
+    /// The number stays for some time.
+    Settled { since: Option<Time> },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    Trial(Trial),
+    Steady,
+    Settled,
+}
+
+/// The lanes and the rates before a trial.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    lanes: usize,
+    rate: u64,
+    host_rate: u64,
+    changes: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Totals {
+    acknowledged_bytes: u64,
+    host_bytes: u64,
+    starved: Duration,
+    receiver_limited_us: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Window {
+    begun: Time,
+    changes: u64,
+    totals: Totals,
+    lanes: BTreeMap<LaneId, Marks>,
+}
+
+/// The first and the last frame of a lane in a window, with the acknowledged bytes.
+#[derive(Debug, Clone, Copy)]
+struct Marks {
+    first: (Time, u64),
+    last: (Time, u64),
+    frames: usize,
+}
+
+impl Marks {
+    fn rate(&self) -> u64 {
+        per_second(self.last.1.saturating_sub(self.first.1), self.last.0.since(self.first.0).max(MIN_TIME))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Rates {
+    stream: u64,
+    host: u64,
+    changes: u64,
+}
+
+impl LanePlan {
+    /// Starts a stream with one lane, which asks for `start`. At most `max_lanes` are opened.
+    pub(super) fn new(max_lanes: usize, start: Start, supply: Supply) -> Self {
+        let max_lanes = max_lanes.max(1);
+        let wanted = start.lanes.clamp(1, max_lanes);
+        let then = if start.is_settled { Then::Settled } else { Then::Steady };
+        Self {
+            max_lanes,
+            wanted,
+            lanes: BTreeMap::new(),
+            phase: if wanted > 1 { Phase::Opening { until: None, then } } else { after(then, None) },
+            totals: Totals::default(),
+            window: None,
+            supply,
+            is_limited: supply == Supply::Whole,
+            is_contended: false,
+            aborted: 0,
+            rejected: 0,
+        }
+    }
+
+    pub(super) fn opened(&mut self, lane: LaneId, delivery: Option<Delivery>, is_contended: bool) {
+        self.is_contended |= is_contended;
+        let delivery = Delivery { bytes_per_second: 0, ..delivery.unwrap_or_default() };
+        self.lanes.insert(lane, delivery);
+        self.window = None;
+    }
+
+    pub(super) fn closed(&mut self, lane: LaneId) {
+        self.lanes.remove(&lane);
+        self.window = None;
+    }
+
+    /// Removes a lane that broke. The stream goes on with fewer lanes.
+    pub(super) fn lost(&mut self, lane: LaneId) {
+        self.closed(lane);
+        self.wanted = self.wanted.min(self.lanes.len()).max(1);
+    }
+
+    /// Returns `true` if this lane should close, because the stream needs fewer.
+    pub(super) fn is_superfluous(&self, lane: LaneId) -> bool {
+        self.lanes.len() > self.wanted && self.lanes.keys().next() != Some(&lane)
+    }
+
+    pub(super) const fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.lanes.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.lanes.len() >= self.wanted
+    }
+
+    /// Returns `true` if the network limits the stream, not its source or its receiver.
+    pub(super) const fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
+    pub(super) const fn is_testing(&self) -> bool {
+        matches!(self.phase, Phase::Trial { .. } | Phase::Opening { then: Then::Trial(_), .. })
+    }
+
+    pub(super) fn delivery(&self) -> Option<Delivery> {
+        let sum = |sum: Delivery, lane: &Delivery| Delivery {
+            acknowledged_bytes: sum.acknowledged_bytes + lane.acknowledged_bytes,
+            bytes_per_second: sum.bytes_per_second + lane.bytes_per_second,
+            is_application_limited: sum.is_application_limited || lane.is_application_limited,
+            round_trip_us: sum.round_trip_us.max(lane.round_trip_us),
+            receiver_limited_us: sum.receiver_limited_us + lane.receiver_limited_us,
+        };
+        let delivery = self.lanes.values().fold(Delivery::default(), sum);
+        (delivery.bytes_per_second > 0).then_some(delivery)
+    }
+
+    /// Uses what other streams to the peer have found.
+    pub(super) fn follow(&mut self, now: Time, known: Start) {
+        let lanes = known.lanes.min(self.max_lanes);
+        let then = if known.is_settled { Then::Settled } else { Then::Steady };
+        if lanes > self.wanted && self.is_limited {
+            self.wanted = lanes;
+            self.phase = Phase::Opening { until: Some(now + OPEN_TIMEOUT), then };
+        } else if let (Phase::Steady { .. }, Then::Settled) = (self.phase, then)
+            && self.wanted >= lanes
+        {
+            self.phase = after(then, Some(now));
+        }
+    }
+
+    /// Decides before the next frame of a lane. Returns the result of a trial that ends now.
+    pub(super) fn frame(
+        &mut self,
+        now: Time,
+        lane: LaneId,
+        progress: &Progress,
+        host: Host,
+    ) -> Option<Verdict> {
+        self.count(now, lane, progress, host);
+        match &mut self.phase {
+            Phase::Opening { until, then } => {
+                let (until, then) = (*until.get_or_insert(now + OPEN_TIMEOUT), *then);
+                let is_open = self.lanes.len() >= self.wanted;
+                if is_open || now >= until { self.have_opened(now, then, is_open) } else { None }
+            }
+            Phase::Settled { since } => {
+                let since = *since.get_or_insert(now);
+                if now.since(since) >= retry_after(self.rejected) {
+                    (self.phase, self.window) = (Phase::Steady { last: None }, None);
+                }
+                self.measure(now, host.changes);
+                None
+            }
+            Phase::Steady { last } => {
+                let last = *last;
+                let rates = self.measure(now, host.changes)?;
+                let steady = last.filter(|last| self.is_limited && !gained(rates.stream, *last, 8));
+                self.phase = Phase::Steady { last: self.is_limited.then_some(rates.stream) };
+                if let Some(last) = steady.filter(|_| host.may_test) {
+                    // The larger one, so that a trial has to gain on both windows.
+                    let rates = Rates { stream: rates.stream.max(last), ..rates };
+                    self.try_more(now, rates, progress.left_bytes);
+                }
+                None
+            }
+            Phase::Trial { trial, .. } if trial.changes != host.changes => {
+                let lanes = trial.lanes;
+                self.abort(now, lanes);
+                None
+            }
+            Phase::Trial { trial, last, windows } => {
+                let (trial, last, windows) = (*trial, *last, *windows);
+                let rates = self.measure(now, host.changes)?;
+                self.judge(now, &trial, (last, windows), rates, progress.left_bytes)
+            }
+        }
+    }
+
+    fn have_opened(&mut self, now: Time, then: Then, is_open: bool) -> Option<Verdict> {
+        let open = self.lanes.len();
+        self.wanted = open.clamp(1, self.wanted);
+        self.window = None;
+        if let Then::Trial(trial) = then
+            && open > trial.lanes
+        {
+            self.phase = Phase::Trial { trial, last: None, windows: 0 };
+            return None;
+        }
+        let then = if is_open { then } else { Then::Settled };
+        self.phase = after(then, Some(now));
+        (!is_open).then_some(Verdict { lanes: self.wanted, is_settled: true })
+    }
+
+    fn judge(
+        &mut self,
+        now: Time,
+        trial: &Trial,
+        (last, windows): (Option<Rates>, usize),
+        rates: Rates,
+        left_bytes: u64,
+    ) -> Option<Verdict> {
+        let is_growing = last.is_none_or(|last| gained(rates.stream, last.stream, 16));
+        // The larger one, as before the trial.
+        let best = last.filter(|last| last.stream > rates.stream).unwrap_or(rates);
+        if is_growing && windows < MAX_WINDOWS && self.is_limited {
+            let last = Some(rates);
+            self.phase = Phase::Trial { trial: *trial, last, windows: windows + 1 };
+            None
+        } else if self.is_worth_it(&best, trial) {
+            self.phase = Phase::Steady { last: Some(best.stream) };
+            let lanes = self.wanted;
+            // The rate of a chain may grow for some time, because its source has found lanes too.
+            if self.supply == Supply::Whole {
+                self.try_more(now, best, left_bytes);
+            }
+            Some(Verdict { lanes, is_settled: false })
+        } else if self.is_limited {
+            self.wanted = trial.lanes;
+            self.rejected += 1;
+            self.phase = after(Then::Settled, Some(now));
+            Some(Verdict { lanes: self.wanted, is_settled: true })
+        } else {
+            // Something else is the limit for now.
+            self.abort(now, trial.lanes);
+            None
+        }
+    }
+
+    fn is_worth_it(&self, rates: &Rates, trial: &Trial) -> bool {
+        let has_gained = if self.is_contended || self.supply == Supply::Chain {
+            rates.stream >= (trial.rate / 10).saturating_mul(CONTENDED_TENTHS)
+        } else {
+            gained(rates.stream, trial.rate, 8)
+        };
+        has_gained && gained_in_total(rates, trial)
+    }
+
+    fn abort(&mut self, now: Time, lanes: usize) {
+        (self.wanted, self.window) = (lanes, None);
+        self.aborted += 1;
+        let then = if self.aborted < MAX_ABORTED { Then::Steady } else { Then::Settled };
+        self.phase = after(then, Some(now));
+    }
+
+    fn try_more(&mut self, now: Time, rates: Rates, left_bytes: u64) {
+        let Rates { stream: rate, host: host_rate, changes } = rates;
+        let lanes = self.wanted;
+        let wanted = (2 * lanes).min(lane_limit(self.max_lanes, left_bytes));
+        if wanted > lanes {
+            (self.wanted, self.is_contended) = (wanted, false);
+            let then = Then::Trial(Trial { lanes, rate, host_rate, changes });
+            self.phase = Phase::Opening { until: Some(now + OPEN_TIMEOUT), then };
+        } else if lanes >= self.max_lanes {
+            self.phase = after(Then::Settled, Some(now));
+        }
+    }
+
+    fn count(&mut self, now: Time, lane: LaneId, progress: &Progress, host: Host) {
+        self.totals.host_bytes = host.acknowledged_bytes;
+        self.totals.starved += progress.starved;
+        if let (Some(before), Some(delivery)) = (self.lanes.get_mut(&lane), progress.delivery) {
+            let since = |now: u64, before: u64| now.saturating_sub(before);
+            self.totals.acknowledged_bytes += since(delivery.acknowledged_bytes, before.acknowledged_bytes);
+            self.totals.receiver_limited_us +=
+                since(delivery.receiver_limited_us, before.receiver_limited_us);
+            *before = delivery;
+        }
+        if let (Some(window), Some(known)) = (&mut self.window, self.lanes.get(&lane)) {
+            let mark = (now, known.acknowledged_bytes);
+            let first = Marks { first: mark, last: mark, frames: 0 };
+            let marks = window.lanes.entry(lane).and_modify(|marks| marks.frames += 1).or_insert(first);
+            marks.last = mark;
+        }
+    }
+
+    /// Returns the rates if a window is over, unless streams have begun or ended in it.
+    fn measure(&mut self, now: Time, changes: u64) -> Option<Rates> {
+        let (totals, lanes) = (self.totals, BTreeMap::new());
+        let next = Window { begun: now, changes, totals, lanes };
+        let Some(window) = &self.window else {
+            self.window = Some(next);
+            return None;
+        };
+        let elapsed = now.since(window.begun);
+        let frames = |lane| window.lanes.get(lane).map_or(0, |marks| marks.frames);
+        let has_measured = self.lanes.keys().all(|lane| frames(lane) >= MIN_FRAMES);
+        let round_trip = Duration::from_micros(u64::from(self.round_trip_us()));
+        if elapsed < MIN_WINDOW.max(2 * round_trip) || !(has_measured || elapsed >= MAX_WINDOW) {
+            return None;
+        }
+        let rate = window.lanes.values().map(Marks::rate).fold(0, u64::saturating_add);
+        let others = window.of_others(&self.totals);
+        let is_unchanged = window.changes == changes;
+        self.is_limited = self.was_limited(window, elapsed);
+        self.window = Some(next);
+        let host = rate.saturating_add(per_second(others, elapsed));
+        is_unchanged.then_some(Rates { stream: rate, host, changes })
+    }
+
+    fn round_trip_us(&self) -> u32 {
+        self.lanes.values().map(|lane| lane.round_trip_us).max().unwrap_or(0)
+    }
+
+    fn was_limited(&self, window: &Window, elapsed: Duration) -> bool {
+        let starved = self.totals.starved.saturating_sub(window.totals.starved);
+        let receiver_us = self.totals.receiver_limited_us - window.totals.receiver_limited_us;
+        let receiver = Duration::from_micros(receiver_us / (self.lanes.len() as u64).max(1));
+        starved < elapsed / 4 && (receiver < elapsed / 2 || self.round_trip_us() >= LONG_ROUND_TRIP_US)
+    }
+}
+
+impl Window {
+    const fn of_others(&self, now: &Totals) -> u64 {
+        let of_host = now.host_bytes.saturating_sub(self.totals.host_bytes);
+        of_host.saturating_sub(now.acknowledged_bytes.saturating_sub(self.totals.acknowledged_bytes))
+    }
+}
+
+fn per_second(bytes: u64, time: Duration) -> u64 {
+    let rate = u128::from(bytes) * 1_000_000_000 / time.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+const fn after(then: Then, since: Option<Time>) -> Phase {
+    match then {
+        Then::Settled => Phase::Settled { since },
+        Then::Trial(_) | Then::Steady => Phase::Steady { last: None },
+    }
+}
+
+/// Returns the time for which the result of so many trials stands.
+pub(super) fn retry_after(trials: u32) -> Duration {
+    match trials {
+        0 => TESTED_FOR,
+        _ => RETRY_AFTER.saturating_mul(4_u32.saturating_pow(trials - 1)).min(TESTED_FOR),
+    }
+}
+
+/// Returns `true` if `rate` is larger than `before` by one part in `parts`.
+const fn gained(rate: u64, before: u64, parts: u64) -> bool {
+    rate >= before.saturating_add(before / parts) && rate > before
+}
+
+/// Returns `true` if at least half of the stream's gain is a gain of the store.
+const fn gained_in_total(rates: &Rates, trial: &Trial) -> bool {
+    rates.host.saturating_sub(trial.host_rate) >= rates.stream.saturating_sub(trial.rate) / 2
+}
