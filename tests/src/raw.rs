@@ -170,6 +170,10 @@ pub enum Kind {
     Echo = 24,
     /// Requests a train.
     TakeTrain = 25,
+    /// Requests further connections for a stream.
+    Lanes = 28,
+    /// Makes a connection a lane of a stream.
+    Lane = 29,
 }
 
 pub(crate) const HEADER_BYTES: usize = 28;

@@ -6,6 +6,7 @@ mod connecting;
 mod control_plane;
 mod data_plane;
 mod forged;
+mod lanes;
 mod local_plane;
 mod reduces;
 mod resources;
