@@ -17,7 +17,7 @@ seconds=${FUZZ_SECONDS:-20}
 # libFuzzer's seeds have 32 bits, and zero means that it chooses one.
 seed=$((${HOPLITE_SEED:-RANDOM * 32768 + RANDOM} & 0xffffffff))
 [ "$seed" -ne 0 ] || seed=4294967295
-targets=(${FUZZ_TARGETS:-local_request local_response store_batch shard_batch data_frame page_question shard_machine node_machine session_machine})
+targets=(${FUZZ_TARGETS:-local_request local_response store_batch shard_batch data_frame lanes page_question shard_machine node_machine session_machine})
 host=$(rustc -vV | sed -n 's/^host: //p')
 output=$root/target/fuzz
 binaries=$output/$host/release

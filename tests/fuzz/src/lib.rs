@@ -1,9 +1,9 @@
 //! The work of the fuzz targets in `targets/`, which `run.sh` builds and runs.
 //!
 //! Decoders ([`local`], [`session`], [`data`], [`dashboard`]) must not panic, and accepted values
-//! must be bounded and survive a round trip. State machines ([`shard`], [`node`], [`collective`])
-//! get any sequence of events that their shells permit. [`samples`] has valid messages to start
-//! from.
+//! must be bounded and survive a round trip. State machines ([`shard`], [`node`], [`collective`],
+//! [`lanes`]) get any sequence of events that their shells permit. [`samples`] has valid messages to
+//! start from.
 #![forbid(unsafe_code)]
 
 pub mod dashboard;
@@ -12,6 +12,7 @@ pub mod local;
 pub mod session;
 
 pub mod collective;
+pub mod lanes;
 pub mod node;
 pub mod shard;
 

@@ -22,6 +22,7 @@ use hoplite_core::shard::{
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
 use hoplite_proto::data::frame::{Header, Kind};
+use hoplite_proto::data::lanes::{KEY_BYTES, StreamKey, encode_lane, encode_lanes};
 use hoplite_proto::data::{Pull, encode_hop, encode_hop_failure, encode_pull};
 use hoplite_proto::directory::{encode_hello, encode_load, encode_to_shard, encode_to_store, welcome};
 use hoplite_proto::local::{Request, Response, encode_request, encode_response};
@@ -311,6 +312,8 @@ pub fn frames() -> Vec<Vec<u8>> {
         (Kind::Combine, encode_hop(&hop).encode_to_vec()),
         (Kind::Combined, Vec::new()),
         (Kind::Release, Vec::new()),
+        (Kind::Lanes, encode_lanes(StreamKey([7; KEY_BYTES]), 3).encode_to_vec()),
+        (Kind::Lane, encode_lane(StreamKey([7; KEY_BYTES]), 1).encode_to_vec()),
         (Kind::Proof, v1::DataProof { tag: vec![7; 32].into(), refusal: None }.encode_to_vec()),
     ];
     let frame = |(kind, payload): (Kind, Vec<u8>)| {
