@@ -45,6 +45,9 @@ def main() -> int:
         default=list(FAULTS),
         help="only these kinds of faults",
     )
+    parser.add_argument(
+        "--no-spill", action="store_true", help="more memory, and no spill directories"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
     given = parser.parse_args()
     settings = Settings(
@@ -54,6 +57,7 @@ def main() -> int:
         given.stores,
         slack_s=given.slack,
         faults=given.faults,
+        spill=not given.no_spill,
     )
     began = time.monotonic()
     report = Campaign(

@@ -24,6 +24,9 @@ _SETTLE_S: Final = 2.0
 _CHECKED_KEYS: Final = 8
 _POLL_S: Final = 0.2
 _MEMORY: Final = "128MiB"
+# So little that stores spill.
+_SPILLING_MEMORY: Final = "8MiB"
+_SPILL_LIMIT: Final = "32MiB"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Settings:
         slack_s: the time after its deadline in which a call must end.
         settled_s: the time after a fault in which all replicated objects must be readable.
         faults: the names of the faults.
+        spill: stores have little memory, and spill.
     """
 
     programs: Path
@@ -53,6 +57,7 @@ class Settings:
     slack_s: float = 1
     settled_s: float = 60
     faults: Sequence[str] = tuple(FAULTS)
+    spill: bool = True
 
 
 @dataclass
@@ -64,6 +69,7 @@ class Report:
         faults: the number of faults of each kind.
         outcomes: the number of calls, by operation and outcome.
         longest_overrun_s: by how much a call exceeded its deadline at most; negative if none did.
+        spilled: the number of objects that stores have spilled, as far as seen between faults.
         violations: every broken promise.
     """
 
@@ -71,6 +77,7 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     longest_overrun_s: float = 0.0
+    spilled: int = 0
     violations: list[str] = field(default_factory=list)
 
     def text(self) -> str:
@@ -78,6 +85,7 @@ class Report:
         lines = [
             f"Seed {self.settings.seed}: {self.faults.total()} faults, {calls} calls, {len(self.violations)} violations.",
             f"The latest call ended {self.longest_overrun_s:+.2f} s after its deadline.",
+            f"The stores have spilled {self.spilled} objects.",
             "",
             "| fault | times |",
             "| --- | --- |",
@@ -105,13 +113,24 @@ class Campaign:
         self.history = History(settings.seed, settings.keys)
         self.random = random.Random(f"{settings.seed} faults")
         self.report = Report(settings)
+        self.spilled: Counter[str] = Counter()
 
     def run(self) -> Report:
+        memory, spill_limit = (
+            (_SPILLING_MEMORY, _SPILL_LIMIT) if self.settings.spill else (_MEMORY, None)
+        )
         hosts = [f"h{number}" for number in range(SHARDS + self.settings.stores)]
         shards, stores = hosts[:SHARDS], hosts[SHARDS:]
         with (
             Lab(Plan(hosts=len(hosts))) as lab,
-            Hoplite(lab, self.settings.programs, _MEMORY, shards, store_hosts=stores) as daemons,
+            Hoplite(
+                lab,
+                self.settings.programs,
+                memory,
+                shards,
+                store_hosts=stores,
+                spill_limit=spill_limit,
+            ) as daemons,
         ):
             target = Target(lab, daemons, stores, shards, self.random)
             cluster = Cluster(
@@ -150,6 +169,7 @@ class Campaign:
         while time.monotonic() < ends_at:
             self._fault(target)
             self._await_replicas(target)
+            self._count_spilled(target)
             # Writers go on, so each check skips the keys that they change.
             self._check_keys(
                 cluster,
@@ -170,6 +190,14 @@ class Campaign:
             time.sleep(holds_s)
         self.report.faults[name] += 1
         time.sleep(_SETTLE_S)
+
+    def _count_spilled(self, target: Target) -> None:
+        for host in target.stores:
+            spill = target.hoplite.status(target.lab.host(host)).get("spill", {})
+            before, now = self.spilled[host], spill.get("spilled_objects", 0)
+            # A store that has started again counts from zero.
+            self.report.spilled += now - before if now >= before else now
+            self.spilled[host] = now
 
     def _await_replicas(self, target: Target) -> None:
         """Waits until no object lacks a copy, since a later fault may take the only one left."""
@@ -244,6 +272,7 @@ class Campaign:
                     "copies": status["copies"],
                     "bytes": memory["capacity_bytes"] - memory["free_bytes"],
                     "entries": sum(shard["objects"] for shard in status["shards"]),
+                    "spill files": status["spill"]["files"],
                     "waiting": sum(shard["waiting_queries"] for shard in status["shards"]),
                 }
                 if any(used.values()):

@@ -16,7 +16,7 @@ from lab.daemons import Daemon, Hoplite
 _SLOW_BITS_S: Final = 2_000_000
 _GARBAGE_BYTES: Final = 4096
 _CONNECTIONS: Final = 20
-_FILL_BYTES: Final = 8 << 20
+_FILL_BYTES: Final = 4 << 20
 _END_S: Final = 60.0
 
 
@@ -145,7 +145,7 @@ def full_arena(target: Target) -> Iterator[str]:
         put = target.hoplite.client(
             host,
             "--timeout",
-            "0",
+            "1s",
             "put",
             name,
             "-",

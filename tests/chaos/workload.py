@@ -229,7 +229,12 @@ class Worker(threading.Thread):
             )
             for (name, value), found in zip(values.items(), got or (), strict=False):
                 if not isinstance(found, BaseException) and bytes(found) != value:
-                    self.history.violate(f"wrong bytes: {name} on {where}")
+                    got_bytes = bytes(found)
+                    wrong = sum(one != other for one, other in zip(got_bytes, value, strict=False))
+                    self.history.violate(
+                        f"wrong bytes: {name} on {where}: {wrong} of {len(got_bytes)} differ, "
+                        f"{got_bytes.count(0)} are zero, from {got_bytes[:8].hex()}"
+                    )
         self.remove(list(values))
 
     def reduce(self) -> None:

@@ -74,6 +74,7 @@ class Hoplite:
         labels: Mapping[str, str] | None = None,
         security: Sequence[str] = ("--insecure",),
         store_hosts: Sequence[str] | None = None,
+        spill_limit: str | None = None,
     ) -> None:
         """Prepares the daemons.
 
@@ -82,6 +83,7 @@ class Hoplite:
             shard_hosts: the hosts with a shard of the directory.
             labels: the labels of stores, such as `rack=0`, by host.
             store_hosts: the hosts with a store; by default all.
+            spill_limit: the size of the spill files of each store; by default stores do not spill.
         """
         self.lab = lab
         self.programs = programs.resolve()
@@ -91,6 +93,7 @@ class Hoplite:
         self.security = list(security)
         self.shards: dict[str, Daemon] = {}
         self.stores: dict[str, Daemon] = {}
+        self._spill_limit = spill_limit
         self._shard_hosts = [lab.host(name) for name in shard_hosts]
         self._store_hosts = lab.hosts if store_hosts is None else [lab.host(name) for name in store_hosts]
         self._files = registry.STATE / lab.name
@@ -129,7 +132,14 @@ class Hoplite:
         arguments += ["--memory", self.memory[self.lab.hosts.index(host)], *self.store_arguments]
         if host.name in self.labels:
             arguments += ["--labels", self.labels[host.name]]
+        if self._spill_limit is not None:
+            self.spill_directory(host.name).mkdir(exist_ok=True)
+            arguments += ["--spill-dir", str(self.spill_directory(host.name))]
+            arguments += ["--spill-limit", self._spill_limit]
         self.stores[host.name] = self._start(host, "hoplite-store", arguments)
+
+    def spill_directory(self, host: str) -> Path:
+        return self._files / f"{host}.spill"
 
     def socket(self, host: str) -> str:
         """The path of the socket of a host's store, which programs on this machine can use too."""
