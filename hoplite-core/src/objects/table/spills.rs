@@ -68,6 +68,11 @@ struct FileUse {
     is_compacting: bool,
 }
 
+/// Returns `true` if more than half of a file is not needed.
+const fn is_wasteful(live_bytes: u64, length_bytes: u64) -> bool {
+    live_bytes < length_bytes / 2
+}
+
 /// The copies that a new file gets.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -261,9 +266,12 @@ impl Spills {
         }
         let live = copies.len();
         let lengths = batch.copies.iter().filter(|(copy, _)| copies.binary_search(copy).is_ok());
-        let live_bytes = lengths.map(|(_, size_bytes)| SpillRecord::length_bytes(*size_bytes)).sum();
+        let live_bytes: u64 = lengths.map(|(_, size_bytes)| SpillRecord::length_bytes(*size_bytes)).sum();
         let length_bytes = batch.length_bytes;
         self.file_bytes += length_bytes;
+        if is_wasteful(live_bytes, length_bytes) {
+            self.wasteful.insert(file);
+        }
         self.files.insert(file, FileUse { length_bytes, copies, live, live_bytes, is_compacting: false });
     }
 
@@ -277,7 +285,7 @@ impl Spills {
         }
         if used.live == 0 {
             self.remove(ctx, record.file);
-        } else if used.live_bytes < used.length_bytes / 2 {
+        } else if is_wasteful(used.live_bytes, used.length_bytes) {
             self.wasteful.insert(record.file);
         }
     }
