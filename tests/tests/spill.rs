@@ -112,6 +112,88 @@ fn three_times_the_memory_of_objects_can_be_put_and_read_from_any_node() {
 }
 
 #[test]
+fn other_nodes_get_no_bytes_of_a_damaged_file() {
+    let mut spilling = Spilling::start(&[]);
+    let objects = objects(32);
+    spilling.put_all(&objects);
+    for path in spilling.files() {
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.write_all_at(b"damaged", 5000).unwrap();
+    }
+    let client = spilling.cluster.client(1);
+    let mut lost = 0;
+    for (number, (id, size)) in objects.iter().enumerate() {
+        match client.get(id, PATIENCE) {
+            Ok(got) => assert!(got[..] == bytes(number as u64, *size)[..], "{id}"),
+            error => {
+                let error = refusal(error);
+                assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
+                lost += 1;
+            }
+        }
+    }
+    assert!(lost > 0);
+    assert_eq!(spilling.cluster.client(0).status().unwrap().spill.failures, lost);
+    spilling.cluster.assert_serves();
+}
+
+#[test]
+fn several_directories_get_files_in_turn_and_one_that_fails_is_left_out() {
+    let other = tempfile::tempdir().unwrap();
+    let path = other.path().to_str().unwrap();
+    let mut spilling = Spilling::start(&["--spill-dir", path]);
+    let objects = objects(40);
+    spilling.put_all(&objects[..30]);
+    let files_of_other = || fs::read_dir(&runs(other.path())[0]).unwrap().count();
+    assert!(!spilling.files().is_empty() && files_of_other() > 0);
+    // The store cannot make files in the second directory any more.
+    let run = runs(other.path()).remove(0);
+    let moved = other.path().join("moved");
+    fs::rename(&run, &moved).unwrap();
+    fs::write(&run, "").unwrap();
+    let client = spilling.cluster.client(0);
+    for (number, (id, size)) in objects.iter().enumerate().skip(30) {
+        client.put(id, &bytes(number as u64, *size)).unwrap();
+    }
+    let status = client.status().unwrap();
+    let troubles = status.troubles.lines().join("");
+    assert!(troubles.contains(path), "{troubles}");
+    assert!(!troubles.contains(spilling.place.path().to_str().unwrap()), "{troubles}");
+    // The disk is there again.
+    fs::remove_file(&run).unwrap();
+    fs::rename(&moved, &run).unwrap();
+    for (number, (id, size)) in objects.iter().enumerate() {
+        let got = client.get(id, PATIENCE).unwrap();
+        assert!(got[..] == bytes(number as u64, *size)[..], "{id}");
+    }
+    spilling.cluster.assert_serves();
+    assert_eq!(spilling.cluster.store(0).terminate(), 0);
+    assert!(runs(spilling.place.path()).is_empty() && runs(other.path()).is_empty());
+}
+
+#[test]
+fn a_file_with_few_objects_left_is_copied_to_a_smaller_one() {
+    let mut spilling = Spilling::start(&[]);
+    let small: Vec<_> = (0..800).map(|number| (format!("x{number}"), 50_000 + number)).collect();
+    spilling.put_all(&small);
+    let before = spilling.files();
+    let client = spilling.cluster.client(0);
+    let is_kept = |number: usize| number.is_multiple_of(5);
+    let deleted = (0..small.len()).filter(|number| !is_kept(*number)).map(|number| &small[number].0);
+    client.delete(deleted, PATIENCE).unwrap();
+    let kept: u64 = small.iter().step_by(5).map(|(_, size)| *size as u64).sum();
+    let file_bytes =
+        || spilling.files().iter().map(|path| fs::metadata(path).map_or(0, |found| found.len())).sum::<u64>();
+    await_that("little waste", || file_bytes() < 2 * kept && !before.iter().any(|path| path.exists()));
+    for (number, (id, size)) in small.iter().enumerate().step_by(5) {
+        let got = client.get(id, PATIENCE).unwrap();
+        assert!(got[..] == bytes(number as u64, *size)[..], "{id}");
+    }
+    assert_eq!(client.status().unwrap().spill.failures, 0);
+    spilling.cluster.assert_serves();
+}
+
+#[test]
 fn the_files_of_a_killed_store_are_removed_when_the_next_one_starts() {
     let mut spilling = Spilling::start(&[]);
     spilling.put_all(&objects(24));
