@@ -9,28 +9,32 @@ use crate::block::BLOCK_BYTES;
 use crate::link::Delivery;
 use crate::time::Time;
 
-/// A block's target time: about the delay by the scheduler of a busy host.
+/// The time that one block should take on the link: about the delay by the scheduler of a busy
+/// host.
 pub const BLOCK_TIME: Duration = Duration::from_millis(1);
-/// The smallest and first block. System calls and headers of smaller ones become noticeable.
+/// The smallest block, with which a transfer begins. Smaller blocks spend noticeable time on system
+/// calls and headers.
 pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
 /// The largest block. Larger ones save nothing measurable.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
-/// The rate is averaged over one to two windows.
+/// The measured rate is the mean of the last one to two windows of this length.
 ///
 /// A link may carry a burst at any rate. One block that is too long delays every hop behind it,
 /// because links of the same rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
-/// The first bytes must not look like a high rate.
+/// A transfer younger than this has no measured rate: its first bytes would show a rate that is too
+/// high.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
-/// Returns the bytes carried in [`BLOCK_TIME`], within limits.
+/// Returns the bytes that this rate carries in [`BLOCK_TIME`], within the limits of a block.
 pub fn block_bytes(bytes_per_second: u64) -> u64 {
     let bytes = u128::from(bytes_per_second) * BLOCK_TIME.as_nanos() / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
-/// Returns a transfer's largest block, if only slow start limits the first ones.
+/// Returns the largest block that a transfer of `size_bytes` at this rate reaches while sizes
+/// double.
 pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
     // While sizes double, the transfer has this many blocks.
     let doubled = (size_bytes / MIN_BLOCK_BYTES + 1).ilog2();
@@ -47,8 +51,8 @@ pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
 #[derive(Debug)]
 pub struct BlockSizes {
     last_bytes: u64,
-    /// The starts of the last two windows, with acknowledged bytes; first the start of the
-    /// transfer.
+    /// The times and acknowledged bytes at the starts of the last two windows. At first, the start
+    /// of the transfer.
     marks: Option<[(Time, u64); 2]>,
 }
 
@@ -59,8 +63,8 @@ impl Default for BlockSizes {
 }
 
 impl BlockSizes {
-    /// Returns the next size, a multiple of [`BLOCK_BYTES`]. `delivery` is `None` before any
-    /// acknowledgement.
+    /// Returns the next block's size, a multiple of [`BLOCK_BYTES`]. `delivery` is the kernel's
+    /// measurement; `None` before any acknowledgement.
     pub fn next(&mut self, now: Time, delivery: Option<Delivery>) -> u64 {
         let acknowledged_bytes = delivery.map_or(0, |delivery| delivery.acknowledged_bytes);
         let mean = self.mean(now, acknowledged_bytes);
@@ -70,7 +74,6 @@ impl BlockSizes {
         self.last_bytes
     }
 
-    /// Returns the mean rate of the last one or two windows, in bytes per second.
     fn mean(&mut self, now: Time, acknowledged_bytes: u64) -> u64 {
         let mark = (now, acknowledged_bytes);
         let marks = self.marks.get_or_insert([mark, mark]);
@@ -88,7 +91,6 @@ impl BlockSizes {
 mod tests {
     use super::*;
 
-    /// Returns sizes in KiB; `kernels` is the rate that the kernel reports.
     fn sizes(rate: u64, kernels: u64, count: usize) -> Vec<u64> {
         let (mut sizes, mut now, mut acknowledged_bytes) = (BlockSizes::default(), Time::ZERO, 5000);
         let send = |_| {

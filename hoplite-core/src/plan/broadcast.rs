@@ -39,22 +39,22 @@ pub struct Candidate<'a> {
     pub node: &'a NodeId,
     /// The copy's state.
     pub state: LocationState,
-    /// The time at which an incomplete copy has bytes to forward.
+    /// Time at which this copy, if incomplete, has bytes to forward.
     pub bytes_at: Time,
-    /// The latest grant's number, which grows, or zero.
+    /// The number of the location's latest grant, or zero. Later grants have larger numbers.
     pub last_grant: u64,
-    /// `true` if the receiver prefers others.
+    /// `true` if this sender lately failed the receiver.
     pub avoided: bool,
-    /// `true` if bytes would cross a slow link.
+    /// `true` if the link from this node to the receiver is reported as slow.
     pub is_slow: bool,
 }
 
 /// A chosen sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SenderChoice {
-    /// Its index.
+    /// The sender's index among the candidates.
     pub index: usize,
-    /// The reason.
+    /// The reason, for `hoplite stat`.
     pub reason: GrantReason,
 }
 
@@ -97,7 +97,7 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     Some(SenderChoice { index, reason })
 }
 
-/// Returns `true` if `node` is `root`, or pulls from it, perhaps through others.
+/// Returns `true` if `node` is `root`, or pulls the object from `root`, directly or through relays.
 ///
 /// A grant from `node` to `root` would close a cycle without new bytes. O(m log m) for the m nodes
 /// in `node`'s chain.
@@ -117,7 +117,7 @@ pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
     false
 }
 
-/// Chooses the node whose copy is promoted.
+/// Chooses the node whose evictable copy is pinned when no pinned copy is left.
 ///
 /// Both shards of an id choose independently and must agree, so the smallest [`NodeId`] with a
 /// complete copy wins.

@@ -18,26 +18,28 @@ use std::time::Duration;
 use super::blocks::{BLOCK_TIME, MIN_BLOCK_BYTES};
 use crate::time::Time;
 
-/// Transfers of an object that always form chains. 64 hops take 70 ms, less than 64 MiB take at 5
-/// Gbit/s.
+/// With at most this many running transfers, an object's receivers always form chains. 64 hops take
+/// 70 ms, less than 64 MiB take at 5 Gbit/s.
 pub const MAX_UNPACED: usize = 64;
-/// Hops by which a chain extends ahead of its bytes: a grant takes a round trip, and timers are
+/// A chain may extend this many hops ahead of its bytes: a grant takes a round trip, and timers are
 /// late by up to a millisecond.
 const LEAD_HOPS: u32 = 3;
-/// A block of 1 MiB at 100 Gbit/s, and 10 us.
+/// Shortest estimate of a hop's time: a block of 1 MiB at 100 Gbit/s, and 10 us.
 const MIN_HOP: Duration = Duration::from_micros(100);
-/// A block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample means a stall.
+/// Longest estimate of a hop's time: a block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample
+/// means a stall.
 const MAX_HOP: Duration = Duration::from_millis(25);
-/// The mean adapts within tens of hops.
+/// The mean of the hop's time moves by 1/16 of each difference, so it adapts within tens of hops.
 const WEIGHT: u32 = 16;
 
-/// Returns the transfers of an object that always form chains: its whole blocks, within limits.
+/// Returns the number of running transfers up to which an object's receivers always form chains:
+/// the object's whole blocks, within limits.
 pub fn unpaced(size_bytes: u64) -> usize {
     let blocks = usize::try_from(size_bytes / MIN_BLOCK_BYTES).unwrap_or(MAX_UNPACED);
     blocks.clamp(1, MAX_UNPACED)
 }
 
-/// Estimates a hop's time from copies that completed in turn.
+/// Estimates the time by which a hop delays bytes, from copies that completed in turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HopTime {
     mean: Duration,
@@ -50,8 +52,9 @@ impl Default for HopTime {
 }
 
 impl HopTime {
-    /// Adds the time between the ends of a copy and its sender's copy, which began together.
-    /// Samples add up to the chain's time, even if publications arrive in batches.
+    /// Adds a sample: the time from the completion of the sender's copy to the completion of the
+    /// receiver's copy, which began together. Samples add up to the chain's time, even if
+    /// publications arrive in batches.
     pub fn observe(&mut self, sample: Duration) {
         self.mean = (self.mean * (WEIGHT - 1) + sample.min(MAX_HOP)) / WEIGHT;
     }
@@ -61,20 +64,21 @@ impl HopTime {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }
 
-    /// Returns when a copy can forward bytes, if it pulls from `now` from a sender that can at
-    /// `sender_has`.
+    /// Returns the time at which a receiver can forward bytes, if it begins to pull at `now` from a
+    /// sender that has bytes at `sender_has`.
     pub fn bytes_at(&self, now: Time, sender_has: Time) -> Time {
         now.max(sender_has) + self.hop()
     }
 
-    /// Returns how far a chain extends ahead of its bytes: at most a hop per block.
+    /// Returns the time by which a chain may extend ahead of its bytes: at most one hop per block
+    /// of the object.
     pub fn lead(&self, size_bytes: u64) -> Duration {
         let hops = u32::try_from(unpaced(size_bytes)).unwrap_or(LEAD_HOPS);
         self.hop() * hops.min(LEAD_HOPS)
     }
 
-    /// Returns `true` if a receiver may use a copy with bytes at `bytes_at`, during `transfers`
-    /// transfers of the object.
+    /// Returns `true` if a receiver may now pull from an incomplete copy that has bytes at
+    /// `bytes_at`, while `transfers` transfers of the object run.
     pub fn may_extend(&self, now: Time, bytes_at: Time, transfers: usize, size_bytes: u64) -> bool {
         transfers < unpaced(size_bytes) || bytes_at <= now + self.lead(size_bytes)
     }

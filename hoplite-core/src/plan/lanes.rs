@@ -1,9 +1,9 @@
 //! Chooses the number of connections (lanes) of the streams that a store sends.
 //!
-//! Clouds cap the rate of one connection, and on a long path the window does. A stream starts with
-//! one lane. While the network limits the stream, the store doubles the number of lanes, and keeps
-//! the new lanes if the stream gained an eighth. It closes lanes that gained nothing, so one
-//! connection stays on a link that it fills.
+//! Clouds cap the rate of one connection, and on a long path its window limits the rate. A stream
+//! starts with one lane. While the network limits the stream, the store doubles the number of
+//! lanes, and keeps the new lanes if the stream gained an eighth. It closes lanes that gained
+//! nothing, so one connection stays on a link that it fills.
 //!
 //! The trial decides, because no counter of the kernel tells a capped connection from a full link.
 //! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
@@ -43,16 +43,16 @@ pub enum LaneAction {
     Leave,
 }
 
-/// The turn of a lane.
+/// The decision for a lane whose turn it is to send a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// The next action.
     pub action: LaneAction,
     /// The number of lanes that the stream has, or is about to have.
     pub lanes: usize,
-    /// The delivery of all lanes together.
+    /// The sum of the kernel's measurements of all lanes.
     pub delivery: Option<Delivery>,
-    /// The result of a trial that ends now.
+    /// The lanes for the peer's next stream, if a trial ends now.
     pub result: Option<Start>,
 }
 
@@ -62,11 +62,11 @@ pub struct HostLanes {
     memory: LaneMemory,
     streams: BTreeMap<StreamId, Stream>,
     next_stream: u64,
-    /// The stream with a trial.
+    /// The stream that tries more lanes.
     tester: Option<StreamId>,
-    /// The number of streams that have begun and ended.
+    /// The number of beginnings and ends of streams.
     changes: u64,
-    /// The number of results so far, and of changes.
+    /// The number of results of trials, and of changes, so far.
     news: u64,
 }
 
@@ -77,7 +77,7 @@ struct Stream {
     next_lane: usize,
     /// The number of lanes that are open, or that the receiver was asked to open.
     asked: usize,
-    /// The news that the stream has taken in.
+    /// The value of `HostLanes::news` that the stream has taken in.
     news: u64,
 }
 
@@ -113,13 +113,13 @@ impl HostLanes {
         (self.changes, self.news) = (self.changes + 1, self.news + 1);
     }
 
-    /// Returns the number of streams, except one, that the network limits.
+    /// Returns the number of streams other than `except` that the network limits.
     fn busy(&self, except: Option<StreamId>) -> usize {
         let others = self.streams.iter().filter(|(stream, _)| Some(**stream) != except);
         others.filter(|(_, stream)| stream.plan.is_limited()).count()
     }
 
-    /// Adds a lane to a stream. `delivery` is what its connection delivered for earlier streams.
+    /// Adds a lane to a stream. `delivery` counts what its connection carried for earlier streams.
     /// The receiver takes in `others` further streams. Returns `None` if there are enough lanes.
     pub fn join(&mut self, stream: StreamId, delivery: Option<Delivery>, others: usize) -> Option<LaneId> {
         let stream = self.streams.get_mut(&stream).filter(|stream| !stream.plan.is_full())?;
@@ -129,7 +129,7 @@ impl HostLanes {
         Some(lane)
     }
 
-    /// Ends a lane, which broke unless it `is_whole`.
+    /// Removes a lane from its stream. The lane broke unless it `is_whole`.
     pub fn leave(&mut self, stream: StreamId, lane: LaneId, is_whole: bool) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         if is_whole {
@@ -172,7 +172,7 @@ impl HostLanes {
         Turn { result, ..self.act(id, lane, progress) }
     }
 
-    /// Gives a stream its part of what other streams have found.
+    /// Gives a stream its share of the lanes that other streams to the peer have found.
     fn follow(&mut self, now: Time, id: StreamId, peer: &NodeId, busy: usize) {
         let known = self.memory.known(now, peer, busy);
         if let (Some(known), Some(stream)) = (known, self.streams.get_mut(&id)) {

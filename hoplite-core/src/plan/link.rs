@@ -6,30 +6,30 @@ use super::blocks::longest_block_bytes;
 use crate::link::Uplink;
 use crate::time::Time;
 
-/// Interval of rate samples. TCP opens its window before the first one, so short transfers give
-/// none.
+/// Shortest interval over which a transfer's rate is measured. TCP opens its window before, so
+/// shorter transfers give no sample.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
-/// Smaller samples measure buffers and schedulers.
+/// A rate sample needs at least this many bytes. A smaller one measures buffers and schedulers.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
-/// Smallest sample of several short transfers. It can only show that a link is slow, because
-/// buffers make links look faster.
+/// The smallest rate sample of several short transfers together. It can only show that a link is
+/// slow, because buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
-/// A pause after which a sender has nothing to send.
+/// After a pause this long, the sender had nothing to send, and the transfer gives no rate sample.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The mean covers about eight samples.
+/// Each sample moves the mean by an eighth of the difference.
 const WEIGHT: f64 = 1.0 / 8.0;
 /// A TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long does not
 /// measure the distance.
 const RETRANSMISSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The links between nodes.
+/// The estimated rate and latency of the links between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkEstimate {
-    /// A stream's bandwidth.
+    /// The rate of a single stream.
     pub bytes_per_second: u64,
-    /// From a byte's sending to its arrival.
+    /// The time from the sending of a byte to its arrival.
     pub latency: Duration,
-    /// The uplinks' capacity, relative to nodes' links.
+    /// The capacity of the groups' uplinks, relative to nodes' links.
     pub uplink: Uplink,
 }
 
@@ -48,14 +48,15 @@ impl LinkEstimate {
         size_bytes as f64 / self.bytes_per_second.max(1) as f64
     }
 
-    /// Returns L, the delay of one more hop: latency and a block.
+    /// Returns the delay of one more hop, L in the formulas: latency and a block.
     pub(super) fn hop_seconds(self, size_bytes: u64) -> f64 {
         let block_bytes = longest_block_bytes(self.bytes_per_second, size_bytes);
         self.latency.as_secs_f64() + self.transfer_seconds(block_bytes)
     }
 }
 
-/// Running means over all links. Set values are not measured.
+/// Running means of rate and latency over all of a node's links. Values that the operator set
+/// replace the means.
 ///
 /// The latency is half of a TCP connect, which the peer's kernel answers at once. A pull's first
 /// block would include the peer's scheduler, its decision and a checksum.
@@ -69,12 +70,12 @@ pub struct LinkEstimator {
 }
 
 impl LinkEstimator {
-    /// Makes an estimator; values given here replace estimates.
+    /// Makes an estimator. Values given here replace its estimates.
     pub fn new(bytes_per_second: Option<u64>, latency: Option<Duration>) -> Self {
         Self { set_rate: bytes_per_second, set_latency: latency, ..Self::default() }
     }
 
-    /// Adds the time of a TCP connect.
+    /// Adds a sample of the latency: the time that a TCP connect took.
     pub fn connected(&mut self, elapsed: Duration) {
         if elapsed < RETRANSMISSION_TIMEOUT {
             observe(&mut self.latency_seconds, elapsed.as_secs_f64() / 2.0);
@@ -91,7 +92,7 @@ impl LinkEstimator {
         }
     }
 
-    /// Adds a sample of concurrent transfers, which only lowers an assumed rate.
+    /// Adds a rate sample of concurrent transfers, which can only lower an assumed rate.
     pub fn took_in(&mut self, sample: RateSample) {
         if let RateSample::Steady { begun, last, bytes } = sample
             && bytes >= MIN_INTAKE_BYTES
@@ -101,12 +102,12 @@ impl LinkEstimator {
         }
     }
 
-    /// The rate that transfers have shown.
+    /// The rate in bytes per second that transfers have shown.
     pub fn measured_rate(&self) -> Option<u64> {
         self.bytes_per_second.map(|rate| rate as u64)
     }
 
-    /// The links: as set, else measured, else assumed.
+    /// Returns rate and latency: each as set, else measured, else assumed.
     pub fn link(&self) -> LinkEstimate {
         let assumed = LinkEstimate::default();
         let intake = self.intake_per_second.map_or(u64::MAX, |rate| rate as u64);
@@ -125,22 +126,22 @@ fn observe(mean: &mut Option<f64>, value: f64) {
     *mean = Some(mean.map_or(value, |mean| mean + WEIGHT * (value - mean)));
 }
 
-/// The arrival rate of one or several transfers.
+/// Measures the rate at which the bytes of one or several transfers arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RateSample {
     /// No block has arrived.
     #[default]
     Empty,
-    /// No pause so far. The wait for the first block does not count.
+    /// Blocks arrived without a pause so far. The wait for the first block does not count.
     Steady {
-        /// The end of the first block.
+        /// Time at which the first block was complete.
         begun: Time,
-        /// The end of the last block.
+        /// Time at which the last block was complete.
         last: Time,
         /// Bytes after the first block.
         bytes: u64,
     },
-    /// A pause: the time measures the source.
+    /// The sender paused, so the samples would measure the source.
     Interrupted,
 }
 
@@ -159,7 +160,8 @@ impl RateSample {
     }
 }
 
-/// Samples the total rate of several transfers. A single one has its own [`RateSample`].
+/// Measures the total rate of several concurrent transfers. A single transfer uses a [`RateSample`]
+/// alone.
 #[derive(Debug, Default)]
 pub struct Intake {
     transfers: usize,
@@ -172,14 +174,14 @@ impl Intake {
         self.transfers += 1;
     }
 
-    /// Adds any transfer's block.
+    /// Adds a block that arrived in any of the transfers.
     pub fn arrived(&mut self, now: Time, block_bytes: u64) {
         if self.transfers > 1 {
             self.sample.arrived(now, block_bytes);
         }
     }
 
-    /// Notes a transfer's end. Returns the sample if at most one is left.
+    /// Notes the end of a transfer. Returns the rate sample if at most one transfer is left.
     pub fn end(&mut self) -> Option<RateSample> {
         self.transfers = self.transfers.saturating_sub(1);
         (self.transfers == 1).then(|| std::mem::take(&mut self.sample))
@@ -190,7 +192,6 @@ impl Intake {
 mod tests {
     use super::*;
 
-    /// A megabyte every 10 ms, and a pause before the last one.
     fn sample(blocks: u64, pause: Duration) -> RateSample {
         let (mut sample, mut now) = (RateSample::default(), Time::from_micros(5_000_000));
         for index in 0..=blocks {

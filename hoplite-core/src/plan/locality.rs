@@ -13,19 +13,21 @@ use std::time::Duration;
 
 use super::broadcast::AGED_AFTER;
 
-/// Smaller transfers end too soon for a sample.
+/// Smaller transfers are too short to give a time sample.
 const MIN_SAMPLE_BYTES: u64 = 1 << 20;
 const WEIGHT: u32 = 4;
-/// 1 Gbit/s. With a low rate, nodes wait longer, but seldom in vain.
+/// The time per KiB before any transfer: 1 Gbit/s. With a rate that is too low, nodes wait longer,
+/// but seldom in vain.
 const FIRST_NANOS_PER_KIB: u64 = 8192;
-/// A receiver waits for 1/16 of a transfer. One more stream on an uplink would delay it more.
+/// A receiver waits for a close copy for at most 1/16 of a transfer's time. One more stream on an
+/// uplink would delay it more.
 const WAIT_DIVISOR: u32 = 16;
-/// A transfer is recalled only in its first half. Its receiver, and those behind it, then finish at
-/// most half a transfer later.
+/// The shard takes a slot back only in the first half of a transfer. The receiver, and the
+/// receivers that pull from it, then finish at most half a transfer later.
 const RECALL_DIVISOR: u32 = 2;
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
-/// Estimates transfers by finished ones.
+/// Estimates the time of a transfer from finished ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferTimes {
     nanos_per_kib: u64,
@@ -52,12 +54,12 @@ impl TransferTimes {
         Duration::from_nanos((size_bytes >> 10).saturating_mul(self.nanos_per_kib))
     }
 
-    /// The longest wait for a close copy.
+    /// Returns the longest wait for a close copy of an object of this size.
     pub fn max_wait(&self, size_bytes: u64) -> Duration {
         (self.transfer(size_bytes) / WAIT_DIVISOR).clamp(MIN_WAIT, AGED_AFTER)
     }
 
-    /// The age up to which a transfer gives way.
+    /// Returns the age up to which a transfer of this size may lose its slot.
     pub fn recall_until(&self, size_bytes: u64) -> Duration {
         (self.transfer(size_bytes) / RECALL_DIVISOR).max(AGED_AFTER)
     }

@@ -11,13 +11,13 @@ pub mod reduce;
 
 use std::time::Duration;
 
-/// A schedule and its estimated time.
+/// The chosen schedule, with its predicted time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice<S> {
     /// The schedule.
     pub schedule: S,
-    /// The estimated time.
+    /// The predicted time of the operation.
     pub estimate: Duration,
-    /// The second best, if any.
+    /// The second best schedule and its predicted time, if any.
     pub runner_up: Option<(S, Duration)>,
 }

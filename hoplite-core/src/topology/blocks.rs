@@ -1,38 +1,39 @@
-//! Blocks of a matrix: a link for each pair within a block, and one link between two blocks.
+//! Blocks of a matrix: it has a link for each pair of nodes within a block, and one for each two
+//! blocks.
 //!
 //! So thousands of nodes in racks need links only for the pairs of each rack and the pairs of
 //! racks.
 
 use super::error::TopologyError;
 
-/// Most blocks, with half a million links between them.
+/// Most blocks: half a million links are then between blocks.
 pub const MAX_BLOCKS: usize = 1024;
 
-/// The block of each node, and the positions of links: each block's packed triangle, then the
-/// triangle of blocks.
+/// The block of each node, and the position of each link in the matrix: first the pairs within each
+/// block, then the pairs of blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
-    /// Each node's block, and its number there.
     positions: Vec<(u32, u32)>,
     members: Vec<Vec<u32>>,
-    /// The start of each block's triangle, then of the triangle of blocks.
+    /// The position of each block's first link, and at the end of the first link between two
+    /// blocks.
     starts: Vec<usize>,
 }
 
-/// The ends of a link.
+/// The two ends of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockLink {
-    /// Two nodes of a block, the larger index first.
+    /// Two nodes of the same block, the larger index first.
     Within(u32, u32),
-    /// All pairs of two blocks, the larger number first.
+    /// Two blocks, the larger number first: the link stands for all pairs of their nodes.
     Between(u32, u32),
 }
 
 impl Blocks {
-    /// Makes blocks from the block of each node, numbered from zero.
+    /// Makes blocks from the block number of each node, from zero.
     ///
     /// # Errors
-    /// Fails if a number is missing, or above [`MAX_BLOCKS`].
+    /// Fails if a block has no node, or if there are more than [`MAX_BLOCKS`].
     pub fn new(block_of: &[u32]) -> Result<Self, TopologyError> {
         let count = block_of.iter().max().map_or(0, |last| *last as usize + 1);
         if count > MAX_BLOCKS {
@@ -62,7 +63,7 @@ impl Blocks {
         self.members.len()
     }
 
-    /// Returns `true` without blocks.
+    /// Returns `true` if there are no blocks.
     pub const fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -72,12 +73,12 @@ impl Blocks {
         self.positions.len()
     }
 
-    /// Each block's nodes.
+    /// The nodes of each block.
     pub fn members(&self) -> &[Vec<u32>] {
         &self.members
     }
 
-    /// A node's block.
+    /// Returns the number of the block that contains `node`.
     pub fn block(&self, node: usize) -> u32 {
         self.positions[node].0
     }
@@ -87,7 +88,7 @@ impl Blocks {
         self.starts[self.len()] + triangle_len(self.len())
     }
 
-    /// The ends of each link, in order.
+    /// The ends of each link, in the order of the matrix.
     pub fn links(&self) -> impl Iterator<Item = BlockLink> {
         let within = self.members.iter().flat_map(|members| {
             (1..members.len())
@@ -108,7 +109,6 @@ impl Blocks {
     }
 }
 
-/// The number of pairs.
 pub(super) const fn triangle_len(count: usize) -> usize {
     count * count.saturating_sub(1) / 2
 }

@@ -7,35 +7,36 @@ use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
-/// The ratio of distances that separates two levels. In figure 2 of Cloud Collectives, hosts of a
-/// rack differ by up to 20%, and racks are several times farther apart.
+/// Two levels of groups are separated where the next larger distance is at least 1.5 times as
+/// large. In figure 2 of Cloud Collectives, hosts of a rack differ by up to 20%, and racks are
+/// several times farther apart.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
-/// A join of two groups.
+/// A step of clustering that joins two groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
-    /// Mean cost between the groups in picoseconds, to 32 significant bits of the largest cost.
+    /// The mean cost between the two groups in picoseconds, to 32 significant bits of the largest
+    /// cost.
     pub distance_ps: u64,
-    /// A node of one group.
+    /// A node of one of the two groups.
     pub first: u32,
-    /// A node of the other.
+    /// A node of the other group.
     pub second: u32,
 }
 
-/// A tree of all nodes.
+/// The tree in which clustering has joined all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dendrogram {
     nodes: usize,
-    /// Ordered so that a group is made before it joins.
     joins: Vec<Join>,
 }
 
 impl Dendrogram {
-    /// Joins the two groups of the smallest mean cost, until one is left. Takes O(n^2) with chains
-    /// of nearest neighbours (Murtagh, 1983).
+    /// Joins the two groups with the smallest mean cost, until one group is left. Takes O(n^2) with
+    /// chains of nearest neighbours (Murtagh, 1983).
     ///
-    /// With blocks, joins the nodes of each block first, and needs no number for each pair of
-    /// nodes.
+    /// If the matrix has blocks, joins the nodes of each block first, and needs no number for each
+    /// pair of nodes.
     pub fn new(links: Links<'_>) -> Self {
         let nodes = links.len();
         let joins = match links.matrix().blocks() {
@@ -45,13 +46,13 @@ impl Dendrogram {
         Self { nodes, joins }
     }
 
-    /// All joins. A group is made before it joins.
+    /// Returns all joins. A group is made before it joins another one.
     pub fn joins(&self) -> &[Join] {
         &self.joins
     }
 
-    /// Returns the leaves with each group turned so that the hop to the next one is cheap: an
-    /// initial order for rings and chains.
+    /// Returns all nodes in the tree's order, with each group turned so that the hop to the next
+    /// group is cheap: an initial order for rings and chains.
     pub fn leaves_by_ends(&self, links: Links<'_>) -> Vec<u32> {
         let end = |nodes: &[u32], last: bool| if last { nodes[nodes.len() - 1] } else { nodes[0] };
         self.leaves(|left, right| {
@@ -70,8 +71,8 @@ impl Dendrogram {
         })
     }
 
-    /// Returns the leaves with larger groups first, which aligns groups of 2^k nodes: an initial
-    /// order for halving-doubling and other exchanges.
+    /// Returns all nodes in the tree's order with larger groups first, which aligns groups of 2^k
+    /// nodes: an initial order for halving-doubling and other exchanges.
     pub fn leaves_by_size(&self) -> Vec<u32> {
         self.leaves(|left, right| {
             if left.len() < right.len() {
@@ -96,8 +97,8 @@ impl Dendrogram {
         std::mem::take(&mut groups[last as usize])
     }
 
-    /// Returns the distances that separate levels, largest first: at most [`MAX_LEVELS`] jumps to
-    /// 1.5 times the next smaller distance or more.
+    /// Returns the distances that separate levels of groups, largest first: at most [`MAX_LEVELS`]
+    /// distances whose next larger one is at least 1.5 times as large.
     pub fn levels(&self) -> Vec<u64> {
         let mut distances: Vec<u64> = self.joins.iter().map(|join| join.distance_ps).collect();
         distances.sort_unstable();
@@ -114,8 +115,8 @@ impl Dendrogram {
         levels
     }
 
-    /// Returns each node's group if only joins up to `distance_ps` are made, numbered by first
-    /// node.
+    /// Returns the group number of each node, if only joins up to `distance_ps` are made. Groups
+    /// are numbered by their first node.
     pub fn groups(&self, distance_ps: u64) -> Vec<u32> {
         let mut union = Union::new(self.nodes);
         for join in self.joins.iter().filter(|join| join.distance_ps <= distance_ps) {
@@ -133,7 +134,8 @@ impl Dendrogram {
         (0..self.nodes as u32).map(number).collect()
     }
 
-    /// Returns places with groups of [`levels`](Self::levels) and positions of `order`.
+    /// Returns each node's place: its groups on the [`levels`](Self::levels), and its position in
+    /// `order`.
     pub fn places(&self, order: &[u32]) -> Vec<Place> {
         let mut places = vec![Place::default(); self.nodes];
         let levels = self.levels();
@@ -150,7 +152,6 @@ impl Dendrogram {
     }
 }
 
-/// Each block becomes one group before it joins another.
 fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
     let mut joins = Vec::with_capacity(links.len().saturating_sub(1));
     let mut heights = Vec::with_capacity(blocks.len());
@@ -179,12 +180,11 @@ fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
     joins
 }
 
-/// Groups during clustering, named by one of their nodes.
+/// The groups during clustering, each named by the index of one of its nodes.
 struct Groups {
-    /// Zero after joining another group.
     sizes: Vec<u64>,
-    /// Packed triangle of summed costs between groups. With costs of 32 bits, sums over (10,000 /
-    /// 2)^2 pairs fit.
+    /// Summed costs between each two groups, as a packed triangle. With costs of 32 bits, sums over
+    /// (10,000 / 2)^2 pairs fit.
     sums: Vec<u64>,
     shift: u32,
 }
@@ -225,8 +225,8 @@ impl Groups {
         joins
     }
 
-    /// Finds the group with the smallest mean cost to `from`; on ties `preferred`, then the
-    /// smallest number.
+    /// Returns the group with the smallest mean cost to the group `from`. On ties, returns
+    /// `preferred`, then the smallest number.
     fn nearest(&self, from: usize, preferred: Option<usize>) -> usize {
         let mut best: Option<(u64, u64, usize)> = None;
         let others = preferred.into_iter().chain(0..self.sizes.len());
@@ -276,7 +276,6 @@ impl Union {
         at
     }
 
-    /// Returns the root of the joined sets.
     pub(crate) fn join(&mut self, a: u32, b: u32) -> u32 {
         let (a, b) = (self.find(a), self.find(b));
         self.parents[b as usize] = a;

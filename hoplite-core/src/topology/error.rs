@@ -2,10 +2,10 @@
 
 use thiserror::Error;
 
-/// Most nodes of a matrix: all pairs take 400 MB. Places describe larger clusters.
+/// Most nodes of a matrix, whose links take 400 MB. Places describe larger clusters.
 pub const MAX_NODES: usize = 10_000;
 
-/// One of the two numbers of a link.
+/// One of the two quantities that describe a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     /// Nanoseconds from a byte's sending to its arrival.
@@ -36,8 +36,8 @@ pub enum TopologyError {
         /// The number of nodes.
         count: usize,
     },
-    /// A block is empty, there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS), or the
-    /// number of links is wrong.
+    /// A block is empty, there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS) blocks, or
+    /// the number of links does not match the blocks.
     #[error("{count} blocks of nodes do not form a matrix")]
     BadBlocks {
         /// The number of blocks.
@@ -56,7 +56,7 @@ pub enum TopologyError {
         /// The node's index.
         index: usize,
     },
-    /// The number of rows differs from the number of nodes.
+    /// A table's number of rows differs from the number of nodes.
     #[error("{quantity} has {rows} rows for {nodes} nodes")]
     RowCount {
         /// The table.
@@ -66,7 +66,7 @@ pub enum TopologyError {
         /// The number of nodes.
         nodes: usize,
     },
-    /// A row has the wrong length.
+    /// A table's row does not have one entry per node.
     #[error("row {row} of {quantity} has {entries} entries for {nodes} nodes")]
     NotSquare {
         /// The table.
@@ -78,7 +78,7 @@ pub enum TopologyError {
         /// The number of nodes.
         nodes: usize,
     },
-    /// An entry is missing, not a number, negative, or above 32 bits.
+    /// An entry of a table is missing, not a number, negative, or above 32 bits.
     #[error("{quantity} from node {row} to node {column} is {entry}")]
     BadEntry {
         /// The table.
@@ -90,13 +90,13 @@ pub enum TopologyError {
         /// The mistake in the entry.
         entry: BadEntry,
     },
-    /// The cost of this message exceeds 2^58 picoseconds.
+    /// The cost of a message of `size_bytes` on some link exceeds 2^58 picoseconds.
     #[error("{size_bytes} bytes over the slowest link take more than three days")]
     CostTooLarge {
         /// The message's size.
         size_bytes: u64,
     },
-    /// An order has the wrong length.
+    /// An order of ranks does not have one entry per node.
     #[error("the order has {entries} entries for {nodes} nodes")]
     OrderLength {
         /// The order's entries.
@@ -104,7 +104,7 @@ pub enum TopologyError {
         /// The number of nodes.
         nodes: usize,
     },
-    /// An order repeats or invents a node.
+    /// An order of ranks repeats a node, or names none.
     #[error("the order is not a permutation: entry {rank} is {node}")]
     NotAPermutation {
         /// The entry's rank.

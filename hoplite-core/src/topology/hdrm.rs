@@ -11,20 +11,20 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// Most switches: up to eight million ranks.
+/// Most switches, which allows up to eight million ranks.
 pub const MAX_SWITCHES: u32 = 1 << 12;
 
-/// The ranks at each switch, upper half first.
+/// The ranks at each switch, for the upper half and then the lower half.
 pub type Halves = [Vec<Vec<u32>>; 2];
 
-/// The reason why there is no mapping.
+/// The reason why no mapping exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HdrmError {
-    /// No hosts, so no ranks.
+    /// The switches have no hosts, so there are no ranks.
     #[error("a switch needs at least one host")]
     NoHosts,
-    /// Not a power of two: some pairs would stay within a half.
+    /// The number of switches is no power of two: some pairs of ranks would stay within a half.
     #[error("{switches} switches are not a power of two of at least 2: some pairs would be within one half")]
     SwitchesNotAPowerOfTwo {
         /// The number.
@@ -36,7 +36,7 @@ pub enum HdrmError {
         /// The number.
         switches: u32,
     },
-    /// There are fewer links than pairs.
+    /// A step has more pairs of ranks than links between the halves.
     #[error(
         "{hosts_per_switch} hosts at each of {switches} switches are more than {}: two pairs would share a link",
         switches / 2
@@ -47,7 +47,7 @@ pub enum HdrmError {
         /// The switches.
         switches: u32,
     },
-    /// A partial system's ranks fill neither whole virtual groups nor whole pairs of the first
+    /// The ranks of a partial system fill neither whole virtual groups nor whole pairs of the first
     /// group.
     #[error(
         "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: use an even number up to {switches}, or a multiple of it"
@@ -62,7 +62,7 @@ pub enum HdrmError {
     },
 }
 
-/// The first conflict of a mapping.
+/// The first rule that a mapping violates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Conflict {
@@ -78,32 +78,32 @@ pub enum Conflict {
         /// The rank.
         rank: u32,
     },
-    /// A pair is within one half.
+    /// A step's pair of ranks is within one half.
     #[error("in the step of distance {distance} ranks {} and {} are both in the {} half", pair[0], pair[1], half_name(*half))]
     WithinHalf {
-        /// The step's distance of ranks.
+        /// The difference of the two ranks in this step.
         distance: u32,
         /// The pair.
         pair: [u32; 2],
-        /// 0 for upper, 1 for lower.
+        /// The half of both ranks: 0 for upper, 1 for lower.
         half: usize,
     },
-    /// Two pairs use the same link.
+    /// Two pairs of ranks use the same link in a step.
     #[error(
         "in the step of distance {distance} ranks {} and {} share the link of upper switch {upper} and lower switch {lower} with ranks \
          {} and {}",
         pair[0], pair[1], other[0], other[1]
     )]
     SharedLink {
-        /// The step's distance of ranks.
+        /// The difference of the ranks of a pair in this step.
         distance: u32,
         /// The pair.
         pair: [u32; 2],
         /// The other pair.
         other: [u32; 2],
-        /// The upper switch.
+        /// The switch at the upper end of the link.
         upper: usize,
-        /// The lower switch.
+        /// The switch at the lower end of the link.
         lower: usize,
     },
 }
@@ -112,19 +112,19 @@ const fn half_name(half: usize) -> &'static str {
     if half == 0 { "upper" } else { "lower" }
 }
 
-/// Maps the ranks of a whole system.
+/// Maps all ranks of a system.
 ///
 /// # Errors
-/// Fails without a mapping; see [`HdrmError`].
+/// Fails if no mapping exists; see [`HdrmError`].
 pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Maps `ranks` ranks to a part of the system, without empty switches.
+/// Maps only `ranks` ranks, to a part of the system's switches, and leaves out the unused switches.
 ///
 /// # Errors
-/// Fails without a mapping; see [`HdrmError`].
+/// Fails if no mapping exists; see [`HdrmError`].
 pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     let is_whole = if ranks <= switches { ranks.is_multiple_of(2) } else { ranks.is_multiple_of(switches) };
@@ -164,10 +164,10 @@ fn check_system(hosts_per_switch: u32, switches: u32) -> Result<(), HdrmError> {
     Ok(())
 }
 
-/// Checks that each rank has one place, and that in each step all pairs cross between the halves on
-/// separate links.
+/// Checks a mapping: each rank has one place, and in each step all pairs of ranks cross between the
+/// halves on separate links.
 ///
-/// Ranks without a peer rest. Takes O(P log P) for P ranks.
+/// A rank without a peer in a step rests. Takes O(P log P) for P ranks.
 ///
 /// # Errors
 /// The first conflict.

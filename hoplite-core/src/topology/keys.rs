@@ -1,21 +1,22 @@
-//! The label keys of places. Nodes with different keys share no group, even side by side.
+//! The label keys of places, for example `rack`. Nodes that use different keys share no group, even
+//! side by side.
 
 use std::fmt;
 
 use super::place::{LEVEL_KEYS, MAX_LEVELS, Path};
 
-/// The label keys of a node's place.
+/// The set of label keys that a node's place uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PlaceKeys(u8);
 
 impl PlaceKeys {
-    /// Returns the keys of the levels of `path`.
+    /// Returns the label keys that the levels of `path` use.
     pub fn of(path: Path) -> Self {
         let bits = path.iter().enumerate().map(|(level, &number)| u8::from(number != 0) << level);
         Self(bits.fold(0, |all, bit| all | bit))
     }
 
-    /// The names, outermost first.
+    /// Returns the keys as text, outermost first.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         LEVEL_KEYS
             .into_iter()
@@ -37,7 +38,7 @@ impl fmt::Display for PlaceKeys {
     }
 }
 
-/// Counts nodes by their keys.
+/// Counts nodes by the set of label keys that they use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyCounts([u32; 1 << MAX_LEVELS]);
 
@@ -52,13 +53,13 @@ impl KeyCounts {
         self.0[usize::from(PlaceKeys::of(path).0)] -= 1;
     }
 
-    /// Returns the keys in use and their counts, the empty set first.
+    /// Returns each set of keys in use and the number of its nodes, the empty set first.
     pub fn iter(&self) -> impl Iterator<Item = (PlaceKeys, u32)> + '_ {
         let present = |(bits, &nodes): (usize, &u32)| (nodes > 0).then_some((PlaceKeys(bits as u8), nodes));
         self.0.iter().enumerate().filter_map(present)
     }
 
-    /// Returns `true` if nodes use different keys.
+    /// Returns `true` if some nodes use other keys than others.
     pub fn differ(&self) -> bool {
         self.iter().nth(1).is_some()
     }

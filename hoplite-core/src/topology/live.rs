@@ -1,4 +1,4 @@
-//! Estimates links from real transfers.
+//! Estimates a node's links to its peers from real transfers.
 //!
 //! Sources: the gain of 1/8 of TCP's smoothed round trip (RFC 6298); Cloud Collectives, section VI,
 //! for TCP_INFO.
@@ -13,12 +13,12 @@ use crate::link::Delivery;
 use crate::load::LinkLoad;
 use crate::time::Time;
 
-/// A transfer's measurement of a link.
+/// A transfer's measurement of the link to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// The smallest round-trip time.
+    /// The smallest round-trip time in nanoseconds.
     pub round_trip_ns: u64,
-    /// Picoseconds per byte.
+    /// The time per byte in picoseconds.
     pub ps_per_byte: u64,
     /// `true` if the sender had too little to send to measure the rate.
     pub is_application_limited: bool,
@@ -41,46 +41,48 @@ impl From<Delivery> for Sample {
     }
 }
 
-/// Most estimated peers, in 64 KB; beyond it, the one with the oldest sample is dropped.
+/// Most peers with estimates, in 64 KB. Beyond it, the peer with the oldest sample is dropped.
 pub const MAX_PEERS: usize = 1024;
-/// The age at which an unused link is hidden if others are used: its node may be gone.
+/// A link that was unused for this long is not shown if others are used: its node may be gone.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
-/// The ratio to the median that makes a link slow, as between two levels of a network.
+/// A link is slow from this percentage of the median link's time on, as between two levels of a
+/// network.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
-/// Most slow links to report: the slowest ones.
+/// Most slow links that a node reports: the slowest ones.
 pub const MAX_TOLD: usize = 8;
-/// Reports within a group that make all links of a node slow.
+/// Reports of a node within its group that make all its links slow.
 pub const MIN_REPORTS: usize = 2;
-/// The ratio of a reported link. Several senders to one receiver cause smaller ratios.
+/// A node reports a link from this percentage of the median link's time on. Several senders to one
+/// receiver cause smaller ratios.
 const TOLD_PERCENT: u64 = 200;
-/// Time for which a link must be slow before its report. Rerouting then saves half of that time.
+/// Time for which a link must be slow before the node reports it. Rerouting then saves half of that
+/// time.
 const LASTING: Duration = Duration::from_secs(10);
-/// Time for which a link must have recovered before its report. Waiting costs little, and an
-/// intermittent fault does not change the order each time.
+/// Time for which a link must be fast again before the node reports its recovery. Waiting costs
+/// little, and an intermittent fault does not change the order each time.
 const RECOVERED: Duration = Duration::from_secs(30);
 const JUDGED_EVERY: Duration = Duration::from_secs(1);
 
-/// One node's links, by its transfers.
+/// The estimated links of this node to its peers.
 #[derive(Debug, Clone, Default)]
 pub struct PeerLinks {
     links: BTreeMap<NodeId, (Estimate, Time)>,
-    /// Picoseconds per received byte.
     received_gap: Option<u32>,
     judged_at: Option<Time>,
     told: BTreeSet<NodeId>,
-    /// Unreported changes, with their times.
+    /// Peers whose links became slow or recovered without a report yet, with the times.
     turned: BTreeMap<NodeId, Time>,
 }
 
-/// A peer's link.
+/// The estimated link to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerLink {
     /// The peer.
     pub peer: NodeId,
     /// The current estimate.
     pub link: Link,
-    /// `true` if much slower than most, or with a much longer round trip.
+    /// `true` if the link is much slower than most others, or has a much longer round trip.
     pub is_slow: bool,
 }
 
@@ -97,7 +99,7 @@ impl From<PeerLink> for LinkLoad {
 }
 
 impl PeerLinks {
-    /// Adds a sample of `peer`, unless the application limited it.
+    /// Adds a sample of the link to `peer`, unless the application limited its rate.
     pub fn add(&mut self, now: Time, peer: &NodeId, sample: Sample) {
         if sample.is_application_limited {
             return;
@@ -116,13 +118,13 @@ impl PeerLinks {
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
-    /// Sets this node's receive rate.
+    /// Sets the rate at which this node receives.
     pub fn received(&mut self, bytes_per_second: u64) {
         self.received_gap = Some(whole(Sample::gap(bytes_per_second)));
     }
 
-    /// Returns a changed list of slow links, slowest first; `None` if unchanged. Call it after a
-    /// sample.
+    /// Returns the peers with slow links, slowest first, if this list has changed since the last
+    /// call. Call it after each sample.
     ///
     /// A link becomes slow after some time below half of the usual rate: the median of all links,
     /// or with few links this node's receive rate. It recovers after a longer time by the rule of
@@ -182,7 +184,7 @@ impl PeerLinks {
         used.map(|(peer, (estimate, _))| (peer, estimate.link())).unzip()
     }
 
-    /// The recently used links, slowest first.
+    /// Returns the recently used links, slowest first.
     pub fn worst_first(&self) -> Vec<PeerLink> {
         let (peers, estimates) = self.used();
         let usual_alpha = median(&estimates, |link| link.alpha_ns);
@@ -215,7 +217,7 @@ fn exceeds(value: u32, usual: u32, percent: u64) -> bool {
     u64::from(value) * 100 > u64::from(usual) * percent
 }
 
-/// A moving average in 1/8 units, so that small changes are not lost.
+/// A moving average of a link's samples, kept in 1/8 units so that small changes are not lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     alpha_eighths: u64,
@@ -223,12 +225,13 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Starts from a link.
+    /// Makes an average that starts at `link`.
     pub const fn new(link: Link) -> Self {
         Self { alpha_eighths: 8 * link.alpha_ns as u64, gap_eighths: 8 * link.ps_per_byte as u64 }
     }
 
-    /// Moves by 1/8 of the difference to a sample, unless the application limited it.
+    /// Moves the average by 1/8 of the difference to a sample. Ignores the sample's rate if the
+    /// application limited it.
     pub fn add(&mut self, sample: Sample) {
         if sample.is_application_limited {
             return;
@@ -310,7 +313,6 @@ mod tests {
         assert_eq!(slow, [peer(5), peer(6)]);
     }
 
-    /// Adds samples every 20 ms; returns all news with their times.
     fn news(links: &mut PeerLinks, from_s: u64, to_s: u64, gaps: &[u64]) -> Vec<(u64, Vec<NodeId>)> {
         let mut told = Vec::new();
         for step in from_s * 50..to_s * 50 {

@@ -1,7 +1,7 @@
 //! The matrix of links: exact integer costs of a message of S bytes between each pair of nodes.
 //!
-//! c\[i\]\[j\](S) = 1000 alpha_ns + S ps_per_byte picoseconds. Links are symmetric: the worse
-//! direction counts.
+//! A message of S bytes costs 1000 alpha_ns + S ps_per_byte picoseconds. Links are symmetric: the
+//! worse direction counts.
 //!
 //! Source: Cloud Collectives, sections IV-A and IV-B; the bandwidth term is ours.
 
@@ -11,18 +11,18 @@ use super::blocks::{Blocks, triangle_index, triangle_len};
 pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// Three days. Sums of six costs, each with two multipliers of this size as in the bound of rings,
-/// fit 64 bits.
+/// The largest cost of a message: three days. Sums of six costs, each with two multipliers of this
+/// size as in the bound of rings, fit 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
-/// Longest node name. Host names (RFC 1035) are shorter.
+/// Longest node name in bytes. Host names (RFC 1035) are shorter.
 pub const MAX_NAME_BYTES: usize = 255;
 
 /// A link's cost per message and per byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Link {
-    /// Nanoseconds from a byte's sending to its arrival.
+    /// The time from the sending of a byte to its arrival, in nanoseconds.
     pub alpha_ns: u32,
-    /// Picoseconds per byte.
+    /// The time per byte in picoseconds.
     pub ps_per_byte: u32,
 }
 
@@ -35,18 +35,19 @@ impl Link {
     }
 }
 
-/// The links of all pairs as a packed triangle; with blocks, one per block and one for the blocks.
+/// The links of all pairs of nodes as a packed triangle. With blocks, the links within each block
+/// and then the links between blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
-    /// Without blocks, link (i, j), i > j, is at i (i - 1) / 2 + j.
+    /// Without blocks, the link of nodes i and j, i > j, is at i (i - 1) / 2 + j.
     links: Vec<Link>,
     blocks: Option<Box<Blocks>>,
 }
 
 impl Matrix {
-    /// Makes a matrix from two tables with a row per sender. Fractions are rounded, diagonals
-    /// ignored, and NaN means missing.
+    /// Makes a matrix from two tables: row i, column j is for messages from node i to j. Fractions
+    /// are rounded, diagonals ignored, and NaN means missing.
     ///
     /// # Errors
     /// Fails for invalid names, tables that are not square, and entries outside 0 to 2^32 - 1.
@@ -67,7 +68,7 @@ impl Matrix {
         Self::from_links(nodes, |row, column| Ok(direction(row, column)?.worse(direction(column, row)?)))
     }
 
-    /// Makes a matrix by calling `link` once per pair, larger index first.
+    /// Makes a matrix by calling `link` once for each pair of nodes, with the larger index first.
     ///
     /// # Errors
     /// Fails for invalid names, or if `link` fails.
@@ -102,7 +103,7 @@ impl Matrix {
         self.nodes.len()
     }
 
-    /// Returns `false`: there is a node.
+    /// Returns `false`, because a matrix has at least one node.
     pub const fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -112,7 +113,7 @@ impl Matrix {
         &self.nodes
     }
 
-    /// Returns the link of two nodes, free if they are equal.
+    /// Returns the link between two nodes. A node's link to itself costs nothing.
     pub fn link(&self, a: usize, b: usize) -> Link {
         match &self.blocks {
             _ if a == b => Link::default(),
@@ -121,18 +122,18 @@ impl Matrix {
         }
     }
 
-    /// The blocks, if any.
+    /// The blocks of nodes, if the matrix has any.
     pub fn blocks(&self) -> Option<&Blocks> {
         self.blocks.as_deref()
     }
 
-    /// Returns all links: with blocks as [`Blocks::links`], else link (i, j), i > j, is number i (i
-    /// - 1) / 2 + j.
+    /// Returns all links. With blocks, their order is that of [`Blocks::links`]; otherwise, link
+    /// (i, j), i > j, is number i (i - 1) / 2 + j.
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.links.iter().copied()
     }
 
-    /// Checks that `order` is a permutation of the nodes.
+    /// Checks that `order` contains each node once.
     ///
     /// # Errors
     /// Names the first mistake.
@@ -151,7 +152,7 @@ impl Matrix {
     }
 }
 
-/// A matrix for messages of one size. Each cost is at most 2^58.
+/// The costs of links for a collective of one size, each at most 2^58 picoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Links<'a> {
     matrix: &'a Matrix,
@@ -159,7 +160,7 @@ pub struct Links<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// Prepares `matrix` for collectives of `size_bytes`.
+    /// Computes the costs of `matrix` for collectives on `size_bytes` bytes.
     ///
     /// # Errors
     /// Fails if a cost exceeds 2^58 picoseconds.
@@ -178,7 +179,7 @@ impl<'a> Links<'a> {
         self.matrix
     }
 
-    /// Bytes of the collective at each node.
+    /// The bytes that the collective has at each node.
     pub const fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -188,18 +189,19 @@ impl<'a> Links<'a> {
         self.matrix.len()
     }
 
-    /// Returns `false`: there is a node.
+    /// Returns `false`, because a matrix has at least one node.
     pub const fn is_empty(&self) -> bool {
         self.matrix.is_empty()
     }
 
-    /// The cost of a message of all bytes, in picoseconds.
+    /// Returns the cost of one message with all bytes between `a` and `b`, in picoseconds.
     pub fn whole(&self, a: u32, b: u32) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// Returns the cost of `parts` messages with equal parts of the bytes, in picoseconds.
+    /// Returns the cost in picoseconds of `parts` messages between `a` and `b`, which carry the
+    /// bytes in equal parts.
     ///
     /// `parts` is at most the number of nodes. The sum is exact, so that only a whole collective is
     /// rounded.
@@ -208,7 +210,7 @@ impl<'a> Links<'a> {
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// The cost of one part, rounded down.
+    /// Returns the cost of one of `parts` such messages in picoseconds, rounded down.
     pub fn part(&self, a: u32, b: u32, parts: u64) -> u64 {
         self.all_parts(a, b, parts) / parts
     }

@@ -14,36 +14,36 @@ use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, level, number_of_measure
 use crate::id::NodeId;
 use crate::link::Uplink;
 
-/// Most measured nodes. With names of 40 bytes, they take a megabyte on the wire.
+/// Most nodes with measured places. With names of 40 bytes, they take a megabyte on the wire.
 pub const MAX_MEASURED_NODES: usize = 16_384;
-/// The highest version, in milliseconds since 1970.
+/// The highest version of measured places, in milliseconds since 1970.
 pub const MAX_VERSION: u64 = i64::MAX as u64;
-/// The message size whose time defines the groups. Rates under load separate groups better than
-/// round trips.
+/// Groups are defined by the time of a message of this size. Rates under load separate groups
+/// better than round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
-/// Returns a version above all known ones, even if clocks differ or jump.
+/// Returns a version of measured places above all known ones, even if clocks differ or jump.
 pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration) -> u64 {
     let now = u64::try_from(since_1970.as_millis()).unwrap_or(MAX_VERSION);
     let next = known.into_iter().max().map_or(1, |known| known.saturating_add(1));
     now.max(next).min(MAX_VERSION)
 }
 
-/// The places of nodes, and the capacity of uplinks.
+/// The measured places of nodes, and the capacity of the groups' uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct MeasuredPlaces {
-    /// The highest version counts; on ties the larger content, so that all shards agree. Zero means
-    /// unmeasured.
+    /// Shards keep the places with the highest version; on ties the larger content, so that all
+    /// shards agree. Zero means unmeasured.
     pub version: u64,
     /// The uplinks' capacity.
     pub uplink: Uplink,
-    /// Nodes in measured groups.
+    /// The groups of nodes that are in measured ones.
     pub paths: BTreeMap<NodeId, Path>,
 }
 
 impl MeasuredPlaces {
-    /// Computes places from a matrix under load and the nodes' labels. Without much slower links
-    /// there are no groups.
+    /// Computes places from a matrix measured under load, and from labels. Without much slower
+    /// links there are no groups.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -58,7 +58,7 @@ impl MeasuredPlaces {
         Ok(Self { version, uplink, paths })
     }
 
-    /// Counts the innermost groups.
+    /// Counts the groups of the innermost level.
     pub fn groups(&self) -> usize {
         let mut groups: Vec<&Path> = self.paths.values().collect();
         groups.sort_unstable();
@@ -67,17 +67,17 @@ impl MeasuredPlaces {
     }
 }
 
-/// The groups of a matrix and their uplinks.
+/// The groups of a matrix's nodes, and the capacity of the groups' uplinks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Groups {
     /// Each node's groups.
     pub paths: Vec<Path>,
-    /// The capacity by rates under load.
+    /// The capacity of the groups' uplinks, from rates under load.
     pub uplink: Uplink,
 }
 
 impl Groups {
-    /// Computes the groups of a matrix under load.
+    /// Computes the groups and uplinks of a matrix that was measured under load.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -85,7 +85,7 @@ impl Groups {
         Ok(Self::with_paths(matrix, measured_paths(matrix, MESSAGE_BYTES)?))
     }
 
-    /// Computes the groups by latency, without the capacity of uplinks.
+    /// Computes the groups of a matrix by latency alone. The capacity of uplinks stays unknown.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -93,12 +93,12 @@ impl Groups {
         Ok(Self { paths: measured_paths(matrix, 0)?, uplink: Uplink::default() })
     }
 
-    /// Returns `true` without groups.
+    /// Returns `true` if there are no groups.
     pub fn is_empty(&self) -> bool {
         self.paths.iter().all(|path| *path == EVERYWHERE)
     }
 
-    /// Computes the uplinks of given groups.
+    /// Computes the capacity of the uplinks of given groups.
     pub fn with_paths(matrix: &Matrix, paths: Vec<Path>) -> Self {
         let uplink = Uplink::of_levels(std::array::from_fn(|level| narrowest_uplink(matrix, &paths, level)));
         Self { paths, uplink }
@@ -140,7 +140,7 @@ fn refine(paths: &mut [Path], labels: &[Path]) {
     }
 }
 
-/// Numbers groups by their first member's name, equally in other probes.
+/// Numbers a level's groups by their first member's name, equally in each probe.
 fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     let mut firsts: BTreeMap<u32, &String> = BTreeMap::new();
     for (path, name) in paths.iter().zip(names).filter(|(path, _)| path[level] != 0) {
@@ -152,7 +152,7 @@ fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     }
 }
 
-/// Returns `true` if a level has groups. A single node with slow links is none.
+/// Returns `true` if there are groups on this level. A single node with slow links is no group.
 fn divides(paths: &[Path], level: usize) -> bool {
     let mut sizes: BTreeMap<&[u32], usize> = BTreeMap::new();
     for path in paths {
@@ -161,12 +161,12 @@ fn divides(paths: &[Path], level: usize) -> bool {
     sizes.values().filter(|size| **size > 1).count() > 1
 }
 
-/// Returns the level's smallest uplink capacity, in thousandths of a node's link, or zero without
-/// groups.
+/// Returns the smallest uplink capacity of a level's groups, in thousandths of a node's link; zero
+/// without groups.
 ///
-/// Under load, all pairs that leave a group share its uplink, so its capacity is one pair's rate
-/// times their mean number. Pairs that also cross outer uplinks may get less, so rates at the same
-/// distance are averaged first.
+/// Under load, all pairs that leave a group share its uplink. So the uplink's capacity is the rate
+/// of one pair times their mean number. Pairs that also cross outer uplinks may get less, so rates
+/// at the same distance are averaged first.
 fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let mut groups: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, path) in paths.iter().enumerate().filter(|(_, path)| path[of_level] != 0) {
@@ -200,7 +200,7 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     permille.min().unwrap_or(0)
 }
 
-/// Nodes of one block with the same path, with one link to all nodes of another block.
+/// Nodes of one block with the same path. One link connects them to all nodes of another block.
 type Cells = BTreeMap<(u32, Path), Vec<usize>>;
 
 fn cells(matrix: &Matrix, paths: &[Path], nodes: &[usize]) -> Cells {
@@ -212,7 +212,6 @@ fn cells(matrix: &Matrix, paths: &[Path], nodes: &[usize]) -> Cells {
     cells
 }
 
-/// Times per byte, each with its number of pairs.
 #[derive(Default)]
 struct Gaps {
     gaps: Vec<(u32, u32)>,
@@ -220,7 +219,6 @@ struct Gaps {
 }
 
 impl Gaps {
-    /// Adds the pairs between two cells, or within one.
     fn add(
         &mut self,
         matrix: &Matrix,
@@ -239,7 +237,6 @@ impl Gaps {
         }
     }
 
-    /// Of an even number, the larger middle value.
     fn median(mut self) -> Option<u32> {
         self.gaps.sort_unstable();
         let mut before = 0;
@@ -251,8 +248,8 @@ impl Gaps {
     }
 }
 
-/// Returns the mean number of pairs that cross the border of a group of `inside` among `all` nodes
-/// in a random matching, over the crossing pairs.
+/// Returns the number of pairs that cross the border of a group of `inside` among `all` nodes in a
+/// random matching, averaged over all crossing pairs.
 ///
 /// With a nodes inside and b outside, k crossing pairs have a probability proportional to C(a, k)
 /// C(b, k) k! (a-k-1)!! (b-k-1)!!.
@@ -292,7 +289,6 @@ mod tests {
         MeasuredPlaces::of(&matrix.unwrap(), |_| EVERYWHERE, 1).unwrap()
     }
 
-    /// Zone "a" has the first four hosts, zone "b" the others.
     fn in_zones(rack_of: [usize; 8], labels: impl Fn(&str) -> Path) -> BTreeMap<NodeId, Path> {
         let names = (0..8).map(|node| format!("h{node:02}")).collect();
         let matrix = Matrix::from_links(names, |a, b| {

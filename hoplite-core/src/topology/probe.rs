@@ -1,36 +1,36 @@
-//! The statistics of probes: percentiles, and the end of a series.
+//! The statistics of probes: percentiles, and the number of round trips after which a pair is done.
 //!
 //! [`survey`] coordinates: pairs of nodes exchange echoes ([`echo`]) and trains of bytes
-//! ([`train`]), and a matrix results.
+//! ([`train`]), and the results make a matrix.
 //!
 //! Source: Cloud Collectives, section IV-B, which sends 10,000 probes per pair and takes the 10th
-//! percentile. The earlier end is ours.
+//! percentile. Stopping earlier is ours.
 
 pub mod echo;
 pub mod survey;
 pub mod train;
 
-/// The percentile of round trips that measures a link without other traffic.
+/// The percentile of a pair's round trips that counts as the link's own, without other traffic.
 pub const PERCENTILE: u32 = 10;
-/// Probes between checks of the percentile.
+/// The number of round trips between two checks of the percentile.
 pub const BLOCK: usize = 64;
 const STEADY_PERCENT: u64 = 2;
 const STEADY_BLOCKS: u32 = 3;
 const MAX_AUTO_PROBES: usize = 16 * BLOCK;
-/// Most requested probes per pair, as in Cloud Collectives.
+/// Most round trips per pair that a caller may request, as in Cloud Collectives.
 pub const MAX_PROBES: u32 = 10_000;
 
-/// A pair's number of probes.
+/// The number of round trips that a pair measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Probes {
-    /// Until the percentile is steady.
+    /// Measure until the percentile is steady.
     #[default]
     Auto,
     /// This many, up to [`MAX_PROBES`].
     Count(u32),
 }
 
-/// Returns the nearest-rank percentile; `None` without samples.
+/// Returns the percentile of the samples by the nearest-rank method; `None` without samples.
 pub fn percentile(samples: &[u64], percent: u32) -> Option<u64> {
     let mut sorted = samples.to_vec();
     let rank = (sorted.len() * percent as usize).div_ceil(100).max(1);
@@ -40,7 +40,7 @@ pub fn percentile(samples: &[u64], percent: u32) -> Option<u64> {
     Some(*sorted.select_nth_unstable(rank - 1).1)
 }
 
-/// A pair's round trips.
+/// The measured round trips of a pair of nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     round_trips_ns: Vec<u64>,
@@ -67,12 +67,12 @@ impl Samples {
         self.last = now;
     }
 
-    /// Returns `true` after enough steady blocks.
+    /// Returns `true` if the percentile was steady for long enough.
     pub const fn is_enough(&self) -> bool {
         self.steady >= STEADY_BLOCKS
     }
 
-    /// Returns `true` if there are enough samples.
+    /// Returns `true` after as many round trips as `probes` requests.
     pub fn suffice(&self, probes: Probes) -> bool {
         match probes {
             Probes::Auto => self.is_enough() || self.len() >= MAX_AUTO_PROBES,
@@ -90,7 +90,7 @@ impl Samples {
         self.round_trips_ns.is_empty()
     }
 
-    /// The percentile of the round trips: twice the link's latency.
+    /// Returns [`PERCENTILE`] of the round trips in nanoseconds: twice the link's latency.
     pub fn round_trip_ns(&self) -> Option<u64> {
         percentile(&self.round_trips_ns, PERCENTILE)
     }

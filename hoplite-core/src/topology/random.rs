@@ -2,7 +2,7 @@
 
 use crate::placement::mix;
 
-/// SplitMix64 (Steele, Lea, Flood, 2014).
+/// A generator of random numbers: SplitMix64 (Steele, Lea, Flood, 2014).
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
@@ -31,7 +31,7 @@ impl Random {
         self.below(limit as u64) as usize
     }
 
-    /// Shuffles by Fisher-Yates.
+    /// Shuffles `items` (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.index(last + 1));

@@ -1,4 +1,4 @@
-//! Slow links, by the reports of nodes.
+//! Slow links, according to the reports of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +6,16 @@ use super::live::MIN_REPORTS;
 use super::place::Path;
 use crate::id::NodeId;
 
-/// Nodes' reports about their links.
+/// The slow links that nodes reported.
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
     nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
-    /// Nodes that enough nodes of their group report.
+    /// Nodes whose links are all slow: enough nodes of their group report them.
     slow: BTreeSet<NodeId>,
 }
 
 impl Reports {
-    /// Collects each node's groups and slow peers.
+    /// Collects each node's groups and the peers to which it reports slow links.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, Path, Vec<NodeId>)>) -> Self {
         let nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)> =
             nodes.into_iter().map(|(node, path, peers)| (node, (path, peers))).collect();
@@ -32,13 +32,13 @@ impl Reports {
         Self { nodes, slow }
     }
 
-    /// Returns `true` if all links of a node are slow.
+    /// Returns `true` if all links of a node count as slow.
     pub fn is_slow_node(&self, node: &NodeId) -> bool {
         self.slow.contains(node)
     }
 
-    /// Returns `true` if the sender reports the link, or all links of one end are slow. A report
-    /// counts only within a group, because groups stand for slow uplinks.
+    /// Returns `true` if the node `from` reports its link to `to`, or if all links of either node
+    /// count as slow. A report counts only within a group, because groups stand for slow uplinks.
     pub fn is_slow(&self, from: &NodeId, to: &NodeId) -> bool {
         from != to && (self.is_slow_node(from) || self.is_slow_node(to) || self.says(from, to))
     }

@@ -3,7 +3,7 @@
 //! The circle method (Kirkman, 1847) takes n - 1 rounds for an even number of nodes, else n, in
 //! which each node rests once.
 
-/// The number of rounds.
+/// The number of rounds in which all nodes meet.
 pub const fn count(nodes: u32) -> u32 {
     match nodes {
         0 | 1 => 0,
@@ -12,7 +12,7 @@ pub const fn count(nodes: u32) -> u32 {
     }
 }
 
-/// The pairs of a round.
+/// Returns the pairs of nodes that meet in a round.
 pub fn pairs(nodes: u32, round: u32) -> impl Iterator<Item = (u32, u32)> {
     // The last of an even number of places is fixed; the others move by one each round. With an odd
     // number of nodes it is empty.

@@ -1,4 +1,4 @@
-//! The cheapest schedule for given members, bytes and links.
+//! Chooses the cheapest schedule for given members, bytes and links.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +10,17 @@ use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
-/// A step without its link: two wake-ups, a checksum, a system call. Measured with 16 stores on 2
-/// cores.
+/// The estimated time of a step without its transfer: two wake-ups, a checksum, a system call.
+/// Measured with 16 stores on 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
-/// A slow link is at least so much slower.
+/// A link counts as slow only if it is at least this many times slower than others.
 const SLOWER_TIMES: f64 = 2.0;
-/// A frame costs two system calls and a wake-up: about 20 us.
+/// The smallest frame. A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
-/// A frame waits in memory to be checked and combined, so the second-level cache should hold it.
+/// The largest frame. A frame waits in memory to be checked and combined, so the second-level cache
+/// should hold it.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
-/// Frames in a member's part, which so travels while it is combined.
+/// The number of frames into which a member's part is cut, so that it is combined while it travels.
 const FRAMES_PER_PART: u64 = 4;
 
 /// A setting for schedules of allreduces.
@@ -32,25 +33,27 @@ pub enum SchedulePreference {
     Ring,
     /// Halving-doubling.
     HalvingDoubling,
-    /// Halving-doubling in HDRM's order. Labels must describe two groups of switches with equally
-    /// many hosts.
+    /// Halving-doubling in the order of [HDRM](crate::topology::hdrm). Node labels must describe
+    /// two groups of switches with equally many hosts.
     Hdrm,
-    /// Rings in groups, then across. Labels must describe groups of equal size.
+    /// Rings within groups, then rings across groups. Node labels must describe groups of equal
+    /// size.
     Hierarchical,
 }
 
-/// A schedule and its members' order.
+/// A schedule, and the order of the members in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrangement {
     /// The member of each rank.
     pub order: Vec<usize>,
     /// The schedule.
     pub choice: Choice<Schedule>,
-    /// The reason against the cheapest schedule, or an assumption; may be empty.
+    /// The reason why the cheapest schedule was not chosen, or an assumption of the estimate; may
+    /// be empty.
     pub remark: String,
 }
 
-/// The frame length of an attempt.
+/// Returns the bytes per frame of an attempt.
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
     let frame_bytes = (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);
@@ -58,12 +61,13 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     frame_bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES
 }
 
-/// Estimates an allreduce among members with these groups by rank. Without paths all links are
-/// alike.
+/// Predicts the time of an allreduce. `paths` are the members' groups by rank; without paths, all
+/// links are alike.
 ///
-/// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB). If a part exceeds a
-/// frame and the bytes in flight, steps overlap, and the latency is paid once per direction.
-/// Streams share a group's uplink, and take twice as long over `slow` links.
+/// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB), with latency L and
+/// bandwidth B. If a part exceeds a frame and the bytes in flight, steps overlap, and the latency
+/// is paid once per direction. Streams share a group's uplink, and take twice as long over `slow`
+/// links.
 pub fn estimate(
     schedule: &Schedule,
     size_bytes: u64,
@@ -96,7 +100,7 @@ pub fn estimate(
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Returns how much slower these streams are because they share uplinks.
+/// Returns the factor by which the busiest shared uplink slows these streams down.
 fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize, usize)>) -> f64 {
     let mut shared: BTreeMap<Path, [f64; 2]> = BTreeMap::new();
     for (giver, taker) in streams {
@@ -111,7 +115,8 @@ fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize,
     times.fold(1.0, f64::max)
 }
 
-/// Arranges a collective of parts: a ring with groups side by side, half an allreduce.
+/// Chooses a ring for a reduce_scatter or allgather, with groups side by side. It takes half an
+/// allreduce's time.
 pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: LinkEstimate) -> Arrangement {
     let usual_order = by_groups(paths);
     let order = around_slow_links(usual_order.clone(), paths, slow);
@@ -123,7 +128,6 @@ pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: Li
     Arrangement { order, choice: Choice { schedule, estimate, runner_up: None }, remark }
 }
 
-/// Converts members to ranks.
 fn by_rank(order: &[usize], slow: &SlowLinks) -> SlowLinks {
     let ranks: BTreeMap<usize, usize> =
         order.iter().enumerate().map(|(rank, member)| (*member, rank)).collect();
@@ -141,7 +145,7 @@ fn remark_on_links(schedule: &Schedule, slow: &SlowLinks, is_around: bool) -> &'
     }
 }
 
-/// Chooses order and schedule of an allreduce. The ring wins ties.
+/// Chooses the order of the members and the schedule of an allreduce. The ring wins ties.
 pub fn arrange(
     paths: &[Path],
     slow: &SlowLinks,
@@ -212,8 +216,8 @@ pub fn arrange(
     Arrangement { order, choice, remark }
 }
 
-/// Returns all ways to join adjacent stages, the most stages first and the ring last. A level with
-/// fast uplinks needs no separate stage.
+/// Returns all hierarchical schedules' radices that result from merging adjacent stages, the most
+/// stages first and the ring last. A level with fast uplinks needs no separate stage.
 fn joined(radices: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..1_u32 << (radices.len() - 1)).map(|joints| {
         let mut stages: Vec<usize> = Vec::new();

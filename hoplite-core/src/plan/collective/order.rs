@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::topology::hdrm;
 use crate::topology::place::{MAX_LEVELS, Path};
 
-/// Orders members by groups, in order of appearance. A ring then enters and leaves each group once.
+/// Orders members so that each group's members are adjacent, in order of appearance. A ring then
+/// enters and leaves each group once.
 pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     let mut met: [BTreeMap<&[u32], usize>; MAX_LEVELS] = Default::default();
     let mut key = |member: usize| {
@@ -18,10 +19,10 @@ pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     order
 }
 
-/// Slow links, as indices of sender and receiver.
+/// Slow links, each as the indices of its sending and its receiving member.
 pub type SlowLinks = BTreeSet<(usize, usize)>;
 
-/// Swaps members of a group if fewer hops of a ring are then slow.
+/// Swaps members within their groups where this leaves fewer slow links on the ring.
 ///
 /// Source: Cloud Collectives swaps the node at a ring's worst hop first (Luo et al.).
 pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &SlowLinks) -> Vec<usize> {
@@ -56,8 +57,8 @@ pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &Sl
     order
 }
 
-/// Returns the rings' sizes by groups, innermost first, for members [`by_groups`]; `None` unless
-/// groups of a level are equally large.
+/// Returns the radices of rings within and across groups, innermost first, for members ordered
+/// [`by_groups`]. `None` unless the groups of each level are equally large.
 pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
     // Members in a group of each level, outermost first.
     let mut sizes = vec![paths.len()];
@@ -72,8 +73,8 @@ pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
     (radices.len() > 1).then_some(radices)
 }
 
-/// Returns HDRM's order; `None` unless the innermost groups are a `BiGraph`'s switches with equally
-/// many hosts.
+/// Returns the members in HDRM's order. `None` unless their innermost groups form the switches of a
+/// `BiGraph` with equally many hosts.
 pub(super) fn by_hdrm(paths: &[Path]) -> Option<Vec<usize>> {
     let halves_of = |levels: usize| paths.iter().map(|path| &path[..levels]).collect::<BTreeSet<_>>();
     let halves =

@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-/// The use of taken bytes.
+/// The member's use of received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Taking {
-    /// Combine as second operands.
+    /// Combine them with the local bytes, as second operands.
     Combine,
-    /// Replace: the bytes are final.
+    /// Replace the local bytes: the received bytes are final.
     Replace,
 }
 
-/// A step on ranges of the member's data.
+/// A step of a member: it sends or receives one range of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Send to another member.
@@ -33,14 +33,14 @@ pub enum Step {
 }
 
 impl Step {
-    /// The bytes of the step.
+    /// The range that the step sends or receives.
     pub const fn range(&self) -> &Range<u64> {
         match self {
             Self::Give { range, .. } | Self::Take { range, .. } => range,
         }
     }
 
-    /// Returns `true` for a take.
+    /// Returns `true` for [`Self::Take`].
     pub const fn is_take(&self) -> bool {
         matches!(self, Self::Take { .. })
     }
@@ -69,12 +69,12 @@ impl Program {
         &self.steps
     }
 
-    /// The stream to a member, as indices of steps.
+    /// Returns the steps that send to `member`, as indices in order.
     pub fn gives(&self, member: usize) -> Vec<usize> {
         self.indices(|step| matches!(step, Step::Give { to, .. } if *to == member))
     }
 
-    /// The stream from a member, as indices of steps.
+    /// Returns the steps that receive from `member`, as indices in order.
     pub fn takes(&self, member: usize) -> Vec<usize> {
         self.indices(|step| matches!(step, Step::Take { from, .. } if *from == member))
     }
@@ -84,7 +84,7 @@ impl Program {
         steps.filter(|(_, step)| is_meant(step)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the giving members, by first step.
+    /// Returns the members from which this one receives, by first step.
     pub fn sources(&self) -> Vec<usize> {
         let mut sources = Vec::new();
         for step in &self.steps {
@@ -97,8 +97,8 @@ impl Program {
         sources
     }
 
-    /// Returns the earlier steps that write bytes of this step. Without any, the bytes are the
-    /// member's own.
+    /// Returns the earlier steps that write bytes of this step's range. Without any, the range
+    /// holds the member's own source.
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };
         let earlier = self.steps[..index].iter().enumerate();
@@ -106,7 +106,7 @@ impl Program {
         writers.map(|(index, _)| index).collect()
     }
 
-    /// Returns the steps that make bytes final, without overlaps.
+    /// Returns the steps that receive or compute final bytes, each byte of the result once.
     pub fn finals(&self) -> Vec<usize> {
         let is_final = |index: &usize| {
             let step = &self.steps[*index];
@@ -116,7 +116,7 @@ impl Program {
         (0..self.steps.len()).filter(is_final).collect()
     }
 
-    /// The bytes sent.
+    /// The number of bytes that the member sends.
     pub fn given_bytes(&self) -> u64 {
         let gives = self.steps.iter().filter(|step| !step.is_take());
         gives.map(|step| step.range().end - step.range().start).sum()

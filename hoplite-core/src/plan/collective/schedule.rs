@@ -6,21 +6,21 @@ use std::ops::Range;
 
 use super::program::{Program, Step, Taking};
 
-/// Most members whose plan fits in a frame.
+/// Most members of a schedule, so that a plan fits in a frame.
 pub const MAX_MEMBERS: usize = 256;
 
-/// A cache line, with whole elements of any type.
+/// Parts begin at multiples of this: a cache line, with whole elements of any type.
 pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
 /// The exchange of data between members.
 ///
 /// A member's rank is written in mixed radix, with a digit per stage. In a stage, members that
 /// differ only in its digit form a ring: each ends up with the combination of one part. Then the
-/// stages run in reverse, and parts become wholes.
+/// stages run in reverse to distribute the combined parts.
 ///
 /// * One stage is the *ring*: 2(n-1) steps.
 /// * Stages of two are *halving-doubling*: 2 log2 n steps. Members beyond the largest power of two
-///   give all their data to others first, and get the result afterwards.
+/// give all their data to others first, and get the result afterwards.
 /// * Anything between is *hierarchical*: stage 0 within racks, stage 1 across them.
 ///
 /// Each member sends 2S(n-1)/n bytes in any number of stages, and S more if it serves a member
@@ -46,8 +46,8 @@ impl Schedule {
         Self { members, radices: vec![2; members.max(1).ilog2() as usize] }
     }
 
-    /// Makes stages, the first among adjacent ranks. `None` unless the product of sizes is the
-    /// number of members or at least half of it.
+    /// Makes stages of these sizes, the first among adjacent ranks. `None` unless the product of
+    /// the sizes is the number of members or at least half of it.
     pub fn hierarchical(members: usize, radices: &[usize]) -> Option<Self> {
         if !(1..=MAX_MEMBERS).contains(&members) || radices.iter().any(|radix| *radix < 2 && members > 1) {
             return None;
@@ -62,12 +62,12 @@ impl Schedule {
         self.members
     }
 
-    /// The stages' sizes.
+    /// The sizes of the stages' rings.
     pub fn radices(&self) -> &[usize] {
         &self.radices
     }
 
-    /// Counts members in the stages.
+    /// Counts the members in the stages: the product of their sizes.
     pub(super) fn core(&self) -> usize {
         self.radices.iter().product()
     }
@@ -76,18 +76,16 @@ impl Schedule {
         self.core() < self.members
     }
 
-    /// Returns a stage's pairs of giver and taker.
     pub(super) fn gives(&self, stage: usize) -> impl Iterator<Item = (usize, usize)> {
         let next = move |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
         (0..self.core()).filter_map(next)
     }
 
-    /// Returns pairs of a member outside the stages and its server.
     pub(super) fn folds(&self) -> impl Iterator<Item = (usize, usize)> {
         (self.core()..self.members).map(|index| (index, index - self.core()))
     }
 
-    /// Returns a member's program in an allreduce.
+    /// Returns the steps of member `index` in an allreduce of `size_bytes` bytes.
     pub fn program(&self, index: usize, size_bytes: u64) -> Program {
         let (core, whole) = (self.core(), 0..size_bytes);
         let mut program = Program::default();
@@ -144,9 +142,9 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// Returns a member's program in a ring of parts: afterwards it has its parts of the combination
-/// (reduce_scatter), or all parts (allgather). Member k has `parts[k]`. In an allgather, the target
-/// lacks the member's own parts.
+/// Returns the steps of member `index` in a ring of parts; member k owns the ranges `parts[k]`.
+/// Afterwards the member has its own parts combined (reduce_scatter), or the other members' parts
+/// (allgather).
 ///
 /// Each member sends and receives all parts but one member's.
 pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>]) -> Program {
@@ -162,18 +160,19 @@ pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>
     program
 }
 
-/// Returns the rank whose part is at this place in the source of `rank` in an all-to-all. The part
-/// given first comes first, so that it can be given while others are written. The own part comes
-/// last.
+/// Returns the rank that receives part `place` of the source of `rank` in an all-to-all. Parts are
+/// stored in sending order, so that the first can be sent while later ones are written. The own
+/// part comes last.
 pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
     (rank + 2 * ranks - 1 - place) % ranks
 }
 
-/// Returns a member's program in an all-to-all with these ranks per member. Its sources follow one
-/// another, with parts as in [`rank_of_part`]. Its result has parts ordered by giving rank.
+/// Returns the steps of member `index` in an all-to-all; `ranks[k]` are the ranks of member k. The
+/// member's memory holds its ranks' sources one after the other, with parts as in [`rank_of_part`].
+/// In the end it holds a result per rank, with parts ordered by sending rank.
 ///
-/// Pairs exchange directly, and no step waits for another. Each member begins with another giver,
-/// so that no link is everybody's first.
+/// Pairs of members exchange directly, and no step waits for another. Each member first receives
+/// from another sender, which spreads the load.
 pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> Program {
     let (members, participants) = (ranks.len(), ranks.iter().map(Vec::len).sum::<usize>());
     let own = &ranks[index];
@@ -201,7 +200,6 @@ pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> 
     program
 }
 
-/// A member's place in a stage's ring.
 #[derive(Debug, Clone, Copy)]
 struct Stage {
     first: usize,
@@ -223,12 +221,12 @@ impl Stage {
         self.ahead(self.size - 1)
     }
 
-    /// Returns the digit of the member so many places behind.
     const fn behind(&self, places: usize) -> usize {
         (self.digit + 2 * self.size - places) % self.size
     }
 
-    /// The member ends up with the combination of its part.
+    /// Adds steps after which this member has its part, combined over the ring. `part` returns the
+    /// ranges of a part.
     fn scatter<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
     where
         I: IntoIterator<Item = Range<u64>>,
@@ -238,7 +236,7 @@ impl Stage {
         }
     }
 
-    /// The member ends up with all parts.
+    /// Adds steps after which this member has all parts of the ring's members.
     fn gather<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
     where
         I: IntoIterator<Item = Range<u64>>,
@@ -261,7 +259,6 @@ impl Stage {
     }
 }
 
-/// Returns part `index` of `count`. The first parts may be longer.
 fn part(whole: &Range<u64>, count: usize, index: usize) -> Range<u64> {
     let (count, index) = (count as u64, index as u64);
     let units = (whole.end - whole.start).div_ceil(ALIGNMENT_BYTES);

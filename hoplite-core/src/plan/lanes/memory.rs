@@ -14,7 +14,7 @@ pub(super) const MAX_PEERS: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// The number of lanes that fill the path, of all streams together.
+    /// The number of lanes of all streams together that fill the path.
     lanes: usize,
     /// The number of streams that were busy in the trial.
     streams: usize,
@@ -37,7 +37,7 @@ impl Known {
 pub(super) struct LaneMemory {
     first: Start,
     peers: BTreeMap<NodeId, Known>,
-    /// The last result of any peer, for peers without one.
+    /// The last result for any peer, used for peers without one.
     latest: Option<Known>,
 }
 
@@ -48,7 +48,8 @@ impl LaneMemory {
 
     /// Returns the number of lanes of the next stream to a peer, one of `streams` that are busy.
     ///
-    /// A tester starts with half of an old or guessed number. Its first doubling tests the number.
+    /// A stream that tests starts with half of an old or guessed number. Its first doubling tests
+    /// the number.
     pub(super) fn start(&self, now: Time, peer: &NodeId, streams: usize, is_tester: bool) -> Start {
         if let Some(known) = self.known(now, peer, streams) {
             return known;
@@ -62,7 +63,7 @@ impl LaneMemory {
         })
     }
 
-    /// Returns the part of a stream in a recent result.
+    /// Returns a stream's share of the lanes in a recent result for a peer.
     pub(super) fn known(&self, now: Time, peer: &NodeId, streams: usize) -> Option<Start> {
         let known = self.peers.get(peer).filter(|known| now.since(known.at) < TESTED_FOR)?;
         Some(known.share(now, streams))

@@ -15,7 +15,7 @@ pub const LANE_BYTES: u64 = 256 << 10;
 
 /// Age at which a result is tested again, starting from half of the lanes.
 pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
-/// Time after which more lanes are tried again that gained nothing once. Each further trial
+/// Time after which a number of lanes that gained nothing once is tried again. Each further trial
 /// quadruples it, because other traffic may have disturbed one trial.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Shortest time over which a rate is measured.
@@ -30,9 +30,9 @@ const MIN_FRAMES: usize = 3;
 const MAX_WINDOWS: usize = 8;
 /// Most trials of a stream that end without a verdict. Each costs connections.
 const MAX_ABORTED: usize = 4;
-/// Smallest rate, in tenths of the rate before, if other streams arrive at the receiver, or if the
-/// source may become faster. A second lane gets 1.33 times the rate beside one other stream, and
-/// 1.67 times beside four.
+/// A trial succeeds from this rate on, in tenths of the rate before, if other streams arrive at the
+/// receiver, or if the source may become faster. A second lane gets 1.33 times the rate beside one
+/// other stream, and 1.67 times beside four.
 const CONTENDED_TENTHS: u64 = 17;
 /// Time limit for opening lanes.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
@@ -48,7 +48,7 @@ pub struct Start {
     pub is_settled: bool,
 }
 
-/// Returns the limit of lanes of a stream with so many bytes.
+/// Returns the most lanes that a stream with `left_bytes` left to send may use.
 pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
     let lanes = usize::try_from(left_bytes / LANE_BYTES).unwrap_or(usize::MAX);
     lanes.clamp(1, max_lanes.clamp(1, MAX_LANES))
@@ -66,7 +66,7 @@ pub enum Supply {
 /// The state of a stream before its next frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
-    /// The delivery of the lane that sends the frame.
+    /// The kernel's measurement of the lane that sends the frame.
     pub delivery: Option<Delivery>,
     /// The time for which the lane has waited for bytes to send.
     pub starved: Duration,
@@ -88,7 +88,7 @@ pub(super) struct Host {
 /// The result of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// The number of lanes that are worth it.
+    /// The number of lanes up to which more lanes gain something.
     pub(super) lanes: usize,
     /// `true` if more lanes gain nothing, or cannot be had.
     pub(super) is_settled: bool,
@@ -130,7 +130,7 @@ enum Then {
     Settled,
 }
 
-/// The lanes and the rates before a trial.
+/// The lanes, and the rates in bytes per second, before a trial.
 #[derive(Debug, Clone, Copy)]
 struct Trial {
     lanes: usize,
@@ -155,7 +155,7 @@ struct Window {
     lanes: BTreeMap<LaneId, Marks>,
 }
 
-/// The first and the last frame of a lane in a window, with the acknowledged bytes.
+/// The times of a lane's first and last frame in a window, with the acknowledged bytes.
 #[derive(Debug, Clone, Copy)]
 struct Marks {
     first: (Time, u64),
@@ -177,7 +177,8 @@ struct Rates {
 }
 
 impl LanePlan {
-    /// Starts a stream with one lane, which asks for `start`. At most `max_lanes` are opened.
+    /// Makes the plan of a stream with one lane, which asks for the lanes in `start`, at most
+    /// `max_lanes`.
     pub(super) fn new(max_lanes: usize, start: Start, supply: Supply) -> Self {
         let max_lanes = max_lanes.max(1);
         let wanted = start.lanes.clamp(1, max_lanes);
@@ -253,7 +254,7 @@ impl LanePlan {
         (delivery.bytes_per_second > 0).then_some(delivery)
     }
 
-    /// Uses what other streams to the peer have found.
+    /// Takes over the number of lanes that other streams to the peer have found.
     pub(super) fn follow(&mut self, now: Time, known: Start) {
         let lanes = known.lanes.min(self.max_lanes);
         let then = if known.is_settled { Then::Settled } else { Then::Steady };
@@ -267,7 +268,7 @@ impl LanePlan {
         }
     }
 
-    /// Decides before the next frame of a lane. Returns the result of a trial that ends now.
+    /// Decides on lanes before a frame of `lane`. Returns the result of a trial that ends now.
     pub(super) fn frame(
         &mut self,
         now: Time,
@@ -467,7 +468,7 @@ const fn after(then: Then, since: Option<Time>) -> Phase {
     }
 }
 
-/// Returns the time for which the result of so many trials stands.
+/// Returns the time after which the result of so many trials is tested again.
 pub(super) fn retry_after(trials: u32) -> Duration {
     match trials {
         0 => TESTED_FOR,

@@ -6,21 +6,21 @@ use super::schedule::{Entry, ReduceSchedule};
 use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 
-/// 2^16 vertices exceed a shard's nodes.
+/// Most dimensions of a chain: 2^16 vertices exceed the nodes that a shard accepts.
 const MAX_DIMENSIONS: u32 = 16;
 
-/// Each stream needs a connection and memory for a frame.
+/// Most streams into one vertex: each stream needs a connection and memory for a frame.
 const MAX_STREAMS: usize = 64;
 
-/// Returns inflow * S/B + depth * L, see [`ReduceSchedule`].
+/// Returns the predicted time of a reduce: inflow * S/B + depth * L, see [`ReduceSchedule`].
 pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
     let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
         + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Chooses the cheapest schedule for `vertices` vertices besides the receiver, if all links are
-/// alike.
+/// Chooses the schedule with the least predicted time for `vertices` vertices besides the receiver,
+/// if all links are alike.
 ///
 /// A star has up to 64 vertices. On ties the simplest wins: chain, star, more dimensions, tree.
 ///
@@ -36,8 +36,8 @@ pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Re
     cheapest(candidates, vertices, size_bytes, link)
 }
 
-/// Chooses among schedules that send one object between two groups, for groups of at most `largest`
-/// vertices.
+/// Chooses the cheapest schedule among the ones that send one object between each two groups. The
+/// largest group has `largest` vertices.
 pub fn choose_for_groups(
     vertices: usize,
     (groups, largest): (usize, usize),

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 
 use super::tree::{Tree, Vertex, VertexId};
 
-/// As many as several stores report.
+/// Most slow streams that one call reroutes: as many as several stores report.
 const MAX_REROUTED: usize = 32;
-/// More than the slow peers that a store reports.
+/// Most vertices tried in exchange for one: more than the slow peers that a store reports.
 const MAX_EXCHANGEABLE: usize = 256;
 
 impl<S> Tree<S> {
     /// Exchanges vertices within groups so that fewer streams use slow links. Returns the vertices
     /// whose streams change.
     ///
-    /// `is_slow` gets a stream's vertex and its consumer, or `None` for the receiver.
+    /// `is_slow` gets the data of a stream's vertex and of its consumer, `None` for the receiver,
+    /// and returns `true` if their link is slow.
     ///
     /// Source: Cloud Collectives first swaps the node at a ring's worst hop (Luo et al.).
     pub fn go_around(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
@@ -41,7 +42,7 @@ impl<S> Tree<S> {
         changed
     }
 
-    /// Vertices whose streams use slow links.
+    /// Returns the vertices whose streams use slow links.
     pub fn slow_streams(&self, is_slow: &impl Fn(&S, Option<&S>) -> bool) -> impl Iterator<Item = VertexId> {
         self.vertices.keys().copied().filter(|vertex| self.is_slow_stream(*vertex, is_slow))
     }
@@ -52,7 +53,7 @@ impl<S> Tree<S> {
         is_slow(&vertex.state, consumer.map(|consumer| &consumer.state))
     }
 
-    /// Returns the latest of its group whose nodes can combine.
+    /// Returns vertices to exchange with this one: the latest of its group whose nodes can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
         let Some(group) = self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)
         else {
@@ -129,7 +130,6 @@ mod tests {
     use crate::plan::reduce::{Entry, ReduceSchedule};
     use crate::topology::place::{EVERYWHERE, Path};
 
-    /// Vertices hold the number of their node and only source.
     type Numbered = Tree<usize>;
 
     fn grow(schedule: &ReduceSchedule, count: usize, group: impl Fn(usize) -> Path) -> Numbered {
@@ -157,7 +157,6 @@ mod tests {
         sources
     }
 
-    /// Each vertex has one consumer, and all streams reach the receiver.
     fn check(tree: &Numbered) {
         let mut taken_in = BTreeSet::new();
         for (id, vertex) in tree.iter() {

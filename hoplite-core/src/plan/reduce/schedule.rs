@@ -1,8 +1,8 @@
-//! Schedules: how many loose streams each new vertex takes in.
+//! Schedules of a reduce: the number of loose streams that each new vertex takes in.
 
 use std::fmt;
 
-/// The shape that sources form as they arrive.
+/// The shape of the tree that sources form as they arrive.
 ///
 /// For n vertices besides the receiver, objects of S bytes, bandwidth B, and a latency of L for
 /// each hop, including the last hop to the receiver:
@@ -24,36 +24,38 @@ use std::fmt;
 /// more than four vertices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReduceSchedule {
-    /// Every source goes straight to the receiver.
+    /// Every source goes straight to the receiver, with no combination on the way.
     Star,
-    /// `lengths[0]` vertices form a chain, `lengths[1]` ends of such chains another one, and so on.
+    /// `lengths[0]` vertices form a chain, the last vertices of `lengths[1]` such chains form
+    /// another one, and so on.
     Chain {
-        /// Innermost first; none is zero.
+        /// The chains' lengths, innermost first; none is zero.
         lengths: Vec<usize>,
     },
-    /// A balanced binary tree, whose vertices arrive in post-order.
+    /// A balanced binary tree, whose vertices join in post-order.
     Tree {
-        /// The planned vertices.
+        /// The number of planned vertices.
         vertices: usize,
     },
-    /// A chain of groups, the receiver's last, each with its own chains. Joined when all sources
-    /// are there.
+    /// A chain of groups with the receiver's group last; each group has its own chains. The groups
+    /// are joined when all sources have arrived.
     Groups {
-        /// The largest group's chains, as in [`Self::Chain`]; one length for [`Entry::First`].
+        /// The lengths of the largest group's chains, as in [`Self::Chain`]; one length for
+        /// [`Entry::First`].
         lengths: Vec<usize>,
         /// The number of groups.
         groups: usize,
-        /// The vertex that takes in the previous group.
+        /// The vertex of each group that takes in the previous group's stream.
         entry: Entry,
     },
 }
 
-/// The vertex at which a group takes in the previous group.
+/// The vertex of a group that takes in the previous group's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// The chain's first vertex: one chain goes through all groups.
+    /// The first vertex of the group's chain: one chain goes through all groups.
     First,
-    /// The last vertex: all groups combine at the same time.
+    /// The last vertex of the group: all groups combine at the same time.
     Last,
 }
 
@@ -63,7 +65,8 @@ impl ReduceSchedule {
         Self::Chain { lengths: vec![vertices.max(1)] }
     }
 
-    /// Returns the shortest chain of `dimensions` about equal dimensions for `vertices`.
+    /// Returns the shortest chain of chains with `dimensions` about equal dimensions for
+    /// `vertices`.
     pub fn chain_of_chains(vertices: usize, dimensions: u32) -> Self {
         let has_room = |length: usize| length.saturating_pow(dimensions) >= vertices;
         let longest = (1..=vertices.max(1)).find(|length| has_room(*length)).unwrap_or(1);
@@ -78,13 +81,13 @@ impl ReduceSchedule {
         Self::Chain { lengths }
     }
 
-    /// The entry, if the schedule uses groups.
+    /// The entry of groups, if the schedule uses groups.
     pub const fn entry(&self) -> Option<Entry> {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }
 
-    /// Counts the streams of the vertex that arrives at `position`, from zero, within its group if
-    /// there are groups.
+    /// Returns the number of streams that the vertex takes in that joins at `position`, counted
+    /// from zero. With groups, positions count within the vertex's group.
     pub fn takes_in(&self, position: usize) -> usize {
         match self {
             Self::Star => 0,
@@ -93,7 +96,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// Hops on the longest way to the receiver.
+    /// Returns the hops on the longest way to the receiver.
     pub fn depth(&self, vertices: usize) -> usize {
         match self {
             _ if vertices == 0 => 0,
@@ -105,7 +108,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// Objects that flow into the busiest node.
+    /// Returns the objects that flow into the busiest node.
     pub fn busiest_inflow(&self, vertices: usize) -> usize {
         match self {
             Self::Star => vertices,
@@ -119,9 +122,9 @@ impl ReduceSchedule {
     }
 }
 
-/// The digits of `position` count along the dimensions. A vertex takes in its predecessor in each
-/// dimension, unless it is the first there. A dimension's last vertex also belongs to the next
-/// dimension.
+/// Returns the streams that a vertex takes in. The digits of `position` count along the dimensions.
+/// A vertex takes in its predecessor in each dimension, unless it is the first there. A dimension's
+/// last vertex also belongs to the next dimension.
 fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {
@@ -149,7 +152,6 @@ fn dimensions_of(lengths: &[usize]) -> usize {
     lengths.iter().filter(|length| **length > 1).count()
 }
 
-/// Counts children in the post-order of a balanced binary tree.
 fn children_in_post_order(mut position: usize, mut vertices: usize) -> usize {
     if position >= vertices {
         return 1;
@@ -198,7 +200,6 @@ fn write_chains(f: &mut fmt::Formatter<'_>, lengths: &[usize]) -> fmt::Result {
 mod tests {
     use super::*;
 
-    /// Returns the depth, the largest inflow, and the streams into the receiver.
     fn grow(schedule: &ReduceSchedule, vertices: usize) -> (usize, usize, usize) {
         let mut loose: Vec<usize> = Vec::new();
         let mut inflow = 0;

@@ -5,47 +5,46 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::schedule::{Entry, ReduceSchedule};
 use crate::topology::place::{EVERYWHERE, Path};
 
-/// A vertex. Numbers are never reused.
+/// The number of a vertex in its tree. Numbers are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(pub u64);
 
-/// A node that combines streams and its sources, or sends its only source.
+/// A node that combines streams with its own sources, or only sends its one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vertex<S> {
-    /// Streams to take in, in order.
+    /// Vertices whose streams this vertex takes in, in combining order.
     pub inputs: Vec<VertexId>,
-    /// Own sources by index, combined after the inputs in this order.
+    /// The node's own sources by index in the request, combined in this order after the inputs.
     pub sources: Vec<usize>,
-    /// The vertex that takes in this stream; `None` for the receiver or none yet.
+    /// The vertex that takes in this vertex's stream; `None` for the receiver, and as long as the
+    /// stream is loose.
     pub consumer: Option<VertexId>,
-    /// The node's group, if the schedule uses groups.
+    /// The group of the vertex's node, if the schedule uses groups.
     pub group: Path,
     pub(super) is_unfit: bool,
-    /// The owner's data.
+    /// The owner's data about the vertex.
     pub state: S,
 }
 
 impl<S> Vertex<S> {
-    /// Returns `true` if the stream is its only source.
+    /// Returns `true` if the vertex combines nothing, and its stream is its only source.
     pub fn is_plain(&self) -> bool {
         self.inputs.is_empty() && self.sources.len() == 1
     }
 }
 
-/// The shape of a reduce so far. See the [module](super).
+/// The tree that the joined sources of a reduce form. See the [module](super).
 ///
 /// # Invariants
 ///
 /// * Each source is at most at one vertex, each vertex is an input of at most one vertex, and there
-///   is no cycle.
+/// is no cycle.
 /// * A vertex without a consumer is loose: the receiver or a later vertex takes it in.
 /// * Each vertex has an input or a source.
 #[derive(Debug, Clone)]
 pub struct Tree<S> {
     pub(super) vertices: BTreeMap<VertexId, Vertex<S>>,
-    /// In combining order.
     pub(super) loose: Vec<VertexId>,
-    /// Joined vertices.
     joined: BTreeMap<Path, usize>,
     last: u64,
 }
@@ -59,7 +58,8 @@ impl<S> Default for Tree<S> {
 impl<S> Tree<S> {
     /// Adds a vertex that takes in as many loose streams of its group as `schedule` says.
     ///
-    /// If other groups take in all streams of the group already, it is inserted behind one of them.
+    /// If the group has no loose stream, because another group takes in its stream already, the new
+    /// vertex is inserted between the two.
     pub fn grow(
         &mut self,
         schedule: &ReduceSchedule,
@@ -82,7 +82,7 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Adds a vertex that takes in all loose streams, so that everything is combined from left to
+    /// Adds a vertex that takes in all loose streams. All sources are then combined from left to
     /// right, even after a vertex was dissolved.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
         let inputs = std::mem::take(&mut self.loose);
@@ -91,7 +91,6 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Removes and returns a group's last `count` loose streams.
     fn take_loose(&mut self, group: Path, count: usize) -> Vec<VertexId> {
         let mut taken = Vec::new();
         let mut place = self.loose.len();
@@ -105,7 +104,6 @@ impl<S> Tree<S> {
         taken
     }
 
-    /// Returns a vertex whose stream another group takes in.
     fn end_of(&self, group: Path) -> Option<VertexId> {
         let goes_on_elsewhere = |vertex: &Vertex<S>| {
             let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));
@@ -126,7 +124,6 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Inserts a vertex between `end` and its consumer.
     fn add_behind(&mut self, end: VertexId, sources: Vec<usize>, state: S) -> VertexId {
         let (group, consumer) =
             self.vertices.get(&end).map_or((EVERYWHERE, None), |end| (end.group, end.consumer));
@@ -142,8 +139,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Joins the groups' streams in this order, to one stream if nodes can combine. Returns the
-    /// vertices whose streams change.
+    /// Joins the groups' loose streams along a chain, sorted by `order`. One stream is left if each
+    /// group has a node that can combine. Returns the vertices whose streams change.
     pub fn join_groups<K: Ord>(&mut self, entry: Entry, order: impl Fn(Path) -> K) -> BTreeSet<VertexId> {
         let group = |vertex: &VertexId| self.vertices.get(vertex).map(|vertex| order(vertex.group));
         let mut streams = self.loose.clone();
@@ -162,7 +159,8 @@ impl<S> Tree<S> {
         changed
     }
 
-    /// Returns the vertex that takes in another stream; `None` if no node can combine.
+    /// Returns the vertex at which this stream's group takes in another stream; `None` if no node
+    /// can combine.
     fn entry_of(&self, stream: VertexId, entry: Entry) -> Option<VertexId> {
         let fit = |vertex: &VertexId| self.vertices.get(vertex).filter(|vertex| !vertex.is_unfit);
         let mut at = stream;
@@ -186,7 +184,7 @@ impl<S> Tree<S> {
         }
     }
 
-    /// Counts streams that leave a group; `own` is the receiver's.
+    /// Counts the streams that leave their group; `own` is the receiver's group.
     pub fn crossings(&self, own: Path) -> usize {
         let crosses = |vertex: &Vertex<S>| {
             let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));
@@ -195,8 +193,8 @@ impl<S> Tree<S> {
         self.vertices.values().filter(|vertex| crosses(vertex)).count()
     }
 
-    /// Adds a source to a vertex. Returns it and the vertices on its way to the receiver, whose
-    /// streams change.
+    /// Adds a source to a vertex. Returns the vertex and all vertices between it and the receiver,
+    /// because their streams change.
     pub fn add_source(&mut self, vertex: VertexId, source: usize) -> Vec<VertexId> {
         if let Some(vertex) = self.vertices.get_mut(&vertex) {
             vertex.sources.push(source);
@@ -209,7 +207,7 @@ impl<S> Tree<S> {
         VertexId(self.last)
     }
 
-    /// Returns a vertex that is there.
+    /// Returns the vertex, unless it was removed.
     pub fn get(&self, vertex: VertexId) -> Option<&Vertex<S>> {
         self.vertices.get(&vertex)
     }
@@ -224,17 +222,17 @@ impl<S> Tree<S> {
         self.vertices.iter().map(|(id, vertex)| (*id, vertex))
     }
 
-    /// Streams that the receiver takes in, if no vertex follows.
+    /// Returns the vertices whose streams the receiver takes in, if no further vertex joins.
     pub fn loose(&self) -> &[VertexId] {
         &self.loose
     }
 
-    /// Returns the vertex of a source.
+    /// Returns the vertex that a source has joined.
     pub fn vertex_of(&self, source: usize) -> Option<VertexId> {
         self.iter().find(|(_, vertex)| vertex.sources.contains(&source)).map(|(id, _)| id)
     }
 
-    /// Returns `vertex` and all up to the receiver.
+    /// Returns `vertex` and all vertices between it and the receiver.
     pub fn way_to_receiver(&self, vertex: VertexId) -> Vec<VertexId> {
         let mut way = Vec::new();
         let mut next = Some(vertex);
@@ -264,7 +262,7 @@ impl<S> Tree<S> {
     /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs, and its
     /// sources as plain vertices with the data of `plain`.
     ///
-    /// Returns the same as [`Tree::remove_source`].
+    /// Returns the vertices whose streams change, and the removed vertex's data.
     pub fn dissolve(
         &mut self,
         vertex: VertexId,
@@ -362,7 +360,6 @@ mod tests {
         check(&tree);
     }
 
-    /// A vertex for each rack number, joined. The receiver is in rack 0.
     fn of_racks(entry: Entry, racks: &[u32]) -> Tree<()> {
         let mut tree = Tree::default();
         let sizes = racks.iter().fold(BTreeMap::new(), |mut sizes: BTreeMap<u32, usize>, rack| {

@@ -1,7 +1,7 @@
 //! The echoes of a pair of nodes, in which both sides measure round trips.
 //!
-//! A request that follows a reply at once lets the answering side measure its reply's round trip,
-//! which its next reply returns.
+//! A request that follows a reply at once lets the answering side measure the round trip of its
+//! reply. Its next reply carries this time.
 //!
 //! The answering side replies to each request once, and only to the address that the coordinator
 //! named. A forged request thus causes no traffic.
@@ -11,24 +11,27 @@ use std::time::Duration;
 
 use super::{BLOCK, Probes, Samples};
 
-/// Doubled by each further timeout.
+/// The time to wait for the first reply. Each further timeout doubles it.
 const FIRST_TIMEOUT_NS: u64 = 100_000_000;
-/// Hosts pause for some milliseconds.
+/// Shortest time to wait for a reply, because hosts pause for some milliseconds.
 const MIN_TIMEOUT_NS: u64 = 20_000_000;
 const TIMEOUT_ROUND_TRIPS: u64 = 8;
 const MAX_TIMEOUT_NS: u64 = 800_000_000;
-/// Requests without any reply that mean a closed port: after a second and a half.
+/// After this many requests without any reply, a second and a half, the peer's port counts as
+/// closed.
 const MAX_SILENT: u32 = 4;
-/// Lost requests in a row that end a series.
+/// A series of echoes ends after this many lost requests in a row.
 const MAX_LOST_IN_A_ROW: u32 = 8;
-/// Late replies to these are valid round trips.
+/// A late reply to one of this many latest requests is still a valid round trip.
 const MAX_REMEMBERED: usize = 8;
-/// Shortest time of a block: 10,000 requests a second of 100 bytes are 0.8% of a gigabit.
+/// Shortest time of a block of requests: 10,000 requests a second of 100 bytes are 0.8% of a
+/// gigabit.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
-/// Longest time of a pair.
+/// Longest time for which a pair exchanges echoes.
 pub const MAX_ASKING: Duration = Duration::from_secs(5);
 const MAX_BURST: u64 = 4 * BLOCK as u64;
-/// Half the interval of requests, so that a correct peer is never refused.
+/// Shortest mean time between two replies: half the interval of requests, so that a correct peer
+/// always gets replies.
 const REPLY_NS: u64 = 50_000;
 
 /// A packet's kind.
@@ -36,23 +39,24 @@ const REPLY_NS: u64 = 50_000;
 pub enum PacketKind {
     /// A request for a reply.
     Ask {
-        /// `true` if it follows the previous reply at once.
+        /// `true` if the request follows the previous reply at once.
         is_prompt: bool,
     },
     /// The reply.
     Reply,
 }
 
-/// A packet. All have the same length.
+/// A packet of an echo. All packets have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// The kind.
     pub kind: PacketKind,
-    /// The pair's secret in this round.
+    /// The secret of the pair in this round.
     pub nonce: u64,
     /// The request's number.
     pub number: u32,
-    /// In a reply: the latest round trip that its sender measured, or zero.
+    /// In a reply, the latest round trip that the answering side measured, in nanoseconds;
+    /// otherwise zero.
     pub round_trip_ns: u64,
 }
 
@@ -61,7 +65,7 @@ pub struct Packet {
 pub enum Action {
     /// Send this packet.
     Send(Packet),
-    /// Wait for packets until then.
+    /// Wait for packets until this time, then call again.
     Wait {
         /// The end.
         until_ns: u64,
@@ -70,7 +74,7 @@ pub enum Action {
     Done,
 }
 
-/// The asking side. Times are nanoseconds of a monotonic clock.
+/// The side of a pair that sends requests. Times are nanoseconds of a monotonic clock.
 #[derive(Debug, Clone)]
 pub struct Asker {
     nonce: u64,
@@ -89,16 +93,16 @@ pub struct Asker {
     lost: u32,
 }
 
-/// A pair's echoes.
+/// The results of a pair's echoes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
-    /// The asking side's percentile.
+    /// The asking side's percentile of round trips, in nanoseconds.
     pub forth_ns: u64,
-    /// The answering side's percentile, or zero.
+    /// The answering side's percentile of round trips in nanoseconds, or zero.
     pub back_ns: u64,
-    /// The asking side's round trips.
+    /// The number of round trips that the asking side measured.
     pub count: u32,
-    /// Requests without a timely reply.
+    /// The number of requests without a timely reply.
     pub lost: u32,
 }
 
@@ -123,7 +127,7 @@ impl Asker {
         }
     }
 
-    /// The next action.
+    /// Returns the next action.
     pub fn next_action(&mut self, now_ns: u64) -> Action {
         if self.forth.suffice(self.probes) || now_ns >= self.ends_ns {
             return Action::Done;
@@ -153,7 +157,7 @@ impl Asker {
         Action::Send(Packet { kind, nonce: self.nonce, number, round_trip_ns: 0 })
     }
 
-    /// Handles a packet of any content.
+    /// Takes in a received packet, which may have any content.
     pub fn received(&mut self, now_ns: u64, packet: &Packet) {
         let sent = &mut self.sent[packet.number as usize % MAX_REMEMBERED];
         let is_reply = packet.kind == PacketKind::Reply && packet.nonce == self.nonce;
@@ -179,7 +183,7 @@ impl Asker {
         }
     }
 
-    /// The echoes so far; `None` without a reply.
+    /// Returns the results so far; `None` without a reply.
     pub fn echoes(&self) -> Option<Echoes> {
         Some(Echoes {
             forth_ns: self.forth.round_trip_ns()?,
@@ -190,24 +194,24 @@ impl Asker {
     }
 }
 
-/// The answering side.
+/// The side of a pair that replies to requests.
 #[derive(Debug, Clone)]
 pub struct Answerer {
     nonce: u64,
     asker: SocketAddr,
-    /// The latest answered request, and the reply's time.
     last: Option<(u32, u64)>,
-    /// The time of all replies at their mean interval.
+    /// Time up to which replies are spread at their mean interval. Requests far before it get no
+    /// reply.
     busy_until_ns: u64,
 }
 
 impl Answerer {
-    /// Answers requests with `nonce` from `asker`.
+    /// Replies only to requests with `nonce` from `asker`.
     pub const fn new(nonce: u64, asker: SocketAddr) -> Self {
         Self { nonce, asker, last: None, busy_until_ns: 0 }
     }
 
-    /// Returns the reply, if any.
+    /// Returns the reply to a packet, unless it is foreign, repeated or too early.
     pub fn reply(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet) -> Option<Packet> {
         let PacketKind::Ask { is_prompt } = packet.kind else { return None };
         let is_new = self.last.is_none_or(|(number, _)| packet.number > number);
@@ -237,8 +241,6 @@ mod tests {
         "10.0.0.1:4000".parse().unwrap()
     }
 
-    /// Runs both sides over a link that delays, loses and duplicates. Returns the echoes, the end,
-    /// and the replies.
     fn exchange(delay_ns: u64, lost_percent: u64, seed: u64, probes: Probes) -> (Option<Echoes>, u64, usize) {
         let mut random = Random::new(seed);
         let mut asker = Asker::new(0, NONCE, probes);

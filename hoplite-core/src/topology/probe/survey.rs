@@ -4,12 +4,12 @@
 //! answer each other. When all have confirmed, the work begins. So nodes answer only named peers,
 //! and do one thing at a time.
 //!
-//! A course chooses the pairs: in `pairs` all meet, in `landmarks`, for many nodes, only some. Both
-//! have three parts:
+//! A course chooses the pairs: in `pairs` all meet, in `landmarks`, for many nodes, only some. Each
+//! course has three parts:
 //! 1. Echoes.
 //! 2. Trains, one pair at a time, so that pairs share no link.
 //! 3. If requested, trains of all pairs of a round at once. Only this shows an uplink that carries
-//!    less than its hosts together, so low rates count.
+//! less than its hosts together, so low rates count.
 //!
 //! Sources: Cloud Collectives, section IV-B, for the echoes. The trains are ours.
 
@@ -33,22 +33,23 @@ pub use messages::{
 };
 use pairs::AllPairs;
 
-/// Most nodes whose pairs all meet: echoes take a minute, and findings 100 MB. Larger surveys use
-/// landmarks.
+/// The largest number of nodes of which each pair is measured: echoes take a minute, and findings
+/// 100 MB. Larger surveys use landmarks.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
-/// On an unshared link.
+/// The time that a train under load would take on a link that no other pair shares.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);
-/// Smallest train: TCP's window must open before the measured part.
+/// The smallest train in bytes: TCP's window must open before the measured part.
 pub const MIN_TRAIN_BYTES: u64 = 256 << 10;
-/// Largest train: 20 ms at 25 Gbit/s.
+/// The largest train in bytes: 20 ms at 25 Gbit/s.
 pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
-/// Shortest duration. A shorter train is repeated with more bytes, because buffers absorb the first
-/// milliseconds.
+/// Shortest duration of a train. A shorter one is repeated with more bytes, because buffers absorb
+/// the first milliseconds.
 pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
-/// A round trip, and the longest silence of a store.
+/// Time in which both nodes of a pair must confirm: a round trip, and the longest silence of a
+/// store.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Far above the bounds at the nodes: a silent port, a connect and echoes by TCP, or a train of 64
-/// MiB at 50 Mbit/s.
+/// Time in which a pair must report its echoes. It is far above the limits at the nodes: a silent
+/// port, a connect and echoes by TCP, or a train of 64 MiB at 50 Mbit/s.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -59,7 +60,7 @@ enum Phase {
     Done,
 }
 
-/// A running survey.
+/// A running survey, at its coordinator.
 #[derive(Debug)]
 pub struct Survey {
     nodes: Vec<String>,
@@ -79,7 +80,8 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Begins a survey and appends the first commands. `seed` determines nonces and passes.
+    /// Begins a survey of `nodes` and appends the first commands. `seed` determines nonces and
+    /// random choices.
     ///
     /// # Errors
     /// Fails for too few or too many nodes.
@@ -98,7 +100,7 @@ impl Survey {
         Ok(Self::follow(course, nodes, seed, now, commands))
     }
 
-    /// Like [`Self::begin`], by landmarks even with few nodes.
+    /// Begins a survey like [`Self::begin`], but by landmarks even with few nodes.
     ///
     /// # Errors
     /// Fails for too few or too many nodes.
@@ -169,7 +171,7 @@ impl Survey {
         self.proceed(now, commands);
     }
 
-    /// The time of the next tick.
+    /// Time at which the survey needs the next [`SurveyEvent::Tick`].
     pub const fn deadline(&self) -> Time {
         self.deadline
     }
@@ -185,7 +187,8 @@ impl Survey {
         SurveyProgress { done: if self.is_done() { steps } else { self.step.min(steps) }, steps }
     }
 
-    /// Returns the findings. Links without a train take `assumed_ps_per_byte`.
+    /// Returns the matrix and statistics. A link without a train gets `assumed_ps_per_byte` as its
+    /// time per byte.
     ///
     /// # Errors
     /// Fails if no two of the remaining nodes have reached each other.
@@ -210,7 +213,6 @@ impl Survey {
         })
     }
 
-    /// Starts the next step with a pair of present nodes.
     fn begin_step(&mut self, now: Time, commands: &mut Vec<SurveyCommand>) {
         while self.nodes.len() - self.lost.len() >= 2
             && let Some((task, meetings)) = self.course.step(self.step, &self.lost, &mut self.random)
@@ -240,7 +242,6 @@ impl Survey {
         (self.phase, self.deadline) = (Phase::Done, Time::NEVER);
     }
 
-    /// Continues when no node is awaited.
     fn proceed(&mut self, now: Time, commands: &mut Vec<SurveyCommand>) {
         loop {
             match &self.phase {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::survey::{Finding, MAX_TRAIN_BYTES};
 use crate::time::Time;
 
-/// Few steps reach a train that fills a fast link.
+/// Each further train has this many times the bytes, so that few trains are needed on a fast link.
 const GROWTH: u64 = 8;
-/// The first quarter does not count, because TCP opens its window.
+/// The first quarter of a train's bytes is not timed, because TCP opens its window.
 const SKIPPED: u64 = 4;
 
-/// A node's trains from another, each longer, until one takes long enough.
+/// The trains that a node requests from its peer, each longer, until one takes long enough.
 #[derive(Debug, Clone)]
 pub struct Trains {
     bytes: u64,
@@ -19,7 +19,8 @@ pub struct Trains {
 }
 
 impl Trains {
-    /// Starts with `first_bytes`. The last train takes `at_least`, or has [`MAX_TRAIN_BYTES`].
+    /// Makes trains that start with `first_bytes` bytes. The last train takes at least `at_least`,
+    /// or has [`MAX_TRAIN_BYTES`].
     pub const fn new(first_bytes: u64, at_least: Duration) -> Self {
         Self { bytes: first_bytes, at_least, all_bytes: 0 }
     }
@@ -29,8 +30,8 @@ impl Trains {
         self.bytes
     }
 
-    /// Adds a train: its time from the request, and its measured part. Returns a finding unless a
-    /// longer train is needed.
+    /// Adds a train: the time since its request, and the rate of its timed part. Returns the
+    /// finding unless a longer train is needed.
     pub fn arrived(&mut self, took: Duration, ps_per_byte: u128) -> Option<Finding> {
         self.all_bytes += self.bytes;
         if took >= self.at_least || self.bytes >= MAX_TRAIN_BYTES {
@@ -43,7 +44,7 @@ impl Trains {
     }
 }
 
-/// An arriving train.
+/// Times a train as it arrives.
 #[derive(Debug, Clone)]
 pub struct ArrivingTrain {
     bytes: u64,
@@ -68,7 +69,7 @@ impl ArrivingTrain {
         self.bytes - self.arrived
     }
 
-    /// Adds arrived bytes, at most the missing ones.
+    /// Adds bytes that arrived at `now`, at most the missing ones.
     pub fn arrive(&mut self, now: Time, bytes: u64) {
         self.arrived += bytes.min(self.missing_bytes());
         self.end = now;
@@ -77,7 +78,7 @@ impl ArrivingTrain {
         }
     }
 
-    /// Returns the measured picoseconds per byte of a complete train.
+    /// Returns the picoseconds per byte of the timed part, once the train is complete.
     pub fn ps_per_byte(&self) -> Option<u128> {
         let (start, before) = self.start.filter(|_| self.missing_bytes() == 0)?;
         let measured = u128::from(self.arrived - before).max(1);

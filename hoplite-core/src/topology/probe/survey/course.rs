@@ -1,4 +1,4 @@
-//! A course chooses the pairs of each step, and interprets findings.
+//! A course chooses the pairs of each step, and turns their findings into a matrix.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -8,8 +8,8 @@ use super::super::super::random::Random;
 use super::super::{Probes, percentile};
 use super::messages::{SurveyError, SurveyLoss};
 
-/// The percentile of times under load that counts: a low rate, but not the lowest, which a host's
-/// pause may cause.
+/// The percentile of a pair's times per byte under load that counts: a low rate, but not the
+/// lowest, which a host's pause may cause.
 const LOADED_PERCENTILE: u32 = 75;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +22,16 @@ pub(super) enum Task {
 pub(super) type Lost = BTreeMap<u32, SurveyLoss>;
 
 pub(super) trait Course: Debug + Send {
-    /// Returns the next step, `None` after the last. Called once per step, in order.
+    /// Returns the work and the pairs of the next step; `None` after the last one. Called once per
+    /// step, in order.
     fn step(&mut self, step: u64, lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)>;
-    /// Counts steps; estimated for later stages.
+    /// Returns the number of steps; of later stages, an estimate.
     fn steps(&self) -> u64;
-    /// Adds the worse round trip of both sides, if any.
+    /// Adds the echoes of a pair: the worse round trip of its two sides, if any.
     fn echoed(&mut self, pair: (u32, u32), round_trip_ns: Option<u64>);
-    /// Adds a time per byte, idle or under load.
+    /// Adds the train of a pair: its time per byte, idle or under load.
     fn carried(&mut self, pair: (u32, u32), ps_per_byte: u32, is_loaded: bool);
-    /// Returns the known lower bound of the time per byte.
+    /// Returns the known lower bound of the time per byte between two nodes, in picoseconds.
     fn gap(&self, a: u32, b: u32) -> Option<u32>;
     fn map(&self, names: Vec<String>, kept: &[u32], assumed_ps_per_byte: u32) -> Result<Map, SurveyError>;
 }

@@ -5,14 +5,17 @@
 //! they are far apart.
 
 pub(super) const UNKNOWN: u32 = u32::MAX;
-/// Two levels of a network differ by a half.
+/// Round trips are alike if they differ by at most a quarter, because two levels of a network
+/// differ by a half.
 const ALIKE_PERCENT: u64 = 125;
-/// A node's round trips per tolerated delay.
+/// A node may join a group if at most one of this many of its round trips is longer than the
+/// group's.
 const PER_DELAY: usize = 16;
-/// Largest group that delays may have separated.
+/// The largest group that may be apart only because of delays, and so may join another group.
 const MAX_DELAYED: usize = 2;
 
-/// Groups the rows of round trips into at most `most` groups, at least one.
+/// Groups nodes whose `rows` of round trips to the landmarks are alike, into at most `most` groups,
+/// at least one.
 pub(super) fn alike(rows: &[&[u32]], most: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (node, row) in rows.iter().enumerate() {
@@ -54,7 +57,6 @@ fn differences(one: &[u32], other: &[u32]) -> usize {
     one.iter().zip(other).filter(|(one, other)| !is_alike(**one, **other)).count()
 }
 
-/// Counts longer round trips, if none is shorter.
 fn delays(usual: &[u32], row: &[u32]) -> Option<usize> {
     let mut delays = 0;
     for (&usual, &seen) in usual.iter().zip(row).filter(|(usual, seen)| !is_alike(**usual, **seen)) {

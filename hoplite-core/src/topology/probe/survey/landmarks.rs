@@ -26,18 +26,19 @@ use super::groups::UNKNOWN;
 use super::messages::{MAX_NODES, SurveyError, SurveyOptions};
 use set::Set;
 
-/// Imprecise, but they separate levels of a network.
+/// Echoes per pair with a landmark: imprecise, but enough to separate levels of a network.
 const LANDMARK_PROBES: u32 = 32;
-/// Each division takes a round for each node.
+/// Most divisions of sets by new landmarks. Each division takes a round for each node.
 const MAX_DIVISIONS: u32 = 8;
-/// A larger part, in percent of its set, is cut: another division would give few groups.
+/// If a division leaves more than this percentage of a set in one part, the part is cut, because
+/// another division would give few groups.
 const MAX_LEFT_PERCENT: usize = 95;
-/// Largest group whose pairs all meet.
+/// The largest group of which each pair is measured.
 const MAX_GROUP: usize = 128;
-/// Cutting adds one group for each 128 nodes, and one for each set.
+/// Most groups before cutting, which adds one group for each 128 nodes, and one for each set.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
 const REPRESENTATIVES: usize = 3;
-/// Half of them are within groups.
+/// The number of rounds of trains under load. Half of them are within groups.
 const LOADED_ROUNDS: u64 = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,13 +55,12 @@ enum Stage {
 #[derive(Debug, Default)]
 struct Group {
     nodes: Vec<u32>,
-    /// A packed triangle.
     round_trips_ns: Vec<u32>,
-    /// The smallest time per byte to other groups.
     gap: Option<u32>,
     near: Vec<u64>,
     far: Vec<u64>,
-    /// The group from which this one was split: its parts have met.
+    /// The group from which this one was split: pairs of nodes of the same origin were already
+    /// measured.
     origin: u32,
 }
 
@@ -69,20 +69,17 @@ pub(super) struct Landmarks {
     options: SurveyOptions,
     nodes: usize,
     stage: Stage,
-    /// The stage's first step; `rounds` counts its steps.
     first: u64,
     rounds: u64,
     divisions: u32,
     sets: Vec<Set>,
     groups: Vec<Group>,
-    /// Each node's set or group, and its number there.
+    /// For each node, its set or group, and its number within it.
     positions: Vec<Option<(u32, u32)>>,
-    /// A packed triangle of groups.
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
-    /// The smallest time per byte within the group.
     node_gaps: Vec<Option<u32>>,
-    /// By pair of groups, the larger number first.
+    /// The times per byte under load of each two groups, the larger number first.
     loaded: BTreeMap<(u32, u32), Vec<u64>>,
 }
 
@@ -166,7 +163,6 @@ impl Landmarks {
         }
     }
 
-    /// Makes small parts groups, and others sets.
     fn sort(&mut self, parts: Vec<Vec<u32>>, random: &mut Random) {
         for part in parts {
             if part.len() > MAX_GROUP {
@@ -192,7 +188,6 @@ impl Landmarks {
         }
     }
 
-    /// Cuts nodes that landmarks do not separate.
     fn cut(&mut self, nodes: Vec<u32>) {
         let pieces = nodes.len().div_ceil(MAX_GROUP);
         let bound = |piece: usize| nodes.len() * piece / pieces;
@@ -227,7 +222,8 @@ impl Landmarks {
         between
     }
 
-    /// Splits groups of distant nodes, at the innermost level that does not give too many groups.
+    /// Returns the groups after splitting the ones with distant nodes, at the innermost level that
+    /// does not give too many groups.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))
@@ -447,7 +443,6 @@ impl Course for Landmarks {
     }
 }
 
-/// Pairs each index with the next one in a circle.
 fn ring(count: usize) -> impl Iterator<Item = (usize, usize)> {
     let pairs = match count {
         0 | 1 => 0,

@@ -1,4 +1,4 @@
-//! The messages between coordinator and nodes, and the report.
+//! The messages between a survey's coordinator and its nodes, and its report.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::super::echo::Echoes;
 
 /// Most nodes of a survey, as of a matrix.
 pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
-/// Most nodes if all pairs send trains. It takes half an hour, half of the time that stores take
-/// part.
+/// Most nodes if all pairs send trains. The survey then takes half an hour, half of the time for
+/// which stores take part.
 pub const MAX_NODES_OF_PAIRS: usize = 500;
 
 /// The options of a survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyOptions {
-    /// Echoes per pair.
+    /// The number of echoes per pair.
     pub probes: Probes,
     /// The pairs that send trains.
     pub bandwidth: Bandwidth,
@@ -28,14 +28,14 @@ pub struct SurveyOptions {
 /// The pairs that send idle trains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bandwidth {
-    /// Each node with the next one. Other pairs get the lower rate of their nodes.
+    /// Each node and the next one. Other pairs get the lower rate of their two nodes.
     #[default]
     Nodes,
     /// All pairs, one after the other.
     Pairs,
 }
 
-/// The reason why there is no survey.
+/// The reason why a survey is impossible or has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SurveyError {
@@ -62,7 +62,7 @@ pub enum SurveyError {
     NothingMeasured,
 }
 
-/// The reason for a node's absence.
+/// The reason why a survey lost a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SurveyLoss {
     /// The node cannot be reached.
@@ -110,7 +110,7 @@ pub enum Finding {
     Echoes {
         /// The round trips.
         echoes: Echoes,
-        /// `true` if no datagram came back.
+        /// `true` if the echoes went over TCP, because no datagram came back.
         by_tcp: bool,
     },
     /// Trains.
@@ -124,10 +124,11 @@ pub enum Finding {
     Nothing,
 }
 
-/// A command; nodes are indices.
+/// A command to the survey's shell. Nodes are indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyCommand {
-    /// Tells a node to answer `peer` and `nonce` only. It confirms with [`SurveyEvent::Armed`].
+    /// Tells a node to answer only requests from `peer` with `nonce`. The node confirms with
+    /// [`SurveyEvent::Armed`].
     Arm {
         /// The node.
         node: u32,
@@ -136,7 +137,7 @@ pub enum SurveyCommand {
         /// The requests' nonce.
         nonce: u64,
     },
-    /// Tells a node to measure and report.
+    /// Tells a node to measure its link to `peer` and report.
     Measure {
         /// The node.
         node: u32,
@@ -154,7 +155,7 @@ pub enum SurveyCommand {
     },
 }
 
-/// An event for the coordinator.
+/// An event for a survey's coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyEvent {
     /// A node has confirmed.
@@ -196,15 +197,16 @@ pub struct SurveyReport {
     pub matrix: Matrix,
     /// The missing nodes.
     pub lost: Vec<(String, SurveyLoss)>,
-    /// Pairs that have not reached each other, with the worst round trip of either node.
+    /// Pairs of nodes that have not reached each other. Their link is the worst round trip of
+    /// either node.
     pub guessed: Vec<(u32, u32)>,
-    /// Pairs with the value of other pairs of their blocks.
+    /// Unmeasured pairs, which have the value of other pairs of their blocks.
     pub estimated: u64,
-    /// Pairs measured by TCP.
+    /// The number of pairs whose echoes went over TCP.
     pub by_tcp: u32,
-    /// Round trips of all pairs.
+    /// The number of measured round trips of all pairs.
     pub echoes: u64,
-    /// Requests without a timely reply.
+    /// The number of requests without a timely reply.
     pub lost_echoes: u64,
     /// Bytes of all trains.
     pub train_bytes: u64,

@@ -1,8 +1,8 @@
-//! The course in which all pairs meet.
+//! The course in which each pair of nodes is measured.
 //!
 //! 1. Echoes: the rounds of a tournament.
 //! 2. Trains: each node with the next one, or all pairs.
-//! 3. Loaded: six tournaments of different rounds.
+//! 3. Trains under load: the rounds of six different tournaments.
 
 use super::super::super::blocks::{triangle_index, triangle_len};
 use super::super::super::matrix::Matrix;
@@ -24,9 +24,7 @@ struct Pair {
 pub(super) struct AllPairs {
     options: SurveyOptions,
     nodes: u32,
-    /// A packed triangle.
     pairs: Vec<Pair>,
-    /// Each node's smallest time per byte.
     node_gaps: Vec<Option<u32>>,
     order: Vec<u32>,
 }

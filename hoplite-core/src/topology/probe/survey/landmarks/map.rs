@@ -1,4 +1,4 @@
-//! Builds the matrix from groups, representatives and trains.
+//! Builds a survey's matrix from groups, representatives and trains.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use super::super::groups::UNKNOWN;
 use super::super::messages::SurveyError;
 use super::Landmarks;
 
-/// With fewer trains between two groups, the trains of each group to all others count.
+/// If two groups have fewer trains under load between them, each group's trains to all other groups
+/// count.
 const MIN_LOADED: usize = 4;
 
 impl Landmarks {
@@ -90,7 +91,6 @@ impl Landmarks {
         Matrix::from_blocks(names, blocks, links).ok()
     }
 
-    /// Returns the larger of idle and loaded.
     fn far_gap(&self, a: u32, b: u32, far: &[Option<u32>]) -> Option<u32> {
         let [one, other] = [a, b].map(|group| group as usize);
         let loaded = self.loaded.get(&(a.max(b), a.min(b))).filter(|gaps| gaps.len() >= MIN_LOADED);

@@ -5,21 +5,20 @@ use super::super::super::super::rounds;
 use super::super::course::Lost;
 use super::super::groups::{UNKNOWN, alike};
 
-/// More landmarks take more echoes and memory, but no more rounds. A set has at least twice as many
-/// nodes.
+/// Most landmarks of a set. More landmarks take more echoes and memory, but no more rounds. A set
+/// has at least twice as many nodes.
 const MAX_LANDMARKS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Set {
-    /// Landmarks first.
     pub(super) nodes: Vec<u32>,
     landmarks: usize,
-    /// A row per node.
     round_trips_ns: Vec<u32>,
 }
 
 impl Set {
-    /// Chooses one landmark from each part of the nodes, because names follow racks.
+    /// Makes a set. Chooses one landmark from each section of the node list, because names follow
+    /// racks.
     pub(super) fn new(mut nodes: Vec<u32>, random: &mut Random) -> Self {
         let count = (nodes.len() / 2).clamp(1, MAX_LANDMARKS);
         for part in 0..count {
@@ -39,7 +38,8 @@ impl Set {
         (self.others() + rounds::count(self.landmarks as u32) as usize) as u64
     }
 
-    /// Each landmark meets the other nodes in turn, then the landmarks meet each other.
+    /// Returns the pairs of a round: each landmark meets the other nodes in turn, then the
+    /// landmarks meet each other.
     pub(super) fn pairs(&self, round: u64) -> Vec<(u32, u32)> {
         let (round, others) = (round as usize, self.others());
         if round < others {
