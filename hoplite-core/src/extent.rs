@@ -1,10 +1,10 @@
-//! Space in the arena. The allocator is pure bookkeeping, so allocation and eviction can be
-//! decided, tested and simulated without an arena.
+//! Allocation of space in the arena. The allocator is pure bookkeeping, so allocation and eviction
+//! can be decided, tested and simulated without an arena.
 
 /// A range of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
-    /// From the start of the arena.
+    /// Offset from the start of the arena.
     pub offset_bytes: u64,
     /// Its length.
     pub length_bytes: u64,
@@ -16,15 +16,16 @@ pub const HEADER_BYTES: u64 = 64;
 /// The unit of allocation and alignment: a cache line, so that headers never share one.
 pub const GRANULE_BYTES: u64 = 64;
 
-/// With 32 bins for each power of two, lengths in a bin differ by at most 3%, which bounds the
+/// The bins per power of two. With 32, lengths in a bin differ by at most 3%, which bounds the
 /// excess of a split range.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
 const COLUMNS_LOG2: u32 = 5;
 
-/// One for lengths below `COLUMNS` granules, and one for each further power of two.
+/// The rows of bins: one for lengths below `COLUMNS` granules, and one for each further power of
+/// two.
 const ROWS: usize = (u64::BITS - COLUMNS_LOG2) as usize + 1;
 
-/// The end of a list.
+/// The index that marks the end of a list.
 const NONE: u32 = u32::MAX;
 
 /// Allocates extents in constant time: a two-level segregated fit (TLSF; Masmano et al., ECRTS
@@ -40,17 +41,16 @@ const NONE: u32 = u32::MAX;
 pub struct Allocator {
     capacity: u64,
     free: u64,
-    /// Together they cover the arena without gaps. Some entries are vacant.
+    /// All ranges, which together cover the arena without gaps. Some entries are vacant.
     ranges: Vec<Range>,
-    /// The first vacant entry, linked by `next`.
     vacant: u32,
-    /// Bit r is set if row r has a range.
+    /// Bit r is set if row r has a free range.
     rows: u64,
-    /// Bit c of entry r is set if that bin has a range.
+    /// Bit c of entry r is set if bin c of row r has a free range.
     columns: [u32; ROWS],
-    /// Each bin's first range, linked by `previous` and `next`.
+    /// The first free range of each bin, linked by `previous` and `next`.
     bins: Vec<[u32; COLUMNS]>,
-    /// Finds allocated ranges by offset, linked by `next`. The length is a power of two.
+    /// A hash table of allocated ranges by offset, linked by `next`. Its length is a power of two.
     buckets: Vec<u32>,
     allocated_ranges: usize,
 }
@@ -59,11 +59,10 @@ pub struct Allocator {
 struct Range {
     offset: u64,
     length: u64,
-    /// The previous range in the arena.
     before: u32,
-    /// The next range in the arena.
     after: u32,
-    /// Links of the list that `state` implies; buckets and vacant entries use only `next`.
+    /// Links of the list that contains the range, according to `state`. Buckets and vacant entries
+    /// use only `next`.
     previous: u32,
     next: u32,
     state: State,
@@ -76,7 +75,7 @@ enum State {
     Vacant,
 }
 
-/// Ordered by the lengths of their ranges.
+/// A list of free ranges of similar length. Bins are ordered by length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Bin {
     row: usize,
@@ -93,7 +92,6 @@ impl Bin {
         Self { row: (log2 - COLUMNS_LOG2) as usize + 1, column }
     }
 
-    /// Returns the first bin whose ranges all have at least `length`.
     fn at_least(length: u64) -> Self {
         if length < COLUMNS as u64 {
             return Self::of(length);
@@ -104,7 +102,7 @@ impl Bin {
 }
 
 impl Allocator {
-    /// Makes an allocator of whole free granules.
+    /// Makes an allocator whose whole granules are all free.
     pub fn new(capacity_bytes: u64) -> Self {
         let capacity = capacity_bytes / GRANULE_BYTES;
         let mut allocator = Self {
@@ -127,8 +125,8 @@ impl Allocator {
 
     /// Allocates whole granules, at least one.
     ///
-    /// Returns `None` only if no free range is long enough. Takes constant time, but for the search
-    /// of one bin.
+    /// Returns `None` only if no free range is long enough. Takes constant time, except for the
+    /// search of one bin.
     pub fn allocate(&mut self, length_bytes: u64) -> Option<Extent> {
         let length = length_bytes.div_ceil(GRANULE_BYTES).max(1);
         if length > self.free {
@@ -178,7 +176,8 @@ impl Allocator {
         self.free * GRANULE_BYTES
     }
 
-    /// The longest possible extent. Linear in the number of free ranges of about that length.
+    /// The length of the longest free range. Takes time linear in the number of free ranges of
+    /// about that length.
     pub fn largest_free_bytes(&self) -> u64 {
         let Some(row) = self.rows.checked_ilog2() else { return 0 };
         let row = row as usize;
@@ -187,7 +186,6 @@ impl Allocator {
             * GRANULE_BYTES
     }
 
-    /// Returns the first bin in use, from `bin` on.
     fn first_bin_from(&self, bin: Bin) -> Option<Bin> {
         let columns = self.columns[bin.row] & (u32::MAX << bin.column);
         if columns != 0 {
@@ -212,7 +210,6 @@ impl Allocator {
         })
     }
 
-    /// Cuts an unlisted range down to `length`, and frees the rest.
     fn give_back_tail(&mut self, index: u32, length: u64) {
         let range = *self.range(index);
         if range.length == length {
@@ -229,7 +226,6 @@ impl Allocator {
         self.link_free(tail);
     }
 
-    /// Extends `kept` by the following range; both are unlisted.
     fn merge_into(&mut self, kept: u32, absorbed: u32) {
         let Range { length, after, .. } = *self.range(absorbed);
         self.remove_range(absorbed);
@@ -336,7 +332,6 @@ impl Allocator {
         }
     }
 
-    /// Adds a range, which the caller links.
     fn add_range(&mut self, offset: u64, length: u64, before: u32, after: u32) -> u32 {
         let range =
             Range { offset, length, before, after, previous: NONE, next: NONE, state: State::Allocated };

@@ -32,9 +32,10 @@ pub(crate) struct Context<'a> {
 pub(crate) enum Action {
     Perform(CollectiveEffect),
     Withdraw(RequestId),
-    /// Query the directory for these sources, by rank. The queries go to `Disagreements::follows`.
+    /// Query the directory for these sources, by rank, and give the queries to
+    /// `Disagreements::follows`.
     Follow(ObjectId, BTreeMap<usize, ObjectId>),
-    /// Answer rank 0's call, unless it has ended, with the number of sources.
+    /// Answer rank 0's call, unless it has ended, with the number of combined sources.
     Answer(CallKey, Result<usize>),
     Reduce {
         /// Rank 0's call, which may have ended.
@@ -42,33 +43,34 @@ pub(crate) enum Action {
         /// The request, with the remaining time.
         request: Reduce,
         reason: String,
-        /// The queries and answers of the search; `None` after a failed attempt, for which all
-        /// sources were there.
+        /// The queries of the search and their answers; `None` after a failed attempt, which had
+        /// found all sources.
         found: Option<Found>,
     },
     /// Make an empty target, which tells participants that the exchange is over.
     Announce(ObjectId, Metadata, Duration),
     Remember(ReduceRecord),
-    /// Allocate a member's copy and start its exchange: `Memberships::began` or
+    /// Allocate a member's copy and start its exchange. Then call `Memberships::began` or
     /// `Memberships::refused`.
     Open(MembershipId),
     LackRoom(MembershipId),
-    /// Declare a copy the target. The call waits for the directory's verdict and returns this
-    /// number of sources.
+    /// Declare a copy the target. The call, if any, waits for the directory's confirmation and
+    /// returns this number of sources.
     CompleteTarget(CopyId, Option<(CallKey, usize)>),
-    /// Complete a private copy of parts.
+    /// Complete a member's private copy, which holds its parts.
     CompleteParts(ObjectId, CopyId),
-    /// Fail this node's participants of a target, or only the one with this call.
+    /// Fail the calls of this node's participants in a target, or only this call.
     FailParticipants(ObjectId, Option<CallKey>, Error),
     EndMember {
         membership: MembershipId,
         target: ObjectId,
         put: PutId,
         copy: Option<CopyId>,
-        /// For readers of the copy.
+        /// The error for readers of the copy.
         error: Error,
     },
-    /// Reject a target whose coordinator is lost, unless its copy is here.
+    /// Fail the participants in a target whose coordinator is lost, unless a copy of the target is
+    /// here.
     RejectOrphan(ObjectId, AttemptId),
     Cancel(CombineId),
 }
@@ -99,7 +101,7 @@ pub(super) enum Step {
     Act(Action),
     /// A message between the coordinator and the member of one store.
     Deliver(CollectiveEvent),
-    /// The coordinator's own member has the target, for which this call waits.
+    /// The coordinator's own member must make its copy the target. This call, if any, waits for it.
     Commit(MembershipId, Option<(CallKey, usize)>),
     /// The coordinator's own member has all its parts.
     HasParts(PutId),
@@ -107,14 +109,14 @@ pub(super) enum Step {
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Steps of the current event or step, which come before `steps`.
+    /// Steps added by the current event or step. They come before `steps`.
     fresh: Vec<Step>,
     steps: VecDeque<Step>,
     timers: BTreeSet<(Time, Timer)>,
 }
 
 impl Outbox {
-    /// Takes the next step. The consequences of a step come before the steps after it.
+    /// Removes and returns the next step. Steps that a step adds come before the steps after it.
     pub(super) fn next(&mut self) -> Option<Step> {
         for step in self.fresh.drain(..).rev() {
             self.steps.push_front(step);

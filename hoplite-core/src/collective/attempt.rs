@@ -8,28 +8,30 @@ use crate::plan::collective::Collective;
 /// The decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
-    /// The coordinator's own member misses bytes; in a collective of parts, any member does.
+    /// Undecided: the coordinator's own member misses bytes; in a collective of parts, some member
+    /// does.
     Open,
-    /// The copies are the target for good; in a collective of parts, all members have their parts.
+    /// The members' copies are the target for good; in a collective of parts, all members have
+    /// their parts.
     Committed,
     /// The attempt never makes the target.
     Aborted,
 }
 
-/// A consequence of a report.
+/// A consequence of a member's report, for the coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptAction {
     /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
-    /// End an enlistment.
+    /// End an enlistment: the member is not needed any more.
     Dismiss(EnlistmentId),
-    /// Take the general path.
+    /// Take the general path for this reason.
     FallBack(String),
     /// Fail the whole collective.
     Fail(Error),
 }
 
-/// An attempt, seen by its coordinator.
+/// The state of an attempt at its coordinator.
 #[derive(Debug)]
 pub struct Attempt {
     kind: Collective,
@@ -67,7 +69,6 @@ impl Attempt {
         Self { kind, target, members, own, state: AttemptState::Open }
     }
 
-    /// Counts members that may still report.
     pub(super) fn present(&self) -> usize {
         self.members.iter().filter(|member| member.state != MemberState::Out).count()
     }
@@ -87,13 +88,13 @@ impl Attempt {
         self.state
     }
 
-    /// Returns `true` if no member remains.
+    /// Returns `true` if no member still exchanges bytes, or after an abort.
     pub fn is_over(&self) -> bool {
         let is_exchanging = |member: &AttemptMember| member.state == MemberState::Exchanging;
         self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
     }
 
-    /// Returns members that have neither all bytes nor failed.
+    /// Returns the indices of members that have neither reported all bytes nor failed.
     pub fn unfinished(&self) -> impl Iterator<Item = usize> {
         let members = self.members.iter().enumerate();
         members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)
@@ -137,7 +138,6 @@ impl Attempt {
         actions
     }
 
-    /// Dismisses members that still give, once all have reported.
     fn dismissals(&self) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed || !self.is_over() {
             return Vec::new();
@@ -146,7 +146,7 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// Stops the members of a deleted target, because the directory cannot tell them.
+    /// Stops all members, because the target was deleted and the directory cannot tell them.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();
@@ -160,7 +160,7 @@ impl Attempt {
         actions
     }
 
-    /// Aborts an open attempt with an error for its participants.
+    /// Aborts an undecided attempt. Its participants get `error`.
     pub fn give_up(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Open {
             return Vec::new();

@@ -34,9 +34,9 @@ pub(super) struct Coordinated {
 pub(crate) struct Coordinator {
     searches: BTreeMap<ObjectId, Search>,
     attempts: BTreeMap<PutId, Coordinated>,
-    /// Queries for the targets of empty objects that the directory does not know yet.
+    /// Empty targets that end an exchange, with their queries until the directory knows them.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// From the search until the call ends.
+    /// By target: from the search until rank 0's call ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -75,7 +75,6 @@ impl Coordinator {
         self.searches.len() + self.attempts.len()
     }
 
-    /// Counts members that may still report.
     pub(crate) fn enlistments(&self) -> usize {
         self.attempts.values().map(|one| one.attempt.present()).sum()
     }
@@ -84,7 +83,6 @@ impl Coordinator {
         self.searches.get(target)
     }
 
-    /// Returns the sources for which a search waits, by rank.
     pub(crate) fn absent_sources(&self, target: &ObjectId) -> Option<BTreeMap<usize, ObjectId>> {
         self.searches.get(target).map(Search::missing_sources)
     }
@@ -96,7 +94,6 @@ impl Coordinator {
         self.attempts.iter().find(is_open).map(|(put, one)| (*put, one))
     }
 
-    /// Returns the stores that have not completed their part.
     pub(crate) fn unfinished_stores(&self, target: &ObjectId) -> Option<Vec<NodeId>> {
         let (_, Coordinated { attempt, nodes, .. }) = self.open_for(target)?;
         Some(attempt.unfinished().filter_map(|index| nodes.get(index).cloned()).collect())
@@ -116,7 +113,8 @@ impl Coordinator {
         searches.chain(attempts).map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
-    /// Coordinates a collective. The queries ask for the target and each source.
+    /// Begins to coordinate a collective. `existence` is the query for the target, `asks` are the
+    /// queries for its sources.
     pub(crate) fn coordinate(
         &mut self,
         ctx: &mut Context<'_>,
@@ -132,7 +130,8 @@ impl Coordinator {
         self.reconsider(ctx, &target);
     }
 
-    /// Returns the locations unless a search or a disagreement used them.
+    /// Takes in the locations of a source. Returns them unless a search or a disagreement used
+    /// them.
     pub(crate) fn source_located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -171,7 +170,6 @@ impl Coordinator {
         true
     }
 
-    /// Begins an attempt or takes the general path, if the search allows it.
     pub(super) fn reconsider(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         let Some(search) = self.searches.get_mut(target) else { return };
         let outlook = search.outlook(ctx.now, ctx.link, ctx.node);
@@ -195,7 +193,8 @@ impl Coordinator {
         }
     }
 
-    /// Ends a search, after which the coordinator tells participants of a failure.
+    /// Ends the search for a target and returns it. The coordinator then tells participants of a
+    /// failure.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -301,8 +300,8 @@ impl Coordinator {
         }
     }
 
-    /// Answers rank 0, which has its parts. The other members continue without its call, unless all
-    /// end together.
+    /// Answers the call of rank 0, whose member has its parts. The other members continue without
+    /// the call, unless all members end together.
     pub(super) fn answer_rank_0(&mut self, ctx: &mut Context<'_>, put: PutId) {
         let Some(Coordinated { call, .. }) = self.attempts.get_mut(&put) else { return };
         if !call.kind.properties().awaits_commit {
@@ -311,7 +310,7 @@ impl Coordinator {
     }
 
     /// Makes the target of an allreduce with a reduce, which takes over the queries of a search.
-    /// Participants of a collective of parts get their parts without help.
+    /// For a collective of parts, makes an empty target: participants then make their parts alone.
     fn fall_back(
         &mut self,
         ctx: &mut Context<'_>,
@@ -350,7 +349,6 @@ impl Coordinator {
         ctx.answer(key, Ok(request.sources.len()));
     }
 
-    /// Ends the search or the open attempt for `target`, and its call.
     pub(crate) fn fail(&mut self, ctx: &mut Context<'_>, target: &ObjectId, error: &Error) {
         let mut key = self.drop_search(ctx, target);
         if let Some((put, _)) = self.open_for(target) {
@@ -367,7 +365,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends a call. If it failed, participants at other stores get the error.
+    /// Takes in the end of rank 0's call. If it failed, participants at other stores get the error.
     pub(crate) fn call_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -416,7 +414,6 @@ impl Coordinator {
         }
     }
 
-    /// Withdraws a target that the directory does not know yet. Returns `true` if there was one.
     pub(crate) fn withdraw_announcement(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> bool {
         let existence = self.announcements.remove(target);
         ctx.withdraw(existence);

@@ -7,30 +7,32 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// A message of another store or the shell.
+/// A message of another store, or of the shell, to this store's collectives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEvent {
-    /// A remote coordinator enlists this store, which answers with at most one `Filled`, and
-    /// finally `Done` or `Failed`.
+    /// A remote coordinator enlists this store as a member. The store answers with at most one
+    /// `Filled`, and finally `Done` or `Failed`.
     Asked {
         /// Chosen by the shell.
         membership: MembershipId,
         /// The member's task.
         plan: Box<Plan>,
     },
-    /// The decision: at most one `Commit`, then at most one `Stop`.
+    /// The coordinator's decision: at most one `Commit`, then at most one `Stop`.
     Told {
         /// From `Asked`.
         membership: MembershipId,
         /// The decision.
         decision: Decision,
     },
-    /// The coordinator dismissed this member or is gone. Follows each `Asked` exactly once.
+    /// The coordinator dismissed this member, or its connection is lost. Follows each `Asked`
+    /// exactly once.
     Left {
         /// From `Asked`.
         membership: MembershipId,
     },
-    /// The copy of a `StartExchange` has all bytes. The member still gives.
+    /// The copy of a `StartExchange` has all bytes. The exchange still sends bytes to other
+    /// members.
     Filled {
         /// The exchange.
         combine: CombineId,
@@ -39,13 +41,13 @@ pub enum CollectiveEvent {
     Rejected {
         /// The target.
         target: ObjectId,
-        /// The latest attempt. Its members also hear a `Told`, before or after.
+        /// The latest rejected attempt. Its members also receive a `Told`, before or after.
         attempt: AttemptId,
-        /// For participants.
+        /// The error for participants.
         error: Error,
     },
-    /// A member has reported or is lost. Nothing follows `Done`, `Failed`, `Dismiss` or a `Tell`
-    /// that stops.
+    /// A member has reported or is lost. No event follows `Done`, `Failed`, `Dismiss`, or a `Tell`
+    /// with `Stop`.
     Reported {
         /// The member.
         enlistment: EnlistmentId,
@@ -57,7 +59,8 @@ pub enum CollectiveEvent {
 /// An effect that the shell performs for a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEffect {
-    /// Enlist another store and bring its reports, until `Dismiss` or a `Tell` that stops.
+    /// Enlist another store as a member and deliver its reports, until `Dismiss` or a `Tell` with
+    /// `Stop`.
     Enlist {
         /// The new member's number.
         enlistment: EnlistmentId,
@@ -76,28 +79,29 @@ pub enum CollectiveEffect {
         /// The member.
         enlistment: EnlistmentId,
     },
-    /// Report to a coordinator.
+    /// Report to the coordinator of a remote attempt.
     Report {
         /// From `Asked`.
         membership: MembershipId,
         /// The report.
         report: Report,
     },
-    /// Reject an attempt at its participants' store.
+    /// Tell a store with participants that an attempt was rejected.
     Reject {
         /// The store.
         node: NodeId,
-        /// Its data plane.
+        /// The address of its data plane.
         address: SocketAddr,
         /// The target.
         target: ObjectId,
         /// The latest attempt.
         attempt: AttemptId,
-        /// For participants.
+        /// The error for participants.
         error: Error,
     },
-    /// Fill a copy. Say `Filled` when it has all bytes, and `CombineEnded` when the sources are not
-    /// used any more. `CancelCombine` ends it.
+    /// Start a member's exchange, which fills a copy. Send `Filled` when the copy has all bytes,
+    /// and `CombineEnded` when the exchange no longer uses its sources. `CancelCombine` ends the
+    /// exchange.
     StartExchange {
         /// The new exchange's number.
         combine: CombineId,

@@ -2,11 +2,11 @@
 
 use crate::vocabulary::agreement::Collective;
 
-/// Largest allreduce (all sources together) that rank 0's store performs alone. It fits in one send
-/// and one receive, so any schedule of steps only adds latency.
+/// The largest allreduce, in bytes of all sources, that rank 0's store performs alone. It fits in
+/// one send and one receive, so any schedule of steps only adds latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
-/// Largest collective of parts whose participants get all sources. This takes n(n-1) gets, so an
-/// attempt pays off sooner, as measured on 4, 8 and 16 hosts.
+/// The largest collective of parts, in bytes of all sources, whose participants get all sources.
+/// This takes n(n-1) gets, so an attempt pays off sooner, as measured on 4, 8 and 16 hosts.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 
 /// The properties of a kind of collective.
@@ -15,21 +15,21 @@ pub struct Properties {
     /// `true` if all members make the target. Otherwise they exchange parts in private copies, and
     /// the target only announces the end.
     pub makes_target: bool,
-    /// `true` if copies are complete only after the coordinator's commit. Otherwise each member
-    /// keeps its parts, and the coordinator commits when all have reported.
+    /// `true` if members' copies are complete only after the coordinator's commit. Otherwise each
+    /// member keeps its parts, and the coordinator commits when all have reported.
     pub awaits_commit: bool,
     /// `true` if elements are combined.
     pub combines: bool,
     /// `true` if the coordinator waits for the last source, however late. The general path would
-    /// move 2S bytes instead of 2S(n-1)/n over the last link of an allreduce; in an all-to-all the
-    /// last rank gets its parts anyway.
+    /// move 2S bytes instead of 2S(n-1)/n over the last link of an allreduce. In an all-to-all, the
+    /// last rank gets its parts in any case.
     pub awaits_sources: bool,
     /// `true` if each source has one part per rank.
     pub divides_sources: bool,
-    /// `true` if the result is all sources in order.
+    /// `true` if the result is a concatenation of all sources, in rank order.
     pub joins_sources: bool,
-    /// `true` if each pair of members exchanges separate parts, so that one member, or few parts,
-    /// are an exchange too.
+    /// `true` if each pair of members exchanges separate parts. An attempt then makes sense even
+    /// with one member, or with few parts.
     pub is_paired: bool,
     /// Sources of at most this total size take the general path.
     pub max_general_bytes: u64,
@@ -67,7 +67,7 @@ const ALL_TO_ALL: Properties = Properties {
 };
 
 impl Properties {
-    /// Returns `true` if members wait for each other and the sources are useless afterwards.
+    /// Returns `true` if all participants end together, and the sources are deleted afterwards.
     pub const fn ends_together(self) -> bool {
         self.awaits_commit && !self.makes_target
     }

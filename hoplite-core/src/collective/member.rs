@@ -1,4 +1,4 @@
-//! A member's view of an attempt.
+//! The state of a member of an attempt, at the member's store.
 
 use super::Plan;
 use crate::time::Time;
@@ -7,19 +7,19 @@ use crate::vocabulary::local::{CombineId, CopyId};
 /// The stage of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberStage {
-    /// Waits for room.
+    /// Waits for room for its copy.
     AwaitingRoom,
-    /// Gives and takes.
+    /// Sends and receives bytes.
     Exchanging {
         /// The copy.
         copy: CopyId,
     },
-    /// Has all bytes, still gives, and waits for the decision.
+    /// Has all bytes, still sends, and waits for the coordinator's decision.
     Filled {
         /// The copy.
         copy: CopyId,
     },
-    /// The copy is the target. Still gives.
+    /// The member's copy is the target. The member still sends.
     Complete,
     /// Failed or stopped.
     Over,
@@ -31,15 +31,13 @@ pub struct Membership {
     pub(super) plan: Box<Plan>,
     pub(super) asked_at: Time,
     stage: MemberStage,
-    /// The end of the wait for room or for this node's participants.
+    /// Time until which the member waits for room, or for this node's participants.
     pub(super) deadline: Option<Time>,
-    /// The exchange, while it touches memory.
     pub(super) running: Option<CombineId>,
     is_committed: bool,
-    /// Participants with the copy.
     pub(super) answered: usize,
     pub(super) failure: Option<String>,
-    /// The time of the last byte or of the failure.
+    /// Time at which the member got its last byte or failed.
     pub(super) ended_at: Option<Time>,
 }
 
@@ -64,7 +62,7 @@ impl Membership {
         self.stage
     }
 
-    /// The copy, before it is the target.
+    /// Returns the member's copy, unless the copy is already the target.
     pub const fn growing_copy(&self) -> Option<CopyId> {
         match self.stage {
             MemberStage::Exchanging { copy } | MemberStage::Filled { copy } => Some(copy),
@@ -72,18 +70,17 @@ impl Membership {
         }
     }
 
-    /// Begins, now that there is room.
+    /// Begins the exchange, now that the member has room for `copy`.
     pub fn begin(&mut self, copy: CopyId, combine: CombineId) {
         self.stage = MemberStage::Exchanging { copy };
         self.running = Some(combine);
     }
 
-    /// Returns `true` if the copy is the target or useless.
     pub(super) const fn has_ended(&self) -> bool {
         matches!(self.stage, MemberStage::Complete | MemberStage::Over)
     }
 
-    /// Notes that all bytes are there. Returns the copy if it is now the target.
+    /// Notes that the copy has all bytes. Returns the copy if it is now the target.
     pub fn filled(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         if let MemberStage::Exchanging { copy } = self.stage {
@@ -96,7 +93,7 @@ impl Membership {
         self.plan.ranks.get(self.plan.index).is_none_or(|ranks| self.answered >= ranks.len())
     }
 
-    /// Notes the commit. Returns the copy if it has all bytes.
+    /// Notes the coordinator's commit. Returns the copy if it is now the target.
     pub fn commit(&mut self) -> Option<CopyId> {
         self.is_committed = true;
         self.settle()
@@ -115,7 +112,7 @@ impl Membership {
         })
     }
 
-    /// Gives up. Returns the useless copy.
+    /// Ends the member. Returns its copy, which is useless now.
     pub fn fail(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         let copy = self.growing_copy();

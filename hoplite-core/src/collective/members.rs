@@ -17,14 +17,14 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
 
-/// Time for which participants look elsewhere for the target of a lost coordinator: the longest
-/// silence of a store.
+/// Time for which participants look elsewhere for the target of a lost coordinator. It is the
+/// longest silence of a store.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which a member with all parts waits for this node's participants. Most come when their
-/// source is put; late ones get their parts in a more expensive way.
+/// Time for which a member with all parts waits for the calls of this node's participants. Most
+/// calls come when their source is put; late ones get their parts in a more expensive way.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Participants get a larger target in ranges. A smaller one is copied in microseconds, faster than
-/// a message about a range.
+/// Participants copy a target above this size range by range, as ranges become valid. A smaller one
+/// is copied in microseconds, faster than a message about a range.
 const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 
 #[derive(Debug, Default)]
@@ -46,7 +46,6 @@ impl Memberships {
         self.members.iter().find(|(_, member)| is_meant(member)).map(|(id, member)| (*id, member))
     }
 
-    /// Returns the member that makes a target; one that is not over comes first.
     pub(super) fn latest_for(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
         let members = self.members.iter().filter(|(_, member)| member.plan.target == *target);
         let latest = members.max_by_key(|(_, member)| (member.stage() != MemberStage::Over, member.asked_at));
@@ -58,13 +57,11 @@ impl Memberships {
         matches!(id, MembershipId::Elsewhere(_)).then(|| record_of(id, member, link, now))
     }
 
-    /// Returns the members that make `target`, in order, and this store's index.
     pub(crate) fn members_making(&self, target: &ObjectId) -> Option<(usize, &[Member])> {
         let (_, member) = self.latest_for(target)?;
         Some((member.plan.index, &member.plan.members))
     }
 
-    /// Returns `true` if this store was a member for `put` and has nothing to give.
     pub(crate) fn has_ended(&self, put: PutId) -> bool {
         self.outcomes.has_left(put)
             || self.find(|member| member.plan.put == put && member.has_ended()).is_some()
@@ -170,8 +167,8 @@ impl Memberships {
         self.refused(ctx, membership, Failure::Refused(error));
     }
 
-    /// Returns the member that fills a copy, and the order of its bytes, if participants get
-    /// ranges.
+    /// Returns the member that fills `copy`, and the order in which its ranges become valid. `None`
+    /// if participants get the copy as a whole.
     pub(crate) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
         let (membership, member) = self.find(|member| member.growing_copy() == Some(copy))?;
         let plan = &member.plan;
@@ -245,7 +242,6 @@ impl Memberships {
         }
     }
 
-    /// Reports a copy that is the target. Other members may still need its bytes.
     fn report_complete(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get(&membership) else { return };
         if member.plan.properties().makes_target {
@@ -254,7 +250,7 @@ impl Memberships {
         }
     }
 
-    /// Ends a membership that the coordinator has dismissed or lost.
+    /// Takes in that the coordinator dismissed this member, or that its connection is lost.
     pub(super) fn left(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         let plan = &member.plan;
@@ -282,7 +278,8 @@ impl Memberships {
         }
     }
 
-    /// `failure` is `None` if the copy was given up before.
+    /// Takes in the end of a member's exchange. `failure` is `None` if the copy was given up
+    /// before.
     pub(crate) fn exchange_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -324,7 +321,8 @@ impl Memberships {
         }
     }
 
-    /// Ends a member without a target. Its participants get the error, or look elsewhere.
+    /// Ends a member whose copy does not become the target. Its participants get `error`, or look
+    /// elsewhere for the target.
     fn end_member(&mut self, ctx: &mut Context<'_>, membership: MembershipId, error: Error) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         end_wait(ctx, membership, member);
@@ -365,7 +363,8 @@ impl Memberships {
         self.outcomes.forget_rejections(target);
     }
 
-    /// Checks that a participant may join; `is_here` looks for the copy of a source.
+    /// Checks that a participant may join. `is_here` returns `true` if this store has the copy of a
+    /// source.
     ///
     /// # Errors
     /// The reason why the target will not be made.
@@ -399,8 +398,8 @@ impl Memberships {
         checked
     }
 
-    /// Limits the wait of a participant after a recent disagreement. Ranks may try again, but this
-    /// store may not hear of every attempt.
+    /// Limits the wait of a participant that joined after a recent disagreement. Ranks may try
+    /// again, but this store may not hear of every attempt.
     pub(crate) fn joined(&mut self, ctx: &mut Context<'_>, key: CallKey, target: &ObjectId) {
         if let Some((too_old, _)) = self.outcomes.disagreement(ctx.now, target)
             && ctx.now < too_old
@@ -417,7 +416,8 @@ impl Memberships {
         }
     }
 
-    /// Fails the participants of a rejected attempt. Later participants wait for a newer one.
+    /// Fails the participants of an attempt that the coordinator rejected. Later participants wait
+    /// for a newer attempt.
     pub(crate) fn rejected(
         &mut self,
         ctx: &mut Context<'_>,
@@ -445,7 +445,6 @@ impl Memberships {
     }
 }
 
-/// Returns `true` if it waited.
 fn end_wait(ctx: &mut Context<'_>, id: MembershipId, member: &mut Membership) -> bool {
     let Some(deadline) = member.deadline.take() else { return false };
     ctx.unschedule(deadline, Timer::Member(id));

@@ -15,9 +15,10 @@ use crate::plan::collective::{
 use crate::shard::PullOutcome;
 use crate::vocabulary::agreement::Agreement;
 
-/// With the longest ids they fill a quarter of a frame.
+/// Most own sources in a plan. With the longest ids they fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
-/// Most parts received in an all-to-all, because each participant is told their ranges.
+/// Most parts that a member receives in an all-to-all, because each participant is told their
+/// ranges.
 pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
 /// Longest [`Plan::explanation`] in bytes. It fits in a frame with all members.
 pub const MAX_EXPLANATION_BYTES: usize = 512;
@@ -25,29 +26,29 @@ pub const MAX_EXPLANATION_BYTES: usize = 512;
 /// An attempt to make a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
-    /// The coordinator's run.
+    /// The coordinator's run, which changes when its daemon restarts.
     pub run: u64,
-    /// Grows with each attempt of the run.
+    /// Grows with each attempt of the coordinator's run.
     pub number: u64,
 }
 
 impl AttemptId {
-    /// Returns `true` if the other attempt is this or an older one of the same run.
+    /// Returns `true` if `other` is this attempt, or an older one of the same run.
     pub const fn includes(self, other: Self) -> bool {
         self.run == other.run && self.number >= other.number
     }
 }
 
-/// A member, numbered by its coordinator.
+/// The number of a member in all attempts of its coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
-/// An attempt, numbered at its member.
+/// The number of an attempt at the store of its member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipId {
     /// This store is the coordinator.
     Here(EnlistmentId),
-    /// Another store is the coordinator. The shell chose the number.
+    /// Another store is the coordinator. The member's shell chose the number.
     Elsewhere(u64),
 }
 
@@ -56,26 +57,27 @@ pub enum MembershipId {
 pub struct Member {
     /// The node.
     pub node: NodeId,
-    /// Its data plane.
+    /// The address of its data plane.
     pub address: SocketAddr,
 }
 
-/// A member's task.
+/// A member's task in an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The object to make, or the name of an exchange of parts.
     pub target: ObjectId,
     /// The attempt.
     pub attempt: AttemptId,
-    /// The put of its copies.
+    /// The put id of the members' copies.
     pub put: PutId,
-    /// The participants' agreement.
+    /// The agreement of the participants on the operation.
     pub agreement: Agreement,
-    /// The size of the result, in an all-to-all per rank. A source has this size, or a part's size.
+    /// The size of the result; in an all-to-all, the size of one rank's result. A source has this
+    /// size, or the size of a part.
     pub size_bytes: u64,
-    /// The target's metadata. Sources have its type, and in an allreduce its shape.
+    /// The target's metadata. Sources have the same type, and in an allreduce the same shape.
     pub metadata: Metadata,
-    /// The member derives its program from it.
+    /// The schedule from which the member derives its program.
     pub schedule: Schedule,
     /// Bytes per frame.
     pub frame_bytes: u64,
@@ -83,13 +85,14 @@ pub struct Plan {
     pub members: Vec<Member>,
     /// This member's index.
     pub index: usize,
-    /// For parts: the ranks at each member, in the order of its sources. Rank k has the k-th part.
+    /// In a collective of parts, the ranks at each member, in the order of its sources. Rank k owns
+    /// the k-th part.
     pub ranks: Vec<Vec<usize>>,
-    /// Own sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
+    /// This member's own sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
-    /// The longest wait for room.
+    /// Longest time for which the member waits for room.
     pub timeout: Duration,
-    /// For people: at most [`MAX_EXPLANATION_BYTES`].
+    /// The reasons for the schedule, for people: at most [`MAX_EXPLANATION_BYTES`].
     pub explanation: String,
 }
 
@@ -104,7 +107,7 @@ pub fn describe_plan(kind: Collective, schedule: &Schedule, explanation: &str, m
 }
 
 impl Plan {
-    /// Returns this member's steps.
+    /// Returns this member's steps: sends and receives, in order.
     pub fn program(&self) -> Program {
         match self.agreement.kind {
             Collective::Allreduce => return self.schedule.program(self.index, self.size_bytes),
@@ -116,12 +119,12 @@ impl Plan {
         program_of_parts(self.agreement.kind, self.index, &parts)
     }
 
-    /// The collective's properties.
+    /// The properties of the plan's kind of collective.
     pub const fn properties(&self) -> Properties {
         self.agreement.kind.properties()
     }
 
-    /// Returns the steps that make bytes final, in order.
+    /// Returns the steps whose received bytes are final in this member's result, in order.
     pub fn finals(&self, program: &Program) -> Vec<usize> {
         let mut finals = program.finals();
         if self.agreement.kind == Collective::ReduceScatter {
@@ -143,12 +146,13 @@ impl Plan {
         if self.properties().joins_sources { length(&self.part(0)) } else { self.size_bytes }
     }
 
-    /// Returns `true` if own sources are combined before the exchange.
+    /// Returns `true` if the member combines its own sources before the exchange.
     pub fn is_folded(&self) -> bool {
         self.sources.len() > 1 && self.properties().combines
     }
 
-    /// For unfolded sources: returns the index and the position of the own source with this byte.
+    /// Returns the index of the own source with the byte at `at`, and the source's position in the
+    /// member's data. For sources that are not combined.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
         match self.agreement.kind {
             Collective::Allreduce | Collective::ReduceScatter => return (0, 0),
@@ -163,7 +167,7 @@ impl Plan {
         found.map_or((0, 0), |(index, part)| (index, part.start))
     }
 
-    /// Returns the end of the part with this byte. An allreduce has one part.
+    /// Returns the end of the part that contains the byte at `at`. An allreduce has one part.
     pub fn part_end(&self, at: u64) -> u64 {
         match self.agreement.kind {
             Collective::Allreduce => self.size_bytes,
@@ -178,7 +182,8 @@ impl Plan {
         }
     }
 
-    /// Returns the most bytes that a member receives, by which all members choose a transport.
+    /// Returns the largest number of bytes that any member receives. All members choose a transport
+    /// by it.
     pub fn most_bytes(&self) -> u64 {
         let ranks = if self.properties().is_paired {
             self.ranks.iter().map(Vec::len).max().unwrap_or(1) as u64
@@ -188,8 +193,8 @@ impl Plan {
         self.size_bytes.saturating_mul(ranks)
     }
 
-    /// Returns the room that the member needs. The last bytes of an incomplete copy are kept back;
-    /// in a copy of parts, these bytes lie beyond all parts.
+    /// Returns the bytes of memory that the member's copy needs. The last bytes of an incomplete
+    /// copy are not forwarded, so a copy of parts has further bytes behind its parts.
     pub fn copy_bytes(&self) -> u64 {
         let copies = if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };
         let all_bytes = self.size_bytes.saturating_mul(copies);
@@ -200,37 +205,37 @@ impl Plan {
 /// A member's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// It has all bytes and still gives. Sent after the commit, except by the coordinator's own
-    /// member and by members with parts.
+    /// The member has all bytes and still gives. Sent after the commit; the coordinator's own
+    /// member and members with parts send it before.
     Filled,
-    /// It has all bytes and has given everything.
+    /// The member has all bytes and has given everything.
     Done,
-    /// It cannot get all bytes.
+    /// The member cannot get all bytes.
     Failed(Failure),
 }
 
-/// The reason for a member's failure.
+/// The reason why a member failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// The node is unreachable or silent.
+    /// The member's node is unreachable or silent.
     Unreachable,
-    /// Another member's bytes are unavailable.
+    /// The bytes of another member are unavailable.
     Peer {
         /// That member.
         index: usize,
-        /// The transfer's end.
+        /// The reason why the transfer ended.
         outcome: PullOutcome,
     },
-    /// The node cannot take part.
+    /// The member's node cannot take part.
     Refused(Error),
-    /// Participants disagree.
+    /// The participants disagree on the operation.
     Disagrees(Error),
 }
 
 /// A coordinator's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The copies are the target; in an all-to-all, all members have their parts.
+    /// The members' copies are the target; in a collective of parts, all members have their parts.
     Commit,
     /// The attempt is over without a target, or the target was deleted. Participants get this
     /// error.

@@ -97,11 +97,9 @@ use action::{Step, Timer};
 use coordinator::Coordinator;
 use members::Memberships;
 
-/// See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct Collectives {
     pub(crate) coordinator: Coordinator,
-    /// Attempts in which this store is a member, and its participants.
     pub(crate) members: Memberships,
 }
 
@@ -149,7 +147,7 @@ impl Collectives {
         }
     }
 
-    /// Forgets rejections, which do not hold for another attempt.
+    /// Forgets rejections of a target, because they do not apply to the attempt that begins.
     pub(crate) fn attempt_begins(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         self.coordinator.disagreements.end(ctx, target);
         self.members.forget_rejections(target);

@@ -1,4 +1,4 @@
-//! The attempts that are over for a store.
+//! The attempts that are over for this store.
 //!
 //! The store refuses plans of these and older attempts, and ignores a second rejection.
 
@@ -10,20 +10,19 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// Time for which participants are told of a rejection. A client joins again much sooner.
+/// Time for which joining participants are told of a rejection. A client joins again much sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
-/// The shortest wait for another attempt after a disagreement: ranks try again at the same time,
-/// and a store may be busy.
+/// Shortest time for which a participant waits for another attempt after a disagreement. Ranks try
+/// again at the same time, and a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// Some seconds of attempts, in which others may want bytes.
+/// The number of left attempts that a store remembers: the attempts of some seconds, in which other
+/// members may still want bytes.
 const MAX_LEFT: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
-    /// Attempts that this member has left, oldest first.
     left: VecDeque<(ObjectId, AttemptId, PutId)>,
-    /// Oldest first.
     rejected: VecDeque<Rejection>,
 }
 
@@ -32,7 +31,6 @@ struct Rejection {
     target: ObjectId,
     attempt: AttemptId,
     at: Time,
-    /// `None` after a new attempt began.
     error: Option<Error>,
 }
 
@@ -41,8 +39,8 @@ impl Outcomes {
         push(&mut self.left, MAX_LEFT, (target, attempt, put));
     }
 
-    /// Rejects an attempt's participants, also later ones. Returns `false` if it or a newer one was
-    /// rejected before.
+    /// Notes that an attempt was rejected. Returns `false` if it or a newer one was rejected
+    /// before.
     pub(super) fn reject(
         &mut self,
         now: Time,
@@ -62,7 +60,6 @@ impl Outcomes {
         self.rejected.iter().any(|known| known.target == *target && known.attempt.includes(attempt))
     }
 
-    /// Returns `true` if this or a newer attempt is over.
     pub(super) fn is_over(&self, target: &ObjectId, attempt: AttemptId) -> bool {
         let mut left = self.left.iter();
         left.any(|(id, known, _)| id == target && known.includes(attempt))
@@ -73,7 +70,6 @@ impl Outcomes {
         self.left.iter().any(|(_, _, known)| *known == put)
     }
 
-    /// Returns the rejections to tell, latest first.
     fn told(&self, now: Time, target: &ObjectId) -> impl Iterator<Item = (Time, &Error)> {
         let of_target = self.rejected.iter().rev().filter(move |known| known.target == *target);
         let fresh = of_target.filter(move |known| now.since(known.at) <= REJECTION_TTL + MIN_ATTEMPT_TIMEOUT);
@@ -84,7 +80,8 @@ impl Outcomes {
         self.told(now, target).next().map(|(_, error)| error)
     }
 
-    /// Returns the latest disagreement, and the time until which new participants are told.
+    /// Returns the latest disagreement about a target, and the time until which joining
+    /// participants get it as their error.
     pub(super) fn disagreement(&self, now: Time, target: &ObjectId) -> Option<(Time, &Error)> {
         let found = self.told(now, target).find(|(_, error)| is_disagreement(error));
         found.map(|(at, error)| (at + REJECTION_TTL, error))

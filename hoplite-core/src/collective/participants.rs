@@ -15,11 +15,10 @@ use crate::shard::{Location, Locations, RequestId};
 use crate::time::Time;
 use crate::vocabulary::local::CallKey;
 
-/// Participants at the nodes of the sources, while rank 0's call is open.
+/// The participants of one collective at the nodes of the sources, while rank 0's call is open.
 #[derive(Debug)]
 pub(crate) struct Participants {
     pub(super) key: Option<CallKey>,
-    /// The end of the search.
     pub(crate) since: Time,
     pub(super) attempt: AttemptId,
     members: Vec<Member>,
@@ -49,7 +48,7 @@ impl Participants {
     }
 }
 
-/// The disagreements by target, to tell participants whose sources appear later.
+/// Recent disagreements by target. Participants whose sources appear later are told of them.
 #[derive(Debug, Default)]
 pub(crate) struct Disagreements(BTreeMap<ObjectId, Disagreement>);
 
@@ -93,7 +92,6 @@ impl Disagreements {
         }
     }
 
-    /// Rejects the participant at these locations. Returns `false` without a disagreement.
     pub(super) fn located(
         &mut self,
         ctx: &mut Context<'_>,

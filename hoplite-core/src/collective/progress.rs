@@ -1,42 +1,42 @@
-//! The progress of a member with its program.
+//! The progress of a member in its program.
 //!
 //! The executor moves the bytes: it checks each block with [`Progress`] before, and reports it
-//! afterwards. No check prevents overwriting a byte that must still be given; see the invariants of
-//! [`plan::collective`](crate::plan::collective), and the tests here.
+//! afterwards. No check prevents a received block from overwriting bytes that must still be sent:
+//! see the invariants of [`plan::collective`](crate::plan::collective), and the tests here.
 
 use std::ops::Range;
 
 use super::Plan;
 use crate::plan::collective::{Program, Step, Taking};
 
-/// Work of the member.
+/// Work of a member, for which blocks may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// Combining own sources in the target.
+    /// Combining the member's own sources in the target.
     Fold,
     /// A step of the program.
     Step(usize),
 }
 
-/// Missing bytes of a block.
+/// The work for which a block waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lack {
-    /// The work that makes them.
+    /// The work that produces the missing bytes.
     pub work: Work,
-    /// The bytes that the work must have done.
+    /// The number of bytes of this work that must be done first.
     pub bytes: u64,
 }
 
-/// A part of a step.
+/// A piece of a step, sent in one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     /// The step.
     pub step: usize,
-    /// The use of taken bytes.
+    /// The use of the bytes, if the step receives.
     pub taking: Option<Taking>,
-    /// The position in the result.
+    /// The range in the member's data.
     pub range: Range<u64>,
-    /// The position in the stream.
+    /// The position in the stream between the two members.
     pub position_bytes: u64,
     done_bytes: u64,
 }
@@ -48,21 +48,21 @@ impl Block {
     }
 }
 
-/// The bytes that a block reads.
+/// The bytes that a block is combined with, or carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
-    /// No bytes: the block replaces the target's.
+    /// Nothing: a received block replaces the bytes.
     Nothing,
-    /// The same bytes of the target.
+    /// The same range of the target.
     Target,
-    /// An own source.
+    /// A range of one of the member's own sources.
     Source {
         /// Its index.
         index: usize,
         /// The bytes.
         range: Range<u64>,
-        /// The part's end in the source. A part's last byte is readable only after the seal,
-        /// because a receiver takes a whole part for a part of a complete object.
+        /// The end of the part in the source. The part's last byte is readable only after the
+        /// source is sealed, because a receiver takes a whole part for a part of a complete object.
         part_end: u64,
     },
 }
@@ -70,11 +70,11 @@ pub enum Reading {
 /// The reason to reject a peer's block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadBlock {
-    /// It does not continue the stream.
+    /// The block does not continue the stream.
     NotNext,
-    /// It is empty, or longer than a frame or the rest of its step.
+    /// The block is empty, or longer than a frame or the rest of its step.
     Length,
-    /// It splits an element.
+    /// The block splits an element.
     Element,
 }
 
@@ -89,11 +89,10 @@ impl BadBlock {
     }
 }
 
-/// The steps between two members, and a position in them.
+/// The steps that send bytes from one member to another, and the position reached in them.
 #[derive(Debug, Clone)]
 pub struct Stream {
     steps: Vec<(usize, Step)>,
-    /// The index in `steps`, and the bytes done of that step.
     current: usize,
     done_bytes: u64,
     position_bytes: u64,
@@ -118,7 +117,7 @@ impl Stream {
         self.current == self.steps.len()
     }
 
-    /// Returns the next block, within one frame and `max_bytes`.
+    /// Returns the next block, which fits in one frame and in `max_bytes`.
     pub fn next(&self, max_bytes: u64) -> Option<Block> {
         let (step, does) = self.steps.get(self.current)?;
         let start = does.range().start + self.done_bytes;
@@ -136,10 +135,10 @@ impl Stream {
         })
     }
 
-    /// Checks that a peer's block is the next one.
+    /// Checks that a block at this position is the stream's next one.
     ///
     /// # Errors
-    /// The reason to reject it.
+    /// The reason to reject the block.
     pub fn check(&self, position_bytes: u64, length_bytes: u64) -> Result<Block, BadBlock> {
         if position_bytes != self.position_bytes {
             return Err(BadBlock::NotNext);
@@ -154,12 +153,11 @@ impl Stream {
         Ok(block)
     }
 
-    /// Advances past the next block, which is sent in the meantime.
+    /// Advances a stream past its next block, which is being sent.
     pub fn skip(&mut self, block: &Block) {
         self.pass(block.length_bytes());
     }
 
-    /// Advances, through several steps if necessary.
     fn pass(&mut self, mut bytes: u64) {
         while let Some((_, step)) = self.steps.get(self.current) {
             let passed_bytes = bytes.min(length(step.range()) - self.done_bytes);
@@ -174,13 +172,12 @@ impl Stream {
     }
 }
 
-/// A member's progress.
+/// A member's progress in its program.
 #[derive(Debug)]
 pub struct Progress {
     program: Program,
-    /// For each step: the earlier steps that write its bytes, and the bytes done.
+    /// For each step: the earlier steps that write its bytes, and the number of its bytes done.
     steps: Vec<StepProgress>,
-    /// The steps that make bytes final, in order.
     finals: Vec<usize>,
     fold: Option<Fold>,
     frame_bytes: u64,
@@ -219,7 +216,7 @@ impl Progress {
         &self.program
     }
 
-    /// Returns the stream from a member, at its position.
+    /// Returns the stream of bytes from another member, at the position reached.
     pub fn stream_from(&self, member: usize) -> Stream {
         let mut stream = self.stream(self.program.takes(member));
         let taken_bytes = stream.steps.iter().map(|(step, _)| self.steps[*step].done_bytes).sum();
@@ -227,7 +224,7 @@ impl Progress {
         stream
     }
 
-    /// Returns the stream to a member that has `offset_bytes` already.
+    /// Returns the stream of bytes to another member, which has `offset_bytes` of it already.
     pub fn stream_to(&mut self, member: usize, offset_bytes: u64) -> Stream {
         let mut stream = self.stream(self.program.gives(member));
         stream.pass(offset_bytes);
@@ -246,7 +243,7 @@ impl Progress {
         Stream { steps, current: 0, done_bytes: 0, position_bytes: 0, frame_bytes, element_bytes }
     }
 
-    /// Returns the work that a block waits for; `None` if it may go.
+    /// Returns the work that must be done before a block may move; `None` if it may.
     pub fn lack(&self, block: &Block) -> Option<Lack> {
         let end = block.range.end;
         if let Some(fold) = self.fold.as_ref().filter(|fold| fold.done_bytes < end) {
@@ -261,7 +258,7 @@ impl Progress {
         self.steps[block.step].writers.iter().find_map(lack)
     }
 
-    /// Returns the bytes that a block reads.
+    /// Returns the bytes that sending or receiving a block reads.
     pub fn reading(&self, plan: &Plan, block: &Block) -> Reading {
         if block.taking == Some(Taking::Replace) {
             return Reading::Nothing;
@@ -275,38 +272,38 @@ impl Progress {
         Reading::Source { index, range: start - base..end - base, part_end }
     }
 
-    /// Notes a sent or received block.
+    /// Notes that a block of `stream` was sent or received.
     pub fn done(&mut self, stream: &mut Stream, block: &Block) {
         self.given(block);
         stream.skip(block);
     }
 
-    /// Notes that a block was sent that its stream has skipped, and all blocks before it.
+    /// Notes that a skipped block, and all blocks before it, were sent.
     pub fn given(&mut self, block: &Block) {
         self.reach(block.step, block.done_bytes);
     }
 
-    /// A resumed stream repeats bytes, which count once.
+    /// Notes that `done_bytes` of a step are done. Bytes that a resumed stream repeats count once.
     fn reach(&mut self, step: usize, done_bytes: u64) {
         let step = &mut self.steps[step];
         step.done_bytes = step.done_bytes.max(done_bytes);
     }
 
-    /// Returns the next own bytes to combine, at most `max_bytes` of one part.
+    /// Returns the next range of own sources to combine: at most `max_bytes` of one part.
     pub fn next_fold(&self, plan: &Plan, max_bytes: u64) -> Option<Range<u64>> {
         let fold = self.fold.as_ref().filter(|fold| fold.done_bytes < fold.size_bytes)?;
         let start = fold.done_bytes;
         Some(start..plan.part_end(start).min(start.saturating_add(max_bytes)))
     }
 
-    /// Notes that own sources are combined up to `end`.
+    /// Notes that the member's own sources are combined up to `end`.
     pub fn folded(&mut self, end: u64) {
         if let Some(fold) = &mut self.fold {
             fold.done_bytes = fold.done_bytes.max(end);
         }
     }
 
-    /// Returns the final bytes, in the order in which they become final.
+    /// Returns the number of leading final bytes, in the order in which bytes become final.
     pub fn final_bytes(&self) -> u64 {
         let mut final_bytes = 0;
         for step in &self.finals {
@@ -318,19 +315,19 @@ impl Progress {
         final_bytes
     }
 
-    /// Returns `true` if own sources are combined.
+    /// Returns `true` if the member's own sources are combined.
     pub fn is_folded(&self) -> bool {
         self.fold.as_ref().is_none_or(|fold| fold.done_bytes == fold.size_bytes)
     }
 
-    /// Returns `true` if all bytes are taken and combined.
+    /// Returns `true` if the member has received and combined all bytes.
     pub fn is_filled(&self) -> bool {
         let mut steps = self.program.steps().iter().enumerate();
         self.is_folded() && steps.all(|(index, step)| !step.is_take() || self.is_done(index))
     }
 
-    /// Returns the first bytes that others still need. Sent bytes count as given: the taker checks
-    /// them, and reports its position when it reconnects.
+    /// Returns the first step with bytes that another member still needs. Sent bytes count as
+    /// received: the receiver checks them, and reports its position when it reconnects.
     pub fn ungiven(&self) -> Option<Lack> {
         let mut steps = self.program.steps().iter().enumerate();
         let (index, step) = steps.find(|(index, step)| !step.is_take() && !self.is_done(*index))?;

@@ -11,35 +11,35 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::CopyId;
 
-/// The plan and progress of a reduce or collective.
+/// The plan and progress of a reduce or collective, for people and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
     /// The target.
     pub target: ObjectId,
     /// The operation.
     pub op: ReduceOp,
-    /// Reduced and all sources.
+    /// The numbers of reduced sources and of all sources.
     pub reduced: (usize, usize),
-    /// Combining nodes, beside the receiver.
+    /// The number of nodes that combine on the way, beside the receiver.
     pub hops: usize,
-    /// The schedule, its estimated time, and the runner-up.
+    /// The schedule, its predicted time, and the runner-up.
     pub plan: String,
-    /// The link estimate of the plan.
+    /// The link estimate from which the plan was made.
     pub link: LinkEstimate,
-    /// From the call to the last byte.
+    /// Time from the call to the last byte.
     pub elapsed: Duration,
     /// Repairs.
     pub mendings: u32,
     /// Restarts of the target.
     pub restarts: u32,
-    /// `true` until it ends.
+    /// `true` until the call ends.
     pub is_running: bool,
     /// This store's progress as a member.
     pub position: Option<Position>,
 }
 
 impl ReduceRecord {
-    /// Describes a collective of another store, whose link estimate is unknown here.
+    /// Describes a collective whose coordinator, and so its link estimate, is at another store.
     pub(crate) fn of_another_store(target: &ObjectId, agreement: &Agreement, link: LinkEstimate) -> Self {
         Self {
             target: target.clone(),
@@ -56,7 +56,7 @@ impl ReduceRecord {
         }
     }
 
-    /// Returns `true` for a member of a failed attempt.
+    /// Returns `true` if this store was a member of a failed attempt.
     pub fn has_failed(&self) -> bool {
         let short = |position: &Position| position.final_bytes < position.size_bytes;
         !self.is_running && self.position.as_ref().is_some_and(short)
@@ -72,9 +72,9 @@ pub struct Position {
     pub members: usize,
     /// Its activity or end.
     pub stage: String,
-    /// The copy; the data plane knows its bytes.
+    /// The member's copy. The data plane knows its progress.
     pub copy: Option<CopyId>,
-    /// Final bytes.
+    /// The number of final bytes in the copy.
     pub final_bytes: u64,
     /// The result's size.
     pub size_bytes: u64,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// Most resumes within [`PERIOD`], and in all without progress.
+/// Most times that a stream resumes within [`PERIOD`], and in total without progress.
 const MAX_RESUMES: u32 = 3;
 const PERIOD: Duration = Duration::from_secs(1);
-/// A peer that was about to give has begun by then.
+/// The pause before a broken stream resumes. A peer that was about to send has begun by then.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The reason for a stream's early end.
@@ -15,15 +15,15 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub enum Break {
     /// The connection failed.
     Broken,
-    /// The peer has nothing to give.
+    /// The peer has nothing to send: it has no plan yet, or has finished.
     NothingToGive,
     /// The peer was silent for too long.
     Silent,
-    /// The own source is lost.
+    /// The peer's own source is lost.
     SourceLost,
 }
 
-/// A stream's breaks.
+/// Counts how often a stream broke.
 #[derive(Debug)]
 pub struct Resumes {
     count: u32,
@@ -38,7 +38,8 @@ impl Resumes {
         Self { count: 0, since: now, taken_bytes: 0, asked: now }
     }
 
-    /// Notes a break after `taken_bytes` in all. Returns the pause before a resume.
+    /// Notes that a stream broke after `taken_bytes` in all. Returns the pause before it resumes;
+    /// `None` if it must end.
     pub fn broke(&mut self, now: Time, taken_bytes: u64, cause: Break) -> Option<Duration> {
         // The peer had time to begin: its plan will not come, or it has given everything.
         let is_final = cause == Break::NothingToGive && now.since(self.asked) > PERIOD;

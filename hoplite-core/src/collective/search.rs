@@ -20,10 +20,10 @@ use crate::vocabulary::local::CallKey;
 use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 
 const MAX_NAMED: usize = 4;
-/// Some wake-ups and round trips of the directory.
+/// Shortest wait for late sources: some wake-ups and round trips to the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `false` if sources of this size certainly take the general path.
+/// Returns `false` if a collective on sources of this size always takes the general path.
 pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
     let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
@@ -32,12 +32,10 @@ pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool
 
 #[derive(Debug)]
 pub(super) struct CoordinatedCall {
-    /// `None` after the call's end.
     pub(super) key: Option<CallKey>,
     pub(super) started: Time,
     pub(super) kind: Collective,
     pub(super) request: Reduce,
-    /// The query for the target, until this store has decided that it exists.
     pub(super) existence: Option<RequestId>,
 }
 
@@ -70,7 +68,6 @@ pub(super) struct SourceMember {
     pub(super) sources: Vec<(ObjectId, PutId)>,
 }
 
-/// Possible members, ordered by their lowest ranks.
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) members: Vec<SourceMember>,
@@ -79,8 +76,8 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Returns the slow links between members. A node's links are all slow if enough members of its
-    /// group report it; a slow link between groups is due to the uplink.
+    /// Returns the slow links between members. All links of a node are slow if enough members of
+    /// its group report it. Slow links between groups are due to the uplink, and do not count.
     pub(super) fn slow_links(&self) -> SlowLinks {
         if self.members.iter().all(|member| member.slow_peers.is_empty()) {
             return SlowLinks::new();
@@ -97,7 +94,7 @@ impl Members {
 
 #[derive(Debug)]
 pub(super) enum Outlook {
-    /// A source is missing. The wait for late ones ends at this time.
+    /// Some sources are missing. The wait for them ends at this time, if it has begun.
     Waiting(Option<Time>),
     Ready(Members),
     General(&'static str),
@@ -110,9 +107,7 @@ pub(super) struct Search {
     pub(super) asks: Vec<RequestId>,
     pub(super) news: Vec<Option<Locations>>,
     first_at: Option<Time>,
-    /// `true` once the directory answered that the target does not exist.
     pub(super) is_new: bool,
-    /// The end of the wait for late sources.
     pub(super) due: Option<Time>,
 }
 
@@ -160,7 +155,7 @@ impl Search {
         }
     }
 
-    /// Returns the result's size and metadata, once a source is known.
+    /// Returns the result's size and metadata, once a source's location is known.
     ///
     /// # Errors
     /// The reason to take the general path.
@@ -268,8 +263,8 @@ impl Search {
     }
 }
 
-/// Returns a location with its preference, smallest first. A partial copy is useless, because it
-/// needs another one.
+/// Returns a location with its rank, smallest first; `None` for a partial copy, which needs another
+/// copy.
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),
@@ -280,8 +275,8 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
     }
 }
 
-/// Returns the longest wait for late sources: the time of one part on its link. A wait in vain
-/// costs at most 1/n of the general path.
+/// Returns the longest wait for late sources: the predicted time of one part on its link. Waiting
+/// in vain costs at most 1/n of the general path.
 fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)
@@ -291,7 +286,6 @@ fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duratio
 mod tests {
     use super::*;
 
-    /// Finds slow links; members are given as (rack, slow peers).
     fn slow_links(members: &[(u32, &[usize])]) -> Vec<(usize, usize)> {
         let name = |number: usize| NodeId::new(&format!("n{number}")).unwrap();
         let member = |(number, (rack, slow)): (usize, &(u32, &[usize]))| SourceMember {

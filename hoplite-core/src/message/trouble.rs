@@ -19,7 +19,7 @@ pub struct LongWait {
     pub missing: Option<Missing>,
 }
 
-/// A directory shard with which there is no session.
+/// A directory shard with which this store has no session, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardFault {
     /// Its index in the configured list.

@@ -113,7 +113,7 @@ impl Adapter<'_> {
         }
     }
 
-    /// Takes in the answer of the directory about a target.
+    /// Takes in the directory's answer about the target of a reduce or collective.
     pub(super) fn target_located(&mut self, locations: &Locations) {
         if !self.collectives.coordinator.target_located(&mut self.objects.ctx.of_collectives(), locations) {
             self.reductions.target_located(self.objects, locations);

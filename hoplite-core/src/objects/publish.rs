@@ -122,7 +122,7 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy again after a pause, because a shard disagreed with other shards.
+    /// Publishes a copy again after a pause, because shards disagree on the put of its id.
     pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
         if self.copies.is_live(copy)
             && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())

@@ -1,4 +1,4 @@
-//! Ready sources join, and hops begin where there is something to combine.
+//! Adds ready sources to a reduce, and begins hops at nodes that have something to combine.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,30 +17,29 @@ use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_g
 use crate::shard::Location;
 use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 
-/// The other half of a hop's inputs is for streams.
+/// Most own sources of a vertex: half of a hop's inputs. The other half is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
-/// Time for which a vertex takes in further sources of its node, although its hop must restart: a
-/// separate vertex per source would cost a transfer. Equal workers of one node finish within
-/// milliseconds.
+/// Time for which a vertex takes in further sources of its node, although this restarts the
+/// vertex's hop: a separate vertex per source would cost a transfer. Equal workers of one node
+/// finish within milliseconds.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) location: Location,
     sources: Vec<usize>,
-    /// `true` if a source failed there before: the node may be gone without the directory's
-    /// knowledge.
+    /// `true` if one of the sources failed there before: the node may be gone without the
+    /// directory's knowledge.
     has_failed: bool,
     pub(super) is_slow: bool,
     level: usize,
-    /// The first source's place in the list, counted cyclically from the one after this store's
-    /// own.
+    /// The place of the group's first source in the request, counted cyclically from the source
+    /// after this store's own.
     turn: usize,
 }
 
 impl Reduction {
-    /// Counts sources that are in the reduce or on their way.
     fn taken(&self) -> usize {
         self.joined.len() + self.fetching
     }
@@ -91,8 +90,8 @@ impl Reduction {
         Ok(())
     }
 
-    /// Lets groups join, each as one vertex: closest to the receiver first, and among equals by
-    /// turn. Nodes with only slow links come later, failed ones last. Turns begin after the
+    /// Adds groups of sources, each as one vertex: closest to the receiver first, and among equals
+    /// by turn. Nodes with only slow links come later, failed ones last. Turns begin after the
     /// receiver's own source, so that reduces of the same sources begin at different nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
@@ -116,7 +115,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Joins sources to a vertex of their node that has only begun. Returns the others.
+    /// Adds sources to their node's latest vertex if it joined just now. Returns the others.
     fn join_young_vertex(
         &mut self,
         world: &mut World<'_>,
@@ -140,7 +139,6 @@ impl Reduction {
         Ok(Vec::new())
     }
 
-    /// Joins the next sources in the order of the request.
     fn join_in_order(&mut self, world: &mut World<'_>, ready: &[(usize, Readiness)]) -> Result<()> {
         let count = self.request.count;
         let takes_all = count == self.sources.len();
@@ -172,7 +170,8 @@ impl Reduction {
         Ok(())
     }
 
-    /// Returns `true` if the hop of `others` can also take the source after them.
+    /// Returns `true` if the hop that takes the `others` sources before this one can also take this
+    /// source.
     fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
         location.node != *world.objects.ctx.node()
             && others < MAX_SOURCES_PER_VERTEX
@@ -249,8 +248,8 @@ impl Reduction {
         choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
     }
 
-    /// Joins the streams of groups once all sources are there, the receiver's group last at each
-    /// level.
+    /// Joins the streams of all groups once all sources are there, so that the receiver's group
+    /// comes last at each level.
     pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
         let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else { return };
         if !self.is_full() || matches!(self.target, TargetState::Combining { .. }) {
@@ -265,8 +264,8 @@ impl Reduction {
         }
     }
 
-    /// Dissolves vertices with too many inputs, which others that could not combine may have left
-    /// them.
+    /// Dissolves vertices with more inputs than a hop may have. Vertices that could not combine may
+    /// have passed them their inputs.
     fn dissolve_oversized(&mut self, world: &mut World<'_>) {
         let oversized = |reduction: &Self| {
             let mut planned = planned_hops(reduction);
@@ -279,7 +278,6 @@ impl Reduction {
         }
     }
 
-    /// Begins the planned hops, once the offset is decided.
     pub(super) fn start_hops(&mut self, world: &mut World<'_>) {
         let Some(offset_bytes) = self.offset_of_new_hops() else { return };
         let Some(common) = self.common.clone() else { return };
@@ -326,8 +324,8 @@ fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Verte
     vertices.filter(move |(_, vertex)| is_planned(vertex))
 }
 
-/// Returns `true` if every group contains all nodes or one: then one object leaves each group by
-/// any schedule.
+/// Returns `true` if every group contains all nodes or one node: any schedule then sends one object
+/// out of each group.
 fn are_apart<'a>(paths: impl ExactSizeIterator<Item = &'a Path> + Clone) -> bool {
     let groups = |levels: usize| paths.clone().map(|path| &path[..levels]).collect::<BTreeSet<_>>().len();
     (1..=MAX_LEVELS).all(|levels| [1, paths.len()].contains(&groups(levels)))

@@ -15,7 +15,6 @@ use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
-/// A requested hop, until its release.
 #[derive(Debug)]
 struct Hosting {
     hop: Hop,
@@ -28,11 +27,11 @@ enum Output {
         deadline: Time,
     },
     In(CopyId),
-    /// The hop has reported its failure.
+    /// The hop has failed and reported this.
     Failed,
 }
 
-/// Failed hops stay until their coordinators release them.
+/// The hops that this store performs. Failed hops stay until their coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,
@@ -43,7 +42,8 @@ impl Hostings {
         self.by_owner.len()
     }
 
-    /// Accepts a hop and starts it even without inputs, because inputs may wait for each other.
+    /// Accepts a hop for a coordinator and starts it even without inputs, because inputs may wait
+    /// for each other.
     pub(crate) fn accept(&mut self, objects: &mut Objects, owner: HopOwner, hop: Hop) {
         let deadline = objects.ctx.now() + hop.timeout;
         self.by_owner.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });

@@ -1,4 +1,4 @@
-//! The things for which a reduce waits.
+//! The things for which a reduce waits, for error messages and reports.
 
 use super::source::SourcePlace;
 use super::state::Reduction;
@@ -6,12 +6,9 @@ use crate::id::{NodeId, ObjectId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Lack {
-    /// Sources that no store offers, by their places; empty if enough have joined.
     pub(crate) absent: Vec<(usize, ObjectId)>,
-    /// Nodes that failed to give sources.
     pub(crate) unusable: Vec<NodeId>,
     pub(crate) fetched: Vec<ObjectId>,
-    /// Nodes that have not done their part.
     pub(crate) working: Vec<NodeId>,
 }
 

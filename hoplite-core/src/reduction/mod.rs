@@ -3,19 +3,20 @@
 //! # From the call to the target
 //!
 //! 1. The coordinator subscribes to the locations of the sources and of the target, which must not
-//!    exist.
+//! exist.
 //! 2. A *ready* source joins from a local copy, is fetched if it is small, or joins at its node
-//!    (`sources`). One that differs from the first fails the call with `TypeMismatch`.
+//! (`sources`). A source whose type or shape differs from the first one fails the call with
+//! `TypeMismatch`.
 //! 3. Sources join until there are enough (`grow`). Sources of one node make one vertex of the
-//!    [`Tree`](crate::plan::reduce::Tree). The schedule says how many streams a new vertex takes
-//!    in: one in a chain, two in a tree, none in a star. It is chosen when the first vertex joins,
-//!    by the number of vertices, the size and the measured links.
+//! [`Tree`](crate::plan::reduce::Tree). The schedule says how many streams a new vertex takes
+//! in: one in a chain, two in a tree, none in a star. It is chosen when the first vertex joins,
+//! by the number of vertices, the size and the measured links.
 //! 4. A vertex with inputs to combine is a *hop*, which its node performs. The connection over the
-//!    data plane lasts as long as the hop is needed. The coordinator reserves room for the target
-//!    first, because hops that wait for each other's targets could wait for ever.
+//! data plane lasts as long as the hop is needed. The coordinator reserves room for the target
+//! first, because hops that wait for each other's targets could wait for ever.
 //! 5. The hop combines each piece that all inputs have. Its output is served while it grows.
 //! 6. With enough sources, the coordinator opens and publishes the target (`target`), and combines
-//!    the remaining streams and local sources in it.
+//! the remaining streams and local sources in it.
 //!
 //! With n sources on n other nodes and objects of S bytes, a chain moves S into and out of each
 //! node; a tree moves 2 S into a node. Most reduces of small objects have no hops.
@@ -23,17 +24,17 @@
 //! # Failures
 //!
 //! * **A node dies.** Failures are collected for two milliseconds, and longer after vain repairs,
-//!   then repaired together (`repair`). The dead node's sources leave the tree, and the consumer of
-//!   its vertex takes in its streams. Hops on the way to the receiver restart at the target's
-//!   offset. Other hops go on.
+//! then repaired together (`repair`). The dead node's sources leave the tree, and the consumer of
+//! its vertex takes in its streams. Hops on the way to the receiver restart at the target's
+//! offset. Other hops go on.
 //! * **The same put of a source comes back**: the target goes on at its offset.
 //! * **Another put or source takes its place**: the target's bytes are wrong. A target under
-//!   another put id supersedes it.
+//! another put id supersedes it.
 //! * **A source is lost**: the call fails with `ObjectLost`, unless enough others are left.
 //! * **A hop finds no room**: its consumer, in the end the coordinator, takes in its inputs.
 //! * **A hop's connection breaks**: its sources join again after a tenth of a second.
 //! * **The coordinator, its client or the call ends, or the target is deleted**: the connections
-//!   close, and each node frees its outputs.
+//! close, and each node frees its outputs.
 //!
 //! # Structure
 //!
@@ -82,7 +83,6 @@ use source::Source;
 use state::Reduction;
 use world::{DirectedHop, Shared, World};
 
-/// See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct Reductions {
     by_target: BTreeMap<ObjectId, Reduction>,
@@ -94,7 +94,6 @@ impl Reductions {
         self.by_target.len()
     }
 
-    /// Counts directed hops, here and elsewhere.
     pub(crate) fn hop_count(&self) -> usize {
         self.shared.hops.len()
     }
@@ -111,7 +110,8 @@ impl Reductions {
         self.shared.records.push(record);
     }
 
-    /// Counts absent sources as lost, because all were there before the reduce began.
+    /// Makes the reduce of `target` treat absent sources as lost, because all were there before it
+    /// began.
     pub(crate) fn expect_sources(&mut self, target: &ObjectId) {
         if let Some(reduction) = self.by_target.get_mut(target) {
             reduction.sources.iter_mut().for_each(Source::expect);
@@ -122,12 +122,10 @@ impl Reductions {
         &mut self.shared.hostings
     }
 
-    /// Counts performed hops, and failed ones until their release.
     pub(crate) fn hosting_count(&self) -> usize {
         self.shared.hostings.len()
     }
 
-    /// Begins a reduce for a registered call with a checked request.
     pub(crate) fn start(
         &mut self,
         objects: &mut Objects,
@@ -139,7 +137,6 @@ impl Reductions {
         self.begin(objects, (key, request, fallback), queries);
     }
 
-    /// Begins a reduce with its queries.
     pub(crate) fn begin(
         &mut self,
         objects: &mut Objects,
@@ -193,8 +190,6 @@ impl Reductions {
         self.change(objects, target, |_, _| Err(error));
     }
 
-    /// Ends the reduction if `copy`, which was deleted or lost against another put, is still its
-    /// target.
     pub(crate) fn target_gone(
         &mut self,
         objects: &mut Objects,
@@ -276,7 +271,6 @@ impl Reductions {
         });
     }
 
-    /// Returns the size of a target that waits for room.
     pub(crate) fn target_size(&self, target: &ObjectId) -> Option<u64> {
         self.by_target.get(target)?.target_size()
     }

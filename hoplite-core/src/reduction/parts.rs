@@ -1,4 +1,4 @@
-//! Parts of a reduction's state: hops, target, failures, slow links.
+//! Parts of a reduction's state: its hops, target, failures, and slow links.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,7 +15,6 @@ use crate::topology::place::Path;
 pub(super) struct Run {
     pub(super) node: NodeId,
     pub(super) address: SocketAddr,
-    /// The node's groups and slow peers.
     pub(super) path: Path,
     pub(super) slow_peers: Vec<NodeId>,
     pub(super) joined_at: Time,
@@ -40,7 +39,6 @@ impl Run {
         }
     }
 
-    /// Makes another vertex at the node, which takes in nothing more.
     pub(super) fn beside(&self) -> Self {
         Self {
             joined_at: Time::ZERO,
@@ -52,7 +50,6 @@ impl Run {
         }
     }
 
-    /// Changes the phase. Returns the previous hop.
     pub(super) fn turn(&mut self, phase: RunPhase) -> Option<HopId> {
         std::mem::replace(&mut self.phase, phase).hop()
     }
@@ -60,13 +57,13 @@ impl Run {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPhase {
-    /// Not requested. A plain vertex stays planned.
+    /// No hop was requested. A vertex that only sends its source stays planned.
     Planned,
     Running(HopId),
     Complete(HopId),
-    /// It must be ended.
+    /// The hop failed and must be ended.
     Failed(HopId),
-    /// Ended, because its consumer has all of it.
+    /// The hop was ended, because the consumer has its whole output.
     Released,
 }
 
@@ -83,15 +80,13 @@ impl RunPhase {
     }
 }
 
-/// An input of the target or of a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
     Vertex(VertexId),
-    /// A source at the same node.
+    /// A source at the node that combines.
     Source(usize),
 }
 
-/// The puts that went into a target.
 pub(super) type Ingredients = BTreeSet<(usize, PutId)>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,22 +106,19 @@ impl TargetState {
     }
 }
 
-/// Failures to repair, and counts of repairs.
+/// The failures that the next repair handles, and counts of repairs.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// Sources that failed where they were.
+    /// Sources that failed at the places from which they joined.
     pub(super) sources: BTreeSet<usize>,
-    /// Vertices to restart.
     pub(super) vertices: BTreeSet<VertexId>,
-    /// Vertices at nodes that cannot combine.
     pub(super) unfit: BTreeSet<VertexId>,
-    /// `true` for a first failure of a source at its place. It is no reason to wait, because a node
-    /// dies once.
+    /// `true` if a source failed for the first time at its place. The next repair then does not
+    /// back off, because a node dies once.
     pub(super) is_news: bool,
     pub(super) repair_at: Option<Time>,
-    /// The target's bytes at the last repair.
     pub(super) valid_bytes: u64,
-    /// Repairs without progress since the latest news.
+    /// The number of repairs without progress since the last new failure.
     pub(super) attempts: u32,
     pub(super) repairs: u32,
     pub(super) restarts: u32,
@@ -140,8 +132,6 @@ impl Faults {
 
 #[derive(Debug, Default)]
 pub(super) struct Rerouting {
-    /// `true` if a node has reported slow links.
     pub(super) are_sought: bool,
-    /// For the record, if slow links matter.
     pub(super) remark: Option<&'static str>,
 }

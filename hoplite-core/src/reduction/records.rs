@@ -5,10 +5,9 @@ use std::collections::VecDeque;
 use crate::id::ObjectId;
 use crate::message::ReduceRecord;
 
-/// Enough for a person, at some 200 bytes each.
+/// Most records that a store keeps: enough for a person, at some 200 bytes each.
 const MAX_RECORDS: usize = 256;
 
-/// Oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Records(VecDeque<ReduceRecord>);
 

@@ -13,10 +13,10 @@ use crate::plan::reduce::{Vertex, VertexId};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
-/// One failure shows at a hop and at its consumers within a round trip. Reports within this time
-/// are repaired together.
+/// Time for which a repair waits for further reports. One failure shows at a hop and at its
+/// consumers within a round trip, and is repaired once.
 const GATHERING: Duration = Duration::from_millis(2);
-/// The shortest time to avoid a node that failed to give a source.
+/// Shortest time for which a source is not pulled from a node that failed to give it.
 const MIN_AVOIDED: Duration = Duration::from_millis(100);
 
 impl Reduction {
@@ -40,7 +40,6 @@ impl Reduction {
         }
     }
 
-    /// Releases a complete hop's inputs, needed again only if the output is lost.
     fn release_inputs(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let inputs = self.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
         for input in inputs {
@@ -114,8 +113,8 @@ impl Reduction {
         self.faults.sources.insert(source);
     }
 
-    /// Removes a joined source whose put is lost, if it has no consumer. A consumer notices a loss,
-    /// and may have the last copy.
+    /// Removes a joined source whose put is lost, unless a consumer already pulls it. A consumer
+    /// notices a loss by itself, and may have the last copy.
     pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
@@ -135,8 +134,8 @@ impl Reduction {
         }
     }
 
-    /// Removes the failed parts and plans again. Returns `false` to wait for further reports, or
-    /// for the target to stop.
+    /// Removes failed sources and vertices, and plans hops again. Returns `false` if it must wait
+    /// for further reports, or for the target's combination to stop.
     pub(super) fn repair(&mut self, world: &mut World<'_>) -> bool {
         if self.faults.is_empty() {
             return true;
@@ -184,7 +183,7 @@ impl Reduction {
         true
     }
 
-    /// Plans released vertices again whose complete consumer is gone.
+    /// Plans released vertices again if their consumer no longer has their whole output.
     fn redo_orphans(&mut self, world: &mut World<'_>) {
         let is_missed = |vertex: &Vertex<Run>| {
             let consumer = vertex.consumer.and_then(|consumer| self.tree.get(consumer));
@@ -198,7 +197,6 @@ impl Reduction {
         }
     }
 
-    /// Takes a source out; it can join again.
     fn take_out(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
         if self.is_fixed() {
@@ -224,7 +222,6 @@ impl Reduction {
         }
     }
 
-    /// Lets the consumer of a vertex combine in its place.
     pub(super) fn dissolve(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let Some(entry) = self.tree.get(vertex) else { return };
         let run = entry.state.clone();
@@ -237,7 +234,7 @@ impl Reduction {
         }
     }
 
-    /// Ends a vertex's hop, which restarts later with its released inputs.
+    /// Plans the hop of a vertex again, and the hops of its released inputs.
     pub(super) fn redo(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let mut pending = vec![vertex];
         while let Some(vertex) = pending.pop() {

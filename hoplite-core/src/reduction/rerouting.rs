@@ -1,4 +1,4 @@
-//! Reorders vertices around reported slow links.
+//! Reorders the vertices of a reduce around reported slow links.
 
 use super::grow::Group;
 use super::parts::{Run, TargetState};
@@ -9,7 +9,6 @@ use crate::topology::place::Path;
 use crate::topology::reported::Reports;
 
 impl Reduction {
-    /// Marks groups whose nodes have only slow links.
     pub(super) fn note_slow_nodes(&self, world: &World<'_>, groups: &mut [Group]) {
         let mut locations = groups.iter().map(|group| &group.location);
         if !self.rerouting.are_sought && locations.all(|location| location.slow_peers.is_empty()) {
@@ -23,15 +22,13 @@ impl Reduction {
         }
     }
 
-    /// Returns the slow links that this store and the vertices' nodes reported.
     fn said(&self, world: &World<'_>) -> impl Iterator<Item = (NodeId, Path, Vec<NodeId>)> {
         let here = (world.objects.ctx.node().clone(), self.own, world.objects.ctx.slow_peers().to_vec());
         let runs = self.tree.iter().map(|(_, vertex)| &vertex.state);
         runs.map(|run| (run.node.clone(), run.path, run.slow_peers.clone())).chain([here])
     }
 
-    /// Reorders restarting vertices whose streams would use slow links. The consumer of the last
-    /// stream is known once all sources are there.
+    /// Exchanges vertices that must restart anyway, so that fewer streams use slow links.
     pub(super) fn go_around_slow_links(&mut self, world: &mut World<'_>) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         if !self.rerouting.are_sought || self.to_begin.is_empty() || self.is_fixed() || is_combining {

@@ -1,4 +1,4 @@
-//! A source, and the properties that all sources share.
+//! A source of a reduce, and the properties that all sources share.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,8 @@ pub(super) struct Source {
     pub(super) query: Option<RequestId>,
     pub(super) news: Option<Locations>,
     pub(super) place: SourcePlace,
-    /// Nodes that failed to give the source, each with the end of its avoidance.
     pub(super) avoided: BTreeMap<NodeId, Time>,
-    /// The put that joined last.
     pub(super) joined_put: Option<PutId>,
-    /// `true` if it ever joined or was on its way.
     pub(super) was_taken: bool,
     pub(super) missing_since: Option<Time>,
 }
@@ -28,9 +25,9 @@ pub(super) struct Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SourcePlace {
     Apart,
-    /// On its way to this store; counts as joined.
+    /// The source is being fetched to this store; counts as joined.
     Fetching(CallId),
-    /// In this copy, which is held.
+    /// The source is in this local copy, which the reduce holds.
     Here {
         copy: CopyId,
     },
@@ -43,18 +40,17 @@ pub(super) struct Common {
     pub(super) size_bytes: u64,
     pub(super) dtype: Dtype,
     pub(super) shape: Option<Vec<u64>>,
-    /// The application's bytes, if equal in all.
     pub(super) user: Bytes,
-    /// The reduced part's offset in each source.
     pub(super) base_bytes: u64,
-    /// The part's length, and the target's size.
+    /// The length of the reduced part, which is the target's size.
     pub(super) length_bytes: u64,
-    /// `true` if sources are fetched. Decided once, so that a requested order holds.
+    /// `true` if this store fetches all sources. Decided once, so that a requested order holds.
     pub(super) is_fetched: bool,
 }
 
 impl Common {
-    /// Returns the sources' metadata, without the shape for a part.
+    /// Returns the target's metadata: the sources' metadata, without the shape if only a part is
+    /// reduced.
     pub(super) fn target_metadata(&self) -> Metadata {
         let is_whole = self.length_bytes == self.size_bytes;
         let shape = if is_whole { self.shape.clone() } else { None };
@@ -82,7 +78,8 @@ impl Source {
         }
     }
 
-    /// Counts a source without copies as lost, because it was there before the reduce.
+    /// Makes the reduce treat a source without copies as lost, because the source was there before
+    /// the reduce.
     pub(super) const fn expect(&mut self) {
         self.was_taken = true;
     }

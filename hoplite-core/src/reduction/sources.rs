@@ -1,4 +1,4 @@
-//! The sources' locations and ways to join.
+//! Finds the locations of a reduce's sources, and decides how each source joins.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,17 +21,17 @@ use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention, Wants};
 use crate::topology::place::level;
 
-/// Time for which the directory may not know a joined source. A returning shard or a replacing put
-/// takes less.
+/// A joined source counts as lost if the directory does not know it for this long. A returning
+/// shard or a replacing put takes less.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The pause before another fetch: some round trips to the directory.
+/// The pause before a source is fetched again: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes of all sources to fetch instead of reducing them on the way: a small part of any
-/// store.
+/// If all sources together have at most this many bytes, the store may fetch them instead of using
+/// hops: a small part of any store's memory.
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
-/// The setup of hops costs a round trip to another store.
+/// The estimated time to set up hops: a round trip to another store.
 const HOP_SETUP: Duration = Duration::from_micros(250);
 
 impl Reduction {
@@ -65,7 +65,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Checks that a source is like the first one, whose properties it notes.
+    /// Checks that a source has the size and type of the first one, or notes them.
     fn examine(
         &mut self,
         world: &World<'_>,
@@ -193,7 +193,6 @@ impl Reduction {
         }
     }
 
-    /// Ends a reduce that cannot get enough sources.
     pub(super) fn check_hope(&mut self, world: &mut World<'_>) -> Result<()> {
         if self.is_full() {
             return Ok(());
@@ -233,7 +232,6 @@ impl Reduction {
         }
     }
 
-    /// Ends the sources' subscriptions and releases local copies.
     pub(super) fn leave_sources(&mut self, world: &mut World<'_>) {
         let queries = self.sources.iter_mut().filter_map(|source| source.query.take());
         for query in queries.chain(self.existence.take()) {
@@ -257,7 +255,8 @@ impl Reduction {
     }
 }
 
-/// Most sources whose bytes a reduce requests: with more, most may be combined elsewhere.
+/// A reduce of at most this many sources requests the sources' bytes with its queries. With more,
+/// most may be combined elsewhere.
 const MAX_BROUGHT_SOURCES: usize = 16;
 
 pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (RequestId, Vec<RequestId>) {
@@ -267,7 +266,7 @@ pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (R
     (existence, sources.iter().enumerate().map(query).collect())
 }
 
-/// Bytes come at once if the reduce may combine all small sources here.
+/// Returns the content to request: bytes too, if the reduce may combine all small sources here.
 pub(crate) fn what_to_query_for(request: &Reduce) -> Wants {
     let are_all_needed = request.count == request.sources.len();
     if are_all_needed && request.sources.len() <= MAX_BROUGHT_SOURCES {
@@ -277,8 +276,8 @@ pub(crate) fn what_to_query_for(request: &Reduce) -> Wants {
     }
 }
 
-/// Returns `true` for small sources whose fetch takes about as long as hops. In fixed order the
-/// time does not count: a source that only the directory has cannot join a chain.
+/// Returns `true` if the store should fetch small sources, because hops take about as long. In
+/// fixed order the time does not count: a source that only the directory has cannot join a chain.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
     if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {
@@ -293,7 +292,6 @@ fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     estimate(&ReduceSchedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP
 }
 
-/// Ranks locations, smallest first: complete and pinned.
 const fn preference(location: &Location) -> (u8, bool) {
     let state = match location.state {
         LocationState::Complete => 0,
@@ -331,7 +329,6 @@ fn common_of(
     Ok(Common { first, size_bytes, dtype, shape, user, base_bytes, length_bytes, is_fetched })
 }
 
-/// Formats `f32[2, 3]` or `f32 of 24 bytes`.
 fn kind(size_bytes: u64, dtype: Dtype, shape: Option<&[u64]>) -> String {
     match shape {
         Some(shape) => format!("{dtype}{shape:?}"),

@@ -1,4 +1,4 @@
-//! A running reduce and the order of its steps.
+//! The state of a running reduce, and the order of its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,14 +21,13 @@ use crate::topology::place::Path;
 /// shard.
 const FIRST_NEWS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A collective without a session, whose target a reduce makes.
+/// A collective on the general path, whose target a reduce makes.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     pub(crate) agreement: Agreement,
     pub(crate) reason: String,
 }
 
-/// See the [module documentation](super).
 #[derive(Debug)]
 pub(super) struct Reduction {
     key: CallKey,
@@ -37,21 +36,16 @@ pub(super) struct Reduction {
     pub(super) own: Path,
     pub(super) fallback: Option<Fallback>,
     pub(super) sources: Vec<Source>,
-    /// Sources without any answer of the directory.
     pub(super) unheard: usize,
-    /// Sources apart that may join or be lost; unknown ones are not.
+    /// Sources that have not joined, and whose locations the directory has sent.
     pub(super) open: BTreeSet<usize>,
     pub(super) fetching: usize,
-    /// In joining order.
     pub(super) joined: Vec<usize>,
     pub(super) existence: Option<RequestId>,
-    /// Known with the first source.
     pub(super) common: Option<Common>,
     pub(super) choice: Option<Choice<ReduceSchedule>>,
     pub(super) tree: Tree<Run>,
-    /// New or restarting vertices, with all planned hops.
     pub(super) to_begin: BTreeSet<VertexId>,
-    /// Each node's latest vertex.
     pub(super) latest: BTreeMap<NodeId, VertexId>,
     pub(super) rerouting: Rerouting,
     pub(super) target: TargetState,
@@ -61,7 +55,7 @@ pub(super) struct Reduction {
 }
 
 impl Reduction {
-    /// Makes a reduce that knows only the `open` local sources.
+    /// Makes a reduce that knows only the locations of the `open` local sources.
     pub(super) fn new(
         (key, request, fallback): (CallKey, Reduce, Option<Fallback>),
         (started, own): (Time, Path),
@@ -126,7 +120,6 @@ impl Reduction {
         Ok(())
     }
 
-    /// Goes on at this time at the latest.
     pub(super) fn wake_by(&mut self, time: Time) {
         self.wake_at = Some(self.wake_at.map_or(time, |earlier| earlier.min(time)));
     }
@@ -137,7 +130,8 @@ impl Reduction {
         }
     }
 
-    /// Returns `true` if the ready sources can be arranged well.
+    /// Returns `true` if enough answers of the directory have come to arrange the ready sources
+    /// well.
     fn has_heard_enough(&mut self, world: &World<'_>) -> bool {
         let due = self.started + FIRST_NEWS_TIMEOUT;
         let has_begun = !self.joined.is_empty() || world.now() >= due;
@@ -148,14 +142,12 @@ impl Reduction {
         false
     }
 
-    /// Returns everything that it holds. Aborts an incomplete target.
     pub(super) fn end(&mut self, world: &mut World<'_>) {
         self.release_hops(world);
         self.abort_target(world);
         self.leave(world);
     }
 
-    /// Releases the sources, after the target and hops.
     pub(super) fn leave(&mut self, world: &mut World<'_>) {
         self.wake_no_more(world);
         self.leave_sources(world);
@@ -169,7 +161,7 @@ impl Reduction {
         }
     }
 
-    /// Ends a vertex's hop for good, unless the tree changes.
+    /// Ends the hop of a vertex, which restarts only if the tree changes.
     pub(super) fn release_vertex(&mut self, world: &mut World<'_>, vertex: VertexId) {
         if let Some(run) = self.tree.state_mut(vertex) {
             world.end_hop(run.turn(RunPhase::Released));

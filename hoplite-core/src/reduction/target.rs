@@ -1,4 +1,5 @@
-//! The target: opened with enough sources, combined here, and superseded if wrong.
+//! The target of a reduce: opened with enough sources, combined here, and superseded if its bytes
+//! are wrong.
 
 use super::grow::stream;
 use super::parts::{Ingredients, Stream, TargetState};
@@ -27,7 +28,8 @@ impl Reduction {
         Some(self.common.as_ref()?.length_bytes)
     }
 
-    /// Returns the offset of new hops, at the target's progress; `None` while sources are missing.
+    /// Returns the offset at which new hops begin, at the target's progress; `None` while sources
+    /// are missing.
     pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
         match &self.target {
             TargetState::Stopped { valid_bytes, .. } => self.is_full().then_some(*valid_bytes),
@@ -48,14 +50,14 @@ impl Reduction {
         Ok(())
     }
 
-    /// Ends the query: from now on a delete of the target arrives like any other.
+    /// Ends the query for the target: from now on the store learns of a delete like for any other
+    /// copy.
     pub(super) fn leave_target(&mut self, world: &mut World<'_>) {
         if let Some(query) = self.existence.take() {
             world.objects.withdraw_query(query);
         }
     }
 
-    /// Gives up a target if other puts have joined since.
     pub(super) fn supersede_if_wrong(&mut self, world: &mut World<'_>) {
         let TargetState::Stopped { copy, ingredients, .. } = &self.target else { return };
         let copy = *copy;
@@ -75,7 +77,6 @@ impl Reduction {
         world.objects.detach(copy, Error::Superseded { id: self.request.target.clone() });
     }
 
-    /// Returns `false` if the target must wait for room.
     pub(super) fn reserve_target(&mut self, world: &mut World<'_>) -> Result<bool> {
         let is_needed = self.is_full() || self.tree.iter().next().is_some();
         let Some(common) = self.common.as_ref().filter(|_| is_needed && self.target == TargetState::None)
@@ -127,7 +128,6 @@ impl Reduction {
         streams.chain(here.into_iter().map(Stream::Source)).collect()
     }
 
-    /// A missing local input is read like a remote one, which waits or fails.
     fn target_input(&self, world: &World<'_>, of: Stream) -> Option<CombineInput> {
         match of {
             Stream::Vertex(vertex) => {

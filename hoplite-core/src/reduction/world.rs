@@ -1,4 +1,4 @@
-//! The state on which a reduction acts.
+//! The store's state on which a reduction acts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,17 +18,14 @@ pub(super) struct DirectedHop {
     is_here: bool,
 }
 
-/// Shared by all reductions of a store.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) hops: BTreeMap<HopId, DirectedHop>,
-    /// Fetched sources: target and place.
     pub(super) fetches: BTreeMap<CallId, (ObjectId, usize)>,
     pub(super) records: Records,
     pub(super) hostings: Hostings,
 }
 
-/// See the [module documentation](super).
 pub(super) struct World<'a> {
     pub(super) objects: &'a mut Objects,
     pub(super) shared: &'a mut Shared,

@@ -65,7 +65,7 @@ impl Copies {
         }
     }
 
-    /// Changes the copy at `node`, if there is one.
+    /// Calls `change` with the record of the copy at `node`, if there is one. Returns its result.
     pub(super) fn change<R>(
         &mut self,
         node: NodeIndex,

@@ -3,8 +3,8 @@
 //!
 //! Publications of small objects come in bursts, in which frames would cost more processor time
 //! than the puts. Such messages are *deferrable*: after a frame of them alone, they wait up to
-//! [`LINGER`] for others in a store's [`BatchQueue`]. A prompt message leaves at once with all
-//! before it. A shard's [`AnswerQueue`] never waits.
+//! [`LINGER`] for others in a store's [`BatchQueue`]. A prompt message leaves at once, together
+//! with all messages before it. A shard's [`AnswerQueue`] never waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 use crate::vocabulary::local::Urgency;
 
-/// Time for which a deferrable message waits: about ten small puts.
+/// Time for which a deferrable message waits for others: about ten small puts.
 pub const LINGER: Duration = Duration::from_micros(200);
-/// Most waiting messages of a session. A full publication with the default limit on copies fits.
+/// Most messages that wait in a session. A full publication with the default limit on copies fits.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
-/// Most waiting answers for a store: 16 times the default limit on a client's open requests.
+/// Most answers that wait for one store: 16 times the default limit on a client's open requests.
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
-/// Answers from which a shard stops reading a store's requests.
+/// From this number of waiting answers on, a shard stops reading the store's requests.
 const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
-/// Most messages in a frame, to share its cost.
+/// Most messages that share a frame and its cost.
 pub const MAX_BATCH_MESSAGES: usize = 256;
-/// Bytes of inline objects that close a batch. The receiver's limit is 4 MiB.
+/// A batch with this many bytes of inline objects takes no further message. The receiver's limit is
+/// 4 MiB.
 pub const MAX_BATCH_BYTES: u64 = 1 << 20;
 
 const KEPT_MESSAGES: usize = 4 * MAX_BATCH_MESSAGES;
 
-/// A session's waiting messages.
+/// The messages that wait in a store's session with a shard.
 #[derive(Debug)]
 pub struct BatchQueue<T> {
     messages: VecDeque<(T, Urgency)>,
     prompt: usize,
-    /// The end of the wait of deferrable messages.
     linger_until: Time,
 }
 
@@ -42,7 +42,7 @@ pub struct BatchQueue<T> {
 pub enum NextFrame {
     /// Now.
     Now,
-    /// Then, or with an earlier prompt message.
+    /// At this time, or earlier with a prompt message.
     At(Time),
     /// Nothing waits.
     Never,
@@ -59,7 +59,7 @@ impl<T> Default for BatchQueue<T> {
 }
 
 impl<T> BatchQueue<T> {
-    /// Adds a message. Returns a changed time of the next frame.
+    /// Adds a message. Returns the time of the next frame, if this changes it.
     ///
     /// # Errors
     /// [`Full`] at [`MAX_QUEUED_MESSAGES`].
@@ -83,8 +83,8 @@ impl<T> BatchQueue<T> {
         }
     }
 
-    /// Takes a frame's messages, even early. `inline_bytes` is the size of a message's inline
-    /// object.
+    /// Takes the messages of the next frame, even before it is due. `inline_bytes` returns the size
+    /// of a message's inline object.
     pub fn take_batch(&mut self, now: Time, inline_bytes: impl Fn(&T) -> u64) -> Vec<T> {
         let (mut batch, mut batch_bytes, mut is_deferrable) = (Vec::new(), 0, true);
         while batch.len() < MAX_BATCH_MESSAGES
@@ -111,7 +111,7 @@ fn give_back<T>(queue: &mut VecDeque<T>) {
     }
 }
 
-/// A shard's messages for a store.
+/// The messages of a shard that wait for one store.
 #[derive(Debug, Default)]
 pub struct AnswerQueue {
     messages: VecDeque<ToStore>,
@@ -130,13 +130,13 @@ impl AnswerQueue {
         Ok(())
     }
 
-    /// Returns `true` if the shard may read requests. A store that does not read its answers slows
-    /// down long before it loses its session.
+    /// Returns `true` if the shard may read the store's requests. A store that does not read its
+    /// answers slows down long before it loses its session.
     pub fn has_room(&self) -> bool {
         self.messages.len() <= PAUSE_ABOVE_ANSWERS
     }
 
-    /// Takes the next frame's messages, if any.
+    /// Takes the messages of the next frame, if any.
     pub fn take_batch(&mut self) -> Vec<ToStore> {
         let mut batch = Vec::with_capacity(self.messages.len().min(MAX_BATCH_MESSAGES));
         let mut bytes = 0;

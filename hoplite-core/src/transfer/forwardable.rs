@@ -3,10 +3,11 @@
 use crate::block::{publishable, publishable_unsealed};
 use crate::vocabulary::local::Producer;
 
-/// Returns the leading bytes that may be forwarded to a receiver of the bytes before `end_bytes`.
+/// Returns the number of leading bytes that a node may forward to a receiver of the bytes before
+/// `end_bytes`.
 ///
-/// The end of a producing copy is kept back until it is complete, because the object may be
-/// aborted. The end of a part is kept back, too, because a node with a whole part takes the object
+/// While the copy is being produced, its last byte is not forwarded, because the object may be
+/// aborted. Nor is the last byte of a part, because a receiver with a whole part takes the object
 /// for complete.
 pub const fn forwardable(
     producer: Producer,
@@ -26,8 +27,8 @@ pub const fn forwardable(
     }
 }
 
-/// Returns `true` if a receiver at `offset_bytes` must hear of `forwardable_bytes`: always of the
-/// last byte, and of an empty object once it is complete.
+/// Returns `true` if a receiver at `offset_bytes` must get a message about `forwardable_bytes`:
+/// always about the last byte, and about an empty object once it is complete.
 pub const fn is_news(is_complete: bool, forwardable_bytes: u64, offset_bytes: u64, end_bytes: u64) -> bool {
     let is_all = forwardable_bytes == end_bytes && (forwardable_bytes > 0 || is_complete);
     forwardable_bytes > offset_bytes || is_all

@@ -4,35 +4,35 @@
 //! payload that continues the stream. Other frames stay in their sockets, which are the reorder
 //! buffer: a lane that is ahead is slowed down by its window.
 //!
-//! A broken lane's lost bytes are known once every other lane has a later frame. The receiver then
-//! requests them again.
+//! Bytes count as lost with a broken lane once every other lane has a later frame. The receiver
+//! then requests them again.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A lane.
+/// The number of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneId(pub usize);
 
 /// The receiver's next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// This lane's frame continues the stream.
+    /// Read the frame of this lane, which continues the stream.
     Read(LaneId),
-    /// A lane is opening, or its next frame unknown.
+    /// Wait, because a lane is opening, or its next frame is unknown.
     Wait,
-    /// A broken lane lost these bytes: request them again.
+    /// Request these bytes again, which a broken lane lost.
     Lost(Range<u64>),
 }
 
-/// The reason why a frame has no place.
+/// The reason why a frame is not valid in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadFrame {
-    /// Empty, or past the end.
+    /// The frame is empty, or ends past the stream's end.
     Length,
-    /// It has arrived already, or is on another lane.
+    /// The frame's bytes have arrived already, or are on another lane.
     Repeated,
-    /// Earlier bytes are missing without a lost lane.
+    /// Earlier bytes are missing, although no lane broke.
     NotNext,
 }
 
@@ -47,13 +47,13 @@ impl BadFrame {
     }
 }
 
-/// A receiver's lanes.
+/// The state of a stream's lanes at the receiver.
 #[derive(Debug, Clone, Default)]
 pub struct Merge {
-    /// Each lane's next frame, if its header has arrived.
+    /// The next frame of each lane, if its header has arrived.
     lanes: BTreeMap<LaneId, Option<Range<u64>>>,
     has_lost: bool,
-    /// The start of the last request.
+    /// The offset from which the receiver last requested bytes.
     requested_bytes: Option<u64>,
 }
 
@@ -74,7 +74,7 @@ impl Merge {
         self.has_lost = true;
     }
 
-    /// Adds a lane's next header. The bytes `wanted` are missing.
+    /// Adds a lane's next header, for the range `frame`. The receiver lacks the range `wanted`.
     ///
     /// # Errors
     /// A correct sender sends no such frame.
@@ -90,8 +90,9 @@ impl Merge {
         Ok(())
     }
 
-    /// Returns the next action at `next_bytes` of a stream up to `end_bytes`. With `is_opening`,
-    /// the sender may use lanes that the receiver does not know.
+    /// Returns the receiver's next action. It has the bytes before `next_bytes` of a stream up to
+    /// `end_bytes`. With `is_opening`, the sender may use lanes that the receiver does not know
+    /// yet.
     ///
     /// # Errors
     /// [`BadFrame::NotNext`] if bytes are missing for no reason.
@@ -115,14 +116,14 @@ impl Merge {
         Ok(Step::Lost(next_bytes..nearest_bytes))
     }
 
-    /// Notes that a lane's payload was read.
+    /// Notes that the payload of a lane's frame was read.
     pub fn taken(&mut self, lane: LaneId) {
         if let Some(frame) = self.lanes.get_mut(&lane) {
             *frame = None;
         }
     }
 
-    /// Returns `true` after a lane broke.
+    /// Returns `true` if a lane has broken.
     pub const fn has_lost(&self) -> bool {
         self.has_lost
     }
@@ -138,7 +139,6 @@ mod tests {
 
     const END: u64 = 1000;
 
-    /// Cuts a stream into frames for lanes.
     fn lanes_of(cuts: &[(u64, usize)], lanes: usize) -> Vec<VecDeque<Range<u64>>> {
         let mut queues = vec![VecDeque::new(); lanes];
         let mut start = 0;
@@ -153,8 +153,6 @@ mod tests {
         queues
     }
 
-    /// Lane `broken` breaks after `survivors` frames. Other lanes than the first open only while
-    /// the receiver waits. Returns the frames as read.
     fn receive(mut queues: Vec<VecDeque<Range<u64>>>, broken: usize, survivors: usize) -> Vec<Range<u64>> {
         let mut merge = Merge::default();
         let mut opening: VecDeque<_> = (1..queues.len()).map(LaneId).collect();

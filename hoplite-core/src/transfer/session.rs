@@ -1,4 +1,4 @@
-//! A store's sessions with a shard: timeouts, pauses, and giving up.
+//! A store's session with a shard: timeouts, pauses between attempts, and the decision to give up.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use crate::error::{Error, ErrorCode};
 use crate::fault::ToldFailures;
 use crate::time::Time;
 
-/// Pings on a connection, which is lost without a timely answer.
+/// The pings on a connection, which counts as lost without a timely answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pings {
-    /// Between two pings.
+    /// The time between two pings.
     pub interval: Duration,
-    /// For an answer.
+    /// The time for an answer.
     pub timeout: Duration,
 }
 
 impl Pings {
-    /// The longest silence.
+    /// Longest silence of a live peer.
     pub const fn silence_limit(self) -> Duration {
         self.interval.saturating_add(self.timeout)
     }
@@ -28,15 +28,15 @@ pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout
 /// A shard's pings over gRPC, and a store's longest silence on a direct connection. The timeout is
 /// longer, because a shard that gives up a store loses its copies.
 pub const SHARD_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
-/// The time to connect: TCP retransmits a SYN after one second, and after three.
+/// The timeout to connect to a shard: TCP retransmits a SYN after one second, and after three.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The time to connect and get a shard's first message.
+/// The timeout to connect to a shard and get its first message.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
-/// A store's time to introduce itself. The connection may be half open.
+/// The timeout of a shard for a store's first message. The connection may be half open.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A store's pings on a direct connection: empty frames, answered by frames. The timeout is longer
-/// than for gRPC, because they wait for the threads that handle messages.
+/// than for gRPC, because the answers wait for the threads that handle messages.
 pub const DIRECT_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 
 /// Time for which a store may serve its copies after it sent an answered ping.
@@ -47,30 +47,29 @@ pub const LEASE: Duration = Duration::from_secs(5);
 const _: () = assert!(LEASE.as_secs() < SHARD_PINGS.silence_limit().as_secs(), "the shard waits longer");
 const _: () = assert!(LEASE.as_secs() >= DIRECT_PINGS.interval.as_secs() * 2, "one lost ping is harmless");
 
-/// The time for an inspection: far more than needed.
+/// The timeout for the answer to an inspection of a shard: far more than needed.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Doubled by each further one.
+/// The pause after the first failed attempt. Each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause, and the default grace of a store's absence.
+/// Longest pause between attempts. It is also the default grace for the copies of a store that is
+/// away.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// Time for which a store tolerates refusals that may pass: longer than a shard takes to notice the
-/// death of the node's previous run.
+/// Time for which a store retries after refusals that may pass: longer than a shard takes to notice
+/// the death of the node's previous run.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A store's attempts to keep a session.
+/// A store's attempts to open a session with a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempts {
     pause: Duration,
     is_up: bool,
-    /// `true` after a session.
     was_accepted: bool,
     refused_since: Option<Time>,
-    /// Logged failures since the last session.
     told: ToldFailures,
 }
 
-/// The step after a failure.
+/// The store's next step after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Try again.
@@ -102,7 +101,8 @@ impl Attempts {
         *self = Self { is_up: true, was_accepted: true, ..Self::default() };
     }
 
-    /// Decides after a session or attempt. `error` is `None` after a regular end.
+    /// Decides the next step after a session or attempt ended. `error` is `None` after a regular
+    /// end.
     pub fn ended(&mut self, now: Time, error: Option<&Error>) -> Next {
         let was_up = std::mem::take(&mut self.is_up);
         match error.filter(|error| self.is_refusal(error, was_up)) {
@@ -121,14 +121,14 @@ impl Attempts {
         Next::Retry { pause, is_news: was_up || is_new_kind }
     }
 
-    /// Returns `true` after a refusal.
+    /// Returns `true` if the shard's last answer was a refusal.
     pub const fn is_refused(&self) -> bool {
         self.refused_since.is_some()
     }
 
-    /// Returns `true` if a reachable shard refuses, or sent a malformed message before the session.
-    /// A refused token counts only before the first session: later, an operator may be replacing
-    /// it.
+    /// Returns `true` if a reachable shard refuses the store, or sent a malformed message before
+    /// the session. A refused token counts only before the first session: later, an operator may be
+    /// replacing it.
     fn is_refusal(&self, error: &Error, was_up: bool) -> bool {
         match error.code() {
             ErrorCode::NodeIdInUse

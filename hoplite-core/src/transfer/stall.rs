@@ -13,16 +13,18 @@ use std::time::Duration;
 use crate::time::Time;
 use crate::vocabulary::local::Producer;
 
-/// The time without a byte or a new sign: twice a sender's longest silence. The receiver of a
-/// frozen relay continues elsewhere before, and those behind it hear the producer again.
+/// A transfer stalls after this time without a byte or a new sign: twice a sender's longest
+/// silence. Before, the receiver of a frozen relay continues elsewhere, and the receivers behind it
+/// hear the producer again.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A producer's sign of life; zero if none was heard.
+/// A growing number that shows that an object's producer lives; zero if none was heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Sign(pub u64);
 
 impl Sign {
-    /// Returns the sign that a copy's sender sends. `heard` is from its own sender.
+    /// Returns the sign that a copy's sender passes on. `heard` is the latest from the copy's own
+    /// sender.
     pub fn of(producer: Producer, heard: Self, now: Time) -> Self {
         match producer {
             // A combination watches its inputs.
@@ -32,18 +34,18 @@ impl Sign {
     }
 }
 
-/// A keepalive's use.
+/// The result of a keepalive for the stall detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// A new sign, to pass on.
+    /// The keepalive carries a new sign, to pass on.
     News,
     /// No new sign.
     Nothing,
-    /// No new sign for too long.
+    /// No new sign has come for too long.
     Stalled,
 }
 
-/// A receiver's latest signs and bytes.
+/// The time and the sign of a receiver's last news.
 #[derive(Debug, Clone)]
 pub struct StallDetector {
     timeout: Duration,
@@ -52,7 +54,7 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Begins a transfer into a copy with this sign.
+    /// Begins a transfer into a copy whose latest sign is `latest`.
     pub const fn new(now: Time, latest: Sign, timeout: Duration) -> Self {
         Self { timeout, latest, news_at: now }
     }
@@ -83,13 +85,11 @@ mod tests {
         Time::from_micros(seconds * 1_000_000)
     }
 
-    /// Each node's sender, last sign, and stall.
     struct Cluster {
         nodes: Vec<(Option<usize>, StallDetector, Option<u64>)>,
     }
 
     impl Cluster {
-        /// `heard` was heard before.
         fn new(senders: &[Option<usize>], heard: &[u64]) -> Self {
             let detector = |heard: &u64| StallDetector::new(at(0), Sign(*heard), STALL_TIMEOUT);
             let nodes = senders.iter().zip(heard).map(|(sender, heard)| (*sender, detector(heard), None));
@@ -102,8 +102,6 @@ mod tests {
             Sign::of(producer, detector.latest, at(second))
         }
 
-        /// Each sender sends a keepalive every second, and relays pass news on at once. Returns
-        /// each node's second of stall, and the last second's news.
         fn run(&mut self, seconds: u64) -> (Vec<Option<u64>>, usize) {
             let mut passed = 0;
             for second in 1..=seconds {

@@ -1,4 +1,4 @@
-//! 16-bit floats, which processors convert at best.
+//! Operations on 16-bit floats. Processors can at best convert these floats.
 
 use multiversion::multiversion;
 use multiversion::target::match_target;
@@ -12,11 +12,11 @@ struct F16(u16);
 /// The upper half of an `f32`: 1 bit of sign, 8 of exponent, 7 of fraction.
 struct Bf16(u16);
 
-/// Like `combine_as::<F16, 2>`, which it calls if the processor does not convert f16.
+/// Does the same as `combine_as::<F16, 2>`, which it calls if the processor does not convert f16.
 ///
-/// Names the conversions, because the compiler does not find them in [`F16`]'s arithmetic. With
-/// AVX2, that reaches 0.2 of the speed of memory, `half`'s `HalfFloatSliceExt` 0.03, and this
-/// function 1.
+/// It names the processor's conversions, because the compiler does not find them in [`F16`]'s
+/// arithmetic. With AVX2, `combine_as` reaches 0.2 of the speed of memory, `half`'s
+/// `HalfFloatSliceExt` 0.03, and this function 1.
 #[multiversion(targets("x86_64+avx2+f16c"))]
 pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     match_target! {
@@ -48,8 +48,8 @@ pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Like `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place. Spreading them
-/// over vectors of f32 and packing the results took a fifth of the time.
+/// Does the same as `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place.
+/// Spreading them over vectors of f32 and packing the results took a fifth of the time.
 #[inline(always)]
 pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     let whole = whole_chunks::<4>(acc, input);
@@ -62,7 +62,6 @@ pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     combine_as::<Bf16, 2>(op, acc_rest, input_rest);
 }
 
-/// The length of leading whole chunks in both slices.
 #[inline(always)]
 fn whole_chunks<const N: usize>(acc: &[u8], input: &[u8]) -> usize {
     acc.len().min(input.len()) / N * N
@@ -139,15 +138,16 @@ impl Bf16 {
     }
 }
 
-/// Drops the last `places` bits, ties to even. A carry into the exponent rounds up to the next
-/// power of two, or to infinity.
+/// Drops the last `places` bits and rounds, ties to even. A carry into the exponent rounds up to
+/// the next power of two, or to infinity.
 #[inline(always)]
 fn round_to_even(bits: u32, places: u32) -> u32 {
     let is_odd = (bits >> places) & 1;
     (bits + (1 << (places - 1)) - 1 + is_odd) >> places
 }
 
-/// Maps floats to integers in the order of numbers, -0.0 before +0.0, and back.
+/// Maps the bits of a float to integers that sort like the numbers, -0.0 before +0.0. Applied
+/// again, maps back.
 #[inline(always)]
 fn ordered(bits: u16) -> u16 {
     if bits & SIGN == 0 { bits } else { bits ^ !SIGN }

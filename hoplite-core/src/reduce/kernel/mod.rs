@@ -4,19 +4,20 @@
 //! kernels. `multiversion` compiles each for every x86-64 processor and for AVX2, picks one at run
 //! time, and contains the unsafe code for this.
 //!
-//! `examples/kernel_throughput.rs` measures. On an EPYC 9004, with 64 MiB, each kernel is about as
-//! fast as an exclusive or (0.8 for sums of bf16); without AVX2, 0.5 for bf16 and 0.1 for f16.
+//! `examples/kernel_throughput.rs` measures their speed. On an EPYC 9004, with 64 MiB, each kernel
+//! is about as fast as an exclusive or (0.8 for sums of bf16); without AVX2, 0.5 for bf16 and 0.1
+//! for f16.
 //!
 //! The operations match numpy's `add`, `minimum`, `maximum` and `multiply`:
 //!
 //! * Integers wrap around.
 //! * Floats follow IEEE 754, with subnormal numbers, ties to even. Minimum and maximum are NaN if
-//!   either operand is, with any sign and payload.
+//! either operand is, with any sign and payload.
 //! * -0.0 is less than +0.0, so minimum and maximum do not depend on the order. In numpy, the
-//!   processor decides.
+//! processor decides.
 //! * f16 and bf16 are computed in f32 and rounded after *each* operation, like `acc += x` in numpy
-//!   and torch. `numpy.sum` differs, because its accumulator is f32. Intermediate overflows stay
-//!   infinite, and small terms vanish: 2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
+//! and torch. `numpy.sum` differs, because its accumulator is f32. Intermediate overflows stay
+//! infinite, and small terms vanish: 2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
 //! * Bytes of bool other than 0 are true. Minimum is "and", maximum is "or".
 
 mod element;
@@ -28,9 +29,9 @@ use self::element::Element;
 use super::ReduceOp;
 use crate::dtype::Dtype;
 
-/// Computes `acc[i] = op(acc[i], input[i])`.
+/// Computes `acc[i] = op(acc[i], input[i])` on all elements.
 ///
-/// With different lengths, only the whole elements of both are combined.
+/// If the lengths differ, only elements that are whole in both slices are combined.
 ///
 /// # Panics
 /// If the operation [is not defined](ReduceOp::is_defined_for) for the type; in debug builds, if
@@ -78,7 +79,6 @@ fn combine_bool(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Replaces each chunk of `acc` by `op` of it and `input`'s.
 #[inline(always)]
 fn each<const N: usize>(acc: &mut [u8], input: &[u8], op: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
     for (a, b) in acc.as_chunks_mut().0.iter_mut().zip(input.as_chunks().0) {
