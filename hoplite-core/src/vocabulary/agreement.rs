@@ -1,4 +1,4 @@
-//! The agreement of a collective's participants.
+//! The agreement of a collective's participants on the operation.
 
 use std::fmt;
 
@@ -22,12 +22,12 @@ pub enum Collective {
     AllToAll,
 }
 
-/// The properties that all participants must request alike.
+/// The properties of a collective that all participants must request alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
     /// The collective.
     pub kind: Collective,
-    /// The operation; meaningless for an allgather or an all-to-all.
+    /// The operation on elements; meaningless for an allgather or an all-to-all.
     pub op: ReduceOp,
     /// The order of the operands.
     pub order: ReduceOrder,
@@ -53,7 +53,7 @@ impl Agreement {
         Self { kind, op: request.op, order: request.order, participants, sources: digest }
     }
 
-    /// Checks that a participant and the coordinator agree.
+    /// Checks that a participant's agreement equals the coordinator's.
     ///
     /// # Errors
     /// [`Error::TypeMismatch`], which names both sides.

@@ -2,22 +2,22 @@
 
 use std::fmt;
 
-/// The blocking call that timed out.
+/// The blocking call that timed out, with the things that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Waiting for space, another put, or the directory.
+    /// Waits for space, another put of the same id, or the directory.
     Put,
-    /// Waiting for an object.
+    /// Waits for an object.
     Get,
-    /// Waiting until all copies are dropped.
+    /// Waits until all stores have dropped their copies.
     Delete,
-    /// Waiting for some of several objects.
+    /// Waits until some of several objects exist.
     Wait,
-    /// Waiting for a location.
+    /// Waits for a location of the object.
     Locate,
-    /// Waiting for sources or their combination.
+    /// Waits for sources or their combination.
     Reduce,
-    /// Waiting for a daemon or a connection.
+    /// Waits for a daemon or a connection.
     Connect,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The plane of a malformed message.
+/// The plane on which a malformed message came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
     /// Client to store, Unix socket.

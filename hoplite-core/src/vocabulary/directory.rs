@@ -22,15 +22,15 @@ pub use replication::*;
 pub use to_shard::*;
 pub use to_store::*;
 
-/// Matches answers to a request; unique among a store's open requests.
+/// The number by which a store matches answers to its request; unique among its open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// A sender slot that a shard granted to a receiver; unique per run of the shard.
+/// The number of a sender slot that a shard granted to a receiver; unique per run of the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
 
-/// One run of a shard, a random number. A shard knows nothing of its earlier runs.
+/// A random number that names one run of a shard. A shard knows nothing of its earlier runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardRun(pub u64);
 
@@ -44,45 +44,45 @@ pub struct NodeInfo {
     pub node: NodeId,
     /// The run of the store.
     pub incarnation: Incarnation,
-    /// Its data plane, or [`UNREACHABLE`].
+    /// The address of its data plane, or [`UNREACHABLE`].
     pub data_address: SocketAddr,
     /// The operator's labels, such as `rack=7`; at most 32.
     pub labels: Vec<(String, String)>,
-    /// The shards, as the store names them.
+    /// The directory shards in the store's configuration.
     pub shards: ShardList,
-    /// The newest version of the protocol that the store speaks, and after its hello the version of
+    /// The newest version of the protocol that the store speaks; after its hello, the version of
     /// the session.
     pub version: Version,
 }
 
-/// The completeness of an object at a node.
+/// The completeness of a node's copy of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LocationState {
-    /// A worker of the node is still writing it, so it needs no transfer.
+    /// A client on the node is still writing the object.
     Producing,
-    /// It is being pulled.
+    /// The node is pulling the object.
     Partial,
-    /// It has all bytes.
+    /// The copy has all bytes.
     Complete,
 }
 
 /// The lifetime of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Retention {
-    /// Stays until `Delete`: put here, or promoted after the last pinned copy was lost.
+    /// Stays until `Delete`. The copy was put here, or pinned after the last pinned copy was lost.
     Pinned,
-    /// May be evicted.
+    /// May be evicted when the store needs room.
     Evictable,
 }
 
-/// A store's place in one version of the measured places.
+/// A store's place, and the version of the measured places to which it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
-    /// The highest version counts. Zero, which is never sent, means unmeasured.
+    /// The place with the highest version counts. Zero, which is never sent, means unmeasured.
     pub version: u64,
-    /// The groups, by labels or by measurements.
+    /// The store's groups, by labels or by measurements.
     pub path: Path,
-    /// The measured capacity of the uplinks at each level.
+    /// The measured capacity of the groups' uplinks at each level.
     pub uplink: Uplink,
 }
 
@@ -94,37 +94,37 @@ impl Placed {
     }
 }
 
-/// A location, for subscribers and tools.
+/// A node that has an object, for subscribers and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// The node.
     pub node: NodeId,
-    /// Its data plane.
+    /// The address of its data plane.
     pub data_address: SocketAddr,
     /// The copy's completeness.
     pub state: LocationState,
     /// The copy's lifetime.
     pub retention: Retention,
-    /// The sender of the running pull.
+    /// The node from which it pulls the object now.
     pub pulling_from: Option<NodeId>,
     /// The node's groups.
     pub path: Path,
-    /// The peers over persistently slow links.
+    /// The peers to which its links are persistently slow.
     pub slow_peers: Vec<NodeId>,
 }
 
-/// A shard's knowledge of an object.
+/// A shard's knowledge of an object and its copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locations {
     /// The object.
     pub id: ObjectId,
     /// `None` if the object is unknown.
     pub object: Option<ObjectSummary>,
-    /// The copies, by node id.
+    /// The copies, sorted by node id.
     pub locations: Vec<Location>,
 }
 
-/// An object without its locations.
+/// The properties of an object without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
     /// The put.
@@ -144,23 +144,24 @@ pub struct ObjectSummary {
 /// The origin of an object, as far as a shard knows. A restarted shard learns of objects again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// The node that published the object first.
+    /// The node that first published the object.
     pub creator: NodeId,
     /// The time since that publication.
     pub age: Duration,
-    /// The time since a node last got the object from another node or from the shard.
+    /// The time since a node last got the object from another node or from a shard.
     pub unused: Option<Duration>,
 }
 
 impl Locations {
-    /// Returns the number of pinned and complete copies.
+    /// Counts the pinned and complete copies.
     pub fn pinned_copies(&self) -> usize {
         let is_kept =
             |copy: &&Location| copy.retention == Retention::Pinned && copy.state == LocationState::Complete;
         self.locations.iter().filter(is_kept).count()
     }
 
-    /// Returns `true` if a `Get` need not wait for a producer.
+    /// Returns `true` if a `Get` need not wait for a producer: there is a complete copy, or the
+    /// inline bytes.
     pub fn is_available(&self) -> bool {
         let inline = self.object.as_ref().is_some_and(|object| object.inline);
         inline || self.locations.iter().any(|location| location.state == LocationState::Complete)

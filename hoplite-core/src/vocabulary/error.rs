@@ -1,7 +1,7 @@
 //! The failures of operations on objects.
 //!
 //! Shards, stores, clients and the wire share one enum, because a shard's error reaches a client
-//! unchanged. The crates of the transports add their errors.
+//! unchanged. The crates of the transports convert their own errors to it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -41,32 +41,32 @@ pub enum Error {
         /// The name, cut to 63 characters.
         name: String,
     },
-    /// Dtype, shape and size do not fit together.
+    /// Element type, shape and size of an object do not fit together.
     #[error(transparent)]
     InvalidMetadata(#[from] MetadataError),
-    /// A well-formed request without a meaning.
+    /// A well-formed request that makes no sense.
     #[error("invalid request: {reason}")]
     InvalidRequest {
         /// The mistake.
         reason: Cow<'static, str>,
     },
-    /// The id names a different object.
+    /// The id already names an object with other content.
     #[error("object {id} already exists, with other bytes, or of another dtype or shape")]
     AlreadyExists {
         /// The id.
         id: ObjectId,
     },
-    /// The object can never fit.
+    /// The object can never fit into the store.
     #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
     ObjectTooLarge {
         /// The object.
         id: ObjectId,
         /// Its size.
         size_bytes: u64,
-        /// The arena's capacity or the configured limit.
+        /// The arena's capacity or the configured limit in bytes.
         limit_bytes: u64,
     },
-    /// Even eviction made no room before the deadline.
+    /// Even eviction made no room for an object before the deadline.
     #[error(
         "store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free{}",
         Holders(holders)
@@ -78,20 +78,20 @@ pub enum Error {
         free_bytes: u64,
         /// The arena's size.
         capacity_bytes: u64,
-        /// The store, and the users of its memory; empty if unknown.
+        /// A description of the store, and of the users of its memory; empty if unknown.
         holders: String,
     },
-    /// The deadline passed.
+    /// The deadline of a call passed.
     #[error("{operation} timed out after {waited:?}{}", Because(missing))]
     Timeout {
         /// The call.
         operation: Operation,
         /// The time waited.
         waited: Duration,
-        /// The missing thing, if known.
+        /// The thing that the call was waiting for, if known.
         missing: Option<Box<Missing>>,
     },
-    /// Every copy is gone, or its producer died before completion.
+    /// Every copy of the object is gone, or its producer died before completion.
     #[error("object {id} is lost: no copy of it is left")]
     ObjectLost {
         /// The object.
@@ -109,7 +109,8 @@ pub enum Error {
         /// The object.
         id: ObjectId,
     },
-    /// The object's type, shape or size differs, or its type lacks the operation.
+    /// The object's type, shape or size differs from the expected one, or its type lacks the
+    /// operation.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
         /// The object.
@@ -123,15 +124,15 @@ pub enum Error {
         /// The id.
         id: ObjectId,
     },
-    /// A limit was reached.
+    /// A number has reached its limit.
     #[error("{what} are limited to {maximum}")]
     LimitExceeded {
-        /// The limited things: `open calls of a client`.
+        /// The things whose number is limited, like `open calls of a client`.
         what: Cow<'static, str>,
         /// The limit.
         maximum: u64,
     },
-    /// The reference was released already or never given.
+    /// The client released a reference to a copy that it does not hold.
     #[error("no reference {reference} on this connection")]
     UnknownReference {
         /// The copy that the client named.
@@ -151,8 +152,8 @@ pub enum Error {
         /// The peer's cluster.
         theirs: String,
     },
-    /// The store configures other directory shards than the others, so it would look up objects at
-    /// the wrong shards.
+    /// The store's list of directory shards differs from the connected stores' lists, so it would
+    /// look up objects at the wrong shards.
     #[error(
         "the directory shards of this store are [{refused}], those of the others in the cluster [{in_use}]"
     )]
@@ -170,13 +171,13 @@ pub enum Error {
         /// The peer's version.
         theirs: u32,
     },
-    /// The peer lacks a proof or a right.
+    /// The peer lacks a proof of its identity, or a right.
     #[error("permission denied: {reason}")]
     PermissionDenied {
         /// The missing proof or right.
         reason: Cow<'static, str>,
     },
-    /// The peer broke the protocol.
+    /// The peer sent a message that breaks the protocol.
     #[error("malformed message on the {plane} plane: {reason}")]
     Malformed {
         /// The message's plane.
@@ -204,8 +205,8 @@ pub enum Error {
     /// The store moves its objects away before it stops, and accepts no new ones.
     #[error("the store drains, and accepts no new objects")]
     Draining,
-    /// The store has the object only in a spill file, and cannot read that. If the file is damaged,
-    /// the copy is lost.
+    /// The store has the object only in a spill file, and cannot read the file. If the file is
+    /// damaged, the copy is lost.
     #[error("object {id} cannot be read from its spill file: {reason}")]
     SpillFailed {
         /// The object.
@@ -225,7 +226,7 @@ impl From<IdError> for Error {
     }
 }
 
-/// Stable error numbers, for the wire, metrics and other languages.
+/// Stable numbers of errors, for the wire, metrics and other languages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is documented at the variant of Error of the same name")]
@@ -289,7 +290,7 @@ impl Error {
         Self::LimitExceeded { what: Cow::Borrowed(what), maximum }
     }
 
-    /// The stable code.
+    /// Returns the error's stable code.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::InvalidId { .. } => ErrorCode::InvalidId,
@@ -338,7 +339,7 @@ impl Error {
     }
 }
 
-/// The cause of a wait.
+/// The thing for which a call waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missing {
@@ -362,7 +363,7 @@ pub enum Missing {
         /// The collective's target.
         target: ObjectId,
     },
-    /// These stores have not done their part of a reduce or collective.
+    /// These stores have not finished their hops or exchanges of a reduce or collective.
     Stores {
         /// The stores.
         nodes: Named<NodeId>,
@@ -376,12 +377,12 @@ pub enum Missing {
         /// The arena's size.
         capacity_bytes: u64,
     },
-    /// A local client has not sealed the object.
+    /// A local client that writes the object has not sealed it.
     Seal {
         /// The object.
         id: ObjectId,
     },
-    /// The bytes of an object do not arrive.
+    /// The bytes of an object have stopped arriving.
     Bytes {
         /// The object.
         id: ObjectId,
@@ -402,12 +403,12 @@ pub enum Missing {
         /// The last failure.
         reason: Box<Error>,
     },
-    /// A directory shard has not answered.
+    /// A directory shard has not answered a query.
     Answer {
         /// The shard's configured address.
         address: String,
     },
-    /// Too few stores have a pinned copy.
+    /// Fewer stores than requested have a pinned copy.
     Replicas {
         /// The object.
         id: ObjectId,
@@ -419,7 +420,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// A stable name of the kind, for programs.
+    /// A stable name of the kind of cause, for programs.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Object { .. } => "object",

@@ -1,4 +1,4 @@
-//! Repeated failures: decides which ones are logged and shown.
+//! Repeated failures of peers: decides which ones are logged and shown.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,11 +12,11 @@ const REPEAT_PAUSE: Duration = Duration::from_secs(10);
 const MAX_KINDS: usize = 8;
 /// Most peers with remembered failures.
 pub const MAX_FAULTY_PEERS: usize = 64;
-/// Time for which a failure is shown as a cause. A store retries an object's senders within
-/// seconds.
+/// Time for which a failure is shown as the cause of a wait. A store retries an object's senders
+/// within seconds.
 pub const FAULT_TTL: Duration = Duration::from_secs(60);
 
-/// The code and the text without numbers, which differ between attempts.
+/// The kind of a failure: its code, and its text without numbers, which differ between attempts.
 type Kind = (ErrorCode, String);
 
 fn kind(error: &Error) -> Kind {
@@ -24,15 +24,14 @@ fn kind(error: &Error) -> Kind {
     (error.code(), text)
 }
 
-/// The kinds of failures of a peer in the log.
+/// The kinds of a peer's failures that were logged recently.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToldFailures {
-    /// The latest last.
     kinds: VecDeque<(Kind, Time)>,
 }
 
 impl ToldFailures {
-    /// Notes a failure. Returns `true` if the log should tell it.
+    /// Notes a failure. Returns `true` if it should be logged.
     pub fn is_news(&mut self, now: Time, error: &Error) -> bool {
         let kind = kind(error);
         let is_last = self.kinds.back().is_some_and(|(last, _)| *last == kind);
@@ -49,7 +48,7 @@ impl ToldFailures {
     }
 }
 
-/// The last failure of a peer.
+/// A peer's last failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The failure.
@@ -67,7 +66,7 @@ pub struct PeerFaults {
 }
 
 impl PeerFaults {
-    /// Notes a failed attempt. Returns `true` if the log should tell it.
+    /// Notes a failed attempt to reach `peer`. Returns `true` if it should be logged.
     pub fn failed(&mut self, now: Time, peer: &NodeId, error: Error) -> bool {
         if let Some((fault, told)) = self.faults.get_mut(peer) {
             *fault = Fault { error, at: now, since: fault.since };
@@ -85,7 +84,8 @@ impl PeerFaults {
         is_news
     }
 
-    /// Notes a successful attempt. Returns `true` if the previous one had failed.
+    /// Notes a successful attempt to reach `peer`. Returns `true` if the previous attempt had
+    /// failed.
     pub fn reached(&mut self, peer: &NodeId) -> bool {
         self.faults.remove(peer).is_some()
     }

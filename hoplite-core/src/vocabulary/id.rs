@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::vocabulary::text::escape_into;
 
-/// The range of a length byte.
+/// Longest object id, as its length must fit in one byte.
 pub const MAX_OBJECT_ID_BYTES: usize = 255;
-/// The limit of a DNS label, so that a host name fits.
+/// Longest node id: the limit of a DNS label, so that a host name fits.
 pub const MAX_NODE_ID_BYTES: usize = 63;
 
 /// The reason to reject a name.
@@ -54,7 +54,7 @@ impl ObjectId {
         Ok(Self(bytes.into()))
     }
 
-    /// Names the output of a hop, which only the stores of that reduce know.
+    /// Returns the id of a hop's output, which only the stores of that reduce know.
     pub fn of_hop(put: PutId) -> Self {
         Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
     }
@@ -64,7 +64,7 @@ impl ObjectId {
         &self.0
     }
 
-    /// Returns the id for people: bytes that are no text, or would disturb a terminal, are escaped
+    /// Returns the id for people: bytes that are not text, or would disturb a terminal, are escaped
     /// as in Rust.
     pub fn readable(&self) -> String {
         let mut text = String::new();
@@ -105,7 +105,7 @@ impl TryFrom<&[u8]> for ObjectId {
 }
 
 impl fmt::Display for ObjectId {
-    /// Escapes unreadable ids as a Rust byte string.
+    /// Writes the id for people, and unreadable ids as a Rust byte string.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.escape_ascii())
     }
@@ -130,7 +130,7 @@ fn check_name(text: &str) -> Result<Arc<str>, IdError> {
 pub struct NodeId(Arc<str>);
 
 impl NodeId {
-    /// Checks `text`.
+    /// Checks the length and characters of `text`.
     ///
     /// # Errors
     /// [`IdError::Name`] if the length or a character is wrong.
@@ -161,7 +161,7 @@ impl fmt::Debug for NodeId {
 pub struct ClusterId(Arc<str>);
 
 impl ClusterId {
-    /// Checks `text`.
+    /// Checks the length and characters of `text`.
     ///
     /// # Errors
     /// [`IdError::Name`] if the length or a character is wrong.
@@ -199,10 +199,10 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// The `Put` that made an object. It tells stale copies of a deleted object from a later object of
-/// the same id.
+/// Names the `Put` that made an object, so that stale copies of a deleted object differ from a
+/// later object of the same id.
 ///
-/// The store chooses it at random (a simulation counts), and all copies share it.
+/// The store chooses it at random (a simulation counts), and all copies of the object share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 
@@ -212,7 +212,7 @@ impl fmt::Display for PutId {
     }
 }
 
-/// One run of a store; a restarted node has a new one.
+/// Names one run of a store; a restarted node has a new one.
 ///
 /// A secret of the store and the shards: it proves the right to take over an earlier session.
 /// Reports and `Debug` omit it.

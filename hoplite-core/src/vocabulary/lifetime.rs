@@ -14,7 +14,8 @@ pub const MAX_OWNERS_PER_CLIENT: usize = 8;
 /// Longest time to live.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The end of an object. Without an owner and a time to live, the object stays until it is deleted.
+/// The time or event that ends an object. Without an owner and a time to live, the object stays
+/// until it is deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lifetime {
     /// The owner. The store deletes the object when no client has held the owner for the grace period.
@@ -93,7 +94,7 @@ pub enum TtlAction {
     /// The object is deleted everywhere.
     #[default]
     Delete,
-    /// The store of the put drops its copy. Other stores keep theirs.
+    /// The store of the put drops its copy. Other stores keep their copies.
     Free,
 }
 

@@ -7,22 +7,22 @@ use std::time::Duration;
 pub struct Limits {
     /// Largest object, in bytes.
     pub max_object_bytes: u64,
-    /// Shards also keep smaller objects. Zero disables this.
+    /// Shards also keep the bytes of objects smaller than this. Zero disables inline objects.
     pub inline_below_bytes: u64,
-    /// A put of at least this size waits until the directory accepts it. A smaller one waits only
+    /// A put of at least this size waits until the directory accepts it. A smaller put waits only
     /// on request.
     pub confirmed_from_bytes: u64,
     /// Most clients of a store.
     pub max_clients: usize,
     /// Most open requests of a client.
     pub max_requests_per_client: usize,
-    /// Most views and writers of one client.
+    /// Most views and writers of one client at a time.
     pub max_references_per_client: usize,
-    /// Most copies in one store, and most objects in one shard.
+    /// Most copies in one store, and most objects known to one shard.
     pub max_objects: usize,
     /// Most ids in a client's open `delete`s and `wait`s.
     pub max_ids_per_request: usize,
-    /// Most receivers per location and object at once.
+    /// Most receivers that pull an object from one location at once.
     pub slots_per_location: u32,
     /// Time for which a node may be away before its copies count as lost.
     pub node_grace: Duration,

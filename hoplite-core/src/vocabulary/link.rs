@@ -12,33 +12,36 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Makes an uplink of equal capacity at all levels.
+    /// Makes uplinks with one measured capacity at all levels of groups, in thousandths of a host's
+    /// link.
     pub const fn measured(permille: u32) -> Self {
         Self::of_levels([permille; MAX_LEVELS])
     }
 
-    /// Makes an uplink from the capacity at each level, outermost first; zero if unmeasured.
+    /// Makes uplinks with this capacity at each level of groups, outermost first; zero if
+    /// unmeasured.
     pub const fn of_levels(permille: [u32; MAX_LEVELS]) -> Self {
         Self { permille }
     }
 
-    /// Capacities in thousandths, outermost first; zero if unmeasured.
+    /// The capacity at each level, outermost first, in thousandths of a host's link; zero if
+    /// unmeasured.
     pub const fn levels(self) -> [u32; MAX_LEVELS] {
         self.permille
     }
 
-    /// The least measured capacity in thousandths, or zero.
+    /// The least measured capacity in thousandths of a host's link, or zero.
     pub fn permille(self) -> u32 {
         self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
     }
 
-    /// Returns `true` if any level was measured.
+    /// Returns `true` if the capacity of any level was measured.
     pub fn is_measured(self) -> bool {
         self.permille() > 0
     }
 
-    /// Returns the capacity of a group's uplink in links of hosts. An unmeasured level counts as
-    /// the slowest other one, because a label may use another key for it.
+    /// Returns the capacity of a group's uplink in hosts' links. An unmeasured level counts as the
+    /// slowest other level, because a label may use another key for it.
     pub fn links(self, group: Path) -> f64 {
         let level = group.iter().rposition(|number| *number != 0);
         let measured = level.map(|level| self.permille[level]).filter(|permille| *permille > 0);
@@ -49,14 +52,16 @@ impl Uplink {
     }
 }
 
-/// A connection's acknowledgements, measured by the kernel: buffered bytes do not count.
+/// The acknowledged bytes of a connection, measured by the sender's kernel: buffered bytes do not
+/// count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivery {
-    /// All bytes so far.
+    /// Bytes acknowledged by the peer so far.
     pub acknowledged_bytes: u64,
-    /// The recent rate; if the application limited it, the highest rate seen, possibly of a burst.
+    /// The recent rate of acknowledged bytes. If the application limited it, the highest rate seen,
+    /// possibly of a burst.
     pub bytes_per_second: u64,
-    /// `true` if the link could carry more.
+    /// `true` if the application sent too little to fill the link.
     pub is_application_limited: bool,
     /// The shortest recent round trip, in microseconds.
     pub round_trip_us: u32,

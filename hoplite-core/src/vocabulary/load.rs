@@ -1,4 +1,4 @@
-//! A store's reports for the dashboard and `hoplite top`. No decision depends on them.
+//! The load that a store reports, for the dashboard and `hoplite top`. No decision depends on it.
 //!
 //! A store reports only while a tool watches ([`Reporter`]). Every list is bounded.
 
@@ -29,7 +29,7 @@ pub const MAX_LOG_LINES: usize = 64;
 pub const MAX_LOG_LINE_BYTES: usize = 512;
 /// Shortest time between two reports.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
-/// Longest watch per request.
+/// Longest watch that one request starts.
 pub const MAX_WATCH: Duration = Duration::from_secs(60);
 
 /// The state of a store at one moment.
@@ -43,37 +43,37 @@ pub struct Load {
     pub pinned_bytes: u64,
     /// Bytes of evictable copies.
     pub evictable_bytes: u64,
-    /// Bytes reserved for targets of reduces.
+    /// Bytes reserved for targets of reduces that have not begun.
     pub reserved_bytes: u64,
-    /// Copies, complete and partial.
+    /// The number of copies, complete and partial.
     pub copies: u64,
     /// Connected clients.
     pub clients: u64,
-    /// Transfers from other stores.
+    /// The number of running transfers from other stores.
     pub pulls: u64,
-    /// Hops of reduces.
+    /// The number of hops that the store performs.
     pub hops: u64,
     /// Object bytes sent since the start.
     pub sent_bytes: u64,
     /// Object bytes received since the start.
     pub received_bytes: u64,
-    /// Bytes sent per second since the last report.
+    /// Object bytes sent per second since the last report.
     pub send_rate: u64,
-    /// Bytes received per second since the last report.
+    /// Object bytes received per second since the last report.
     pub receive_rate: u64,
     /// `true` for each shard with an open session, ordered by name.
     pub shards_up: Vec<bool>,
-    /// Pulls, at most [`MAX_REPORTED`].
+    /// Running transfers to this store, at most [`MAX_REPORTED`].
     pub transfers: Vec<TransferLoad>,
-    /// Coordinated reduces, at most [`MAX_REPORTED`].
+    /// Reduces and collectives that the store coordinates, at most [`MAX_REPORTED`].
     pub reduces: Vec<ReduceLoad>,
-    /// At most [`MAX_LINKS`], slowest first.
+    /// Measured links, at most [`MAX_LINKS`], slowest first.
     pub links: Vec<LinkLoad>,
-    /// At most [`MAX_TROUBLES`], most important first.
+    /// Current troubles, at most [`MAX_TROUBLES`], most important first.
     pub troubles: Vec<Trouble>,
-    /// Answered calls since the start.
+    /// Counts of the calls answered since the start.
     pub tally: Tally,
-    /// Set if a tool looks at this store alone.
+    /// Further details; `None` unless a tool looks at this store alone.
     pub detail: Option<Detail>,
 }
 
@@ -106,7 +106,7 @@ pub struct Trouble {
 /// Details for the page of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Detail {
-    /// At most [`MAX_CLIENTS`], most bytes first.
+    /// Clients, at most [`MAX_CLIENTS`], those with most bytes first.
     pub clients: Vec<ClientLoad>,
     /// The latest log lines, at most [`MAX_LOG_LINES`].
     pub log: Vec<String>,
@@ -115,13 +115,14 @@ pub struct Detail {
 /// A client of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientLoad {
-    /// The program, and its process id if known.
+    /// The client's program, and its process id if known.
     pub name: String,
-    /// Copies that the client refers to.
+    /// The number of references to copies that the client holds.
     pub references: u64,
     /// The size of those copies.
     pub bytes: u64,
-    /// The size of deleted or evictable copies that only references keep.
+    /// The size of the deleted or evictable copies that exist only because of the client's
+    /// references.
     pub held_bytes: u64,
     /// Open calls.
     pub calls: u64,
@@ -166,7 +167,7 @@ pub struct LinkLoad {
     pub bytes_per_second: u64,
     /// The round trip in nanoseconds.
     pub round_trip_ns: u64,
-    /// `true` if much slower, or with a much longer round trip, than most links.
+    /// `true` if the link is much slower, or has a much longer round trip, than most links.
     pub is_slow: bool,
 }
 
@@ -190,7 +191,8 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX)
 }
 
-/// Decides when a store reports to one shard: regularly while a tool watches, and only changes.
+/// Decides when a store reports its load to one shard: regularly while a tool watches, and only
+/// changes.
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
     watched: Option<(Time, Duration)>,
@@ -200,7 +202,7 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Starts or extends a watch.
+    /// Starts or extends the store's reports.
     pub fn watch(&mut self, now: Time, interval: Duration, duration: Duration) {
         let interval = interval.clamp(MIN_INTERVAL, MAX_WATCH);
         if self.next.is_none() {
@@ -214,12 +216,12 @@ impl Reporter {
         self.watched = Some((now + duration.min(MAX_WATCH), interval));
     }
 
-    /// The time of the next measurement.
+    /// Time at which the load must be measured next.
     pub fn next(&self) -> Option<Time> {
         self.next
     }
 
-    /// Returns a report if the load has changed.
+    /// Returns a report if this load differs from the last one.
     pub fn measured(&mut self, now: Time, load: Load) -> Option<Load> {
         let (until, interval) = self.watched?;
         self.next = (now < until).then(|| now + interval);
@@ -241,34 +243,33 @@ impl Reporter {
     }
 }
 
-/// The interval of reports for the dashboard's history, without a tool.
+/// The interval of reports for the dashboard's history, without a watching tool.
 pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
 const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
-/// Time for which a shard requests reports.
+/// Time for which one request of a shard makes stores report.
 pub const ASKED_FOR: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Most reports per second to request from all stores. Each costs some ten microseconds.
+/// Most reports per second that a shard requests of all stores together. Each costs some ten
+/// microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
-/// Decides when a shard requests reports: while a tool watches, at a rate that the shard can
-/// handle.
+/// Decides when a shard requests load reports from its stores: while a tool watches, at a rate that
+/// the shard can handle.
 #[derive(Debug, Clone, Default)]
 pub struct ReportRequests {
-    /// The last request for a tool.
     requested: Option<Time>,
-    /// The last request for the history.
     kept: Option<Time>,
     reporting_until: Option<Time>,
 }
 
-/// A request for reports.
+/// A shard's request for load reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportRequest {
-    /// The interval.
+    /// The interval between reports.
     pub interval: Duration,
-    /// The duration.
+    /// Time for which the stores report.
     pub duration: Duration,
-    /// `true` if earlier reports are too old to show.
+    /// `true` if earlier reports are too old to be shown.
     ///
     /// A store does not repeat an unchanged load, and may report one interval longer than
     /// requested, so recent reports are still valid.
@@ -276,7 +277,7 @@ pub struct ReportRequest {
 }
 
 impl ReportRequests {
-    /// Notes that a tool watches. Returns a request unless one was sent just now.
+    /// Notes that a tool watches. Returns a request for the stores unless one was sent just now.
     pub fn look(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         if self.requested.is_some_and(|requested| now.since(requested) < RENEWAL) {
             return None;
@@ -285,7 +286,7 @@ impl ReportRequests {
         Some(self.request(now, shortest_interval(stores), ASKED_FOR))
     }
 
-    /// Requests reports for the history unless stores report already. Call it every few seconds.
+    /// Returns a request for the history, unless stores report already. Call it every few seconds.
     pub fn keep(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         let is_watched = self.requested.is_some_and(|requested| now.since(requested) < ASKED_FOR);
         let is_kept = self.kept.is_some_and(|kept| {
@@ -304,7 +305,7 @@ impl ReportRequests {
         ReportRequest { interval, duration, forget }
     }
 
-    /// Returns `true` if a newly connected store must report.
+    /// Returns `true` while stores must report, so that new ones do too.
     pub fn holds(&self, now: Time) -> bool {
         self.reporting_until.is_some_and(|until| now < until)
     }

@@ -1,6 +1,6 @@
-//! Names of the things within one store.
+//! The numbers by which a store names its calls, copies and transfers.
 
-/// A connection of a client.
+/// The number of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
@@ -8,16 +8,16 @@ impl ClientId {
     pub(crate) const STORE: Self = Self(u64::MAX);
 }
 
-/// The client's number of a request, unique among its open ones.
+/// The number that a client gave its request, unique among its open ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
-/// A call, or one item of a batch. Unique in the store.
+/// Names a call, or one item of a batch. Unique in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CallKey {
     pub(crate) client: ClientId,
     pub(crate) call: CallId,
-    /// The position in its batch, from 1; zero for the whole call.
+    /// The position of the item in its batch, from 1; zero for the whole call.
     pub(crate) item: u32,
 }
 
@@ -30,8 +30,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the holder of a reference in the answer. The store holds a batch's references until
-    /// the answer, because a client can release its own at any time.
+    /// Returns the holder of the references in the call's answer. The store itself holds a batch's
+    /// references until the answer, because a client can release its own at any time.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }
@@ -41,8 +41,8 @@ impl CallKey {
     }
 }
 
-/// A local copy, from the allocation of its space until that is free. Unique in a run of the store;
-/// clients name references by it.
+/// Names a local copy, from the allocation of its space until that is free. Unique in a run of the
+/// store; clients name references by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId(pub u64);
 
@@ -50,7 +50,7 @@ pub struct CopyId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PullId(pub u64);
 
-/// A transfer from a local copy; numbered by the shell.
+/// A transfer from a local copy to another store; numbered by the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServeId(pub u64);
 
@@ -66,31 +66,31 @@ pub struct HopId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostingId(pub u64);
 
-/// The coordinator of a hop that this store performs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HopOwner {
     Elsewhere(HostingId),
     Here(HopId),
 }
 
-/// The writer of a copy, which publishes progress and completion.
+/// The writer of a copy, which publishes the copy's progress and completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Producer {
-    /// A client process.
+    /// A client process of this node.
     Worker,
-    /// The store, from another node or from a shard's bytes. Having all bytes means having the
-    /// object.
+    /// The store, with bytes from another node or a shard. The copy is complete when it has all
+    /// bytes.
     Store,
-    /// The store, from other objects. Keeps the last block back until completion, as a worker does.
+    /// The store, with bytes computed from other objects. Like a client, it publishes the last
+    /// block only on completion.
     Reduce,
 }
 
-/// The urgency of a message to a shard. A deferrable one may wait to share a frame.
+/// The urgency of a message to a shard. A deferrable message may wait to share a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Urgency {
-    /// A client may wait for it.
+    /// A client may wait for the message's effect.
     Prompt,
-    /// No client waits for it.
+    /// No client waits for the message's effect.
     Deferrable,
 }
 

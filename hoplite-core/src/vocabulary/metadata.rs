@@ -18,22 +18,22 @@ pub const MAX_USER_METADATA_BYTES: usize = 4096;
 /// Most pinned copies of an object.
 pub const MAX_REPLICAS: u8 = 64;
 
-/// The pinned copies that a put requests.
+/// The number of pinned copies that a put requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Replicas {
-    /// Pinned copies, each on another node. Zero means the store's default.
+    /// The number of pinned copies, each on another node. Zero means the store's default.
     pub wanted: u8,
-    /// Copies that the put waits for. Zero means all.
+    /// The number of copies that the put waits for. Zero means all.
     pub awaited: u8,
 }
 
 impl Replicas {
-    /// Returns the copies to keep: at least one.
+    /// Returns the number of copies to keep: at least one.
     pub fn to_keep(self) -> usize {
         usize::from(self.wanted.max(1))
     }
 
-    /// Returns the copies to wait for.
+    /// Returns the number of copies that the put waits for.
     pub fn to_await(self) -> usize {
         let all = self.to_keep();
         if self.awaited == 0 { all } else { all.min(usize::from(self.awaited)) }
@@ -45,13 +45,14 @@ impl Replicas {
 pub struct Metadata {
     /// The element type.
     pub dtype: Dtype,
-    /// Row-major, in elements: `None` for bytes without a shape, `Some([])` for a scalar.
+    /// The dimensions in elements, row-major: `None` for bytes without a shape, `Some([])` for a
+    /// scalar.
     pub shape: Option<Vec<u64>>,
     /// The application's bytes, at most 4 KiB.
     pub user: Bytes,
-    /// Set by the store that makes a collective's target.
+    /// The agreement of the participants, if the object is a collective's target.
     pub agreement: Option<Agreement>,
-    /// The copies to keep. Equal puts may differ in it.
+    /// The number of copies to keep. Equal puts may differ in it.
     pub replicas: Replicas,
     /// The owner and the time to live, if the put sets one. Two puts of one object may differ in it,
     /// and the first one counts.
@@ -95,13 +96,14 @@ impl Metadata {
         }
     }
 
-    /// Compares without the number of copies and the lifetime.
+    /// Returns `true` if both are equal, except for the number of copies and the lifetime.
     pub fn describes_same(&self, other: &Self) -> bool {
         let Self { dtype, shape, user, agreement, replicas: _, lifetime: _ } = self;
         (dtype, shape, user, agreement) == (&other.dtype, &other.shape, &other.user, &other.agreement)
     }
 
-    /// Checks that the existing `target` is the result that a participant wants.
+    /// Checks that the existing object `target` is the result that a participant with the agreement
+    /// `asked` wants.
     ///
     /// # Errors
     /// [`Error::TypeMismatch`], which names the collective that made the object, or none.

@@ -1,10 +1,10 @@
-//! The things that a call waits for, some of them by name.
+//! The things for which a call waits, some of them by name.
 
 use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Most names in a cause, so that it stays readable.
+/// Most names in the cause of a wait, so that the text stays readable.
 pub const MAX_NAMED: usize = 8;
 
 /// The first few missing things, and their number.
@@ -12,12 +12,12 @@ pub const MAX_NAMED: usize = 8;
 pub struct Named<T> {
     /// At most [`MAX_NAMED`].
     pub first: Vec<T>,
-    /// All of them.
+    /// The number of all missing things.
     pub count: u64,
 }
 
 impl<T> Named<T> {
-    /// Counts all and keeps the first.
+    /// Counts all things and keeps the first few.
     pub fn of(all: impl IntoIterator<Item = T>) -> Self {
         let mut named = Self { first: Vec::new(), count: 0 };
         for one in all {
@@ -39,7 +39,7 @@ impl<T> Named<T> {
     }
 }
 
-/// A participant of a collective.
+/// A participant of a collective whose source is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
     /// Its rank.

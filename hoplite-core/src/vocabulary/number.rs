@@ -1,4 +1,4 @@
-//! Numbers that a run of a store uses once.
+//! Numbers that a store uses only once.
 
 use super::id::PutId;
 use super::placement::mix;
@@ -6,7 +6,7 @@ use super::placement::mix;
 #[derive(Debug)]
 pub(crate) struct Numbers {
     last: u64,
-    /// Makes [`PutId`]s unique among runs and nodes.
+    /// Names the store's run: makes [`PutId`]s unique among runs and nodes.
     seed: u64,
 }
 
@@ -15,13 +15,12 @@ impl Numbers {
         Self { last: 0, seed }
     }
 
-    /// Returns a number larger than all before.
     pub(crate) const fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Returns a number that differs between runs and nodes.
+    /// Returns the number of this run, which differs between runs and nodes.
     pub(crate) fn run(&self) -> u64 {
         mix(self.seed)
     }

@@ -24,7 +24,7 @@ impl ReduceOp {
     /// All operations.
     pub const ALL: &[Self] = &[Self::Sum, Self::Min, Self::Max, Self::Prod];
 
-    /// The command line's name.
+    /// The operation's name in the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",

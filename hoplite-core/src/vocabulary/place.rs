@@ -25,13 +25,13 @@ pub const EVERYWHERE: Path = [0; MAX_LEVELS];
 pub struct Place {
     /// The node's groups.
     pub path: Path,
-    /// Its rank in the order of all nodes, along which chains run.
+    /// The node's rank in the order of all nodes, along which chains run.
     pub position: u32,
 }
 
 impl Place {
-    /// Returns the place of these labels, without a position. Ignores unknown keys and repeated
-    /// levels.
+    /// Returns the place that these labels describe, without a position. Ignores unknown keys and
+    /// repeated levels.
     pub fn of_labels(labels: &[(String, String)]) -> Self {
         let number = |level: &str| {
             let label = labels.iter().find(|(key, value)| is_of(key, level) && !value.is_empty());
@@ -40,13 +40,14 @@ impl Place {
         Self { path: LEVEL_KEYS.map(number), position: 0 }
     }
 
-    /// Returns the lowest level of a common group: 0 for the innermost one, [`MAX_LEVELS`] for
-    /// none.
+    /// Returns the lowest level on which both nodes are in the same group: 0 for the innermost one,
+    /// [`MAX_LEVELS`] for none.
     pub fn level(&self, other: &Self) -> usize {
         level(self.path, other.path)
     }
 
-    /// Returns the number of positions forward to `to`. Earlier places are farther than later ones.
+    /// Returns the positions from this node forward to `to`, wrapping around: earlier nodes are
+    /// farther away than later ones.
     pub const fn forward(&self, to: &Self) -> u32 {
         to.position.wrapping_sub(self.position)
     }
@@ -66,14 +67,14 @@ fn is_of(key: &str, level: &str) -> bool {
     key.rsplit('/').next() == Some(level)
 }
 
-/// Numbers a measured group by its first member, equally in every probe. The zero byte keeps it
-/// apart from labels.
+/// Returns a measured group's number: a hash of its first member's name, equal in every probe. The
+/// zero byte keeps it apart from labels.
 pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }
 
-/// Numbers the group of a label. A collision merges two groups: with a thousand groups, in one of
-/// ten thousand clusters.
+/// Returns the number of the group that a label names, a hash. A collision merges two groups: with
+/// a thousand groups, in one of ten thousand clusters.
 pub fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)
@@ -85,13 +86,13 @@ pub fn groups_of(path: Path) -> impl Iterator<Item = Path> {
     (1..=MAX_LEVELS).rev().filter_map(within).chain([EVERYWHERE])
 }
 
-/// Like [`Place::level`].
+/// Returns the level of [`Place::level`] for two paths.
 pub fn level(one: Path, other: Path) -> usize {
     let shared = one.iter().zip(&other).take_while(|(one, other)| one == other);
     MAX_LEVELS - shared.count()
 }
 
-/// Returns `true` if the path is within the group `of`.
+/// Returns `true` if the node with this path is in the group `of`.
 pub fn is_in(path: Path, of: Path) -> bool {
     let levels = of.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     path[..levels] == of[..levels]

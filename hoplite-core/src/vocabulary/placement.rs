@@ -10,13 +10,13 @@ use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Shards per id, so that a lost shard loses nothing.
+/// Shards that know each id, so that a lost shard loses nothing.
 pub const REPLICAS: usize = 2;
 
 /// Most shards of a cluster. A store has a session with each; 16 handle a million messages per
 /// second.
 pub const MAX_SHARDS: usize = 256;
-/// A DNS host name, a colon and a port.
+/// Longest name of a shard: a DNS host name, a colon and a port.
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
 const MAX_SHOWN_BYTES: usize = 480;
 
@@ -25,7 +25,7 @@ const MAX_SHOWN_BYTES: usize = 480;
 pub struct ShardList(BTreeSet<String>);
 
 impl ShardList {
-    /// Makes the list.
+    /// Makes the list from the shards' configured addresses.
     pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Self {
         Self(names.into_iter().map(Into::into).collect())
     }
@@ -35,7 +35,8 @@ impl ShardList {
         self.0.iter().map(String::as_str)
     }
 
-    /// Returns `true` if both lists place each id alike: equal spelling, or only one shard.
+    /// Returns `true` if both lists assign each id to the same shards: equal spelling, or only one
+    /// shard.
     pub fn agrees_with(&self, other: &Self) -> bool {
         self == other || (self.0.len() == 1 && other.0.len() == 1)
     }
@@ -69,7 +70,7 @@ impl ShardMap {
         Self { seeds: names.iter().map(|name| fnv1a(name.as_bytes())).collect(), names }
     }
 
-    /// A shard's name, or an empty one.
+    /// The name of shard `shard`, or an empty one.
     pub fn name(&self, shard: usize) -> &str {
         self.names.get(shard).map_or("", String::as_str)
     }
@@ -96,8 +97,8 @@ impl ShardMap {
         (mix(hash ^ self.seeds[shard]), Reverse(shard))
     }
 
-    /// Returns the first [`REPLICAS`] usable shards for `id`, in O(K) without allocating: a store
-    /// calls it for each copy when a shard comes or goes.
+    /// Returns the first [`REPLICAS`] shards for `id` that are usable, in O(K) without allocating:
+    /// a store calls it for each copy when a shard comes or goes.
     pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
         let hash = fnv1a(id.as_bytes());
         let mut first = [const { None }; REPLICAS];
@@ -113,14 +114,14 @@ impl ShardMap {
     }
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo).
+/// Returns the 64-bit FNV-1a hash of `bytes` (Fowler, Noll, Vo).
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, 2014).
+/// Mixes the bits of a number: the finaliser of SplitMix64 (Steele, Lea, Flood, 2014).
 pub const fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

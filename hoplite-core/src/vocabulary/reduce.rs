@@ -15,7 +15,7 @@ pub struct Reduce {
     pub target: ObjectId,
     /// The objects to combine, without duplicates. They need not exist yet.
     pub sources: Vec<ObjectId>,
-    /// The sources to combine.
+    /// The number of sources to combine, as they become ready.
     pub count: usize,
     /// The operation.
     pub op: ReduceOp,
@@ -56,9 +56,10 @@ impl Reduce {
 /// The order of combining sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReduceOrder {
-    /// By readiness and topology. Sums and products of floats may differ by rounding.
+    /// Combine in the order of readiness and topology. Sums and products of floats may differ by
+    /// rounding.
     #[default]
     Any,
-    /// As requested, from left to right: the same bits in every run.
+    /// Combine in the order of the request, from left to right: the same bits in every run.
     Fixed,
 }

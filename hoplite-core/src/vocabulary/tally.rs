@@ -2,28 +2,29 @@
 
 use std::time::Duration;
 
-/// Classes of waiting times. Class `n` starts at 2^n microseconds; the last one has no end.
+/// The number of classes of waiting times. Class `n` starts at 2^n microseconds; the last one has
+/// no end.
 pub const WAIT_CLASSES: usize = 28;
 
-/// The answered calls since a store's start.
+/// Counts of the calls that a store has answered since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Calls answered with an object.
+    /// The number of calls answered with an object.
     pub gets: u64,
     /// Failed calls.
     pub failures: u64,
-    /// Waiting times of `gets`.
+    /// The waiting times of the calls in `gets`.
     pub waits: Waits,
 }
 
 impl Tally {
-    /// Counts an answered call.
+    /// Counts an answered call that took `waited`.
     pub fn got(&mut self, waited: Duration) {
         self.gets += 1;
         self.waits.add(waited);
     }
 
-    /// Returns the difference to `before`; zero after a restart.
+    /// Returns the counts since `before`; zero after a restart of the store.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             gets: self.gets.saturating_sub(before.gets),
@@ -33,7 +34,7 @@ impl Tally {
     }
 }
 
-/// A histogram of waiting times.
+/// A histogram of waiting times, by class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Waits(pub [u64; WAIT_CLASSES]);
 
@@ -55,7 +56,8 @@ impl Waits {
         Self(counts)
     }
 
-    /// Returns an upper bound, at most twice the time, for this share of the calls.
+    /// Returns a time within which this share of the calls was answered, at most twice the least
+    /// one.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let all: u64 = self.0.iter().fold(0, |sum, count| sum.saturating_add(*count));
         #[expect(clippy::cast_precision_loss, reason = "a rounded rank is precise enough")]

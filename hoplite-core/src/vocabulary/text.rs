@@ -1,6 +1,6 @@
 //! Text from other parties, made safe for a terminal or a table.
 
-/// Appends `text`, with characters that disturb a terminal or table escaped as in Rust.
+/// Appends `text` to `out`. Escapes characters that disturb a terminal or table, as in Rust.
 pub(crate) fn escape_into(out: &mut String, text: &str) {
     for character in text.chars() {
         if disturbs(character) {
@@ -23,7 +23,7 @@ pub fn is_plain(text: &str) -> bool {
     !text.chars().any(disturbs)
 }
 
-/// Returns at most the first `max_bytes`.
+/// Returns at most the first `max_bytes` bytes of `text`, as whole characters.
 pub fn cut(mut text: String, max_bytes: usize) -> String {
     while text.len() > max_bytes {
         text.pop();

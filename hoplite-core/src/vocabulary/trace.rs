@@ -1,4 +1,4 @@
-//! The trace context of calls and messages. Other modules record spans.
+//! The trace context of calls and messages. Recording spans is up to the shells.
 
 use std::str::FromStr;
 
@@ -16,11 +16,11 @@ pub struct TraceContext {
 pub struct NotATraceparent;
 
 impl TraceContext {
-    /// Two ids and the flags.
+    /// The length of the binary form: two ids and the flags.
     pub const BYTES: usize = 25;
     const SAMPLED: u8 = 1;
 
-    /// Returns `None` if an id is zero, which is invalid.
+    /// Makes a trace context; `None` if an id is zero, which is invalid.
     pub fn new(trace: [u8; 16], span: [u8; 8], is_sampled: bool) -> Option<Self> {
         (trace != [0; 16] && span != [0; 8]).then_some(Self { trace, span, is_sampled })
     }

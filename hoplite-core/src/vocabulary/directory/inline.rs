@@ -4,7 +4,8 @@ use bytes::Bytes;
 
 use crate::vocabulary::checksum::crc32c;
 
-/// The bytes of a small object, with the CRC-32C of the putting store. The reading store checks it.
+/// The bytes of a small object, with the CRC-32C that the putting store computed. The reading store
+/// checks it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InlineBytes {
     bytes: Bytes,
@@ -12,7 +13,7 @@ pub struct InlineBytes {
 }
 
 impl InlineBytes {
-    /// Checks received bytes; `None` if `crc` does not match.
+    /// Makes inline bytes of received ones; `None` if the checksum `crc` does not match.
     pub fn checked(bytes: Bytes, crc: u32) -> Option<Self> {
         (crc32c(&bytes) == crc).then_some(Self { bytes, crc })
     }
@@ -27,7 +28,6 @@ impl InlineBytes {
         self.crc
     }
 
-    /// Copies the bytes into separate memory.
     pub(crate) fn to_owned_memory(&self) -> Self {
         Self { bytes: Bytes::copy_from_slice(&self.bytes), crc: self.crc }
     }

@@ -1,10 +1,10 @@
-//! The messages that keep the number of pinned copies that a put wants.
+//! The messages by which a shard and stores keep as many pinned copies as a put wants.
 
 use crate::vocabulary::id::{ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
-/// A store tells a shard if it is the first connected shard of an object. Only that shard creates
-/// copies, so that two shards do not create twice as many.
+/// A store's message to a shard that says if the shard is the first connected one of an object.
+/// Only that shard creates copies, so that two shards do not create twice as many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lead {
     /// The object of the pinned copy.
@@ -14,26 +14,27 @@ pub struct Lead {
     /// `true` if the shard is the first one. It answers with [`Replication`] now and at each
     /// change.
     pub leads: bool,
-    /// `true` until the put is answered: the shard creates copies without a pause.
+    /// `true` until the put is answered. Until then, the shard creates copies without a pause.
     pub is_new: bool,
 }
 
-/// A shard's answer about the copies of an object.
+/// A shard's report about an object's copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replication {
     /// The object.
     pub id: ObjectId,
     /// The put.
     pub put: PutId,
-    /// Complete pinned copies at connected stores that do not drain.
+    /// The number of complete pinned copies at connected stores that do not drain.
     pub copies: u32,
-    /// Connected stores that do not drain, up to the most replicas.
+    /// The number of connected stores that do not drain, up to
+    /// [`MAX_REPLICAS`](crate::metadata::MAX_REPLICAS).
     pub nodes: u32,
-    /// The obstacle to a further copy.
+    /// The reason why the shard cannot make a further copy.
     pub obstacle: Option<Obstacle>,
 }
 
-/// A shard's order to keep a pinned copy.
+/// A shard's order to a store to keep a pinned copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replicate {
     /// The object.
@@ -46,7 +47,7 @@ pub struct Replicate {
     pub metadata: Metadata,
 }
 
-/// The reason for too few copies.
+/// The reason why an object has too few copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Obstacle {
     /// A store could not fetch the object.

@@ -6,13 +6,13 @@ use super::{GrantId, InlineBytes, Lead, LocationState, Obstacle, Placed, Request
 use crate::vocabulary::id::{NodeId, ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
-/// Store to shard.
+/// A message of a store to a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToShard {
-    /// A copy has started or is complete. Answered by `Published` if the store wants that or the
-    /// copy is rejected.
+    /// The store has begun or completed a copy. Answered by `Published` if the store wants an
+    /// answer or the copy is rejected.
     Publish(Publish),
-    /// A copy is gone.
+    /// The store's copy is gone.
     Unpublish {
         /// The object.
         id: ObjectId,
@@ -23,27 +23,29 @@ pub enum ToShard {
     },
     /// A location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
-    /// Withdraws a `Query`, or the answer to a `Delete`, which goes on. A slot `Granted` at the
-    /// same time must still be returned.
+    /// Withdraws a `Query`, or stops waiting for the answer to a `Delete`, which itself goes on. A
+    /// slot `Granted` at the same time must still be returned.
     Cancel {
         /// The query, or the delete.
         request: RequestId,
     },
-    /// Returns a slot whose pull did not bring all bytes. [`Publish::slot`] returns the others.
+    /// Returns a slot whose pull did not bring all bytes. A complete pull returns its slot by
+    /// [`Publish::slot`].
     ReturnSlot {
         /// The slot.
         grant: GrantId,
-        /// The end of the pull.
+        /// The way in which the pull ended.
         outcome: PullOutcome,
     },
-    /// Removes every copy. Answered by `DeleteDone` when all nodes have dropped theirs or are gone.
+    /// Deletes an object at all stores. Answered by `DeleteDone` when all nodes have dropped their
+    /// copies or are gone.
     Delete {
         /// Matches the answer.
         request: RequestId,
         /// The object.
         id: ObjectId,
     },
-    /// Tells the second shard of an id about a delete.
+    /// Tells the second shard of an id that a put was deleted.
     Forget {
         /// The object.
         id: ObjectId,
@@ -59,7 +61,7 @@ pub enum ToShard {
         /// The content of the first answer.
         wants: Wants,
     },
-    /// Ends a subscription. Updates may still be in flight.
+    /// Ends a subscription. Changes of locations may still be in flight.
     Unsubscribe {
         /// The subscription.
         request: RequestId,
@@ -69,11 +71,11 @@ pub enum ToShard {
         /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
         peers: Vec<NodeId>,
     },
-    /// The store's place, from another shard or from an earlier run of this one.
+    /// The store's place, which it has from another shard or from an earlier run of this shard.
     Placed(Placed),
-    /// Names the first connected shard of an object. Answered by `Replication`.
+    /// Tells the shard if it is the first connected shard of an object. Answered by `Replication`.
     Lead(Lead),
-    /// The store rejects a `Replicate`.
+    /// The store cannot keep the copy that a `Replicate` orders.
     NotReplicated {
         /// The object.
         id: ObjectId,
@@ -82,8 +84,8 @@ pub enum ToShard {
         /// The reason.
         reason: Obstacle,
     },
-    /// The store starts or ends draining. While it drains, its copies do not count, and it gets no
-    /// new ones.
+    /// The store starts or ends draining. While it drains, its copies do not count as replicas, and
+    /// it gets no new copies.
     Drain {
         /// `true` while draining.
         is_draining: bool,
@@ -91,7 +93,7 @@ pub enum ToShard {
 }
 
 impl ToShard {
-    /// The kinds of messages, for metrics.
+    /// The names of all kinds of messages, for metrics.
     pub const KINDS: [&str; 14] = [
         "publish",
         "unpublish",
@@ -109,7 +111,7 @@ impl ToShard {
         "drain",
     ];
 
-    /// Returns the entry of [`Self::KINDS`].
+    /// Returns the message's entry of [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Publish(_) => "publish",
@@ -130,8 +132,8 @@ impl ToShard {
     }
 }
 
-/// Announces a copy: at its start, when complete, and again in a new session. The shard that
-/// granted its slot knows of the start already.
+/// The announcement of a copy: when it starts, when it is complete, and again in a new session. The
+/// shard that granted the copy's slot already knows of its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
     /// The object.
@@ -146,20 +148,21 @@ pub struct Publish {
     pub state: LocationState,
     /// The copy's lifetime.
     pub retention: Retention,
-    /// The sender of a [`LocationState::Partial`] copy, so that the shard grants no cycle.
+    /// The sender of a [`LocationState::Partial`] copy, so that the shard grants no cycle of pulls.
     pub pulling_from: Option<NodeId>,
     /// The bytes of a complete small object that this store put.
     pub inline: Option<InlineBytes>,
-    /// The slot of a [`LocationState::Complete`] copy's last bytes, returned with this.
+    /// The slot from which a [`LocationState::Complete`] copy got its last bytes. The announcement
+    /// returns it.
     pub slot: Option<GrantId>,
-    /// `true` if even `Accepted` needs an answer.
+    /// `true` if the store needs an answer even if the copy is accepted.
     pub wants_answer: bool,
-    /// In a new session, for a put known to this run of the shard: the time since the store last
-    /// heard from it. The shard rejects a put that was deleted since.
+    /// In a new session, for a put that this run of the shard knows: the time since the store last
+    /// heard from the shard. The shard rejects a put that was deleted since.
     pub returning: Option<Duration>,
 }
 
-/// The reason for the loss of a copy.
+/// The reason why a copy is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnpublishReason {
     /// Evicted to make room.
@@ -170,7 +173,7 @@ pub enum UnpublishReason {
     Aborted,
     /// The producer makes the object again under another put id. Waiting calls continue.
     Superseded,
-    /// Given up, because another put of the id was first.
+    /// Given up, because another put of the id came first.
     Conceded,
     /// Deleted on the shard's order.
     Deleted,
@@ -183,38 +186,38 @@ pub enum PullOutcome {
     Complete,
     /// The sender's connection failed.
     SenderUnreachable,
-    /// The sender sent nothing for too long, or waits for the receiver itself.
+    /// The sender sent nothing for too long, or itself waits for the receiver.
     SenderStalled,
-    /// The sender lacks this put.
+    /// The sender has no copy of this put.
     SenderHasNoCopy,
     /// A frame was damaged.
     Corrupt,
-    /// The receiver cancelled it or has no room.
+    /// The receiver cancelled the pull or has no room.
     Cancelled,
-    /// Returned on request: [`ToStore::GiveWay`](super::ToStore::GiveWay).
+    /// The receiver returned the slot on request: [`ToStore::GiveWay`](super::ToStore::GiveWay).
     GaveWay,
 }
 
-/// A request for a sender, answered when there is one or at the deadline.
+/// A request for a sender, which the shard answers when a sender is free, or at the deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
     /// Matches the answer.
     pub request: RequestId,
     /// The object.
     pub id: ObjectId,
-    /// The longest wait, from arrival.
+    /// Longest wait, counted from the arrival at the shard.
     pub timeout: Duration,
-    /// The put of the bytes that the receiver has already.
+    /// The put of which the receiver already has bytes.
     pub resume: Option<PutId>,
     /// Senders that failed this receiver lately, granted only as a last resort.
     pub avoid: Vec<NodeId>,
 }
 
-/// The content of a subscription.
+/// The content that the first answer to a subscription should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
     /// The locations of the object.
     Locations,
-    /// Also the bytes, if the shard has them and the store has no copy. Saves a query.
+    /// The locations, and the bytes if the shard has them and the store has no copy. Saves a query.
     Bytes,
 }

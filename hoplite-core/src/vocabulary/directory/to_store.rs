@@ -7,7 +7,7 @@ use crate::vocabulary::error::Error;
 use crate::vocabulary::id::{NodeId, ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
-/// Shard to store.
+/// A message of a shard to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToStore {
     /// The answer to `Publish`.
@@ -21,8 +21,8 @@ pub enum ToStore {
     },
     /// Answers `Query` with a sender slot.
     Granted(Grant),
-    /// Answers `Query` with the bytes. The receiver counts as a complete, evictable location from
-    /// now on.
+    /// Answers `Query` with the object's bytes. From now on, the receiver counts as a complete,
+    /// evictable location.
     Inline {
         /// The query.
         request: RequestId,
@@ -58,8 +58,8 @@ pub enum ToStore {
         /// The put.
         put: PutId,
     },
-    /// The last copy of an inline object is lost: the store keeps a pinned one, and answers with
-    /// `Publish` if it has room.
+    /// The store must keep a pinned copy, because the last copy of an inline object is lost. It
+    /// answers with `Publish` if it has room.
     TakeOver {
         /// The object.
         id: ObjectId,
@@ -70,15 +70,15 @@ pub enum ToStore {
         /// The object's bytes.
         bytes: InlineBytes,
     },
-    /// A better receiver needs this slot. The store ends the pull, returns the slot with
+    /// A closer receiver needs this slot. The store ends the pull, returns the slot with
     /// [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and queries again to resume.
     GiveWay {
         /// The slot.
         grant: GrantId,
     },
-    /// The store's groups, and the capacity of uplinks.
+    /// The store's groups, and the capacity of the groups' uplinks.
     Placed(Placed),
-    /// No copy is left.
+    /// Answers `Delete`: no copy is left.
     DeleteDone {
         /// The `Delete`.
         request: RequestId,
@@ -94,12 +94,12 @@ pub enum ToStore {
     },
     /// The store fetches and pins an object. It answers with `Publish` or `NotReplicated`.
     Replicate(Replicate),
-    /// The copies of an object pinned at this store.
+    /// The number of copies of an object that is pinned at this store.
     Replication(Replication),
 }
 
 impl ToStore {
-    /// The kinds of messages, for metrics.
+    /// The names of all kinds of messages, for metrics.
     pub const KINDS: [&str; 13] = [
         "published",
         "granted",
@@ -116,7 +116,7 @@ impl ToStore {
         "replication",
     ];
 
-    /// Returns the entry of [`Self::KINDS`].
+    /// Returns the message's entry of [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Published { .. } => "published",
@@ -136,42 +136,43 @@ impl ToStore {
     }
 }
 
-/// The reason for the choice of a sender, for logs and tools.
+/// The reason why a shard chose a sender, for logs and tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GrantReason {
     /// The only candidate.
     OnlyCandidate,
     /// The only complete copy.
     CompleteBeforePartial,
-    /// The closest, against the order of age.
+    /// The closest candidate, although another one had waited longer for a grant.
     Closest,
-    /// Among the closest, longest without a grant.
+    /// Among the closest candidates, the one without a grant for the longest time.
     LeastRecentlyUsed,
-    /// Among the closest partial copies, the first to have bytes.
+    /// Among the closest partial copies, the first one to have bytes.
     EarliestBytes,
-    /// A partial copy that has or soon gets its first bytes. With many receivers, a chain grows
-    /// only then, so that none gets longer than a transfer takes.
+    /// A partial copy that has its first bytes, or soon gets them. With many receivers, a chain
+    /// grows only at such a copy, so that no chain gets longer than a transfer takes.
     ChainHasBytes,
-    /// Failed this receiver lately, but there is no other.
+    /// The sender failed this receiver lately, but there is no other sender.
     AvoidedButOnly,
-    /// The receiver is the first of its group.
+    /// The receiver is the first of its group to fetch the object.
     FirstOfGroup,
     /// Closer copies have been busy for too long.
     CloserAreBusy,
-    /// The next best sender has a slow link or gets its bytes over one.
+    /// The next best sender has a slow link to the receiver, or gets its own bytes over one.
     FasterLink,
-    /// This sender has a slow link or gets its bytes over one, but there is no other.
+    /// This sender has a slow link to the receiver, or gets its own bytes over one, but there is no
+    /// other sender.
     SlowButOnly,
 }
 
 impl GrantReason {
-    /// Returns `true` if there was no better sender.
+    /// Returns `true` if the shard had no better sender.
     pub const fn is_last_resort(self) -> bool {
         matches!(self, Self::AvoidedButOnly | Self::SlowButOnly)
     }
 }
 
-/// A slot at a sender. The receiver counts as a partial location from now on.
+/// A slot at a sender. From now on, the receiver counts as a partial location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The query.
@@ -197,46 +198,46 @@ pub struct Grant {
     pub reason: GrantReason,
 }
 
-/// The answer to `Publish`.
+/// The shard's answer to `Publish`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The location is known.
+    /// The shard now knows the location.
     Accepted,
-    /// Another put of this id was first. The store may replace an equal copy's put id with
-    /// `winner`.
+    /// Another put of this id was first. If both puts are equal, the store may give its copy the
+    /// put id `winner`.
     Conflict {
         /// The first put.
         winner: PutId,
         /// The comparison of both puts.
         equality: Equality,
     },
-    /// This put was deleted: drop the copy.
+    /// This put was deleted: the store must drop the copy.
     Deleted,
     /// The shard has too many objects.
     ShardFull,
 }
 
-/// The comparison of two puts of one id.
+/// The result of comparing two puts of one id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Equality {
     /// The puts are equal.
     Equal,
     /// The puts differ.
     Different,
-    /// Size and metadata agree. The store must compare the bytes.
+    /// Size and metadata are equal, and the store must compare the bytes.
     Unknown {
-        /// A node with a copy of the winner, and its data plane.
+        /// A node with a copy of the winner, and the address of its data plane.
         holder: Option<(NodeId, SocketAddr)>,
     },
 }
 
-/// The reason to drop a copy.
+/// The reason why a store must drop a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// `Delete` was called. The store answers with
     /// [`UnpublishReason::Deleted`](super::UnpublishReason::Deleted) even without a copy.
     Deleted,
-    /// It can never be complete: the producer or the last complete copy is lost.
+    /// The copy can never be complete: the producer or the last complete copy is lost.
     Lost,
     /// The producer makes the object again under another put id.
     Superseded,
