@@ -10,30 +10,30 @@
 
 use thiserror::Error;
 
-/// Most levels, and most factors of a level.
+/// Most levels, and of factors of a level.
 pub const MAX_LEVELS: usize = 8;
-/// As many as a shard has.
+/// Most ranks: the nodes that a shard accepts.
 pub const MAX_NODES: u64 = 65_536;
 
-/// A level's network.
+/// A level of a hierarchy of networks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// Elements of the level below that one element joins.
+    /// The number of elements of the level below that one element of this level joins.
     pub nodes: u32,
-    /// The link above an element of the level below.
+    /// The rate of the link above an element of the level below.
     pub bytes_per_second: f64,
 }
 
-/// A reduce-scatter and its allgather.
+/// A reduce-scatter and its allgather, in rings of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
-    /// Nodes per ring.
+    /// The number of nodes per ring.
     pub nodes: u32,
     /// Bytes that each ring scatters.
     pub bytes: f64,
-    /// Each ring's share of the bandwidth.
+    /// The share of the bandwidth that each ring gets.
     pub bytes_per_second: f64,
-    /// Both phases together.
+    /// The predicted time of both phases together.
     pub seconds: f64,
 }
 
@@ -42,11 +42,11 @@ pub struct Stage {
 pub struct Decomposition {
     /// Innermost first.
     pub stages: Vec<Stage>,
-    /// All stages.
+    /// The predicted time of all stages.
     pub seconds: f64,
 }
 
-/// The reason for no plan.
+/// The reason why no plan exists.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum DecomposeError {
@@ -56,13 +56,13 @@ pub enum DecomposeError {
         /// The number of levels.
         levels: usize,
     },
-    /// A level joins nothing.
+    /// A level joins no elements.
     #[error("level {level} joins no nodes")]
     EmptyLevel {
         /// The index of the level, from zero.
         level: usize,
     },
-    /// The levels' product is not the number of ranks.
+    /// The product of the levels' sizes is not the number of ranks.
     #[error("the levels multiply to {product}, not to {ranks} ranks")]
     Product {
         /// The product of the levels.
@@ -70,7 +70,7 @@ pub enum DecomposeError {
         /// The number of ranks.
         ranks: u64,
     },
-    /// No ranks, or more than [`MAX_NODES`].
+    /// There are no ranks, or more than [`MAX_NODES`].
     #[error("there are {ranks} ranks instead of 1 to {MAX_NODES}")]
     RankCount {
         /// The number of ranks.
@@ -94,13 +94,13 @@ pub enum DecomposeError {
     },
 }
 
-/// Tr of equation 1: a ring of p - 1 steps.
 fn ring_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     let nodes = f64::from(nodes);
     (nodes - 1.0) * latency_s + (nodes - 1.0) / nodes * bytes / bytes_per_second
 }
 
-/// Equation 3: the better of equations 1 and 2, halving in log2 p steps.
+/// Returns the predicted time of a reduce-scatter by equation 3: the better of a ring and of
+/// halving in log2 p steps.
 fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     if !nodes.is_power_of_two() {
         return ring_seconds(nodes, bytes, latency_s, bytes_per_second);
@@ -109,17 +109,19 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
     f64::from(nodes.ilog2()) * latency_s + carried
 }
 
-/// The sharing of links by stages.
+/// The way in which stages share links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
-    /// A tree of switches (equation 9). Stage i crosses the levels below, and each inner element
-    /// runs one ring.
+    /// A tree of switches (equation 9). Stage i crosses the levels below its own, and each inner
+    /// element runs one ring.
     Tree,
-    /// A torus (equation 10). The first dimension's nodes share each dimension's links.
+    /// A torus (equation 10). As many rings as the first dimension has nodes share the links of
+    /// each other dimension.
     Torus,
 }
 
-/// Estimates one reduce-scatter and one allgather per stage of `factors[i]` nodes.
+/// Predicts the time of an allreduce with one reduce-scatter and one allgather per stage of
+/// `factors[i]` nodes.
 ///
 /// # Errors
 /// Fails if the lengths differ, or if a number is out of range.
@@ -143,7 +145,8 @@ pub fn estimate(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// Estimates one ring over all ranks, at the slowest level's rate (equation 6).
+/// Predicts the time of an allreduce by one ring over all ranks, at the slowest level's rate
+/// (equation 6).
 ///
 /// # Errors
 /// Fails if the lengths differ, or if a number is out of range.
@@ -159,13 +162,12 @@ pub fn one_ring(
     Ok(2.0 * ring_seconds(ranks, bytes, latency_s, slowest))
 }
 
-/// Without stages, `Iterator::sum` would return -0.
 fn sum(stages: &[Stage]) -> f64 {
     stages.iter().fold(0.0, |sum, stage| sum + stage.seconds)
 }
 
-/// Finds the cheapest plan, with one or more stages per level. A level's factors do not divide its
-/// bandwidth; the levels below do.
+/// Finds the plan with the least predicted time, with one or more stages per level. A level's own
+/// rings do not share its bandwidth; those below do.
 ///
 /// # Errors
 /// Fails if the lengths differ, or if a number is out of range.
@@ -187,7 +189,8 @@ pub fn best(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// The minimum of capacity divided by sharing rings, over the levels up to this one.
+/// Returns a stage's bandwidth: the minimum of capacity divided by sharing rings, over the levels
+/// up to this one.
 fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     let mut least = f64::INFINITY;
     let mut rings = 1.0;
@@ -203,8 +206,8 @@ fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     least
 }
 
-/// Returns a level's cheapest split, as a shortest path over the divisors of its nodes. On ties,
-/// larger first factors win.
+/// Returns the cheapest way to split a level into stages, as a shortest path over the divisors of
+/// its nodes. On ties, larger first factors win.
 fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stage> {
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);
@@ -236,8 +239,8 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     stages
 }
 
-/// Returns each stage's groups, and the part of the bytes that each rank ends with, counted in P
-/// parts (figure 4).
+/// Returns the groups of ranks in each stage, and the part of the bytes that each rank ends with,
+/// counted in P parts (figure 4).
 ///
 /// A rank is the sum of each digit_i times the product of the factors before it.
 pub fn schedule(factors: &[u32]) -> (Vec<Vec<Vec<u32>>>, Vec<u32>) {
@@ -302,7 +305,7 @@ fn check(
     Ok(levels.map(|(&nodes, &bytes_per_second)| Level { nodes, bytes_per_second }).collect())
 }
 
-/// Checks that the levels' product is the number of ranks.
+/// Checks that the product of the levels' sizes is the number of ranks.
 ///
 /// # Errors
 /// Fails if they differ.

@@ -15,7 +15,7 @@ pub enum Error {
         /// The nodes.
         nodes: usize,
     },
-    /// The nodes have no division into groups of at most `base`.
+    /// The number of nodes cannot be divided into groups of at most `base`.
     #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
     NoRadices {
         /// The nodes.
@@ -23,7 +23,7 @@ pub enum Error {
         /// The largest group.
         base: u32,
     },
-    /// The levels' product is not the number of nodes.
+    /// The product of the levels' sizes is not the number of nodes.
     #[error("the product of the levels is {product}, not {nodes} nodes")]
     LevelsDoNotMatch {
         /// The product of the levels.
@@ -46,10 +46,10 @@ pub enum Error {
         /// The number of nodes.
         count: usize,
     },
-    /// A solver's answer without an order.
+    /// A solver's answer that contains no complete order.
     #[error("the solver's model gives rank {rank} no node")]
     NoModel {
-        /// The first rank without a node.
+        /// The first rank to which the answer assigns no node.
         rank: usize,
     },
 }

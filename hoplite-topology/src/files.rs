@@ -11,7 +11,7 @@ use hoplite_core::topology::{Matrix, TopologyError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-/// The largest matrix has 2 x 10^8 entries of about ten bytes.
+/// Longest file in bytes. The largest matrix has 2 x 10^8 entries of about ten bytes.
 const MAX_FILE_BYTES: u64 = 2 << 30;
 
 /// An unusable file.
@@ -25,7 +25,7 @@ pub struct FileError {
     pub problem: Problem,
 }
 
-/// The reason why it is unusable.
+/// The reason why a file is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -46,18 +46,18 @@ pub enum Problem {
     Topology(#[from] TopologyError),
 }
 
-/// A matrix, and its file's groups.
+/// A matrix, and the groups that its file names.
 #[derive(Debug)]
 pub struct Fabric {
     /// The matrix.
     pub matrix: Matrix,
     /// Each node's groups, outermost first.
     pub groups: Option<Vec<Vec<String>>>,
-    /// Uplinks by level, outermost first, in links of a node.
+    /// The capacity of uplinks at each level, outermost first, in links of a node.
     pub uplinks: Option<Vec<f64>>,
 }
 
-/// Reads a matrix of any form.
+/// Reads a matrix from a file of any format.
 ///
 /// # Errors
 /// [`FileError`].
@@ -65,8 +65,8 @@ pub fn matrix(path: &Path) -> Result<Matrix, FileError> {
     Ok(fabric(path)?.matrix)
 }
 
-/// Reads a matrix of any form, and its groups. JSON starts with a brace or bracket, `topology.conf`
-/// with a switch; the rest is CSV, perhaps with a spreadsheet's byte-order mark.
+/// Reads a matrix and its groups from a file of any format. JSON starts with a brace or bracket,
+/// `topology.conf` with a switch; the rest is CSV, perhaps with a spreadsheet's byte-order mark.
 ///
 /// # Errors
 /// [`FileError`].
@@ -85,8 +85,8 @@ pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
     })
 }
 
-/// Reads an order: a list of node indices, or an object with `order` as from `hoplite topology
-/// order`. `identity` stands for the matrix's order.
+/// Reads an order of ranks: a list of node indices, or an object with `order` as from `hoplite
+/// topology order`. `identity` stands for the matrix's order.
 ///
 /// # Errors
 /// [`FileError`].
@@ -128,7 +128,6 @@ struct MatrixFile {
     uplinks: Option<Vec<f64>>,
 }
 
-/// A number names a node without a name.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a node's name is a text or a number")]
 enum Name {
@@ -136,7 +135,6 @@ enum Name {
     Number(u64),
 }
 
-/// NaN stands for `null`.
 #[derive(Debug)]
 struct Entry(f64);
 

@@ -1,31 +1,33 @@
-//! Pairs that are slower than their groups explain: a bad cable, a port of the wrong speed, or a
-//! longer route.
+//! Finds pairs of nodes that are slower than their groups explain: a bad cable, a port of the wrong
+//! speed, or a longer route.
 
 use std::collections::BTreeMap;
 
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// Such a jump would separate two levels of the network.
+/// A pair is slow from this percentage of its groups' usual cost on, a ratio that would separate
+/// two levels of the network.
 const SLOW_PERCENT: u64 = 150;
 const MIN_PAIRS: usize = 3;
 
 /// A slow pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlowPair {
-    /// The smaller index.
+    /// The node with the smaller index.
     pub low: u32,
-    /// The larger index.
+    /// The node with the larger index.
     pub high: u32,
-    /// A message's cost in picoseconds.
+    /// The cost of a message between them, in picoseconds.
     pub cost_ps: u64,
-    /// The groups' median cost in picoseconds.
+    /// The median cost between their groups, in picoseconds.
     pub usual_ps: u64,
 }
 
 type Pair = (u64, u32, u32);
 
-/// Returns pairs of at least 1.5 times their groups' usual cost, worst first.
+/// Returns the pairs whose cost is at least 1.5 times the usual cost between their groups, worst
+/// first.
 pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
     let innermost = dendrogram.levels().last().copied().unwrap_or(u64::MAX);
     let groups = dendrogram.groups(innermost);
@@ -57,7 +59,6 @@ mod tests {
     use super::*;
     use hoplite_core::topology::{Link, Matrix};
 
-    /// Two racks of `hosts / 2`; `own` pairs have special latencies.
     fn slow(hosts: usize, own: &[((usize, usize), u32)]) -> Vec<SlowPair> {
         let names = (0..hosts).map(|host| host.to_string()).collect();
         let matrix = Matrix::from_links(names, |high, low| {

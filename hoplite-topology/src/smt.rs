@@ -12,7 +12,8 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// The text grows with the fourth power, and no solver finishes with more.
+/// Most nodes in a question. Its text grows with the fourth power, and no solver finishes with
+/// more.
 pub const MAX_NODES: usize = 16;
 
 /// A solver's answer.
@@ -89,7 +90,7 @@ fn declare(text: &mut String, name: String) -> String {
     name
 }
 
-/// x_r_i: rank r is at node i, one to one.
+/// Writes that each rank r is at exactly one node i: x_r_i.
 fn permutation(text: &mut String, nodes: usize) {
     let name = |rank: usize, node: usize| format!("x_{rank}_{node}");
     for (rank, node) in (0..nodes).flat_map(|rank| (0..nodes).map(move |node| (rank, node))) {
@@ -107,7 +108,8 @@ fn permutation(text: &mut String, nodes: usize) {
     }
 }
 
-/// `name` is at least `more` plus the cost of one of `parts` equal parts between two ranks.
+/// Writes that `name` is at least `more` plus the cost of one of `parts` equal parts between two
+/// ranks.
 fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2], parts: u64, more: &str) {
     for (i, j) in (0..links.len()).flat_map(|i| (0..links.len()).map(move |j| (i, j))) {
         if i != j {
@@ -117,7 +119,7 @@ fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2],
     }
 }
 
-/// Reads an answer for `nodes` nodes.
+/// Reads a solver's answer for `nodes` nodes.
 ///
 /// # Errors
 /// Fails for `sat` with a rank without a node.

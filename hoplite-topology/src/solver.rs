@@ -11,17 +11,17 @@ use crate::smt::{Answer, answer, question};
 use crate::{Error, Model};
 use hoplite_core::topology::Links;
 
-/// An answer has at most a few hundred lines.
+/// Longest output of a solver that is read. An answer has at most a few hundred lines.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
-/// For a solver to exit after its time limit.
+/// Time in which a solver must exit after its time limit.
 const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
 
-/// The reason for no answer.
+/// The reason why a solver gave no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SolverError {
-    /// It cannot be run.
+    /// The program cannot be run.
     #[error("{}", path.display())]
     Program {
         /// The program.
@@ -29,13 +29,13 @@ pub enum SolverError {
         /// The cause.
         source: io::Error,
     },
-    /// An invalid question or answer.
+    /// The question cannot be written, or the answer is invalid.
     #[error(transparent)]
     Question(#[from] Error),
 }
 
-/// Runs `program`, which takes z3's arguments, for an order that costs less than `below_ps`. Kills
-/// it shortly after `time`.
+/// Runs the solver `program`, which takes z3's arguments, to search for an order that costs less
+/// than `below_ps`. Kills it shortly after `time`.
 ///
 /// # Errors
 /// [`SolverError`].

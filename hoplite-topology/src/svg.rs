@@ -5,7 +5,8 @@ use std::fmt::Write;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// Smaller cells would be invisible, so one may stand for several nodes.
+/// Most cells per side of a heat map. Smaller cells would be invisible, so one may stand for
+/// several nodes.
 const MAX_CELLS: usize = 256;
 const SIDE: f64 = 640.0;
 const TREE: f64 = 160.0;
@@ -20,7 +21,8 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Draws messages' costs, darker for larger ones, with the tree of groups on the left.
+/// Draws the cost of a message between each two nodes, darker for larger ones, with the tree of
+/// groups on the left.
 pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> String {
     let cells = order.len().min(MAX_CELLS);
     let ranks = |cell: usize| cell * order.len() / cells..(cell + 1) * order.len() / cells;
@@ -52,7 +54,8 @@ pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> Str
     svg
 }
 
-/// Each join is a bracket over its groups' middles, farther left for larger distances.
+/// Draws the tree of groups. Each join is a bracket over the middles of its groups, farther left
+/// for larger distances.
 fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     let nodes = order.len();
     let mut middles = vec![0.0; nodes];

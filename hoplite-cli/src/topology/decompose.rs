@@ -36,7 +36,7 @@ struct Decomposition {
     /// Innermost first.
     stages: Vec<Stage>,
     total_s: f64,
-    /// The time of one ring over all ranks.
+    /// The predicted time of an allreduce by one ring over all ranks, for comparison.
     ring_s: f64,
 }
 

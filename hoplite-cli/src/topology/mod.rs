@@ -51,8 +51,8 @@ enum Verb {
     Decompose(decompose::Arguments),
     /// Compute the time of an allreduce on a fabric
     Simulate(simulate::Arguments),
-    /// Show a matrix, the groups of close nodes, and their order; or the store's links, as measured
-    /// by transfers
+    /// Show a matrix of links with the groups and an order of its nodes; without a matrix, the
+    /// store's links, as measured by its transfers
     Show(show::Arguments),
 }
 

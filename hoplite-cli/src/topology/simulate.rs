@@ -46,7 +46,8 @@ pub(crate) struct Arguments {
     /// it was measured with --loaded]
     #[arg(long, value_delimiter = ',', value_parser = parse_bandwidth, value_name = "LINKS,...")]
     uplinks: Option<Vec<f64>>,
-    /// Choice among several paths of a flow: modulo, ecmp:SEED or ideal
+    /// Choice among equally short paths of a flow: modulo (by the receiver's number), ecmp:SEED (by
+    /// a hash of both ends) or ideal (equal parts on all)
     #[arg(long, value_parser = parse_routing, default_value = "modulo")]
     routing: Routing,
     /// Latency of a step, in seconds; a matrix has its own [default: 6.273e-6, as in EFLOPS' figure

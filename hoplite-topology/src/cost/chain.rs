@@ -1,5 +1,5 @@
-//! A chain streams blocks through the ranks. The slowest link carries all bytes, and each hop adds
-//! its latency and one block.
+//! The cost of a chain, which streams blocks through the ranks. The slowest link carries all bytes,
+//! and each hop adds its latency and one block.
 
 use super::max_tree::MaxTree;
 use hoplite_core::block::BLOCK_BYTES;
@@ -7,7 +7,6 @@ use hoplite_core::topology::matrix::Links;
 
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
-    /// Each hop's alpha and one block.
     blocks: Vec<u64>,
     sum: u128,
     gaps: MaxTree,
@@ -22,7 +21,7 @@ impl Chain {
         Self { blocks, sum, gaps: MaxTree::new(&gaps) }
     }
 
-    /// Sums the hops' blocks, plus the other bytes over the slowest link.
+    /// Returns the sum of all hops' blocks, plus the other bytes over the slowest link.
     ///
     /// With fewer bytes than a block, the other bytes are negative: the slowest link is charged for
     /// the real bytes, other hops for a block.
@@ -42,13 +41,13 @@ impl Chain {
     }
 }
 
-/// `blocks` is one block's cost over all hops, and `largest_gap` the slowest link's.
+/// Returns a chain's cost. `blocks` is one block's cost over all hops, and `largest_gap` the time
+/// per byte of the slowest link.
 pub(crate) fn chain_cost(blocks: u128, largest_gap: u64, size_bytes: u64) -> u128 {
     blocks + u128::from(largest_gap) * u128::from(size_bytes)
         - u128::from(largest_gap) * u128::from(BLOCK_BYTES)
 }
 
-/// Returns alpha and one block, and the gap.
 pub(crate) fn hop(links: Links<'_>, a: u32, b: u32) -> (u64, u64) {
     let link = links.matrix().link(a as usize, b as usize);
     let gap = u64::from(link.ps_per_byte);

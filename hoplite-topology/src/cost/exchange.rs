@@ -17,15 +17,14 @@ pub(crate) enum Peers {
 pub(crate) struct Stage {
     pub(crate) group: usize,
     pub(crate) stride: usize,
-    /// A message carries one of `parts` equal parts of the bytes.
+    /// Each message carries one of `parts` equal parts of the bytes.
     pub(crate) parts: u64,
-    /// Messages of this size, in turn.
+    /// The number of messages that a rank sends, one after the other.
     pub(crate) steps: u64,
     pub(crate) peers: Peers,
 }
 
 impl Stage {
-    /// Returns the lowest rank of the group, and its number.
     fn group_of(&self, rank: usize) -> (usize, usize) {
         let base = rank - rank / self.stride % self.group * self.stride;
         (base, base / (self.stride * self.group) * self.stride + base % self.stride)
@@ -42,7 +41,8 @@ impl Stage {
         group / self.stride * self.stride * self.group + group % self.stride
     }
 
-    /// Returns the slowest message's cost, times the parts.
+    /// Returns the cost of the group's slowest message, times `parts`. `base` is the group's lowest
+    /// rank.
     fn slowest(&self, links: Links<'_>, order: &[u32], base: usize) -> u64 {
         let member = |index: usize| order[base + index * self.stride];
         let mut slowest = 0;
@@ -81,7 +81,7 @@ pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
     Ok(radices)
 }
 
-/// Returns the model's stages, if any.
+/// Returns the stages of a model that consists of stages; none for other models.
 pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     let (groups, peers) = match model {
         Model::HalvingDoubling if nodes.is_power_of_two() => (radices(nodes, 2)?, Peers::All),
@@ -111,8 +111,8 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     Ok(stages.collect())
 }
 
-/// Returns the cost, given each stage's slowest message times its parts. The last stage's parts
-/// must be a multiple of each stage's.
+/// Returns the cost of all stages. Each comes with its slowest message's cost times its parts. The
+/// last stage's parts must be a multiple of each stage's.
 pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
     let (sum, parts) = costs.into_iter().fold((0, 1), |(sum, parts), (stage, cost)| {
         let stage_parts = u128::from(stage.parts);
@@ -124,7 +124,6 @@ pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
 #[derive(Debug, Clone)]
 pub(super) struct Exchange {
     stages: Vec<(Stage, MaxTree)>,
-    /// For each stage, the groups' slowest messages, times its parts.
     sums: Vec<u128>,
 }
 
@@ -145,7 +144,7 @@ impl Exchange {
         total(self.stages.iter().map(|(stage, slowest)| (*stage, slowest.largest().into())))
     }
 
-    /// Returns the cost if each stage took the mean of its groups.
+    /// Returns the cost if each stage took the mean time of its groups.
     pub(super) fn mean(&self) -> u128 {
         let stages = self.stages.iter().zip(&self.sums);
         total(stages.map(|((stage, groups), sum)| (*stage, sum / groups.len() as u128)))

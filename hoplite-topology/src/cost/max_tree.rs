@@ -1,9 +1,8 @@
-//! The maximum of numbers that change singly.
+//! The maximum of numbers of which one changes at a time.
 
 /// A complete binary tree of maxima: a change takes O(log n), the maximum O(1).
 #[derive(Debug, Clone)]
 pub(super) struct MaxTree {
-    /// The root at 1, the leaves from `leaves` on.
     nodes: Vec<u64>,
     leaves: usize,
     len: usize,

@@ -23,7 +23,7 @@ pub(crate) use tree::{Trees, pair_of_trees};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// A collective whose cost depends on the order.
+/// A collective whose cost depends on the order of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Model {
     /// Each rank sends to the next: n - 1 steps per phase (reduce-scatter, allgather), and 2 S (n -
@@ -44,7 +44,7 @@ pub enum Model {
     /// - 1 hops, and S bytes per node.
     Chain,
     /// Rings within the groups of each level, innermost first, with ever smaller parts: 2 sum (p_i
-    /// - 1) steps, and 2 S (n - 1) / n bytes per node. The product of the levels is n.
+    /// - 1) steps, and 2 S (n - 1) / n bytes per node. The product of the group sizes is n.
     Hierarchical(Vec<u32>),
 }
 
@@ -96,7 +96,7 @@ impl FromStr for Model {
     }
 }
 
-/// Returns the cost in picoseconds.
+/// Returns the cost of a collective with rank r at node `order[r]`, in picoseconds.
 ///
 /// # Errors
 /// Fails if the order is no permutation, or the model does not fit the number of nodes.
@@ -104,14 +104,13 @@ pub fn cost(links: Links<'_>, model: &Model, order: &[u32]) -> Result<u128, Erro
     Ok(Evaluator::new(links, model, order)?.cost())
 }
 
-/// The cost of a changing order. A swap takes O(1) for ring and chain, O(log^2 n) for
-/// halving-doubling, O(B^2 log n) for BCube, and O(log n) for trees.
+/// Computes the cost of an order while ranks are swapped. A swap takes O(1) for ring and chain,
+/// O(log^2 n) for halving-doubling, O(B^2 log n) for BCube, and O(log n) for trees.
 #[derive(Debug, Clone)]
 pub struct Evaluator<'a> {
     links: Links<'a>,
     order: Vec<u32>,
     form: Form,
-    /// Since the last commit, oldest first.
     swaps: Vec<(u32, u32)>,
 }
 
@@ -123,7 +122,7 @@ enum Form {
     Chain(chain::Chain),
 }
 
-/// The cost's weight in a search's energy; the mean of values below the maxima has weight one.
+/// The weight of the cost in a search's energy, next to the mean of the values below the maxima.
 ///
 /// Without the mean, improving all links but the slowest is invisible (plateaus of sums of maxima:
 /// Cloud Collectives, section V-C). With 32, it only breaks ties: halving all means is worth less
@@ -166,7 +165,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The energy to minimise: the cost, and a small share of the mean below its maxima.
+    /// The number that a search minimises: the cost, and a small share of the mean below its
+    /// maxima.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()
             + match &self.form {
@@ -176,7 +176,7 @@ impl<'a> Evaluator<'a> {
             }
     }
 
-    /// Swaps two ranks' nodes.
+    /// Swaps the nodes of two ranks.
     ///
     /// # Panics
     /// If a rank does not exist.
@@ -187,7 +187,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Reverses a range of ranks.
+    /// Reverses the order of the ranks from `start` to `end`.
     pub fn reverse(&mut self, start: usize, end: usize) {
         for step in 0..end.saturating_sub(start) / 2 {
             self.swap(start + step, end - 1 - step);
@@ -201,7 +201,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Keeps the changes.
+    /// Keeps the swaps since the last commit.
     pub fn commit(&mut self) {
         self.swaps.clear();
     }

@@ -1,4 +1,4 @@
-//! A ring costs the sum of messages of all bytes from rank to rank.
+//! The cost of a ring: the sum of messages of all bytes from rank to rank.
 
 use hoplite_core::topology::matrix::Links;
 

@@ -1,5 +1,5 @@
-//! Two trees with half of the bytes each. A tree takes as long as its slowest path; the slower tree
-//! counts.
+//! The cost of two trees that carry half of the bytes each. A tree takes as long as its slowest
+//! path; the slower tree counts.
 //!
 //! Sources: Cloud Collectives, section IV-A, with three corrections: the roots of halves are the
 //! middles of their ranges, an empty range has no child, and the second tree has ranks decremented.
@@ -8,7 +8,7 @@
 use super::Model;
 use hoplite_core::topology::matrix::Links;
 
-/// Each rank's parent. Ranks have at most two children, and the root of NCCL's trees one.
+/// The parent of each rank. Ranks have at most two children, and the root of NCCL's trees one.
 pub(crate) type Parents = Vec<Option<u32>>;
 
 pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {
@@ -27,7 +27,6 @@ pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {
     [first, second]
 }
 
-/// The middle of each range is its root.
 fn middles(size: u32) -> Parents {
     let mut parents = vec![None; size as usize];
     let mut ranges = vec![(0, size, None)];
@@ -42,8 +41,8 @@ fn middles(size: u32) -> Parents {
     parents
 }
 
-/// Rank 0 is the root. For a rank's lowest set bit b, the parent is the adjacent multiple of 2b
-/// with bit 2b, or else the other multiple.
+/// Makes NCCL's tree with root 0. For a rank's lowest set bit b, the parent is the adjacent
+/// multiple of 2b with bit 2b, or else the other multiple.
 fn nccl(size: u32) -> Parents {
     let parent = |rank: u32| {
         let lowest = rank & rank.wrapping_neg();
@@ -73,7 +72,8 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// From each rank's receipt to the last one below it, times the parts.
+    /// For each rank, the time from its receipt to the receipt of the last rank below it, times the
+    /// parts.
     times: Vec<u128>,
 }
 
@@ -132,7 +132,6 @@ impl Tree {
         ways.max().unwrap_or(0)
     }
 
-    /// Updates the times of `rank` and its ancestors.
     fn moved(&mut self, links: Links<'_>, order: &[u32], rank: usize) {
         self.times[rank] = self.below(links, order, rank);
         let mut at = rank;

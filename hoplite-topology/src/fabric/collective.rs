@@ -11,12 +11,12 @@ use thiserror::Error;
 use super::network::{Network, NetworkError, loads};
 use hoplite_core::topology::hdrm::{self, HdrmError};
 
-/// A step's latency, from EFLOPS, figure 16.
+/// The default latency of a step, from EFLOPS, figure 16.
 pub const LATENCY_S: f64 = 6.273e-6;
-/// A host's link, from EFLOPS, figure 16.
+/// The default rate of a host's link, from EFLOPS, figure 16.
 pub const BYTES_PER_SECOND: f64 = 9.433e9;
 
-/// An allreduce.
+/// An algorithm for an allreduce of S bytes on n hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Algorithm {
     /// 2 (n - 1) steps of S / n bytes.
@@ -27,16 +27,16 @@ pub enum Algorithm {
     Hierarchical(Vec<u32>),
 }
 
-/// Equal steps.
+/// A number of equal steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Steps {
     /// Their number.
     pub count: u32,
     /// Bytes per flow.
     pub bytes: f64,
-    /// The most loaded link's flows, relative to its capacity.
+    /// The flows on the most loaded link, relative to its capacity.
     pub load: f64,
-    /// One step's time.
+    /// The simulated time of one step.
     pub seconds: f64,
 }
 
@@ -45,18 +45,18 @@ pub struct Steps {
 pub struct Outcome {
     /// The steps, in order.
     pub steps: Vec<Steps>,
-    /// All steps.
+    /// The simulated time of all steps.
     pub seconds: f64,
 }
 
-/// The reason for no simulation.
+/// The reason why a simulation is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
     /// An invalid network.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// No mapping of HDRM.
+    /// HDRM has no mapping for this network.
     #[error(transparent)]
     Hdrm(#[from] HdrmError),
     /// Halving-doubling needs a power of two.
@@ -65,7 +65,7 @@ pub enum SimulationError {
         /// The number of ranks.
         ranks: usize,
     },
-    /// The factors' product is not the number of ranks.
+    /// The product of the hierarchy's factors is not the number of ranks.
     #[error("the product of the factors is {product}, not {ranks} ranks")]
     Factors {
         /// The product.
@@ -82,13 +82,13 @@ pub enum SimulationError {
         /// The hosts.
         hosts: u32,
     },
-    /// The time is not finite.
+    /// The simulated time is not finite.
     #[error("the allreduce would take longer than a number can express")]
     TooLong,
 }
 
-/// Returns the time of an allreduce with rank r at host `order[r]`. A step of a measured network
-/// has its flows' largest latency, others `latency_s`.
+/// Simulates an allreduce with rank r at host `order[r]`, and returns its time. On a measured
+/// network, a step takes the largest latency of its flows, on others `latency_s`.
 ///
 /// # Errors
 /// Fails for an invalid network or order, another number of ranks than the algorithm needs, or an
@@ -152,7 +152,7 @@ pub fn allreduce(
     Ok(Outcome { steps, seconds })
 }
 
-/// Returns a BiGraph's hosts in HDRM's order.
+/// Returns the hosts of a BiGraph in HDRM's order of ranks.
 ///
 /// # Errors
 /// Fails for other networks, or without a mapping.

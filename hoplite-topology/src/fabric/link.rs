@@ -2,16 +2,16 @@
 
 use hoplite_core::topology::place::Path;
 
-/// A direction of a link.
+/// One direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkId {
     /// Host to switch.
     FromHost(u32),
     /// Switch to host.
     ToHost(u32),
-    /// Between the halves of a BiGraph.
+    /// A link between the halves of a BiGraph.
     Cross {
-        /// The sender's half: 0 for upper.
+        /// The half of the sending switch: 0 for upper.
         half: u8,
         /// The sender.
         from: u32,
@@ -32,13 +32,13 @@ pub enum LinkId {
         /// The leaf.
         leaf: u32,
     },
-    /// Between points of a torus.
+    /// A link between neighbouring points of a torus.
     Torus {
         /// The point.
         point: u32,
         /// The dimension.
         dimension: u8,
-        /// `true` towards the higher coordinate.
+        /// `true` if the flow goes towards the higher coordinate.
         is_ahead: bool,
     },
     /// A measured pair's path.
@@ -47,7 +47,7 @@ pub enum LinkId {
     Uplink {
         /// The group.
         group: Path,
-        /// `true` out of the group.
+        /// `true` for the direction out of the group.
         is_up: bool,
     },
 }

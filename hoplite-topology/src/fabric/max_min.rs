@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-/// Returns fair rates of flows, each a list of distinct links. Without links a rate is infinite.
+/// Returns the fair rate of each flow, given as its distinct links. Without links a rate is
+/// infinite.
 ///
 /// # Panics
 /// If a link does not exist.
@@ -38,8 +39,8 @@ pub fn rates(capacities: &[f64], flows: &[Vec<usize>]) -> Vec<f64> {
     }
 }
 
-/// Returns when each flow ends, if all start together with fair rates. Without capacity a flow
-/// never ends; without bytes it ends at once.
+/// Returns the time at which each flow ends, if all start together with fair rates. Without
+/// capacity a flow never ends; without bytes it ends at once.
 pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> Vec<f64> {
     let mut ends = vec![f64::INFINITY; flows.len()];
     let mut left = sizes.to_vec();

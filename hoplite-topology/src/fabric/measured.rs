@@ -1,7 +1,7 @@
-//! A network of a matrix, and of uplinks that groups share.
+//! A network that is described by a matrix and by the capacity of uplinks that groups share.
 //!
-//! A matrix has the rate of each pair, but not the total rate of pairs that leave a group: the
-//! capacity of its uplink. That is given, or follows from rates under load.
+//! A matrix has the rate of each pair, but not the total rate of the pairs that leave a group: the
+//! capacity of the group's uplink. This capacity is given, or follows from rates under load.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use hoplite_core::topology::matrix::{Link, Matrix};
 use hoplite_core::topology::measured::Groups;
 use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path, groups_of, is_in, number_of};
 
-/// A network of a matrix.
+/// A network that is described by a matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredNetwork {
     matrix: Matrix,
-    /// Each node's own link: its least picoseconds per byte, zero if unknown.
+    /// For each node, the picoseconds per byte of its fastest link, zero if unknown.
     node_gaps: Vec<u32>,
     paths: Vec<Path>,
-    /// Each group's uplink, in picoseconds per byte.
     uplink_gaps: BTreeMap<Path, f64>,
-    /// By level, outermost first, in links of a node; zero if unknown.
+    /// The capacity of the uplinks at each level, outermost first, in links of a node; zero if
+    /// unknown.
     uplinks: [f64; MAX_LEVELS],
-    /// `true` if rates across uplinks were measured under load, and so give the capacities.
+    /// `true` if the capacities follow from rates that were measured under load.
     is_derived: bool,
 }
 
 impl MeasuredNetwork {
-    /// Pairs share only nodes' links.
+    /// Makes a network whose pairs share only nodes' links.
     pub fn unshared(matrix: Matrix) -> Self {
         let nodes = matrix.len();
         let gap = |node: usize| {
@@ -45,7 +45,7 @@ impl MeasuredNetwork {
         }
     }
 
-    /// Groups share uplinks.
+    /// Makes a network whose groups share uplinks.
     ///
     /// `groups` names each node's groups, outermost first. Without it, groups follow from the
     /// matrix: from rates, or from latencies if rates show none and capacities are given.
@@ -90,8 +90,6 @@ impl MeasuredNetwork {
         Ok(network)
     }
 
-    /// Returns each uplink's picoseconds per byte. Capacities are in links of the group's median
-    /// node.
     fn gaps_of_uplinks(&self) -> BTreeMap<Path, f64> {
         let mut members: BTreeMap<Path, Vec<u32>> = BTreeMap::new();
         for (path, gap) in self.paths.iter().zip(&self.node_gaps) {
@@ -113,17 +111,16 @@ impl MeasuredNetwork {
         self.matrix.len() as u32
     }
 
-    /// Groups with an uplink.
+    /// The number of groups with an uplink.
     pub fn groups(&self) -> usize {
         self.uplink_gaps.len()
     }
 
-    /// Each level's uplinks, outermost first, in links of a node.
+    /// The capacity of the uplinks at each level, outermost first, in links of a node.
     pub fn uplinks(&self) -> Vec<f64> {
         self.uplinks.into_iter().filter(|links| *links > 0.0).collect()
     }
 
-    /// Returns the pair's link and the uplinks it crosses.
     pub(super) fn route(&self, from: u32, to: u32) -> impl Iterator<Item = LinkId> {
         let (start, end) = (self.paths[from as usize], self.paths[to as usize]);
         let crossed = move |path: Path, other: Path| {
@@ -137,7 +134,6 @@ impl MeasuredNetwork {
         has_own.then_some(LinkId::Pair(from, to)).into_iter().chain(uplinks)
     }
 
-    /// In picoseconds per byte; zero if unknown.
     pub(super) fn gap(&self, link: LinkId) -> f64 {
         match link {
             LinkId::FromHost(host) | LinkId::ToHost(host) => self.node_gaps[host as usize].into(),
@@ -152,7 +148,6 @@ impl MeasuredNetwork {
     }
 }
 
-/// Innermost groups are at the innermost level.
 fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedError> {
     if names.len() != nodes {
         return Err(SharedError::Groups { count: names.len(), nodes });
@@ -169,7 +164,7 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
     Ok(names.iter().map(path).collect())
 }
 
-/// The reason against these uplinks.
+/// The reason why groups or capacities do not fit a matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedError {

@@ -13,13 +13,13 @@ pub use super::link::LinkId;
 use super::measured::MeasuredNetwork;
 use hoplite_core::placement::mix;
 
-/// As many as a shard has.
+/// Most hosts: the nodes that a shard accepts.
 pub const MAX_HOSTS: u32 = 65_536;
 
-/// The choice among equally short paths.
+/// The choice among equally short paths of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
-    /// By the destination's remainder, like static forwarding tables.
+    /// By the receiver's number modulo the number of paths, like static forwarding tables.
     Modulo,
     /// By a hash of both ends with this seed: equal-cost multipath.
     Ecmp(u64),
@@ -27,10 +27,10 @@ pub enum Routing {
     Ideal,
 }
 
-/// A network.
+/// A network of hosts and switches.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Network {
-    /// Two halves of switches with hosts, each linked to all of the other half.
+    /// Two halves of switches with hosts, each linked to all switches of the other half.
     ///
     /// Host h is at switch h / M, in the order upper 0, lower 0, upper 1, .... There is one path
     /// between halves, and within a half one through each switch of the other.
@@ -39,24 +39,24 @@ pub enum Network {
         hosts_per_switch: u32,
         /// N, switches; even.
         switches: u32,
-        /// For paths within a half.
+        /// The choice of a path within a half.
         routing: Routing,
     },
-    /// Leaves with hosts, and spines linked to each leaf.
+    /// Leaf switches with hosts, and spine switches linked to each leaf.
     FatTree {
         /// The number of leaves.
         leaves: u32,
         /// Host h is at leaf h / `hosts_per_leaf`.
         hosts_per_leaf: u32,
-        /// Spines, with links like hosts'.
+        /// The number of spines. Their links are like hosts' links.
         spines: u32,
-        /// For the spine of a flow.
+        /// The choice of the spine for a flow.
         routing: Routing,
     },
     /// A host at each point. Flows go dimension by dimension, the shorter way round, on ties
     /// upwards. Coordinates of the first dimension change fastest.
     Torus {
-        /// Points per dimension.
+        /// The number of points in each dimension.
         dimensions: Vec<u32>,
     },
     /// Pairs have separate links, and share hosts' links and groups' uplinks.
@@ -67,7 +67,7 @@ pub enum Network {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// A part has no elements.
+    /// The network has a part without elements.
     #[error("a network needs hosts, switches and links")]
     Empty,
     /// There are more than [`MAX_HOSTS`] hosts.
@@ -89,13 +89,13 @@ pub enum NetworkError {
         fabric: &'static str,
         /// The hosts.
         hosts: u32,
-        /// The possible numbers.
+        /// The numbers of hosts that are possible.
         needed: &'static str,
     },
 }
 
 impl Network {
-    /// Returns the smallest BiGraph with at most as many hosts per switch as links across.
+    /// Returns the smallest BiGraph that has at most as many hosts per switch as links across.
     ///
     /// # Errors
     /// Fails unless `hosts` is a power of two of at least two.
@@ -114,7 +114,7 @@ impl Network {
         Ok(Self::FatTree { leaves, hosts_per_leaf, spines: hosts_per_leaf, routing })
     }
 
-    /// Returns the most square torus of two dimensions.
+    /// Returns the most square torus of two dimensions for these hosts.
     ///
     /// # Errors
     /// Fails without hosts, or with too many.
@@ -124,7 +124,7 @@ impl Network {
         Ok(Self::Torus { dimensions: vec![hosts / short, short] })
     }
 
-    /// Checks hosts and links.
+    /// Checks the number of hosts and links.
     ///
     /// # Errors
     /// The first problem.
@@ -152,7 +152,7 @@ impl Network {
         }
     }
 
-    /// Returns a flow's links, each with its part of the flow.
+    /// Returns the links that a flow uses, each with the share of the flow that it carries.
     pub fn route(&self, from: u32, to: u32) -> Vec<(LinkId, f64)> {
         if let Self::Torus { dimensions } = self {
             return torus_route(dimensions, from, to);
@@ -187,7 +187,8 @@ impl Network {
         route
     }
 
-    /// Returns a link's capacity, relative to one with `ps_per_byte`. Only measured ones differ.
+    /// Returns a link's capacity, relative to a link with `ps_per_byte`. Only capacities of
+    /// measured links differ from one.
     pub fn capacity(&self, link: LinkId, ps_per_byte: f64) -> f64 {
         let Self::Measured(network) = self else { return 1.0 };
         let measured = network.gap(link);
@@ -196,7 +197,7 @@ impl Network {
         if is_hosts { capacity.min(1.0) } else { capacity }
     }
 
-    /// The measured latency, if any.
+    /// Returns the measured latency between two hosts, if the network is measured.
     pub fn latency_s(&self, from: u32, to: u32) -> Option<f64> {
         match self {
             Self::Measured(network) => Some(f64::from(network.link(from, to).alpha_ns) * 1e-9),
@@ -205,8 +206,8 @@ impl Network {
     }
 }
 
-/// Returns hosts per switch and switches of the smallest system with at most half as many hosts per
-/// switch as switches.
+/// Returns the hosts per switch and the switches of the smallest system that has at most half as
+/// many hosts per switch as switches.
 fn square(hosts: u32, fabric: &'static str) -> Result<(u32, u32), NetworkError> {
     check_hosts(hosts.into())?;
     if hosts < 2 || !hosts.is_power_of_two() {
@@ -227,7 +228,6 @@ fn check_hosts(hosts: u64) -> Result<(), NetworkError> {
     }
 }
 
-/// Returns paths, each with its part of the flow.
 fn ways(routing: Routing, from: u32, to: u32, count: u32) -> Vec<(u32, f64)> {
     match routing {
         Routing::Modulo => vec![(to % count, 1.0)],
@@ -257,7 +257,7 @@ fn torus_route(dimensions: &[u32], from: u32, to: u32) -> Vec<(LinkId, f64)> {
     route
 }
 
-/// Counts flows per link.
+/// Returns the number of flows on each link.
 pub fn loads(network: &Network, flows: &[(u32, u32)]) -> BTreeMap<LinkId, f64> {
     let mut loads = BTreeMap::new();
     for &(from, to) in flows {

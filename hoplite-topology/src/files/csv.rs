@@ -1,4 +1,4 @@
-//! A table of round trips, with a row per sender and a column per receiver.
+//! Reads a table of round trips in CSV, with a row per sender and a column per receiver.
 //!
 //! Its first row and column may name the nodes, and its corner the unit. A latency is half of a
 //! round trip (Cloud Collectives, section IV-B). The bandwidth is unknown, so bytes are free.
@@ -21,7 +21,6 @@ pub(super) enum CsvError {
     Topology(#[from] TopologyError),
 }
 
-/// Skips empty lines and lines with `#`.
 pub(super) fn matrix(text: &str) -> Result<Matrix, CsvError> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -54,7 +53,6 @@ fn cell(text: &str) -> &str {
     text.trim().trim_matches('"')
 }
 
-/// An empty cell, `-` or NaN is missing.
 fn table(
     names: Vec<String>,
     rows: &[(usize, Vec<&str>)],

@@ -1,4 +1,4 @@
-//! Slurm's `topology.conf`: switches, and the nodes and switches below them.
+//! Reads Slurm's `topology.conf`: switches, and the nodes and switches below them.
 //!
 //! It has no latencies, so each switch on a path counts as [`SWITCH_NS`], and orders follow the
 //! tree. A path has one switch under a common leaf, three with one switch above, and five with two.
@@ -9,13 +9,13 @@ use hoplite_core::topology::matrix::{MAX_NAME_BYTES, MAX_NODES};
 use hoplite_core::topology::{Link, Matrix, TopologyError};
 use thiserror::Error;
 
-/// Between a cut-through switch's 1 us and a loaded one's tens.
+/// The assumed latency of a switch: between a cut-through switch's 1 us and a loaded one's tens.
 const SWITCH_NS: u32 = 5_000;
-/// 10 Gbit/s.
+/// The assumed rate of each link: 10 Gbit/s.
 const PS_PER_BYTE: u32 = 800;
-/// A cycle has more.
+/// Most switches above a node. A longer path is a cycle.
 const MAX_DEPTH: usize = 16;
-/// With leading zeros.
+/// Most digits of a number, leading zeros included.
 const MAX_DIGITS: usize = 20;
 
 #[derive(Debug, Error)]
@@ -43,7 +43,6 @@ pub(super) fn is_configuration(text: &str) -> bool {
     first.is_some_and(|line| line.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("switchname")))
 }
 
-/// Nodes keep the file's order.
 pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
     let Tree { parents, nodes } = read(text)?;
     let paths: Vec<Vec<&str>> =
@@ -71,7 +70,6 @@ struct Tree {
     nodes: Vec<(String, String)>,
 }
 
-/// Joins lines that end with a backslash, and keeps the first line's number.
 fn lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut goes_on = false;
@@ -128,7 +126,6 @@ fn read(text: &str) -> Result<Tree, SlurmError> {
     Ok(tree)
 }
 
-/// Returns the switches above a node, root first.
 fn path<'a>(
     parents: &'a BTreeMap<String, Option<String>>,
     leaf: &'a str,
@@ -162,7 +159,6 @@ fn hosts(text: &str) -> Result<Vec<String>, SlurmError> {
     Ok(names)
 }
 
-/// Combines each number of a range with each of the earlier ranges.
 fn expand(entry: &str) -> Option<Vec<String>> {
     if entry.is_empty() {
         return None;
@@ -189,7 +185,6 @@ fn expand(entry: &str) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Expands `1-3,07-09`; each range's first number sets its width.
 fn numbers(ranges: &str) -> Option<Vec<String>> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {

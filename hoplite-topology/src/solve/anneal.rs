@@ -1,8 +1,8 @@
-//! Annealing, for costs that are sums of maxima.
+//! Searches by annealing, for costs that are sums of maxima.
 //!
-//! A move swaps two ranks or aligned blocks of 2^k, or reverses a range. Worse orders are accepted
-//! with a probability that falls with the temperature. Each round starts from the best order at
-//! half of the previous temperature, and ends with improvements only.
+//! A move swaps two ranks or aligned blocks of 2^k ranks, or reverses a range. A worse order is
+//! accepted with a probability that falls with the temperature. Each round starts from the best
+//! order at half of the previous round's temperature, and ends with improvements only.
 //!
 //! Source: Cloud Collectives, section IV-C. Blocks, energy ([`Evaluator::energy`]) and rounds are
 //! ours.
@@ -10,12 +10,12 @@
 use crate::cost::Evaluator;
 use hoplite_core::topology::random::Random;
 
-/// A search's whole time: see [`Search::advance`](super::Search::advance).
+/// The whole time of a search, for `done` in [`Search::advance`](super::Search::advance).
 pub const WHOLE: u32 = 1_000_000;
 const ROUND: u32 = WHOLE / 5;
-/// In a round's last share, worse orders are rejected.
+/// The last share of a round, in which worse orders are rejected.
 const QUIET: u32 = ROUND / 5;
-/// Their mean difference sets the temperature.
+/// The number of sample swaps, whose mean difference sets the first temperature.
 const SAMPLES: u32 = 64;
 
 #[derive(Debug)]
@@ -25,7 +25,6 @@ pub(super) struct Anneal<'a> {
     best: Vec<u32>,
     best_cost: u128,
     best_energy: u128,
-    /// The mean difference of a swap.
     hottest: u128,
     round: u32,
     random: Random,
@@ -62,7 +61,6 @@ impl<'a> Anneal<'a> {
         self.best_cost
     }
 
-    /// Tries a move, `done` of [`WHOLE`] into the time.
     pub(super) fn step(&mut self, done: u32) {
         let round = done / ROUND;
         if round != self.round {
@@ -94,8 +92,8 @@ impl<'a> Anneal<'a> {
         self.energy = self.evaluator.energy();
     }
 
-    /// Returns the allowed increase: temperature times an exponential number, as Metropolis et al.
-    /// (1953) test.
+    /// Returns the increase that the next move may have: temperature times an exponential number,
+    /// as Metropolis et al. (1953) test.
     fn allowed(&mut self, gone: u32) -> u128 {
         if gone >= ROUND - QUIET {
             return 0;

@@ -1,22 +1,24 @@
-//! Lower bounds of any order's cost.
+//! Lower bounds of the cost of any order.
 //!
-//! Rings: the 1-tree of Held and Karp (1970). A spanning tree of all nodes but one, and two edges
-//! to that, cost no more than a ring. Multipliers, which change all rings equally, drive degrees to
-//! two. It reaches 96 to 100% of the optimum.
+//! For rings, the 1-tree of Held and Karp (1970): a spanning tree of all nodes but one, and two
+//! edges to that node, cost no more than a ring. Multipliers, which change all rings equally, drive
+//! the degrees to two. The bound reaches 96 to 100% of the optimum.
 //!
-//! Stages: each costs at least its most expensive nearest neighbour. A set of stages connects a
-//! number of ranks; unless that divides each group of close nodes, some messages leave their group.
+//! For stages, each stage costs at least its most expensive nearest neighbour. A set of stages
+//! connects a number of ranks; unless that number divides each group of close nodes, some messages
+//! leave their group.
 
 use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// At the largest steps of the distance. Each examines all pairs.
+/// Most groupings of close nodes for the bound, at the largest steps of the distance. Each examines
+/// all pairs.
 const MAX_PARTITIONS: usize = 16;
-/// The last steps are 1/500 of the first.
+/// Most steps of the ascent. The last steps are 1/500 of the first.
 const MAX_STEPS: u32 = 600;
 
-/// [`OneTree`] improves it for rings.
+/// Returns a lower bound, which [`OneTree`] improves for rings.
 pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogram) -> u128 {
     match model {
         Model::Ring => 0,
@@ -29,11 +31,11 @@ pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogr
     }
 }
 
-/// Bounds a chain, which is a spanning tree.
+/// Returns a lower bound for a chain, which is a spanning tree.
 ///
-/// The cheapest spanning tree bounds the blocks, and the smallest possible largest gap the gap.
-/// With fewer bytes than a block, the other bytes are negative, and the largest gap of all links
-/// counts.
+/// The cheapest spanning tree bounds the cost of blocks, and the smallest possible largest time per
+/// byte the cost of the other bytes. With fewer bytes than a block, these are negative, and the
+/// largest time per byte of all links counts.
 fn chain_bound(links: Links<'_>) -> u128 {
     let nodes = links.len();
     let blocks: u128 = spanning_tree(nodes, |a, b| hop(links, a, b).0).map(u128::from).sum();
@@ -48,7 +50,6 @@ fn chain_bound(links: Links<'_>) -> u128 {
     if carried < saved { 0 } else { chain_cost(blocks, gap, links.size_bytes()) }
 }
 
-/// Returns a cheapest spanning tree's costs (Prim, 1957).
 fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<Item = u64> {
     let mut nearest: Vec<(u64, u32)> = (1..nodes as u32).map(|node| (cost(0, node), node)).collect();
     std::iter::from_fn(move || {
@@ -61,7 +62,8 @@ fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<
     })
 }
 
-/// The deepest path has as many edges as the tree is deep, and each node has an edge.
+/// Returns a lower bound for trees: the deepest path has as many edges as the tree is deep, and
+/// each node has an edge.
 fn tree_bound(links: Links<'_>, model: &Model) -> u128 {
     let nodes = links.len() as u32;
     let cheapest: Vec<u64> = (0..nodes).map(|node| nearest(links, node, 2)).collect();
@@ -108,7 +110,6 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
     partitions.max().unwrap_or(0).max(sum(&least))
 }
 
-/// Groups close nodes at the largest steps of the distance.
 fn partitions(dendrogram: &Dendrogram) -> Vec<Vec<u32>> {
     let mut distances: Vec<u64> = dendrogram.joins().iter().map(|join| join.distance_ps).collect();
     distances.sort_unstable();
@@ -119,7 +120,6 @@ fn partitions(dendrogram: &Dendrogram) -> Vec<Vec<u32>> {
     steps.into_iter().map(|(_, distance)| dendrogram.groups(distance)).collect()
 }
 
-/// Returns each stage's cheapest message between groups, times its parts.
 fn crossing(links: Links<'_>, stages: &[Stage], groups: &[u32]) -> Vec<u64> {
     let mut least = vec![u64::MAX; stages.len()];
     for a in 1..links.len() {
@@ -146,12 +146,11 @@ fn common_divisor(groups: &[u32]) -> usize {
     sizes.into_iter().fold(0, divisor)
 }
 
-/// The ascent to a ring's bound, and its multipliers.
+/// The ascent to a lower bound for rings, and its multipliers.
 #[derive(Debug)]
 pub(super) struct OneTree<'a> {
     links: Links<'a>,
     multipliers: Vec<i64>,
-    /// Degrees minus two, now and one step before.
     excess: [Vec<i64>; 2],
     best: i128,
     best_multipliers: Vec<i64>,
@@ -162,7 +161,6 @@ pub(super) struct OneTree<'a> {
 }
 
 impl<'a> OneTree<'a> {
-    /// `upper` is some ring's cost.
     pub(super) fn new(links: Links<'a>, upper: u128) -> Self {
         let nodes = links.len();
         let limit = links.matrix().links().map(|link| cost_of(links, link)).max().unwrap_or(0) as i64;
@@ -181,7 +179,6 @@ impl<'a> OneTree<'a> {
         }
     }
 
-    /// Returns `false` when further steps gain nothing.
     pub(super) fn step(&mut self) -> bool {
         self.excess.swap(0, 1);
         let cost = self.tree();

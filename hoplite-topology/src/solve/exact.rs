@@ -1,17 +1,16 @@
-//! Optima of small cases: Held and Karp's dynamic program (1962) for rings, and for each limit of a
-//! chain's gap; all orders otherwise.
+//! Finds the best order in small cases: by Held and Karp's dynamic program (1962) for rings, and
+//! for each limit of a chain's time per byte; else by trying all orders.
 
 use crate::cost::{Evaluator, Model, chain_cost, hop};
 use hoplite_core::topology::matrix::Links;
 
-/// 2^15 sets of 15 nodes with their last nodes take 4 MB and some 10 ms.
+/// Most nodes of a ring: 2^15 sets of 15 nodes with their last nodes take 4 MB and some 10 ms.
 pub(super) const MAX_RING: usize = 16;
-/// One program for each of at most 55 gaps, with 2^11 sets each.
+/// Most nodes of a chain: a program for each of at most 55 times per byte, with 2^11 sets each.
 pub(super) const MAX_CHAIN: usize = 11;
-/// 8! orders, each one swap after another.
+/// Most nodes for other models: 8! orders, each one swap after another.
 pub(super) const MAX_ANY: usize = 8;
 
-/// Returns an optimum if that is quick.
 pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>) -> Option<Vec<u32>> {
     match model {
         _ if links.len() <= 2 => Some(evaluator.order().to_vec()),
@@ -25,7 +24,6 @@ pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>)
     }
 }
 
-/// Tries all orders with Heap's algorithm (1963).
 fn enumerate(mut evaluator: Evaluator<'_>) -> Vec<u32> {
     let nodes = evaluator.order().len();
     let (mut best, mut best_cost) = (evaluator.order().to_vec(), evaluator.cost());
@@ -51,14 +49,16 @@ fn enumerate(mut evaluator: Evaluator<'_>) -> Vec<u32> {
 
 const UNREACHABLE: u64 = u64::MAX;
 
-/// Cheapest paths through each set to each last node. Sixteen links of at most 2^58 fit 64 bits.
+/// The cost of the cheapest path through each set of nodes to each last node. Sixteen links of at
+/// most 2^58 fit 64 bits.
 struct Paths {
     nodes: usize,
     costs: Vec<u64>,
 }
 
 impl Paths {
-    /// `first` is the cost of a path of one node; [`UNREACHABLE`] excludes a hop.
+    /// Computes the paths. `first` is the cost of a path of one node, `hop` of a further node;
+    /// [`UNREACHABLE`] excludes a hop.
     fn new(nodes: usize, first: impl Fn(usize) -> u64, hop: impl Fn(usize, usize) -> u64) -> Self {
         let mut costs = vec![UNREACHABLE; nodes << nodes];
         for node in 0..nodes {
@@ -83,7 +83,6 @@ impl Paths {
         self.costs[set * self.nodes + last]
     }
 
-    /// Returns the cheapest path through all nodes; `end` adds the cost of a last node.
     fn cheapest(
         &self,
         end: impl Fn(usize) -> u64,
@@ -112,7 +111,8 @@ impl Paths {
     }
 }
 
-/// The last node is fixed; the others are a path between two hops to it.
+/// Returns the cheapest ring: the last node is fixed, and the others are a path between two hops to
+/// it.
 fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     let fixed = links.len() - 1;
     let cost = |a: usize, b: usize| links.whole(a as u32, b as u32);
@@ -122,8 +122,8 @@ fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     ring.into_iter().map(|node| node as u32).collect()
 }
 
-/// A chain costs a block per hop, and the other bytes over the largest gap. So each gap in turn
-/// limits the links of a cheapest path.
+/// Returns the cheapest chain. It costs a block per hop, and the other bytes over the largest time
+/// per byte, which in turn limits the links of a cheapest path.
 fn cheapest_chain(links: Links<'_>) -> Vec<u32> {
     let nodes = links.len();
     let mut gaps: Vec<u64> = links.matrix().links().map(|link| u64::from(link.ps_per_byte)).collect();

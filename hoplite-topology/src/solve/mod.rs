@@ -1,7 +1,7 @@
-//! The search for a cheap order.
+//! The search for a cheap order of ranks.
 //!
-//! A [`Search`] has no clock: its caller requests moves, and passes the share of the time. The same
-//! seed and calls find the same order.
+//! A [`Search`] has no clock: its caller requests moves, and passes the share of the time that has
+//! passed. The same seed and calls find the same order.
 //!
 //! `exact` proves small cases, `bound` gives lower bounds, `tour` searches rings locally, and
 //! `anneal` all other models.
@@ -25,7 +25,7 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// For a ring's multipliers, which also improve the neighbour lists.
+/// The share of a ring's search for multipliers, which also improve the neighbour lists.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
 /// A search's state.
@@ -37,7 +37,7 @@ pub enum Status {
     Proved,
 }
 
-/// A search for a model's cheapest order.
+/// A search for the order with the least cost of a model.
 #[derive(Debug)]
 pub struct Search<'a> {
     links: Links<'a>,
@@ -93,7 +93,7 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Makes about `moves` moves, `done` of [`WHOLE`] into the time.
+    /// Makes about `moves` moves, when `done` of [`WHOLE`] of the search's time has passed.
     pub fn advance(&mut self, moves: u32, done: u32) -> Status {
         match &mut self.method {
             Method::Done => {}
@@ -136,17 +136,17 @@ impl<'a> Search<'a> {
         &self.best
     }
 
-    /// Its cost in picoseconds.
+    /// The cost of the best order in picoseconds.
     pub const fn best_cost(&self) -> u128 {
         self.best_cost
     }
 
-    /// The lower bound in picoseconds.
+    /// The lower bound of any order's cost in picoseconds.
     pub const fn lower_bound(&self) -> u128 {
         self.bound
     }
 
-    /// [`Status::Proved`] for an optimum.
+    /// [`Status::Proved`] if the best order is optimal.
     pub const fn status(&self) -> Status {
         if self.best_cost == self.bound { Status::Proved } else { Status::Searching }
     }

@@ -1,5 +1,5 @@
-//! Rings: 2-opt and Or-opt moves among near neighbours, then kicks, which exchange two short
-//! adjacent segments, and are undone unless local repair pays off.
+//! Searches rings: 2-opt and Or-opt moves among near neighbours, then kicks, which exchange two
+//! short adjacent segments, and are undone unless local repair pays off.
 //!
 //! Sources: Bentley, "Fast algorithms for geometric traveling salesman problems" (1992), for
 //! neighbour lists and the queue; Martin, Otto and Felten (1991) for kicks; Helsgaun (2000) for
@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use hoplite_core::topology::matrix::Links;
 use hoplite_core::topology::random::Random;
 
-/// 8 to 16 are usual (Johnson and McGeoch, 1997).
+/// The number of near nodes that moves try; 8 to 16 are usual (Johnson and McGeoch, 1997).
 const NEIGHBOURS: usize = 10;
 const MAX_SEGMENT: usize = 3;
-/// Short segments keep the repair local.
+/// Longest segment that a kick exchanges. Short segments keep the repair local.
 const MAX_KICK: usize = 50;
 
-/// Removes (a, b) and (c, d), adds (a, c) and (b, d).
+/// A move that removes the edges (a, b) and (c, d), and adds (a, c) and (b, d).
 type TwoEdges = [u32; 4];
 
 #[derive(Debug)]
@@ -30,13 +30,11 @@ pub(super) struct Tour<'a> {
     queue: VecDeque<u32>,
     is_queued: Vec<bool>,
     cost: u128,
-    /// Since the last kick.
     log: Vec<TwoEdges>,
     random: Random,
 }
 
 impl<'a> Tour<'a> {
-    /// Improves `order` of at least four nodes.
     pub(super) fn new(links: Links<'a>, order: &[u32], multipliers: Vec<i64>, seed: u64) -> Self {
         let nodes = order.len();
         let mut positions = vec![0; nodes];
@@ -102,7 +100,7 @@ impl<'a> Tour<'a> {
         self.links.whole(a, b).into()
     }
 
-    /// An edge's cost with multipliers, which change all rings equally.
+    /// Returns the cost of an edge with multipliers, which change all rings equally.
     fn reduced(&self, a: u32, b: u32) -> i64 {
         self.links.whole(a, b) as i64 + self.multipliers[a as usize] + self.multipliers[b as usize]
     }
@@ -134,7 +132,6 @@ impl<'a> Tour<'a> {
         }
     }
 
-    /// Tries to replace an edge of `a` and one of a near node.
     fn improve_two(&mut self, a: u32) -> bool {
         for ahead in [true, false] {
             let b = self.beside(a, ahead);
@@ -160,7 +157,6 @@ impl<'a> Tour<'a> {
         false
     }
 
-    /// Tries to move a segment that ends in `a` to a near node.
     fn improve_segment(&mut self, a: u32) -> bool {
         for ahead in [true, false] {
             let before = self.beside(a, !ahead);
@@ -262,7 +258,6 @@ impl<'a> Tour<'a> {
     }
 }
 
-/// Returns each node's `width` nearest nodes by cost with multipliers.
 fn near(links: Links<'_>, multipliers: &[i64], width: usize) -> Vec<u32> {
     let nodes = links.len() as u32;
     let mut neighbours = Vec::with_capacity(links.len() * width);
