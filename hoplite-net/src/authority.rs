@@ -8,10 +8,10 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// The authority's name, which certificates repeat as their issuer.
+/// The name of the created authority, which its certificates repeat as their issuer.
 const NAME: &str = "Hoplite CA";
 
-/// An authority, as PEM.
+/// A created certificate authority, as PEM.
 #[derive(Clone)]
 pub struct Authority {
     /// The certificate.
@@ -20,7 +20,7 @@ pub struct Authority {
     pub key: String,
 }
 
-/// An issued certificate.
+/// A certificate issued by the authority.
 #[derive(Clone)]
 pub struct Issued {
     /// The certificate, as PEM.
@@ -29,7 +29,7 @@ pub struct Issued {
     pub key: String,
 }
 
-/// A name, or the authority's key, is invalid.
+/// A certificate cannot be issued: a name, or the authority's key, is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("no certificate can be made")]
 pub struct NotIssued(#[from] rcgen::Error);

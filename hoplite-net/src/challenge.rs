@@ -11,13 +11,13 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::token::{Purpose, TAG_BYTES, Token};
 
-/// Nonces of this length never repeat.
+/// Length of a nonce in bytes. Random nonces of this length never repeat.
 pub const NONCE_BYTES: usize = 32;
 
 /// The version of the protocol from which on proofs cover the newest versions of both sides.
 const COVERS_NEWEST: u32 = 9;
 
-/// The side that proves.
+/// The side of a connection that proves its knowledge of the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prover {
     /// The side that connected.
@@ -26,21 +26,21 @@ pub enum Prover {
     Accepting = 2,
 }
 
-/// A hello's fields that proofs cover.
+/// The fields of a hello that the proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
     /// The oldest version of the protocol that the side speaks.
     pub version: u32,
-    /// The newest one. The proofs cover it if both sides know that they must: see
-    /// [`COVERS_NEWEST`].
+    /// The newest version that the side speaks. The proofs cover it if both sides know that they
+    /// must: see [`COVERS_NEWEST`].
     pub newest: u32,
     /// Name of the cluster.
     pub cluster: &'a str,
-    /// The node; empty for other programs.
+    /// The name of the node; empty for other programs.
     pub node: &'a str,
     /// The challenge.
     pub nonce: &'a [u8],
-    /// The address or session of the connection.
+    /// The address or session to which the connection belongs.
     pub bound_to: &'a [u8],
 }
 
@@ -74,12 +74,11 @@ impl Hellos<'_> {
         token.verify(purpose, &self.statement(prover as u8), proof)
     }
 
-    /// Returns a secret that only both sides can compute.
     pub(super) fn secret(&self, token: &Token) -> [u8; TAG_BYTES] {
         token.sign(Purpose::Keys, &self.statement(0))
     }
 
-    /// Lengths precede texts, so that the bytes have one interpretation.
+    /// Returns the bytes to sign. Lengths precede texts, so that the bytes have one interpretation.
     fn statement(&self, prover: u8) -> Vec<u8> {
         let mut bytes = vec![prover];
         for hello in [&self.connecting, &self.accepting] {

@@ -28,7 +28,7 @@ use super::record::Checked;
 use super::socket::{InProcess, Socket};
 use super::tls::{Protocol, Tls, provider, tls_explanation};
 
-/// As for HTTP.
+/// The port of a shard's address without a port, as for HTTP.
 const DEFAULT_PORT: u16 = 80;
 
 /// A route to a shard.
@@ -94,8 +94,8 @@ impl Credentials {
         timeout(HELLO_TIMEOUT, opening).await?
     }
 
-    /// Explains a failed connection: a refusal and its reason, a rejected certificate, or TLS on
-    /// one side only.
+    /// Explains a failed connection to a shard: a refusal and its reason, a rejected certificate,
+    /// or TLS on one side only.
     pub fn error_of(&self, failure: &(dyn error::Error + 'static)) -> Error {
         if let Some(refusal) = cause::<OpeningError>(failure).and_then(OpeningError::refusal) {
             return refusal.clone();
@@ -116,7 +116,7 @@ impl Credentials {
         Error::Unavailable { what: what.into() }
     }
 
-    /// Explains a failure of TLS, or of a peer that may speak TLS.
+    /// Returns advice about a failure of TLS, or of a peer that may speak TLS.
     fn hint(&self, failure: &(dyn error::Error + 'static)) -> Option<&'static str> {
         match (&self.tls, cause::<rustls::Error>(failure)) {
             (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {
@@ -134,8 +134,8 @@ impl Credentials {
     }
 }
 
-/// Returns the error of a TLS handshake. Reads a byte after it, because the peer rejects a
-/// certificate only then.
+/// Performs a TLS handshake and returns its error. Then reads a byte, because the peer rejects a
+/// certificate only after the handshake.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
     let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;
@@ -146,7 +146,7 @@ pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option
     heard.err().and_then(|error| cause(&error).cloned())
 }
 
-/// Returns `true` if the peer answers a TLS greeting, without authentication.
+/// Returns `true` if the peer on the stream speaks TLS, without authentication.
 pub async fn speaks_tls(stream: TcpStream) -> bool {
     let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&version::TLS13])
@@ -164,7 +164,7 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
     }
 }
 
-/// Returns the first error of type `E` among the sources.
+/// Returns the first error of type `E` among the error and its sources.
 pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'static)) -> Option<&'e E> {
     let found = error.downcast_ref();
     if found.is_some() {

@@ -1,4 +1,4 @@
-//! A program's proofs for daemons, and its requirements on them.
+//! The secrets with which a program proves itself to daemons, and checks them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,11 +14,11 @@ pub struct Credentials {
     pub token: Option<Token>,
     /// The certificates.
     pub tls: Option<Tls>,
-    /// The secret's file, if it is the user's secret.
+    /// The file of the user's own secret, if `token` is that secret.
     pub secret_of_user: Option<PathBuf>,
 }
 
-/// The rule about who may connect.
+/// Describes who may connect.
 impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.tls, &self.token, &self.secret_of_user) {

@@ -1,4 +1,4 @@
-//! Facts stated in certificates, without a decision about trust.
+//! The facts stated in a certificate, without a decision about trust.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use x509_parser::time::ASN1Time;
 pub struct CertificateFacts {
     /// The holder's host names and addresses.
     pub names: Vec<String>,
-    /// Its validity.
+    /// Time in which it is valid.
     pub validity: Range<SystemTime>,
 }
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Permissions that make a file not private.
+/// The permission bits of other users, which a private file must not have.
 const OTHERS: u32 = 0o077;
-/// The same for root's file, if this process runs as another user. The group may read, because root
-/// chose it: Kubernetes mounts secrets this way.
+/// The same bits for root's file, if this process runs as another user. The group may read, because
+/// root chose it: Kubernetes mounts secrets this way.
 const OTHERS_FOR_ROOT: u32 = 0o037;
 
 /// The reason to reject a file.
@@ -44,7 +44,7 @@ pub enum FileError {
         /// This process's user.
         user: u32,
     },
-    /// Not regular, or too long.
+    /// The file is not regular, or too long.
     #[error("{} is not a regular file of at most {limit_bytes} bytes", path.display())]
     Unlikely {
         /// The path of the file.
@@ -54,21 +54,20 @@ pub enum FileError {
     },
 }
 
-/// Never waits for the writer of a pipe.
+/// Reads a file of at most `limit_bytes`. Never waits for the writer of a pipe.
 pub(crate) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, _) = open(path, limit_bytes)?;
     contents(file, path, limit_bytes)
 }
 
-/// Reads a file of this process's user or root, without access for others; root's may be readable
-/// by its group. Follows links: the opened file's permissions count.
+/// Reads a file that belongs to this process's user or root, and to which other users have no
+/// access. The group may read root's file. Follows links: the opened file's permissions count.
 pub(crate) fn read_private(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, found) = open(path, limit_bytes)?;
     accept_private(path, found.mode() & 0o7777, found.uid(), rustix::process::geteuid().as_raw())?;
     contents(file, path, limit_bytes)
 }
 
-/// Returns an error if `user` cannot trust that the file is private.
 fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), FileError> {
     if owner != user && owner != 0 {
         return Err(FileError::NotOurs { path: path.to_owned(), owner, user });
@@ -80,7 +79,7 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// UTF-8 and both forms of UTF-16; some editors write them.
+/// The marks that some editors write at the start of text: UTF-8 and both forms of UTF-16.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
 /// Returns `true` for an invisible byte-order mark, which would become part of a secret.

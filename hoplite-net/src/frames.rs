@@ -12,7 +12,7 @@ use super::opening::Records;
 use super::record::{Opener, Sealer};
 use super::socket::Socket;
 
-/// Both directions of a connection.
+/// Makes the frame reader and writer of a connection whose opening gave these records.
 pub fn frames(socket: Socket, (sealer, opener): Records) -> (FrameReader, FrameWriter) {
     let (reader, writer) = tokio::io::split(socket);
     let [raw, received, frame, records] = [(); 4].map(|()| BytesMut::new());
@@ -22,7 +22,7 @@ pub fn frames(socket: Socket, (sealer, opener): Records) -> (FrameReader, FrameW
     )
 }
 
-/// A peer's frames.
+/// Reads the peer's frames from a direct connection.
 #[derive(Debug)]
 pub struct FrameReader {
     stream: ReadHalf<Socket>,
@@ -32,10 +32,11 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Returns the next frame, of at most `limit_bytes`; `None` after the peer closed.
+    /// Returns the next frame, of at most `limit_bytes`; `None` after the peer closed the
+    /// connection.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if it is no frame. [`Error::Unavailable`] for a damaged record.
+    /// [`Error::Malformed`] if the bytes are no frame. [`Error::Unavailable`] for a damaged record.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -65,7 +66,7 @@ impl FrameReader {
     }
 }
 
-/// Frames for a peer.
+/// Writes frames to the peer of a direct connection.
 #[derive(Debug)]
 pub struct FrameWriter {
     stream: WriteHalf<Socket>,

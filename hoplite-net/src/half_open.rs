@@ -38,13 +38,13 @@ pub struct HalfOpenPlace {
 }
 
 impl HalfOpen {
-    /// Makes `limit` places, or one per eight descriptors of this process if that is less.
+    /// Makes `limit` places, or one place per eight descriptors of this process if that is less.
     pub fn new(limit: usize) -> Arc<Self> {
         let most = usize::try_from(descriptor_limit() / DESCRIPTORS_PER_PLACE).unwrap_or(usize::MAX);
         Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })
     }
 
-    /// A place for a new connection.
+    /// Takes a place for a new connection.
     pub fn enter(self: &Arc<Self>) -> HalfOpenPlace {
         let mut state = self.lock();
         if state.places.len() >= self.limit

@@ -1,4 +1,4 @@
-//! Sockets that may be silent for hours.
+//! Prepares sockets that may be silent for hours.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
 };
 
-/// Shorter than firewalls remember a connection.
+/// The silence after which TCP probes the connection: shorter than firewalls remember it.
 const PROBED_AFTER: Duration = Duration::from_secs(30);
-/// Limits probes and unacknowledged bytes. A peer that pauses reading still acknowledges. Pings
-/// find a dead peer sooner.
+/// Time after which the kernel closes a connection without acknowledgements of probes or bytes. A
+/// peer that pauses reading still acknowledges. Pings find a dead peer sooner.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// Prepares a TCP connection for small messages after long silence.

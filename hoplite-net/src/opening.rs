@@ -18,18 +18,18 @@ use super::record::{Damaged, KEY_BYTES, Opener, Sealer};
 use super::refusal::close_refused;
 use super::token::{Purpose, Token};
 
-/// A program that connects to shards.
+/// The identity of a program that connects to a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The accepted cluster; `None` for any.
+    /// The cluster to which the shard must belong; `None` for any.
     pub cluster: Option<ClusterId>,
-    /// The store; `None` for other programs.
+    /// The store that connects; `None` for other programs.
     pub node: Option<NodeId>,
     /// The newest version of the protocol that the caller speaks.
     pub newest: Version,
 }
 
-/// Records of both directions.
+/// The records of a connection's two directions.
 pub type Records = (Sealer, Opener);
 
 /// The failure of an opening.
@@ -42,13 +42,13 @@ pub enum OpeningError {
     /// The peer refuses.
     #[error(transparent)]
     Refused(Error),
-    /// This side refuses.
+    /// This side refuses the peer.
     #[error(transparent)]
     Refuses(Error),
 }
 
 impl OpeningError {
-    /// The refusal; `None` if the peer may not be Hoplite's.
+    /// The refusal by either side; `None` if the peer may not be Hoplite's.
     pub const fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,
@@ -57,7 +57,7 @@ impl OpeningError {
     }
 }
 
-/// Opens a connection for the purpose in `preface`.
+/// Opens a connection to a shard for the purpose in `preface`. Returns its records.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -92,8 +92,8 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Opens a connection whose preface was read, for a shard of `cluster` that speaks the versions up
-/// to `newest`. Tells a refused peer the reason.
+/// Accepts a connection to a shard of `cluster` that speaks the versions up to `newest`, after its
+/// preface was read. Returns its records. Tells a refused peer the reason.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -177,8 +177,8 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
     }
 }
 
-/// Returns the token for both proofs, if any. `peer` and `this` name the sides as the connecting
-/// side sees them.
+/// Returns the token for both sides' proofs; `None` if neither side has one. `peer` and `this` name
+/// the sides in the error, as the connecting side sees them.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,
@@ -195,7 +195,6 @@ fn shared_token<'t>(
     Err(OpeningError::Refuses(Error::PermissionDenied { reason: Cow::Owned(lacking) }))
 }
 
-/// Each direction's key is half of the secret.
 fn records(secret: Option<[u8; 2 * KEY_BYTES]>, side: Prover) -> Records {
     let half = |start: usize| {
         secret.map(|secret| {
@@ -220,7 +219,6 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, body: Body) -> io::Result<
     stream.flush().await
 }
 
-/// A refusal becomes [`OpeningError::Refused`].
 async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     match read(stream).await? {
         Body::Refusal(refusal) => Err(OpeningError::Refused(error::decode(refusal, Plane::Control))),
@@ -228,7 +226,7 @@ async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, Openi
     }
 }
 
-/// A damaged message is an I/O error, because the next attempt may succeed.
+/// Reads the next message. A damaged one is an I/O error, because the next attempt may succeed.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     let length = stream.read_u32_le().await? as usize;
     if length > MAX_OPENING_BYTES {

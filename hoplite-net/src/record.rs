@@ -20,7 +20,8 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The cost per record is negligible at this size, for which a reader waits.
+/// Most bytes of a record, for which a reader waits. At this size, the cost per record is
+/// negligible.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
 pub(super) const KEY_BYTES: usize = 16;
 
@@ -61,13 +62,13 @@ impl Check {
     }
 }
 
-/// Makes records.
+/// Puts the bytes of one direction into records.
 pub struct Sealer {
     check: Check,
     next: u64,
 }
 
-/// Opens records.
+/// Checks one direction's records, and takes out their bytes.
 pub struct Opener {
     check: Check,
     next: u64,
@@ -178,7 +179,7 @@ fn nonce(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// A stream in records.
+/// A stream of bytes that travels in records.
 #[derive(Debug)]
 pub struct Checked<S> {
     stream: S,

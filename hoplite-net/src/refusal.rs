@@ -13,7 +13,7 @@ use tokio_rustls::server::TlsStream;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_DISCARDED_BYTES: u64 = 256 << 10;
 
-/// Closes the sending side, and waits up to a second for the peer.
+/// Closes the sending side of a refused connection, and waits up to a second for the peer to close.
 ///
 /// Discards bytes that still arrive: dropping a socket with unread bytes resets the connection, and
 /// the peer's system would lose the refusal.
@@ -28,7 +28,7 @@ pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let _ = timeout(CLOSE_TIMEOUT, closing).await;
 }
 
-/// Performs the TLS handshake with a peer. A refused one can read the alert.
+/// Performs the TLS handshake with a connecting peer, so that a refused peer can read the alert.
 ///
 /// # Errors
 /// The connection's errors; a [`rustls::Error`] inside [`io::ErrorKind::InvalidData`].

@@ -14,12 +14,12 @@ use super::challenge;
 use super::file::{self, FileError};
 use super::token::{Token, TokenError};
 
-/// 256 bits.
+/// The length of a secret in hexadecimal digits: 256 bits.
 const SECRET_DIGITS: usize = 64;
-/// The digits and white space.
+/// Longest file of a secret in bytes: the digits and white space.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// The reason why there is no secret.
+/// The reason why the user has no usable secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
@@ -69,14 +69,12 @@ pub enum SecretError {
     Token(#[from] TokenError),
 }
 
-/// Reads this user's secret, created at first use, and its path.
 pub(super) fn of_user() -> Result<(PathBuf, Token), SecretError> {
     let path = directory()?.join("hoplite").join("secret");
     let token = read_or_create(&path)?;
     Ok((path, token))
 }
 
-/// By the XDG Base Directory Specification.
 fn directory() -> Result<PathBuf, SecretError> {
     let named = |variable| {
         let path = std::env::var_os(variable).map(PathBuf::from);
@@ -110,7 +108,6 @@ fn read_or_create(path: &Path) -> Result<Token, SecretError> {
     Ok(Token::new(secret)?)
 }
 
-/// Checks that only this user and root may replace files here.
 fn check(directory: &Path) -> io::Result<Result<(), SecretError>> {
     let found = fs::metadata(directory)?;
     let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
@@ -121,7 +118,6 @@ fn check(directory: &Path) -> io::Result<Result<(), SecretError>> {
     Ok(Err(SecretError::Exposed { path: directory.to_owned(), user, owner, mode }))
 }
 
-/// Creates the file atomically, unless another process does.
 fn create(path: &Path) -> io::Result<()> {
     let bytes = challenge::nonce()?;
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -28,18 +28,18 @@ pub enum Socket {
 #[derive(Debug, Clone)]
 pub struct InProcess(mpsc::Sender<std::os::unix::net::UnixStream>);
 
-/// The connections of an [`InProcess`].
+/// Accepts the connections of an [`InProcess`].
 #[derive(Debug)]
 pub struct InProcessListener(mpsc::Receiver<std::os::unix::net::UnixStream>);
 
 impl InProcess {
-    /// Makes both ends.
+    /// Makes the connecting and the accepting end.
     pub fn new() -> (Self, InProcessListener) {
         let (connect, accept) = mpsc::channel(MAX_WAITING);
         (Self(connect), InProcessListener(accept))
     }
 
-    /// Connects.
+    /// Opens a connection to the directory.
     ///
     /// # Errors
     /// [`io::ErrorKind::ConnectionRefused`] if the directory has ended; the system's errors.
@@ -63,19 +63,19 @@ impl InProcessListener {
     }
 }
 
-/// A connection between two runtimes.
+/// A connection that moves between two tokio runtimes.
 #[derive(Debug)]
 pub enum DetachedSocket {
     /// TCP.
     Tcp(std::net::TcpStream),
-    /// TLS, which stays on its runtime.
+    /// TLS over TCP, which stays on its first runtime.
     Tls(Box<TlsStream<TcpStream>>),
     /// Both ends are in this process.
     InProcess(std::os::unix::net::UnixStream),
 }
 
 impl Socket {
-    /// Prepares for small messages after long silence.
+    /// Prepares the connection for small messages after long silence.
     ///
     /// # Errors
     /// The system's errors.
@@ -87,7 +87,7 @@ impl Socket {
         }
     }
 
-    /// Detaches the connection from its runtime.
+    /// Detaches the connection from its tokio runtime.
     ///
     /// # Errors
     /// The system's errors.

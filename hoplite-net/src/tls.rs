@@ -29,13 +29,13 @@ use super::facts::{CertificateFacts, is_authority};
 use super::file::{self, FileError};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// For unchanged unusable files.
+/// Time after which unusable files are tried again without a change.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// Four times a bundle of all public authorities.
+/// Longest file of certificates in bytes: four times a bundle of all public authorities.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The protocol inside TLS. Another one is refused.
+/// The protocol inside TLS (ALPN). A peer with another one is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// The control plane.
@@ -55,9 +55,11 @@ impl Protocol {
         }
     }
 
-    /// Checks a completed handshake, because rustls accepts a peer that offers no protocol.
+    /// Checks that a completed handshake agreed on this protocol, because rustls accepts a peer
+    /// that offers none.
     ///
-    /// Both sides of the planes call this. Web pages do not, because many HTTP clients offer none.
+    /// Both sides of the control and data planes call this. Web pages do not, because many HTTP
+    /// clients offer no protocol.
     ///
     /// # Errors
     /// [`rustls::Error::NoApplicationProtocol`].
@@ -126,7 +128,7 @@ pub enum TlsError {
         /// The missing part.
         what: &'static str,
     },
-    /// The files do not match, or are not valid now.
+    /// The files do not match each other, or are not valid now.
     #[error("the certificate in {} cannot be used", path.display())]
     Unusable {
         /// The certificate's file.
@@ -145,7 +147,7 @@ pub enum TlsError {
         /// The certificate's file.
         path: PathBuf,
     },
-    /// The certificate lacks this daemon's address.
+    /// The certificate lacks the address at which peers reach this daemon.
     #[error(
         "the certificate in {} is not for {name}, under which peers reach this daemon, so that all of them would \
          refuse it: make it for {name} too, or give all daemons one --tls-name",
@@ -194,7 +196,7 @@ pub enum TlsError {
 /// The files of the certificates.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// This daemon's certificate, and intermediate ones.
+    /// The file of this daemon's certificate, and of intermediate ones.
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
@@ -217,37 +219,33 @@ struct Shared {
 
 struct State {
     configs: Arc<Configs>,
-    /// At the last reading, successful or not.
     stamps: [Stamp; 3],
     checked: Instant,
     failure: Option<Failure>,
-    /// The name or address that this daemon's certificate must contain.
     reached_at: Option<ServerName<'static>>,
     expiry_logged: Option<Instant>,
 }
 
 struct Failure {
-    /// The next attempt without a change.
     retry_at: Instant,
     error: String,
     times: u64,
 }
 
-/// Identity, change times and permissions: different after each change.
+/// Identity, change times and permissions of a file: different after each change.
 type Stamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
     own: CertificateDer<'static>,
     client: ClientConfig,
     server: ServerConfig,
-    /// Requests no client certificate.
     anybody: ServerConfig,
     expiry: Option<SystemTime>,
 }
 
 impl Tls {
-    /// Reads the files. Peers' certificates must contain `name`; without it, a peer's certificate
-    /// must contain the host that this daemon connects to.
+    /// Reads the files. Certificates of peers must contain `name`. Without a `name`, a peer's
+    /// certificate must contain the host to which this daemon connects.
     ///
     /// # Errors
     /// [`TlsError`], also for a certificate that peers would reject.
@@ -269,21 +267,22 @@ impl Tls {
         Ok(Self { shared: Arc::new(Shared { files, name, clock, state: Mutex::new(state) }) })
     }
 
-    /// For connections to peers.
+    /// Returns the TLS settings for connections that this daemon opens to peers.
     pub fn client(&self, protocol: Protocol) -> Arc<ClientConfig> {
         let mut config = self.current().client.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// For connections of peers.
+    /// Returns the TLS settings for connections that peers open to this daemon.
     pub fn server(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().server.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// For clients without certificates, which authenticate otherwise.
+    /// Returns the TLS settings for clients without certificates, which authenticate by other
+    /// means.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
@@ -303,8 +302,8 @@ impl Tls {
         self.shared.name.clone().map_or_else(|| server_name(host), Ok)
     }
 
-    /// Requires the name that peers demand at `host`, now and of later certificates: the name of
-    /// [`read`](Self::read), else `host`.
+    /// Requires that this daemon's certificate, now and after each change, contains the name that
+    /// peers demand at `host`: the name of [`read`](Self::read), else `host`.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`] without that name; [`TlsError::Name`].
@@ -315,7 +314,7 @@ impl Tls {
         self.shared.files.check_reached_at(&state.configs.own, &name)
     }
 
-    /// Checks for the name that peers demand at `host`.
+    /// Checks that this daemon's certificate contains the name that peers demand at `host`.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`]; [`TlsError::Name`].
@@ -346,7 +345,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads changed files, or retries unusable ones.
     fn look_at_files(&self, state: &mut State, now: Instant) {
         // Before reading, so that a concurrent replacement changes the stamps again.
         let stamps = self.files.stamps();
@@ -399,7 +397,6 @@ impl Shared {
     }
 }
 
-/// A clock without a time counts as the Unix epoch, as in rustls.
 fn time_of(clock: &dyn TimeProvider) -> UnixTime {
     clock.current_time().unwrap_or(UnixTime::since_unix_epoch(Duration::ZERO))
 }
@@ -419,7 +416,7 @@ impl TlsFiles {
         })
     }
 
-    /// Checks the certificate against the authority, as peers will.
+    /// Checks this daemon's certificate against the authority, as its peers will.
     ///
     /// # Errors
     /// [`TlsError`] of the certificate or authority.
@@ -538,7 +535,7 @@ fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'sta
     Ok(key)
 }
 
-/// With AES instructions, faster ciphers come first, because 128 bits suffice.
+/// Returns the ciphers. With AES instructions, faster ones come first, because 128 bits suffice.
 pub(super) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -548,7 +545,7 @@ pub(super) fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..default_provider() }
 }
 
-/// Checks a chain as peers will, to report problems here.
+/// Checks this daemon's certificate chain as its peers will, so that problems are reported here.
 fn check_own(
     chain: &[CertificateDer<'static>],
     clients: &dyn ClientCertVerifier,
@@ -585,7 +582,7 @@ fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name { name: name.to_owned() })
 }
 
-/// Accepts clients whose certificate has the name.
+/// Accepts clients whose certificate contains the cluster's name.
 #[derive(Debug)]
 struct NamedClients {
     inner: Arc<dyn ClientCertVerifier>,
@@ -682,7 +679,6 @@ mod tests {
             TlsFiles { cert: path("cert.pem"), key: path("key.pem"), ca: path("ca.pem") }
         }
 
-        /// As an installer does.
         fn replace(&self, issued: &Issued, mode_of_key: u32) {
             let TlsFiles { cert, key, ca } = self.files();
             let texts = [
@@ -719,7 +715,6 @@ mod tests {
         CertificateDer::from_pem_slice(issued.cert.as_bytes()).unwrap()
     }
 
-    /// Returns `false` without messages.
     fn pass<A: SideData, B: SideData>(
         from: &mut ConnectionCommon<A>,
         to: &mut ConnectionCommon<B>,

@@ -9,13 +9,13 @@ use ring::hmac;
 
 use super::file::{self, FileError};
 
-/// Too long to guess if random.
+/// Shortest token in bytes, too long to guess if random.
 const MIN_TOKEN_BYTES: usize = 16;
 const MAX_TOKEN_BYTES: u64 = 4096;
-/// HMAC-SHA-256.
+/// Length of a tag, an HMAC-SHA-256, in bytes.
 pub const TAG_BYTES: usize = 32;
 
-/// A tag's purpose.
+/// The purpose of a tag, which becomes part of the signed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Opening a connection of the control plane.
@@ -29,7 +29,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Equal lengths keep signed messages of two purposes apart.
+    /// Returns the start of a signed message. Equal lengths keep messages of two purposes apart.
     const fn label(self) -> &'static [u8; 16] {
         match self {
             Self::Control => b"hoplite control2",
@@ -62,7 +62,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// Reads a file, without surrounding white space.
+    /// Reads a token from a file, without surrounding white space.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -99,7 +99,8 @@ impl Token {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }
 
-    /// Compares a typed secret, without surrounding white space, in constant time.
+    /// Returns `true` if a typed secret, without surrounding white space, is this token. Takes
+    /// constant time.
     pub fn is_known_as(&self, secret: &[u8]) -> bool {
         let typed = Self::new(secret.trim_ascii());
         typed.is_ok_and(|typed| self.verify(Purpose::Login, &[], &typed.sign(Purpose::Login, &[])))

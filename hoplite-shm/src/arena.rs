@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
 
-/// At 2 s per GiB (first touch on a virtual machine), a step takes 60 ms.
+/// Bytes prefaulted between two calls of `step`: at 2 s per GiB (first touch on a virtual machine),
+/// they take 60 ms.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
@@ -64,17 +65,18 @@ impl Arena {
         self.region.len() as u64
     }
 
-    /// For clients that map the arena writable.
+    /// The descriptor for clients that map the arena writable.
     pub fn writable_fd(&self) -> BorrowedFd<'_> {
         self.writable.as_fd()
     }
 
-    /// For clients that map the arena for reading; it cannot be mapped writable.
+    /// The descriptor for clients that map the arena for reading; it cannot be mapped writable.
     pub fn read_only_fd(&self) -> BorrowedFd<'_> {
         self.read_only.as_fd()
     }
 
-    /// Prefaults the arena, which spares page faults later. Blocks for up to seconds per GiB.
+    /// Touches all pages of the arena, which spares page faults later. Blocks for up to seconds per
+    /// GiB.
     ///
     /// Calls `step` with the prefaulted bytes after every 32 MiB, and stops if it breaks. Objects
     /// may be used at the same time.
@@ -155,7 +157,6 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     Ok((fd, capacity_bytes))
 }
 
-/// Allocates all pages without writing.
 fn allocate(fd: &OwnedFd, capacity_bytes: u64) -> io::Result<()> {
     let mut start = 0;
     while start < capacity_bytes {

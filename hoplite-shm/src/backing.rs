@@ -8,9 +8,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// Position of the page size's logarithm in the flags of `memfd_create` (linux/memfd.h).
 const HUGE_SHIFT: u32 = 26;
-/// From linux/magic.h; libc and rustix lack it.
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
@@ -21,17 +19,17 @@ pub enum Backing {
     Pages,
     /// Reserved huge pages (`vm.nr_hugepages`).
     HugePages {
-        /// `None` for the machine's default.
+        /// The size of a huge page; `None` for the machine's default.
         page_bytes: Option<u64>,
     },
 }
 
 impl Backing {
-    /// Returns the memory of a file at `path`, without creating it.
+    /// Returns the kind of memory that a file at `path` would have, without creating it.
     ///
     /// # Errors
-    /// [`Error::NotInMemory`] unless it is on a tmpfs, ramfs or hugetlbfs; [`Error::File`] if that
-    /// is unknown.
+    /// [`Error::NotInMemory`] unless the path is on a tmpfs, ramfs or hugetlbfs; [`Error::File`] if
+    /// that is unknown.
     pub fn of_file_at(path: &Path) -> Result<Self> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let file_system = rustix::fs::statfs(directory.unwrap_or(Path::new("."))).map_err(|errno| {

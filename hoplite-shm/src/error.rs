@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Too little memory.
+    /// The system has too little memory for the arena.
     #[error("the arena needs {needed_bytes} bytes of memory, {available_bytes} are available")]
     NotEnoughMemory {
         /// The requested capacity.
@@ -33,7 +33,7 @@ pub enum Error {
         /// Free pages.
         free_pages: u64,
     },
-    /// No huge pages of this size.
+    /// The system has no huge pages of this size.
     #[error("this machine has no huge pages of {page_bytes} bytes: /sys/kernel/mm/hugepages shows the sizes")]
     NoSuchHugePages {
         /// The requested size.
@@ -61,7 +61,7 @@ pub enum Error {
         /// The limit.
         limit_bytes: u64,
     },
-    /// Less than a page of the backing.
+    /// The capacity is less than one page of the backing.
     #[error("an arena of {capacity_bytes} bytes is smaller than its pages of {page_bytes} bytes")]
     CapacityTooSmall {
         /// The requested capacity.
@@ -107,7 +107,7 @@ pub enum Error {
     /// A writer was requested on a read-only mapping.
     #[error("the mapping is read-only")]
     ReadOnly,
-    /// A read beyond the valid bytes or the object.
+    /// A read exceeds the valid bytes or the object.
     #[error("bytes up to {end_bytes} were to be read, {valid_bytes} are valid")]
     NotValid {
         /// The read's end.
@@ -115,7 +115,7 @@ pub enum Error {
         /// The valid bytes.
         valid_bytes: u64,
     },
-    /// A write beyond the object.
+    /// A write exceeds the object.
     #[error("{length_bytes} bytes were to be written where {remaining_bytes} remain of the object")]
     PastEnd {
         /// The write's length.

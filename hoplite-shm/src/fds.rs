@@ -1,4 +1,4 @@
-//! File descriptors over Unix stream sockets.
+//! Sends file descriptors over Unix stream sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,15 +9,15 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Most descriptors of a message. A store sends two; the others are for later versions.
+/// Most descriptors of a message. A store sends two; more are for later versions.
 pub const MAX_FDS: usize = 8;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 /// Sends `bytes`, with `fds` along with the first of them, in one system call.
 ///
-/// Returns the number of bytes taken. If any were, all of `fds` were, and the caller sends the rest
-/// without them. A closed connection is an error instead of a signal.
+/// Returns the number of bytes taken. If any bytes were taken, all of `fds` were too, and the
+/// caller sends the other bytes without them. A closed connection is an error instead of a signal.
 ///
 /// # Errors
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or

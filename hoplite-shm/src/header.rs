@@ -6,7 +6,7 @@ use hoplite_core::extent::HEADER_BYTES;
 
 use crate::progress::{Progress, State};
 
-/// The lowest byte is the layout's version.
+/// The number at the start of each header. Its lowest byte is the layout's version.
 const MAGIC_AND_VERSION: u64 = 0x484F_504C_4954_4500 | VERSION;
 const VERSION: u64 = 1;
 
@@ -29,7 +29,6 @@ const _: () = assert!(std::mem::offset_of!(Header, progress.valid_bytes) == 16);
 const _: () = assert!(std::mem::offset_of!(Header, progress.wanted) == 24);
 const _: () = assert!(std::mem::offset_of!(Header, progress.state) == 28);
 
-/// A header in memory that may be read-only.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeaderView<'a>(&'a Header);
 
@@ -38,7 +37,6 @@ impl<'a> HeaderView<'a> {
         Self(header)
     }
 
-    /// The readable leading bytes, at most `size_bytes`.
     pub(crate) fn valid_bytes(self, size_bytes: u64) -> u64 {
         self.0.progress.valid_bytes().min(size_bytes)
     }
@@ -48,7 +46,6 @@ impl<'a> HeaderView<'a> {
     }
 }
 
-/// A header in writable memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeaderHandle<'a>(&'a Header);
 
@@ -63,7 +60,6 @@ impl<'a> HeaderHandle<'a> {
         self.0.magic_and_version.store(MAGIC_AND_VERSION, Ordering::Release);
     }
 
-    /// Raises the progress, which never falls.
     pub(crate) fn publish(self, valid_bytes: u64) {
         self.0.progress.publish(valid_bytes);
     }
@@ -84,7 +80,7 @@ impl<'a> HeaderHandle<'a> {
         self.0.progress.state()
     }
 
-    /// The first end is final.
+    /// Sets the final state. Only the first call has an effect.
     pub(crate) fn end(self, state: State) {
         self.0.progress.end(state);
     }

@@ -1,7 +1,7 @@
-//! Free memory that the allocator keeps.
+//! Free memory of this process that the allocator keeps.
 
-/// Returns the free bytes that the allocator keeps of `resident_bytes`; zero without GNU's C
-/// library.
+/// Returns the free bytes that the allocator keeps, of the process's `resident_bytes`; zero without
+/// GNU's C library.
 ///
 /// Takes about 0.1 us for each free piece.
 #[cfg(target_env = "gnu")]
@@ -15,15 +15,15 @@ pub fn kept_bytes(resident_bytes: u64) -> u64 {
     u64::from(if kept > i32::MAX as u32 { 0 } else { kept })
 }
 
-/// Returns free pages to the system. Blocks other allocating threads: about 20 ms for 100 MiB in
-/// small pieces.
+/// Returns the allocator's free pages to the system. Blocks other allocating threads: about 20 ms
+/// for 100 MiB in small pieces.
 #[cfg(target_env = "gnu")]
 pub fn give_back_free_pages() {
     // SAFETY: the call only drops pages without a used piece, under the allocator's locks.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Returns zero, because the number is unknown here.
+/// Returns zero, because the number is unknown with this C library.
 #[cfg(not(target_env = "gnu"))]
 pub fn kept_bytes(_resident_bytes: u64) -> u64 {
     0

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use bytes::{BufMut, BytesMut};
 use rustix::net::{RecvFlags, recv};
 
-/// Appends available bytes to `inbox`, up to its capacity, without blocking. Returns their number;
-/// zero means a closed peer or a full `inbox`.
+/// Appends available bytes to `inbox`, up to its capacity, without blocking. Returns the number of
+/// bytes; zero means that the peer has closed or `inbox` is full.
 ///
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) without bytes, or the connection's error.

@@ -14,16 +14,18 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// Calls of 1, 4, 16 or 64 MiB are no faster.
+/// The bytes whose page tables one call fills. Calls of 1, 4, 16 or 64 MiB are no faster.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Below it, a few page faults cost less than the 0.1 ms of a piece.
+/// Shortest copy before which page tables are filled. Below it, a few page faults cost less than
+/// the 0.1 ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// Filling the page tables of such a copy takes 4 ms, and starting a thread far less.
+/// Shortest copy for which a second thread fills the page tables. That takes 4 ms, and starting a
+/// thread far less.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// The second thread's head start, so that both do not fill the same tables.
+/// The head start of the second thread in bytes, so that both threads do not fill the same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of the arena.
@@ -43,7 +45,7 @@ const HEAD_START_BYTES: usize = 4 << 20;
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// A bit for each populated piece.
+    /// A bit for each piece whose page tables are filled.
     populated: Vec<AtomicU64>,
 }
 
@@ -92,7 +94,7 @@ impl Mapping {
     /// Fills all page tables, which makes the first large puts and gets as fast as later ones.
     /// Blocks for 60 ms per GiB after the store's prefault, else for as long as that takes.
     ///
-    /// Calls `step` with the populated bytes after every 2 MiB, and stops if it breaks.
+    /// Calls `step` with the number of bytes done after every 2 MiB, and stops if it breaks.
     pub fn populate(&self, mut step: impl FnMut(u64) -> ControlFlow<()>) {
         for start in (0..self.region.len()).step_by(PIECE_BYTES) {
             let end = self.region.len().min(start + PIECE_BYTES);
@@ -103,7 +105,6 @@ impl Mapping {
         }
     }
 
-    /// Fills the page tables of `range`, if that probably beats page faults.
     pub(crate) fn prepare(&self, range: Range<usize>) {
         if range.len() < POPULATE_FROM_BYTES {
             return;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `NGROUPS_MAX` of Linux.
+/// Most supplementary groups of a process: `NGROUPS_MAX` of Linux.
 const MAX_GROUPS: usize = 65_536;
 const USUAL_GROUPS: usize = 64;
 
@@ -37,7 +37,7 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     }
 }
 
-/// Returns the peer's supplementary groups at its connect.
+/// Returns the supplementary groups that the peer had when it connected.
 ///
 /// # Errors
 /// The kernel's error: no Unix socket, or Linux before 4.13.

@@ -9,7 +9,7 @@ const OPEN: u32 = 0;
 const COMPLETE: u32 = 1;
 const FAILED: u32 = 2;
 
-/// A copy's state.
+/// The state of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
     /// Bytes are missing.
@@ -66,40 +66,38 @@ impl Progress {
         self.state.store(OPEN, Ordering::Release);
     }
 
-    /// Raises the progress, which never falls (W1).
+    /// Raises the number of valid leading bytes, which never falls (W1).
     pub(crate) fn publish(&self, valid_bytes: u64) {
         self.valid_bytes.fetch_max(valid_bytes, Ordering::Release);
     }
 
-    /// Returns `true` after a new request of the doorbell (W2).
+    /// Returns `true` if the store has requested the doorbell since the last call (W2).
     pub(crate) fn take_wanted(&self) -> bool {
         fence(Ordering::SeqCst);
         // The load alone leaves the cache line shared in the common case.
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Requests the doorbell for progress beyond the returned number (S1, S2).
+    /// Requests the doorbell for progress beyond the returned number of bytes (S1, S2).
     pub(crate) fn want(&self) -> u64 {
         self.wanted.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.valid_bytes()
     }
 
-    /// The valid leading bytes, which can be read from now on.
     pub(crate) fn valid_bytes(&self) -> u64 {
         let valid_bytes = self.valid_bytes.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         valid_bytes
     }
 
-    /// Returns the state. After [`State::Complete`], all bytes can be read.
     pub(crate) fn state(&self) -> State {
         let state = self.state.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         State::of(state)
     }
 
-    /// The first end is final.
+    /// Sets the final state. Only the first call has an effect.
     pub(crate) fn end(&self, state: State) {
         let word = match state {
             State::Open => return,

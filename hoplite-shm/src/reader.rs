@@ -11,7 +11,7 @@ use crate::mapping::Mapping;
 use crate::progress::State;
 use crate::span::Span;
 
-/// Between two fillings of page tables.
+/// The bytes copied between two fillings of page tables.
 const STEP_BYTES: usize = 2 << 20;
 
 /// Reads an object, complete or growing. Cheap to clone.
@@ -21,8 +21,8 @@ const STEP_BYTES: usize = 2 << 20;
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
-    /// The valid bytes by the store's word. The header may show more, or less if a client has
-    /// damaged it.
+    /// The number of bytes that the store has called valid. The header may show more, or less if a
+    /// client has damaged it.
     confirmed_bytes: u64,
 }
 
@@ -52,7 +52,7 @@ impl Reader {
         self.span.size_bytes()
     }
 
-    /// The valid leading bytes, by the header or by the store.
+    /// The number of valid leading bytes, by the header or by the store.
     ///
     /// Any client can write to the header, so a caller that waits for more must ask the store.
     pub fn valid_bytes(&self) -> u64 {
@@ -75,8 +75,9 @@ impl Reader {
         self.copy_to_uninit(offset_bytes, out).map(|_| ())
     }
 
-    /// Like [`copy_to`](Self::copy_to), from an object with progress in another order than by
-    /// offset. The bytes must be among the first `counted_bytes` in that order.
+    /// Fills `out` as [`copy_to`](Self::copy_to) does, from an object whose bytes become valid in
+    /// another order than by offset. The bytes must be among the first `counted_bytes` in that
+    /// order.
     ///
     /// # Errors
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.
@@ -92,8 +93,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Like [`copy_to`](Self::copy_to), into possibly uninitialised memory, which it returns as
-    /// initialised.
+    /// Fills `out`, which may be uninitialised, as [`copy_to`](Self::copy_to) does, and returns it
+    /// as initialised.
     ///
     /// # Errors
     /// The errors of [`copy_to`](Self::copy_to); nothing is written then.
@@ -123,8 +124,8 @@ impl Reader {
         });
     }
 
-    /// Lends all bytes without a copy, once they are valid. The crate's "Memory model" has the
-    /// assumptions.
+    /// Returns all bytes without a copy; `None` until they are valid. The crate's "Memory model"
+    /// has the assumptions.
     pub fn as_slice(&self) -> Option<&[u8]> {
         if self.valid_bytes() < self.size_bytes() {
             return None;

@@ -28,7 +28,6 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps the first `length` bytes of `fd`, which must have as many.
     pub(crate) fn map(fd: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Self> {
         let mut options = MmapOptions::new();
         options.len(length);
@@ -77,7 +76,6 @@ impl Region {
         unsafe { self.pointer(&range).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Like [`copy_in`](Self::copy_in), past the caches, for large objects.
     pub(crate) fn copy_in_past_caches(&self, range: Range<usize>, bytes: &[u8]) {
         self.assert_writable();
         assert_eq!(range.len(), bytes.len());
@@ -85,7 +83,6 @@ impl Region {
         unsafe { copy_past_caches(bytes.as_ptr(), self.pointer(&range), bytes.len()) }
     }
 
-    /// Copies `range` into `out`, and returns it as initialised.
     pub(crate) fn copy_out<'a>(&self, range: Range<usize>, out: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
         assert_eq!(range.len(), out.len());
         // SAFETY: `pointer` has checked the bounds, and `out` is exclusive. No reference into the
@@ -106,7 +103,6 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.pointer(&range), range.len()) }
     }
 
-    /// Receives available bytes into `range`, without blocking.
     pub(crate) fn receive(&self, socket: BorrowedFd<'_>, range: Range<usize>) -> io::Result<usize> {
         self.assert_writable();
         let pointer = self.pointer(&range);
@@ -117,7 +113,6 @@ impl Region {
         })
     }
 
-    /// Sends `head` and `range`, as much as the socket takes.
     pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: Range<usize>) -> io::Result<usize> {
         let mut parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
@@ -157,7 +152,6 @@ impl Region {
         }
     }
 
-    /// Returns the start of a checked range, valid while the region is mapped.
     pub(crate) fn pointer(&self, range: &Range<usize>) -> *mut u8 {
         assert!(
             range.start <= range.end && range.end <= self.len(),

@@ -6,7 +6,6 @@ use hoplite_core::extent::{Extent, GRANULE_BYTES, HEADER_BYTES};
 
 use crate::error::{Error, Result};
 
-/// An object's position: aligned, in bounds, and long enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     offset_bytes: u64,

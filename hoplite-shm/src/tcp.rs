@@ -1,4 +1,4 @@
-//! Statistics of a TCP connection, and thresholds of its buffers.
+//! Reads statistics of a TCP connection, and sets thresholds of its buffers.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use hoplite_core::link::Delivery;
 const FLAGS_OFFSET: usize = 7;
 const APPLICATION_LIMITED: u8 = 1;
 
-/// Returns a TCP connection's statistics; `None` before the first delivery.
+/// Returns the kernel's statistics of a TCP connection; `None` before the first acknowledgement.
 pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
@@ -42,7 +42,8 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     })
 }
 
-/// Sets the bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). Closing also wakes it.
+/// Sets the number of received bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). Closing
+/// also wakes it.
 ///
 /// # Errors
 /// The errors of `setsockopt`.
@@ -50,7 +51,7 @@ pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Sets the bytes that may wait unsent in the kernel (`TCP_NOTSENT_LOWAT`). Zero restores the
+/// Limits the bytes that may wait unsent in the kernel (`TCP_NOTSENT_LOWAT`). Zero restores the
 /// system's setting.
 ///
 /// # Errors

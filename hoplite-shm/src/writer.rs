@@ -13,19 +13,19 @@ use crate::reader::Reader;
 use crate::region::Access;
 use crate::span::Span;
 
-/// Between two publications. At 15 GB/s this takes 70 us, so receivers start early. Steps of 2 to 8
-/// MiB are no faster.
+/// The bytes copied between two publications of progress. At 15 GB/s this takes 70 us, so receivers
+/// start early. Steps of 2 to 8 MiB are no faster.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Larger objects would not stay in the caches: half of a small server's last level. The C
-/// library's `memcpy` switches at about the same length.
+/// The size from which objects are stored past the caches, in which they would not stay: half of a
+/// small server's last level. The C library's `memcpy` switches at about the same length.
 const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 
-/// The store's interest in progress.
+/// The result of publishing progress for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "the store waits until the doorbell rings, if it has asked for that"]
 pub enum Doorbell {
-    /// The store waits: send it a doorbell message.
+    /// The store waits for this progress: send it a doorbell message.
     Ring,
     /// The store does not wait.
     Silent,
@@ -79,8 +79,8 @@ impl Writer {
         self.header().state()
     }
 
-    /// Appends and publishes `bytes`. Blocks for the copy, which takes milliseconds for large
-    /// objects.
+    /// Appends `bytes`, and publishes all bytes before the last block. Blocks for the copy, which
+    /// takes milliseconds for large objects.
     ///
     /// Calls `ring`, which should not block, each time the caller must send a doorbell message.
     ///
@@ -147,8 +147,8 @@ impl Writer {
         Ok(if header.take_wanted() { Doorbell::Ring } else { Doorbell::Silent })
     }
 
-    /// Ends the writing. The caller then tells the store to seal the object, which makes all bytes
-    /// valid.
+    /// Ends the writing, and returns a reader. The caller then tells the store to seal the object,
+    /// which makes all bytes valid.
     ///
     /// # Errors
     /// [`Error::Unfinished`] if bytes are missing: the caller must abort the object.

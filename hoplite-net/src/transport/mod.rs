@@ -26,8 +26,8 @@ use self::plain::PlainStream;
 use self::tls::TlsStream;
 use crate::Tls;
 
-/// Longest time without an acknowledgement. The system's own limit of about 15 minutes would make
-/// senders of keepalives wait for a vanished peer.
+/// Longest time without an acknowledgement before the kernel closes a connection. With the system's
+/// own limit of about 15 minutes, senders of keepalives would wait for a vanished peer.
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// A kind of transport.
@@ -56,7 +56,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Wraps an opened connection.
+    /// Makes the transport of an opened TCP connection.
     pub async fn connect(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -67,7 +67,7 @@ impl Transport {
         })
     }
 
-    /// Wraps an accepted connection.
+    /// Makes the transport of an accepted TCP connection.
     pub async fn accept(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -78,7 +78,7 @@ impl Transport {
         })
     }
 
-    /// Moves to another runtime. A transport with buffers stays.
+    /// Moves the transport to another tokio runtime. One with buffers stays.
     pub fn on(self, runtime: &Handle) -> io::Result<Self> {
         match self {
             Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
@@ -100,7 +100,7 @@ impl Transport {
         }
     }
 
-    /// Like [`read`](Self::read), into `range` of `buffer`.
+    /// Reads as [`read`](Self::read) does, into `range` of `buffer`.
     pub async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read_into(buffer, range).await,
@@ -110,7 +110,7 @@ impl Transport {
         }
     }
 
-    /// Writes some of `bytes`; returns their number.
+    /// Writes some of `bytes`, and returns the number of written bytes.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes).await,
@@ -120,7 +120,8 @@ impl Transport {
         }
     }
 
-    /// Writes some of `head`, then of `range`; returns the number of bytes, `head` included.
+    /// Writes some of `head`, then of `range` of `buffer`. Returns the number of written bytes,
+    /// `head` included.
     pub async fn write_from(&mut self, head: &[u8], buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_from(head, buffer, range).await,
@@ -140,7 +141,8 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the peer has closed or sent bytes. Never waits, and may discard them.
+    /// Returns `true` if the peer has closed the connection or sent bytes. Never waits, and may
+    /// discard the bytes.
     pub fn is_readable(&mut self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_readable(),
@@ -155,12 +157,12 @@ impl Transport {
         matches!(self, Self::Tls(_))
     }
 
-    /// The acknowledgements; `None` before the first.
+    /// Returns the kernel's measurement of acknowledged bytes; `None` before the first.
     pub fn delivery(&self) -> Option<Delivery> {
         hoplite_shm::delivery(self.socket().as_fd())
     }
 
-    /// Limits unsent bytes in the kernel; zero for the system's default.
+    /// Limits the unsent bytes that the kernel takes; zero for the system's default.
     pub fn limit_unsent(&self, bytes: u64) -> io::Result<()> {
         hoplite_shm::set_unsent_limit(self.socket().as_fd(), usize::try_from(bytes).unwrap_or(usize::MAX))
     }

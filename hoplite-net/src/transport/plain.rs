@@ -16,21 +16,21 @@ use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// A quarter of Linux's initial receive buffer (`net.ipv4.tcp_rmem`), so that the window never
-/// closes before.
+/// Most bytes for which a reader sleeps: a quarter of Linux's initial receive buffer
+/// (`net.ipv4.tcp_rmem`), so that the window never closes before.
 const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 
-/// From here on one system call is cheaper than a wake-up per packet.
+/// For fewer bytes, the reader does not sleep longer: then a wake-up per packet is cheaper than a
+/// system call that sets the mark.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
-/// For slow senders below the mark.
+/// Longest sleep below the mark, for slow senders.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// TCP that moves bytes from arena to arena.
 #[derive(Debug)]
 pub struct PlainStream {
     socket: TcpStream,
-    /// The bytes at which the kernel wakes the reader.
     low_water_bytes: usize,
 }
 
@@ -99,7 +99,6 @@ impl PlainStream {
         }
     }
 
-    /// Waits for `wanted_bytes`, the mark, or the time limit.
     async fn readable(&mut self, wanted_bytes: usize) -> io::Result<()> {
         let low_water_bytes = match wanted_bytes {
             ..MIN_LOW_WATER_BYTES => 1,

@@ -17,17 +17,17 @@ use tokio::task::coop::consume_budget;
 
 use crate::{Protocol, Tls, close_refused, tls_explanation};
 
-/// RFC 8446, section 5.1.
+/// Longest plain text of a record in bytes: RFC 8446, section 5.1.
 const RECORD_BYTES: usize = 16 << 10;
-/// Header, plain text, and the cipher's overhead (section 5.2).
+/// Longest record in bytes: header, plain text, and the cipher's overhead (section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
-/// Enough for an unauthenticated peer's first message.
+/// The first size of the receive buffer, enough for an unauthenticated peer's first message.
 const FIRST_BYTES: usize = 2 << 10;
-/// The longest message of a handshake has a few kilobytes: certificates.
+/// The size of the receive buffer during a handshake. Its longest message, the certificates, has a
+/// few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// Per read. Each connection has this memory in each direction.
+/// The records that one read may receive. Each connection has this memory in each direction.
 const INCOMING_RECORDS: usize = 8;
-/// Per write.
 const OUTGOING_RECORDS: usize = 8;
 
 /// An encrypted connection.
@@ -35,15 +35,12 @@ pub struct TlsStream {
     stream: TcpStream,
     session: TlsConnection,
     incoming: Vec<u8>,
-    /// The encrypted range of `incoming`.
     unread: Range<usize>,
     /// Decrypted bytes that the reader had no room for.
     plain: Vec<u8>,
-    /// The read bytes of `plain`.
     taken: usize,
     outgoing: Outgoing,
     is_closed: bool,
-    /// Afterwards rustls must not be called.
     failed: Option<rustls::Error>,
 }
 
@@ -137,7 +134,8 @@ impl TlsStream {
         self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
     }
 
-    /// Passes 1 to `limit` bytes to `put`, with their position. Returns zero after the peer closed.
+    /// Passes 1 to `limit` decrypted bytes to `put`, with their position. Returns zero after the
+    /// peer closed.
     async fn receive(&mut self, limit: usize, mut put: impl FnMut(usize, &[u8])) -> io::Result<usize> {
         consume_budget().await;
         loop {
@@ -151,7 +149,6 @@ impl TlsStream {
         }
     }
 
-    /// Like `receive`, without waiting.
     fn take(&mut self, limit: usize, put: &mut impl FnMut(usize, &[u8])) -> io::Result<usize> {
         let mut received = limit.min(self.plain.len() - self.taken);
         put(0, &self.plain[self.taken..self.taken + received]);
@@ -226,7 +223,6 @@ impl TlsStream {
         Ok(sealed)
     }
 
-    /// `plain` must fit into a record and not be empty.
     fn seal(&mut self, plain: &[u8]) -> io::Result<()> {
         loop {
             let mut arrived = std::mem::take(&mut self.plain);
@@ -249,7 +245,8 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Returns `true` if the peer has closed or sent bytes. Never waits, and may discard them.
+    /// Returns `true` if the peer has closed the connection or sent bytes. Never waits, and may
+    /// discard the bytes.
     pub(super) fn is_readable(&mut self) -> bool {
         self.taken < self.plain.len()
             || !self.unread.is_empty()
@@ -288,7 +285,7 @@ impl TlsStream {
         }
     }
 
-    /// Processes the next received record, or else encrypts `plain`.
+    /// Decrypts the next received record; without one, encrypts `plain`.
     fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Advance> {
         let stepped = match &self.failed {
             Some(error) => Err(error.clone()),
@@ -300,8 +297,9 @@ impl TlsStream {
         })
     }
 
-    /// Sends rustls' alert after a failure, and messages needed to decrypt it. Then waits for the
-    /// peer, because the system would discard the alert if this side closed first.
+    /// Sends rustls' alert after a failure, and the handshake messages that the peer needs to
+    /// decrypt it. Then waits for the peer, because the system would discard the alert if this side
+    /// closed first.
     async fn say_why(&mut self) {
         // rustls would process the refused bytes again.
         while self.has_to_say() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
@@ -342,7 +340,6 @@ impl fmt::Debug for TlsStream {
     }
 }
 
-/// Also returns the consumed input bytes.
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     outgoing: &mut Outgoing,
@@ -413,7 +410,6 @@ impl Outgoing {
         }
     }
 
-    /// Returns `true` if all was sent.
     fn send(&mut self, stream: &TcpStream) -> io::Result<bool> {
         while !self.unsent.is_empty() {
             match stream.try_write(&self.bytes[self.unsent.clone()]) {
@@ -435,7 +431,7 @@ fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsFailure(error))
 }
 
-/// Explains an unclear failure of rustls.
+/// A failure of rustls, with an explanation if rustls' text is unclear.
 #[derive(Debug)]
 struct TlsFailure(rustls::Error);
 
