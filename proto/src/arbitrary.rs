@@ -1,4 +1,4 @@
-//! Strategies for wire types.
+//! Strategies that generate values of wire types, for property tests.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -104,7 +104,6 @@ fn lifetime() -> impl Strategy<Value = Option<Arc<Lifetime>>> {
     (option::of(owner()), option::of(ttl)).prop_map(|(owner, ttl)| Lifetime::of(owner, ttl))
 }
 
-/// With a size that agrees.
 pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     let shape = option::of(prop::collection::vec(0_u64..6, 0..8));
     let agreement = option::of((kind(), reduce()).prop_map(|(kind, reduce)| Agreement::of(kind, &reduce)));
@@ -117,7 +116,6 @@ pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     )
 }
 
-/// In displayable form.
 fn text(pattern: &'static str) -> impl Strategy<Value = String> {
     pattern.prop_map(|text| escape(&text))
 }
@@ -173,7 +171,7 @@ fn missing() -> impl Strategy<Value = Missing> {
     prop_oneof![of_objects, of_stores]
 }
 
-/// Without version mismatches, whose versions decoding swaps.
+/// Generates errors, except version mismatches, whose versions decoding swaps.
 pub(crate) fn error() -> impl Strategy<Value = Error> {
     let operation = select(vec![
         Operation::Put,

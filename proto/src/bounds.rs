@@ -1,5 +1,5 @@
-//! Limits on peers' messages, and checks of shared fields. A single message's field is checked at
-//! its conversion.
+//! Limits on peers' messages, and checks of shared fields. A field of one message is checked where
+//! the message is converted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,15 +9,16 @@ use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::shard::UNREACHABLE;
 
-/// Longer waits are cut to this, with which arithmetic on times cannot overflow.
+/// Longest timeout. Longer ones are cut to it, so that arithmetic on times cannot overflow.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Most inline bytes. Shards apply their own, usually lower limit.
+/// Most bytes of an inline object. Shards apply their own limit, which is usually lower.
 pub const MAX_INLINE_BYTES: usize = 1 << 20;
-/// Most bytes of a put through the socket. Beyond, they cost as much as a second request to seal.
+/// Most bytes of a put that travel through the socket. More bytes would cost as much as a second
+/// request to seal the object.
 pub const MAX_PUT_BYTES: usize = 8 << 10;
 /// Most bytes of a batch's puts.
 pub const MAX_BATCH_PUT_BYTES: usize = 1 << 20;
-/// Most nodes to avoid.
+/// Most nodes that a query may avoid.
 pub const MAX_AVOIDED_NODES: usize = 64;
 /// Most labels of a node.
 pub const MAX_LABELS: usize = 32;
@@ -27,18 +28,20 @@ pub const MAX_LABEL_KEY_BYTES: usize = 63;
 pub const MAX_LABEL_VALUE_BYTES: usize = 255;
 /// Most messages in one frame of a session.
 pub const MAX_MESSAGES_PER_BATCH: usize = 4096;
-/// A batch closes at 1 MiB, and its last message may be an inline object.
+/// Most bytes of a store's frame. A batch closes at 1 MiB, and its last message may be an inline
+/// object.
 pub const MAX_BATCH_BYTES: usize = 4 << 20;
-/// All locations of an object, or a page whose last object may be on every node.
+/// Most bytes of a shard's frame: all locations of an object, or a page whose last object may be on
+/// every node.
 pub const MAX_SHARD_FRAME_BYTES: usize = 64 << 20;
-/// One for each node of the largest simulated cluster.
+/// Most locations of an object: one for each node of the largest simulated cluster.
 pub const MAX_LOCATIONS: usize = 10_000;
-/// Most objects in a page.
+/// Most objects in a page of a listing.
 pub const MAX_LISTED_OBJECTS: usize = 10_000;
-/// Longest kept error text, in bytes.
+/// Longest text of an error that is kept, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
 
-/// An IPv6 address with scope and port.
+/// Longest address in bytes: IPv6 with scope and port.
 const MAX_ADDRESS_BYTES: usize = 64;
 
 pub(crate) fn encode_id(id: &ObjectId) -> Bytes {
@@ -60,7 +63,7 @@ pub fn encode_address(address: SocketAddr) -> String {
     if address == UNREACHABLE { String::new() } else { address.to_string() }
 }
 
-/// Checks a store's address, empty without a data plane.
+/// Decodes the address of a store's data plane; an empty text means none.
 ///
 /// # Errors
 /// [`Error::Malformed`] for other text.
@@ -68,7 +71,7 @@ pub fn decode_store_address(text: &str, plane: Plane) -> Result<SocketAddr> {
     if text.is_empty() { Ok(UNREACHABLE) } else { decode_address(text, plane) }
 }
 
-/// Checks a node's address.
+/// Decodes the address of a node.
 ///
 /// # Errors
 /// [`Error::Malformed`] without an address and port.

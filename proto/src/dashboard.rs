@@ -1,4 +1,4 @@
-//! The requests of the dashboard's page, over HTTP. Answers are JSON.
+//! The requests of the dashboard's page to a shard, over HTTP. Answers are JSON.
 
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
 use hoplite_core::shard::ObjectSearch;
@@ -7,16 +7,16 @@ use self::query::{from_hex, number, value};
 
 pub mod query;
 
-/// About 400 KiB of JSON. More are grouped by their labels.
+/// Most nodes in an answer, about 400 KiB of JSON. More nodes are grouped by their labels.
 pub const MAX_NODES: usize = 1000;
-/// Longest key for groups, in bytes.
+/// Longest label key by which nodes are grouped, in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
 /// Most objects in an answer.
 pub const MAX_OBJECTS: usize = 200;
 /// A request of the page.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Question {
-    /// The shard, and the cluster as a whole.
+    /// Describe the shard, and the cluster as a whole.
     Overview,
     /// Nodes, by name.
     Nodes {
@@ -33,7 +33,8 @@ pub enum Question {
     Transfers,
     /// Running reduces.
     Reduces,
-    /// Links between nodes, or groups with a value of a label. An empty key means nodes.
+    /// Links between nodes, or between groups of nodes with the same value of a label. An empty key
+    /// means nodes.
     Links {
         /// The key of the label.
         group: String,
@@ -42,9 +43,9 @@ pub enum Question {
     Events,
     /// The last hour.
     History {
-        /// `None` for the cluster.
+        /// The node; `None` for the whole cluster.
         node: Option<NodeId>,
-        /// The page's last point.
+        /// The time of the last point that the page has.
         after: u64,
     },
     /// One node.

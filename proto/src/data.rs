@@ -26,7 +26,7 @@ use crate::reduce::{decode_op, encode_op};
 use crate::v1::end::Outcome;
 use crate::{error, v1};
 
-/// A request for bytes of a copy, as they become valid.
+/// A request to send bytes of a copy as they become valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
     /// The object.
@@ -37,7 +37,7 @@ pub struct Pull {
     pub size_bytes: u64,
     /// The requested bytes.
     pub range: Range<u64>,
-    /// `true` for a hop's output, which may not have begun.
+    /// `true` for the output of a hop, which may not have begun yet.
     pub awaits_hop: bool,
 }
 
@@ -54,7 +54,7 @@ pub fn encode_pull(pull: &Pull) -> v1::Pull {
     }
 }
 
-/// Checks that the range lies in the object.
+/// Decodes a pull and checks that its range lies in the object.
 ///
 /// # Errors
 /// The violated rule.
@@ -87,8 +87,8 @@ pub fn encode_hop(hop: &Hop) -> v1::Combine {
     }
 }
 
-/// Checks a requested hop: the operation suits the elements, and ranges have whole elements of
-/// their objects.
+/// Decodes a hop and checks that the operation suits the elements, and that ranges have whole
+/// elements of their objects.
 ///
 /// # Errors
 /// The violated rule.

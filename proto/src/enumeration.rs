@@ -1,6 +1,7 @@
-//! Enumerations: one macro for both directions, so that they agree.
+//! A macro that converts enumerations in both directions, so that the directions agree.
 
-/// Converts between a core enum and a generated one. Other numbers are malformed.
+/// Implements the conversions between a core enum and a generated one. Unknown numbers are
+/// malformed.
 macro_rules! enumeration {
     ($vis:vis $encode:ident, $decode:ident: $core:ty, $wire:ty, $what:literal { $($variant:ident),* $(,)? }) => {
         $vis fn $encode(value: $core) -> i32 {

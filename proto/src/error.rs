@@ -14,7 +14,7 @@ use crate::metadata::{decode_dtype, encode_dtype};
 use crate::v1;
 use crate::v1::MissingKind;
 
-/// A [`MetadataError`]'s kind in the field `c`; zero for text only.
+/// The kind of a [`MetadataError`], in the wire error's field `c`; zero if only its text is known.
 mod metadata_kind {
     pub(super) const UNKNOWN_DTYPE: u64 = 1;
     pub(super) const TOO_MANY_DIMENSIONS: u64 = 2;
@@ -90,9 +90,9 @@ pub fn encode(error: &Error) -> v1::Error {
 
 /// Decodes a peer's error.
 ///
-/// Never fails: what does not fit becomes [`Error::Malformed`] with the peer's [escaped](escape)
-/// text. [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] swap their sides, so that "ours"
-/// means this side.
+/// Never fails: an unknown or invalid error becomes [`Error::Malformed`] with the peer's
+/// [escaped](escape) text. [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] swap their
+/// sides, so that "ours" means this side.
 pub fn decode(error: v1::Error, plane: Plane) -> Error {
     // These two are escaped when displayed.
     let name = || cut(error.text.clone());
@@ -171,12 +171,10 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
     })
 }
 
-/// Makes a peer's text displayable, up to [`MAX_TEXT_BYTES`].
 pub(crate) fn shown(text: &str) -> String {
     cut(escape(text))
 }
 
-/// Cuts to [`MAX_TEXT_BYTES`] at the end of a character.
 pub(crate) fn cut(mut text: String) -> String {
     if text.len() > MAX_TEXT_BYTES {
         let end = (0..=MAX_TEXT_BYTES).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
@@ -330,12 +328,12 @@ fn of_nodes<'a>(kind: MissingKind, nodes: impl IntoIterator<Item = &'a NodeId>) 
     v1::Missing { kind: kind.into(), nodes, ..Default::default() }
 }
 
-/// Leaves out the reason's own cause, so that messages cannot nest without end.
 fn encode_reason(reason: &Error) -> Option<Box<v1::Error>> {
     Some(Box::new(v1::Error { missing: None, ..encode(reason) }))
 }
 
-/// `None` for an unknown kind or a broken limit; the timeout itself stays valid.
+/// Decodes the cause of a timeout; `None` for an unknown kind or a broken limit, because the
+/// timeout itself stays valid.
 pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missing> {
     let kind = MissingKind::try_from(missing.kind).ok()?;
     check_count("named objects of a cause", missing.ids.len(), MAX_NAMED).ok()?;

@@ -1,5 +1,5 @@
-//! Frames of the local plane and direct connections: messages behind their length, four bytes,
-//! little-endian.
+//! Frames of the local plane and of direct connections: each is a message after its length, four
+//! bytes, little-endian.
 //!
 //! Works on plain buffers, which daemons and both clients share.
 
@@ -12,26 +12,27 @@ use prost::Message;
 
 use crate::bounds::{MAX_BATCH_PUT_BYTES, MAX_PUT_BYTES};
 
-/// The length's own bytes.
+/// The size of the length in bytes.
 pub const LENGTH_BYTES: usize = 4;
 
-/// Longest hello. Other protocols usually announce more.
+/// Longest hello in bytes. The first bytes of other protocols usually announce more.
 pub const MAX_HELLO_BYTES: usize = 4096;
 
-/// Longest response: a page of a listing.
+/// Longest response in bytes: a page of a listing.
 pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Besides a list of ids: one id, metadata of 64 dimensions, tags, and a small object.
+/// The bytes of a request besides a list of ids: one id, metadata of 64 dimensions, tags, and a
+/// small object.
 const REQUEST_OVERHEAD_BYTES: usize = (16 << 10) + MAX_PUT_BYTES;
 
-/// Tag and length of each listed id.
+/// The bytes of tag and length for each listed id.
 const ID_OVERHEAD_BYTES: usize = 4;
 
-/// The objects, and each item's other fields.
+/// Longest batch in bytes: the objects, and the other fields of each item.
 const MAX_BATCH_BYTES: usize =
     MAX_BATCH_PUT_BYTES + MAX_BATCH_ITEMS * (REQUEST_OVERHEAD_BYTES - MAX_PUT_BYTES);
 
-/// Longest request under `limits`: a list of ids, or a batch.
+/// Longest request in bytes under `limits`: a list of ids, or a batch.
 pub fn max_request_bytes(limits: &Limits) -> usize {
     let ids = limits.max_ids_per_request.saturating_mul(MAX_OBJECT_ID_BYTES + ID_OVERHEAD_BYTES);
     ids.saturating_add(REQUEST_OVERHEAD_BYTES).max(MAX_BATCH_BYTES)
@@ -54,7 +55,8 @@ pub fn encode(message: &impl Message, out: &mut BytesMut) -> Result<()> {
 
 const READ_BYTES: usize = 64 << 10;
 
-/// Makes room for small messages. Frees an empty buffer that a large one has enlarged.
+/// Makes room in `buffer` for small messages. Frees an empty buffer that a large message has
+/// enlarged.
 pub fn make_room(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.capacity() > READ_BYTES {
         *buffer = BytesMut::new();
@@ -62,7 +64,7 @@ pub fn make_room(buffer: &mut BytesMut) {
     buffer.reserve(READ_BYTES);
 }
 
-/// Takes a message from the front of `buffer`; `None` if it is incomplete.
+/// Removes a message from the front of `buffer`; `None` if it is incomplete.
 ///
 /// The length is checked first, so at most `limit_bytes` are buffered.
 ///
@@ -72,13 +74,13 @@ pub fn decode<M: Message + Default>(buffer: &mut BytesMut, limit_bytes: usize) -
     decode_on(Plane::Local, buffer, limit_bytes)
 }
 
-/// Returns the front message's length with its prefix, once known.
+/// Returns the length of the front message, including the length field, once it is known.
 pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
     let prefix = buffer.first_chunk::<LENGTH_BYTES>()?;
     Some(LENGTH_BYTES.saturating_add(usize::try_from(u32::from_le_bytes(*prefix)).unwrap_or(usize::MAX)))
 }
 
-/// Like [`decode`], on another plane.
+/// Does the same as [`decode`] on another plane.
 ///
 /// # Errors
 /// The errors of [`decode`], with `plane`.

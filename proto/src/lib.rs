@@ -21,7 +21,7 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/hoplite.v1.rs"));
 }
 
-/// All descriptors, for gRPC reflection.
+/// The descriptors of all protocol files, for gRPC reflection.
 #[cfg(feature = "grpc")]
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hoplite.bin"));
 

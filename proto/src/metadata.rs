@@ -28,7 +28,6 @@ pub(crate) fn encode_dtype(dtype: Dtype) -> i32 {
     wire.into()
 }
 
-/// The element type of this number.
 pub(crate) fn decode_dtype(number: i32) -> Option<Dtype> {
     // Searching the forward mapping keeps both directions consistent.
     Dtype::ALL.iter().copied().find(|dtype| encode_dtype(*dtype) == number)
@@ -47,7 +46,7 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
     }
 }
 
-/// Checks the metadata of an object; absent means plain bytes.
+/// Decodes and checks the metadata of an object. Absent metadata means plain bytes.
 ///
 /// # Errors
 /// [`Error::InvalidMetadata`], with the violated rule.

@@ -1,4 +1,4 @@
-//! A reduce's operations, from clients and coordinators.
+//! Conversion of reduce operations, which clients and coordinators request.
 
 use hoplite_core::collective::Agreement;
 use hoplite_core::error::{Error, Plane, Result};

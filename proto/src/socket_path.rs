@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Overrides the default.
+/// The environment variable that overrides the default path.
 pub const SOCKET_VARIABLE: &str = "HOPLITE_SOCKET";
 
-/// `$HOPLITE_SOCKET`; else `$XDG_RUNTIME_DIR/hoplite/store.sock`; else
+/// Returns `$HOPLITE_SOCKET`; else `$XDG_RUNTIME_DIR/hoplite/store.sock`; else
 /// `/tmp/hoplite-<uid>/store.sock`, in a directory that any user may have created. Empty variables
 /// count as unset.
 pub fn default_socket_path() -> PathBuf {

@@ -1,7 +1,7 @@
-//! Checks the directories of a local socket, and opens its address.
+//! Checks the directories on the path to a local socket, and returns the socket's address.
 //!
-//! In `/tmp`, any user could create the directory first and listen there. [`SocketPlace::find`]
-//! therefore checks each directory from the root to the socket.
+//! In `/tmp`, any user could create the socket's directory first and listen there.
+//! [`SocketPlace::find`] therefore checks each directory from the root to the socket.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -16,19 +16,19 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
-/// The user who runs the store.
+/// The environment variable that names the user who runs the store.
 pub const DAEMON_USER_VARIABLE: &str = "HOPLITE_DAEMON_USER";
 
-/// The packages' user, whom only root can create.
+/// The user that the packages create for the daemon, which only root can do.
 pub const DEFAULT_DAEMON_USER: &str = "hoplite";
 
-/// The limit of Linux.
+/// Most symbolic links on a path: the limit of Linux.
 const MAX_LINKS: u32 = 40;
 
-/// Files with it grant more than their mode shows.
+/// The extended attribute of an access list. Files with it grant more than their mode shows.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// Trusted owners: this user, root, and the daemon's user.
+/// The users who may own the directories: this user, root, and the daemon's user.
 #[derive(Debug, Clone)]
 pub struct TrustedUsers {
     own: u32,
@@ -36,14 +36,14 @@ pub struct TrustedUsers {
 }
 
 impl TrustedUsers {
-    /// Trusts this user, root, and `daemon_user` by name or number; without it
+    /// Trusts this user, root, and `daemon_user`, given by name or number. Without it, trusts
     /// [`DEFAULT_DAEMON_USER`], if it exists.
     pub fn new(daemon_user: Option<&str>) -> Self {
         let daemon = daemon_user.filter(|user| !user.is_empty()).map(str::to_owned);
         Self { own: rustix::process::geteuid().as_raw(), daemon }
     }
 
-    /// Like [`new`](Self::new), with [`DAEMON_USER_VARIABLE`].
+    /// Calls [`new`](Self::new) with the user in [`DAEMON_USER_VARIABLE`].
     pub fn from_environment() -> Self {
         Self::new(daemon_user_of_environment().as_deref())
     }
@@ -51,7 +51,7 @@ impl TrustedUsers {
     /// Returns `true` if `user` is trusted.
     ///
     /// # Errors
-    /// [`Distrust::NoSuchUser`] if that depends on an unknown name of the daemon's user.
+    /// [`Distrust::NoSuchUser`] if the answer depends on the daemon's user, whose name is unknown.
     pub fn includes(&self, user: u32) -> Result<bool, Distrust> {
         if user == self.own || user == 0 {
             return Ok(true);
@@ -73,11 +73,11 @@ pub fn daemon_user_of_environment() -> Option<String> {
     Some(user.to_string_lossy().into_owned()).filter(|user| !user.is_empty())
 }
 
-/// The reason for distrust, with advice.
+/// The reason why a path to a socket is not trusted, with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Distrust {
-    /// An untrusted owner.
+    /// A directory, link or socket belongs to an untrusted user.
     #[error(
         "{} belongs to user {owner}, who could put a socket of their own there: use a socket in a directory of your own, or \
          set {DAEMON_USER_VARIABLE}={owner} if that user runs the store",
@@ -117,7 +117,7 @@ pub enum PlaceError {
     /// Another user could replace the socket.
     #[error(transparent)]
     Distrusted(#[from] Distrust),
-    /// No access to the path.
+    /// The system denies access to the path.
     #[error("{}", std::io::Error::from(*.0))]
     System(Errno),
 }
@@ -128,7 +128,7 @@ impl From<Errno> for PlaceError {
     }
 }
 
-/// A socket that no other user can replace.
+/// The place of a socket that no other user can replace.
 pub struct SocketPlace {
     path: PathBuf,
     directory: OwnedFd,
@@ -142,14 +142,14 @@ impl fmt::Debug for SocketPlace {
 }
 
 impl SocketPlace {
-    /// Walks to the socket at `path`, through symbolic links. The socket need not exist.
+    /// Follows `path` to a socket, through symbolic links. The socket need not exist.
     ///
-    /// Each directory must belong to one of `users`. Others must not write to it, unless it is
-    /// sticky like `/tmp`; then links and sockets in it must belong to `users` too.
+    /// Each directory must belong to one of `users`. Other users must not be able to write to it,
+    /// unless it is sticky like `/tmp`; then links and sockets in it must belong to `users` too.
     ///
     /// # Errors
-    /// [`PlaceError::Distrusted`] for the first directory against the rule. [`PlaceError::System`]
-    /// if the walk ends early.
+    /// [`PlaceError::Distrusted`] for the first directory that violates this rule.
+    /// [`PlaceError::System`] if the path cannot be followed.
     pub fn find(path: &Path, users: &TrustedUsers) -> Result<Self, PlaceError> {
         let mut walk = Walk::start(path, users)?;
         loop {
@@ -184,7 +184,7 @@ impl SocketPlace {
     }
 }
 
-/// Checks `directory` by the rule of [`SocketPlace::find`].
+/// Checks one directory by the rule of [`SocketPlace::find`].
 ///
 /// # Errors
 /// The errors of [`SocketPlace::find`].
@@ -206,13 +206,10 @@ enum Entry {
 struct Walk<'a> {
     users: &'a TrustedUsers,
     directory: OwnedFd,
-    /// For people.
     at: PathBuf,
     pending: VecDeque<OsString>,
     links: u32,
-    /// `true` if others may write here, and it is sticky.
     is_shared: bool,
-    /// The owner, if this user namespace cannot name it.
     unmapped_owner: Option<u32>,
 }
 
@@ -249,7 +246,6 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Does not follow links.
     fn look(&self, name: &OsStr) -> Result<Entry, PlaceError> {
         let opened = match open(&self.directory, name) {
             Ok(opened) => opened,
@@ -317,7 +313,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The socket's directory needs a known owner. Those above may belong to an unmapped root.
+    /// Checks that the socket's directory has a known owner. Directories above it may belong to an
+    /// unmapped root.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
             Some(owner) if !self.is_shared => Err(Distrust::Owner { path: self.at.clone(), owner }.into()),
@@ -345,7 +342,6 @@ fn names(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(name).collect()
 }
 
-/// Returns `true` if others than the owner and root may create and replace entries.
 fn others_may_write(found: &Stat, path: &Path) -> bool {
     let mode = Mode::from_raw_mode(found.st_mode);
     let group_writes = mode.contains(Mode::WGRP);
@@ -353,21 +349,20 @@ fn others_may_write(found: &Stat, path: &Path) -> bool {
         || group_writes && !(is_private_group(found.st_uid, found.st_gid) && has_no_access_list(path))
 }
 
-/// Returns `true` for a user's private group, which has its name and only this member.
 fn is_private_group(user: u32, group: u32) -> bool {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
     let Ok(Some(group)) = Group::from_gid(Gid::from_raw(group)) else { return false };
     user.gid == group.gid && user.name == group.name && group.mem.iter().all(|member| *member == user.name)
 }
 
-/// With an access list, the group bits apply to other users too.
+/// Returns `true` without an access list. With one, the group bits apply to other users too.
 fn has_no_access_list(path: &Path) -> bool {
     let mut none = [0_u8; 0];
     matches!(rustix::fs::getxattr(path, ACCESS_LIST, &mut none[..]), Err(Errno::NODATA | Errno::NOTSUP))
 }
 
-/// Returns `true` for the user that stands for all without a number in this namespace. In most
-/// unprivileged containers, the machine's root is one of them.
+/// Returns `true` if `user` is the number that stands for all users without a number in this
+/// namespace. In most unprivileged containers, the machine's root is one of them.
 fn is_unmapped(user: u32) -> bool {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let maps = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

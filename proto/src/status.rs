@@ -47,7 +47,7 @@ pub fn to_status(error: &Error) -> Status {
     Status::with_details(code, message, details.encode_to_vec().into())
 }
 
-/// Returns the error in the details, or else one for the code.
+/// Returns the error in the status' details. Without details, an error for the status' code.
 pub fn from_status(status: &Status) -> Error {
     let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
     let typed = details.into_iter().find(|detail| detail.type_url == DETAIL_TYPE);
@@ -66,7 +66,7 @@ pub fn from_status(status: &Status) -> Error {
 
 const DETAIL_TYPE: &str = "type.googleapis.com/hoplite.v1.Error";
 
-/// `google.rpc.Status`, which tools such as grpcurl expect.
+/// The message `google.rpc.Status`, which tools such as grpcurl expect in the details.
 #[derive(Clone, PartialEq, Message)]
 struct RpcStatus {
     #[prost(int32, tag = "1")]
@@ -77,7 +77,6 @@ struct RpcStatus {
     details: Vec<Detail>,
 }
 
-/// `google.protobuf.Any`.
 #[derive(Clone, PartialEq, Message)]
 struct Detail {
     #[prost(string, tag = "1")]

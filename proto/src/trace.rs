@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use hoplite_core::TraceContext;
 
-/// No trace is empty.
+/// Encodes a trace context. No trace becomes an empty value.
 pub fn encode(trace: Option<TraceContext>) -> Bytes {
     trace.map_or_else(Bytes::new, |trace| Bytes::copy_from_slice(&trace.to_bytes()))
 }
 
-/// `None` for any other value.
+/// Decodes a trace context; `None` for an invalid or empty value.
 pub fn decode(bytes: &[u8]) -> Option<TraceContext> {
     TraceContext::from_bytes(bytes)
 }

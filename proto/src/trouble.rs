@@ -16,7 +16,7 @@ pub fn encode_wait(wait: &LongWait) -> v1::LongWait {
     }
 }
 
-/// `None` for an unknown operation.
+/// Decodes a long wait; `None` for an unknown operation.
 pub fn decode_wait(wait: v1::LongWait) -> Option<LongWait> {
     Some(LongWait {
         operation: error::decode_operation(wait.operation.into())?,
@@ -34,7 +34,7 @@ pub fn encode_fault(name: &str, error: &Error, since: Duration) -> v1::PeerFault
     }
 }
 
-/// The peer, its failure, and its age; `None` if incomplete.
+/// Decodes a peer's failure: the peer's name, the failure, and its age; `None` if incomplete.
 pub fn decode_fault(fault: v1::PeerFault) -> Option<(String, Error, Duration)> {
     let name = error::shown(&fault.name);
     let error = error::decode(fault.error?, Plane::Local);

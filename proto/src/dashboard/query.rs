@@ -1,4 +1,4 @@
-//! URLs and forms: names, values, and bytes of ids.
+//! Parses URLs and forms of the dashboard: names, values, and bytes of ids.
 
 /// The decoded value of `name` in `a=b&c=d`; `None` if missing or invalid.
 pub fn value(query: &[u8], name: &str) -> Option<Vec<u8>> {
@@ -7,7 +7,7 @@ pub fn value(query: &[u8], name: &str) -> Option<Vec<u8>> {
     decode(values.next()?)
 }
 
-/// The number, or `default` without a value.
+/// Returns the value of `name` as a number, or `default` without a value.
 pub fn number(query: &[u8], name: &str, default: u64) -> Option<u64> {
     match value(query, name) {
         None => Some(default),
@@ -16,7 +16,7 @@ pub fn number(query: &[u8], name: &str, default: u64) -> Option<u64> {
     }
 }
 
-/// Decodes at most `max` bytes.
+/// Decodes hexadecimal `text` to at most `max` bytes.
 pub fn from_hex(text: &str, max: usize) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     if digits.len() > 2 * max || !digits.len().is_multiple_of(2) {

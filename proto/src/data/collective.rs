@@ -1,4 +1,4 @@
-//! The messages of coordinators and members.
+//! The messages between the coordinator and the members of a collective.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1::end::Outcome;
 use crate::{error, metadata, v1};
 
-/// A member's request for the bytes that the receiver's program gives to it.
+/// A member's request for the bytes that the receiver of the request must send it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
     /// The target.
     pub target: ObjectId,
-    /// The target's put.
+    /// The put of the target's copies.
     pub put: PutId,
     /// The requesting member.
     pub index: usize,
-    /// The start in the stream.
+    /// The offset in the stream at which to start.
     pub offset_bytes: u64,
 }
 
@@ -83,8 +83,8 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
     }
 }
 
-/// Checks a plan: schedule, operation, whole elements, frame length, one member per part,
-/// displayable explanation.
+/// Decodes a plan and checks its schedule, operation, whole elements, frame length, one member per
+/// part, and displayable explanation.
 ///
 /// # Errors
 /// The violated rule.
@@ -157,7 +157,6 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     })
 }
 
-/// The participants must divide the elements.
 fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64) -> Result<Vec<Vec<usize>>> {
     let participants = decode_index(participants, MAX_MEMBERS + 1)?;
     let mut is_seen = vec![false; participants];
@@ -176,7 +175,7 @@ fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64)
     Ok(ranks)
 }
 
-/// Encodes a member's end; `None` if it continues.
+/// Encodes a member's last report; `None` if the member continues.
 pub fn encode_report(report: &Report) -> Option<v1::End> {
     let failure = match report {
         Report::Filled => return None,
@@ -204,10 +203,10 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
     })
 }
 
-/// Checks the end of one of `members` members.
+/// Decodes the last report of one of `members` members.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it cannot be one.
+/// [`Error::Malformed`] if no member can send it.
 pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     let failure = match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Complete, ..) => return Ok(Report::Done),
@@ -227,7 +226,7 @@ pub fn encode_stop(reason: &Error) -> v1::Stop {
     v1::Stop { error: Some(error::encode(reason)) }
 }
 
-/// Checks an abort.
+/// Decodes an abort.
 ///
 /// # Errors
 /// [`Error::Malformed`] without a reason.
@@ -242,7 +241,7 @@ pub fn encode_reject(target: &ObjectId, attempt: AttemptId, reason: &Error) -> v
     v1::Reject { target, error: Some(error::encode(reason)), attempt: Some(attempt) }
 }
 
-/// Returns the target, the rejected attempt, and the reason.
+/// Decodes a rejection: the target, the rejected attempt, and the reason.
 ///
 /// # Errors
 /// [`Error::Malformed`] if one is missing.
@@ -268,7 +267,7 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
     v1::MemberPosition { member, members, stage, final_bytes, size_bytes, node: String::new() }
 }
 
-/// Checks the progress of `member`; `None` if the store is no member.
+/// Decodes the progress of `member`; `None` if the answering store is no member.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is another member's or not displayable.
@@ -285,7 +284,7 @@ pub fn decode_position(position: v1::Position, member: usize, members: usize) ->
     Ok(Some(Position { member, members, stage, copy: None, final_bytes, size_bytes }))
 }
 
-/// The wire form of a record, without other stores' progress.
+/// The wire form of a store's record, without the progress of other stores.
 pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, .. } = record;
     let ReduceRecord { mendings, restarts, is_running, position, .. } = record;
@@ -307,14 +306,15 @@ pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     }
 }
 
-/// The answer with record and position.
+/// The wire form of a store's record and its own progress, as an answer.
 pub fn encode_known(record: Option<ReduceRecord>) -> v1::Position {
     let mut record = record.map(encode_record);
     let position = record.as_mut().and_then(|record| record.position.take());
     v1::Position { position, record }
 }
 
-/// Checks the knowledge of a store, member or not; `None` if empty.
+/// Decodes a store's record of a collective, whether the store is a member or not; `None` if it has
+/// none.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is not displayable.

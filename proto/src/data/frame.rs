@@ -1,5 +1,4 @@
-//! The frames of the data plane: a fixed header, then a payload. Encoding and decoding only, no
-//! sockets.
+//! Encodes and decodes the frames of the data plane: a fixed header, then a payload.
 //!
 //! All numbers are little-endian.
 //!
@@ -26,7 +25,7 @@ use hoplite_core::checksum::crc32c;
 pub const HEADER_BYTES: usize = 28;
 /// Longest payload of a block.
 pub const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
-/// Longest other payload. An id and an error text fit many times.
+/// Longest payload of another frame. An id and an error text fit many times.
 pub const MAX_CONTROL_BYTES: u32 = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"HPLD";
@@ -44,7 +43,7 @@ pub enum Kind {
     Block = 3,
     /// `End` of a transfer, from its sender, or of a hop, from its host.
     End = 4,
-    /// `Keepalive`, from a sender, or either side of a hop.
+    /// `Keepalive`, from the sender of a transfer, or from either side of a hop.
     Keepalive = 5,
     /// `DigestRequest`, receiver to sender.
     DigestRequest = 6,
@@ -54,7 +53,7 @@ pub enum Kind {
     Combine = 8,
     /// Host to coordinator: the output is complete.
     Combined = 9,
-    /// Coordinator to host or member: not needed any more.
+    /// Coordinator to host or member: end the hop or exchange.
     Release = 10,
     /// `DataProof`, after the hellos with tokens.
     Proof = 11,
@@ -62,11 +61,11 @@ pub enum Kind {
     Enlist = 12,
     /// Member to coordinator: all bytes are there.
     Filled = 13,
-    /// Coordinator to member: the result is the object.
+    /// Coordinator to member: the member's copy is the target.
     Commit = 14,
     /// `Stop`, coordinator to member: aborted.
     Stop = 15,
-    /// `Take`, member to member: send your program's bytes for me.
+    /// `Take`, member to member: send the bytes that your program gives to me.
     Take = 16,
     /// `Reject`, coordinator to participants' stores. Answered by `End`.
     Reject = 17,
@@ -74,7 +73,7 @@ pub enum Kind {
     Probe = 18,
     /// `ProbeReady`, answering `Probe`.
     ProbeReady = 19,
-    /// `Arm`, coordinator to store: answer this peer.
+    /// `Arm`, coordinator to store: answer the requests of this peer.
     Arm = 20,
     /// The answer to `Arm`.
     Armed = 21,
@@ -144,13 +143,13 @@ impl Kind {
 /// The reason to reject a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The peer is no store, or the stream is out of step.
+    /// The peer is no store, or the stream does not continue with a frame.
     #[error("not a frame of this protocol: it starts with {found:02x?}")]
     BadMagic {
         /// The first four bytes.
         found: [u8; 4],
     },
-    /// Another framing version.
+    /// The peer uses another version of the framing.
     #[error("framing version {theirs}, this is version {FRAMING_VERSION}")]
     BadVersion {
         /// The peer's version.
@@ -159,13 +158,13 @@ pub enum FrameError {
     /// The header's checksum is wrong.
     #[error("the header of a frame is damaged")]
     HeaderDamaged,
-    /// An unknown kind, or reserved bytes are not zero.
+    /// The frame has an unknown kind, or its reserved bytes are not zero.
     #[error("unknown kind of frame {number}")]
     UnknownKind {
         /// The number.
         number: u8,
     },
-    /// Too long for its kind.
+    /// The payload is too long for its kind of frame.
     #[error("a frame of kind {kind:?} claims {length_bytes} bytes")]
     TooLong {
         /// The kind.
@@ -191,13 +190,13 @@ pub struct Header {
 }
 
 impl Header {
-    /// Makes a block's header; `None` if it is too long.
+    /// Makes the header of a block; `None` if the block is too long.
     pub fn block(offset_bytes: u64, length_bytes: u64, payload_crc: u32) -> Option<Self> {
         let length_bytes = u32::try_from(length_bytes).ok().filter(|length| *length <= MAX_BLOCK_BYTES)?;
         Some(Self { kind: Kind::Block, length_bytes, payload_crc, offset_bytes })
     }
 
-    /// Makes another frame's header; `None` if the payload is too long.
+    /// Makes the header of a frame that is no block; `None` if the payload is too long.
     pub fn control(kind: Kind, payload: &[u8]) -> Option<Self> {
         let length_bytes =
             u32::try_from(payload.len()).ok().filter(|length| *length <= kind.max_length_bytes())?;
@@ -209,7 +208,7 @@ impl Header {
         self.kind
     }
 
-    /// The payload's length, within its limit.
+    /// The payload's length, within its kind's limit.
     pub const fn length_bytes(&self) -> u32 {
         self.length_bytes
     }
@@ -219,7 +218,7 @@ impl Header {
         self.offset_bytes
     }
 
-    /// Checks the payload's checksum.
+    /// Checks the checksum `crc` of the received payload.
     ///
     /// # Errors
     /// [`FrameError::PayloadDamaged`].
@@ -241,7 +240,7 @@ impl Header {
         bytes
     }
 
-    /// Checks the start of a header, whose first byte suffices to detect another protocol.
+    /// Checks the first bytes of a header; one byte suffices to detect another protocol.
     ///
     /// # Errors
     /// [`FrameError::BadMagic`].

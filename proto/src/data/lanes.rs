@@ -1,4 +1,4 @@
-//! The messages of lanes.
+//! The messages by which a stream gets lanes: further connections.
 
 use hoplite_core::error::{Error, Result};
 use hoplite_core::plan::lanes::MAX_LANES;
@@ -9,16 +9,16 @@ use crate::v1;
 /// A stream's key.
 pub const KEY_BYTES: usize = 16;
 
-/// Names a stream to its sender, for further connections.
+/// Names a stream to its sender, so that further connections can join it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamKey(pub [u8; KEY_BYTES]);
 
-/// One lane is the default, and has no encoding.
+/// Encodes the most lanes of a receiver. One is the default, and has no encoding.
 pub fn encode_max_lanes(max_lanes: usize) -> u32 {
     if max_lanes <= 1 { 0 } else { u32::try_from(max_lanes.min(MAX_LANES)).unwrap_or(0) }
 }
 
-/// Larger numbers are cut to the limit.
+/// Decodes the most lanes of a receiver. Larger numbers are cut to the limit.
 pub fn decode_max_lanes(max_lanes: u32) -> usize {
     usize::try_from(max_lanes).unwrap_or(MAX_LANES).clamp(1, MAX_LANES)
 }
@@ -28,7 +28,7 @@ pub fn encode_lanes(key: StreamKey, count: usize) -> v1::Lanes {
     v1::Lanes { key: key.0.to_vec().into(), count: u32::try_from(count).unwrap_or(u32::MAX) }
 }
 
-/// Returns the stream's key and the number of lanes to open.
+/// Decodes a request for further lanes: the stream's key, and their number.
 ///
 /// # Errors
 /// The violated rule.
@@ -41,13 +41,15 @@ pub fn decode_lanes(lanes: &v1::Lanes) -> Result<(StreamKey, usize)> {
     }
 }
 
-/// Encodes a request to be a lane. The receiver takes in `other_streams`, too.
+/// Encodes the message that makes its connection a lane. The receiver also takes in `other_streams`
+/// further streams.
 pub fn encode_lane(key: StreamKey, other_streams: usize) -> v1::Lane {
     let other_streams = u32::try_from(other_streams).unwrap_or(u32::MAX);
     v1::Lane { key: key.0.to_vec().into(), other_streams }
 }
 
-/// Decodes a request to be a lane. Returns the key and the number of other streams.
+/// Decodes the message that makes its connection a lane: the stream's key, and the number of the
+/// receiver's other streams.
 ///
 /// # Errors
 /// The violated rule.

@@ -30,7 +30,7 @@ use crate::v1::measure::Work as WireWork;
 pub const PACKET_BYTES: usize = 32;
 const MAGIC: [u8; 4] = *b"HPLE";
 
-/// The number of probes. 0 means as many as necessary.
+/// Conversion of the number of echoes per pair. 0 means as many as necessary.
 pub mod probes {
     use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 
@@ -42,7 +42,7 @@ pub mod probes {
         }
     }
 
-    /// Larger numbers are cut to the limit.
+    /// Decodes the number. Larger numbers are cut to the limit.
     pub fn decode(count: u32) -> Probes {
         if count == 0 { Probes::Auto } else { Probes::Count(count.min(MAX_PROBES)) }
     }
@@ -82,12 +82,12 @@ pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-/// The peer to answer.
+/// A peer whose requests a store must answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
-    /// Its nonce.
+    /// The nonce of its requests.
     pub nonce: u64,
-    /// Its datagrams' address, if any.
+    /// The address from which it sends datagrams, if any.
     pub asker: Option<SocketAddr>,
 }
 
@@ -104,16 +104,16 @@ pub fn decode_arm(arm: &v1::Arm) -> Result<Arm> {
     Ok(Arm { nonce: arm.nonce, asker: decode_optional_address(&arm.asker)? })
 }
 
-/// A measurement with a peer.
+/// A measurement that a store must make with a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// Its nonce.
+    /// The nonce for its requests to the peer.
     pub nonce: u64,
     /// The peer.
     pub node: NodeId,
-    /// Its data plane.
+    /// The address of the peer's data plane.
     pub address: SocketAddr,
-    /// Its address for datagrams, if any.
+    /// The peer's address for datagrams, if any.
     pub echo_address: Option<SocketAddr>,
     /// The work.
     pub work: SurveyWork,

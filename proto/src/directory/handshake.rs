@@ -1,4 +1,4 @@
-//! The first messages of a session.
+//! The first messages of a session between a store and a shard.
 
 use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane, Result};
@@ -26,8 +26,9 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
     }
 }
 
-/// Checks the first message of a store that joins `cluster`. This side speaks the versions up to
-/// `newest`. The result has the version of the session. Sorts the labels by key.
+/// Decodes and checks the first message of a store that joins `cluster`. This side speaks the
+/// versions up to `newest`; the result has the version of the session. Sorts the store's labels by
+/// key.
 ///
 /// # Errors
 /// [`Error::VersionMismatch`] first, then [`Error::ClusterMismatch`], then the problem of the

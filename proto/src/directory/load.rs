@@ -17,7 +17,7 @@ use crate::bounds::{check_count, decode_timeout, encode_id};
 use crate::v1;
 use crate::v1::load_report as wire;
 
-/// Several times the longest existing name.
+/// Longest name of an operation in bytes: several times the longest existing name.
 const MAX_OP_BYTES: usize = 32;
 
 /// The wire form of `load`.
@@ -121,7 +121,6 @@ fn decode_kind(kind: i32) -> TroubleKind {
     }
 }
 
-/// Ends with the last class that has calls.
 fn encode_waits(waits: &Waits) -> Vec<u64> {
     let used = waits.0.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
     waits.0[..used].to_vec()

@@ -26,7 +26,7 @@ pub fn encode_locations(locations: &Locations) -> v1::Locations {
     }
 }
 
-/// Checks locations from `plane`.
+/// Decodes the locations of an object, received on `plane`.
 ///
 /// # Errors
 /// The violated rule; [`Error::LimitExceeded`] above [`MAX_LOCATIONS`].
@@ -101,7 +101,6 @@ fn decode_location(location: v1::Location, plane: Plane) -> Result<Location> {
     })
 }
 
-/// Ends with the innermost known group.
 pub(super) fn encode_levels(path: Path) -> Vec<u32> {
     let levels = path.iter().rposition(|group| *group != 0).map_or(0, |last| last + 1);
     path[..levels].to_vec()

@@ -1,21 +1,21 @@
 //! The first bytes of a connection to a shard.
 //!
-//! After a [`Preface`], both sides exchange `Opening` messages, each between its length and its
-//! CRC-32C (four bytes, little-endian):
+//! After a [`Preface`], both sides exchange `Opening` messages, each after its length and before
+//! its CRC-32C (four bytes each, little-endian):
 //!
 //! 1. The connecting side sends its hello; the shard answers with its hello or a refusal.
 //! 2. With tokens, the connecting side sends its proof; the shard answers with its proof or a
-//!    refusal.
+//! refusal.
 //!
 //! Then everything travels in records (`hoplite-net/src/record.rs`). A connection without a preface
 //! is plain gRPC.
 
 /// Length of a preface.
 pub const PREFACE_BYTES: usize = 16;
-/// Names, a nonce, and a refusal's text.
+/// Longest opening message in bytes: names, a nonce, and a refusal's text.
 pub const MAX_OPENING_BYTES: usize = 4096;
 
-/// A connection's purpose. HTTP/2 and TLS begin otherwise.
+/// The purpose of a connection, in its first bytes. HTTP/2 and TLS begin otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preface {
     /// gRPC.
@@ -25,7 +25,7 @@ pub enum Preface {
 }
 
 impl Preface {
-    /// The announcing bytes.
+    /// The bytes that are sent.
     pub const fn bytes(self) -> &'static [u8; PREFACE_BYTES] {
         match self {
             Self::Grpc => b"grpc/hoplite 1\r\n",
@@ -33,7 +33,7 @@ impl Preface {
         }
     }
 
-    /// Finds a preface.
+    /// Returns the preface that these bytes are, if any.
     pub fn of_bytes(bytes: &[u8; PREFACE_BYTES]) -> Option<Self> {
         [Self::Grpc, Self::Direct].into_iter().find(|preface| preface.bytes() == bytes)
     }

@@ -24,7 +24,7 @@ pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
     }
 }
 
-/// Checks measured places.
+/// Decodes measured places.
 ///
 /// # Errors
 /// For a bad or nearly exhausted version, too many nodes, a repeated node, or a bad name.

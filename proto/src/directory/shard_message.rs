@@ -75,7 +75,7 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
     ShardMessage { body: Some(body) }
 }
 
-/// Checks a shard's message.
+/// Decodes and checks a shard's message.
 ///
 /// # Errors
 /// The violated rule: close the session.
@@ -116,11 +116,11 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
     })
 }
 
-/// Checks a frame after the welcome.
+/// Decodes a frame that comes after the welcome.
 ///
 /// # Errors
-/// As [`decode_to_store`]; also a second welcome, more than [`MAX_MESSAGES_PER_BATCH`], and the
-/// shard's error if it ends the session.
+/// As [`decode_to_store`]; also a second welcome, more than [`MAX_MESSAGES_PER_BATCH`] messages,
+/// and the shard's error if it ends the session.
 pub fn decode_shard_batch(batch: ShardMessages) -> Result<Vec<ToStore>> {
     if batch.welcome.is_some() {
         return Err(malformed("a second welcome"));

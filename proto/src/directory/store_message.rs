@@ -73,7 +73,7 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
     StoreMessage { body: Some(body), ..Default::default() }
 }
 
-/// Checks a store's message.
+/// Decodes and checks a store's message.
 ///
 /// # Errors
 /// The violated rule: close the session, because later messages are unreliable.
@@ -114,10 +114,10 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
     })
 }
 
-/// Checks a frame after the hello.
+/// Decodes a frame that comes after the hello.
 ///
 /// # Errors
-/// As [`decode_to_shard`]; also a second hello, and more than [`MAX_MESSAGES_PER_BATCH`].
+/// As [`decode_to_shard`]; also a second hello, and more than [`MAX_MESSAGES_PER_BATCH`] messages.
 pub fn decode_store_batch(batch: StoreMessages) -> Result<Vec<ToShard>> {
     if batch.hello.is_some() {
         return Err(Error::malformed(Plane::Control, "a second hello"));
@@ -143,7 +143,6 @@ fn encode_publish(publish: Publish) -> wire::Publish {
     }
 }
 
-/// Rounded up, because a longer absence is harmless.
 fn encode_absence(absence: Duration) -> u64 {
     u64::try_from(absence.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

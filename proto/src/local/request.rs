@@ -21,12 +21,12 @@ use crate::{metadata, v1};
 
 enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order of a reduce" { Any, Fixed });
 
-/// A client's request.
+/// A request of a client to its store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// For the node's state machine.
+    /// A request to the node's state machine.
     Node(node::Request),
-    /// Reports a copy's awaited progress. Not answered.
+    /// Reports that a copy has reached the awaited progress. Not answered.
     Doorbell {
         /// The copy.
         copy: CopyId,
@@ -44,7 +44,7 @@ pub fn encode_request(call: CallId, request: Request) -> v1::Request {
 
 /// Decodes and checks a request with at most `max_ids` ids.
 ///
-/// The call's number is always returned, so that an error reaches its call.
+/// Always returns the number of the call, so that an error reaches its call.
 pub fn decode_request(request: v1::Request, max_ids: usize) -> (CallId, Result<Request>) {
     let body = request.body.ok_or(Error::malformed(Plane::Local, "a request without a body"));
     (CallId(request.call), body.and_then(|body| decode_body(body, max_ids)))
@@ -58,7 +58,6 @@ fn encode_batch(requests: Vec<node::Request>) -> wire::Batch {
     wire::Batch { items: requests.into_iter().map(encode).collect() }
 }
 
-/// Checks their number first, and all items before one is performed.
 fn decode_batch(batch: wire::Batch, max_ids: usize) -> Result<node::Request> {
     check_count("requests in a batch", batch.items.len(), MAX_BATCH_ITEMS)?;
     let mut requests = Vec::with_capacity(batch.items.len());

@@ -15,16 +15,16 @@ use crate::directory::{decode_locations, encode_locations};
 use crate::v1::{request, response as wire};
 use crate::{error, metadata, v1};
 
-/// A successful answer.
+/// The store's answer to a successful request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Response {
-    /// By the node's state machine.
+    /// An answer of the node's state machine.
     Node(node::Response),
     /// Answers [`Inspection::List`](hoplite_core::node::Inspection::List).
     Listing {
-        /// By id.
+        /// The objects, sorted by id.
         objects: Vec<Locations>,
-        /// `true` if more follow.
+        /// `true` if further objects follow.
         more: bool,
     },
     /// Answers [`Inspection::Describe`](hoplite_core::node::Inspection::Describe) with the
@@ -32,7 +32,7 @@ pub enum Response {
     Description(Box<wire::Description>),
     /// Answers [`Inspection::Status`](hoplite_core::node::Inspection::Status).
     Status(Box<v1::NodeStatus>),
-    /// Answers [`Inspection::Cluster`](hoplite_core::node::Inspection::Cluster) for a shard.
+    /// Answers [`Inspection::Cluster`](hoplite_core::node::Inspection::Cluster) for one shard.
     Cluster(Box<v1::StatusReply>),
     /// Answers [`Inspection::Probe`](hoplite_core::node::Inspection::Probe).
     Probed(Box<v1::Probed>),
@@ -60,7 +60,7 @@ pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response
     v1::Response { call: call.0, body: Some(body) }
 }
 
-/// Returns the call's number, and the response or the store's error.
+/// Decodes an answer: the number of its call, and the response or the store's error.
 pub fn decode_response(response: v1::Response) -> (CallId, Result<Response>) {
     let body = response.body.ok_or(Error::malformed(Plane::Local, "a response without a body"));
     (CallId(response.call), body.and_then(decode_body))
@@ -138,7 +138,6 @@ fn decode_body(body: wire::Body) -> Result<Response> {
     Ok(Response::Node(response))
 }
 
-/// Each item has an answer or an error, and none is a batch.
 fn decode_batch(batch: wire::Batch) -> Result<node::Response> {
     check_count("answers in a batch", batch.items.len(), MAX_BATCH_ITEMS)?;
     let decode = |item: v1::Response| match item.body {
@@ -168,7 +167,6 @@ fn encode_view(view: &ObjectView) -> wire::ObjectView {
     }
 }
 
-/// The connection checks that the extent lies in the arena.
 fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
     let needed = view.size_bytes.checked_add(HEADER_BYTES);
     let end = view.extent_offset_bytes.checked_add(view.extent_length_bytes);
@@ -186,7 +184,6 @@ fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
     })
 }
 
-/// The bytes must have the object's size.
 fn decode_contents(contents: wire::Contents) -> Result<node::Response> {
     let view = decode_view(contents.view.ok_or(malformed("contents without an object"))?)?;
     if contents.bytes.len() as u64 != view.size_bytes {
@@ -195,7 +192,6 @@ fn decode_contents(contents: wire::Contents) -> Result<node::Response> {
     Ok(node::Response::Contents { view, bytes: contents.bytes })
 }
 
-/// Ranges lie in the object, and have no more bytes than it.
 fn decode_ranges(ranges: wire::Ranges) -> Result<node::Response> {
     let view = decode_view(ranges.view.ok_or(malformed("ranges without an object"))?)?;
     check_count("ranges of an object", ranges.order.len(), 2 * MAX_MEMBERS)?;
@@ -220,7 +216,6 @@ fn decode_listing(listing: wire::Listing) -> Result<Response> {
     Ok(Response::Listing { objects, more: listing.more })
 }
 
-/// Indices ascend, so none repeats. The client checks the last one.
 fn decode_indices(indices: &[u64]) -> Result<Vec<usize>> {
     if !indices.is_sorted_by(|one, next| one < next) {
         return Err(malformed("indices that do not ascend"));
@@ -228,7 +223,6 @@ fn decode_indices(indices: &[u64]) -> Result<Vec<usize>> {
     indices.iter().copied().map(decode_number).collect()
 }
 
-/// No index repeats. The client checks all.
 fn decode_distinct(indices: &[u64]) -> Result<Vec<usize>> {
     let mut sorted = indices.to_vec();
     sorted.sort_unstable();
