@@ -53,14 +53,11 @@ const MESSAGES_OF_RANK_0: u64 = 5;
 /// The plan, the commit, and the last report.
 const WORDS_PER_MEMBER: u64 = 3;
 
-/// A cluster with instantaneous messages.
 struct Cluster {
     nodes: Vec<Node>,
     shards: Vec<Shard>,
     queue: VecDeque<Message>,
-    /// Between nodes and shards.
     messages: u64,
-    /// Between coordinators and members.
     words: u64,
     /// By coordinator. Both sides use the same number.
     members: BTreeMap<EnlistmentId, (usize, usize)>,
@@ -217,7 +214,6 @@ impl Cluster {
         self.settle();
     }
 
-    /// Ends pulls whose senders have all bytes.
     fn finish_pulls(&mut self) {
         while let Some((&(node, pull), (_, _, valid_bytes))) =
             self.pulls.iter().find(|(_, (sender, id, _))| !self.is_pulled(*sender, id))

@@ -18,7 +18,6 @@ fn experiment(workload: Workload) -> Experiment {
     Experiment { nodes: NODES, workload, size_bytes: 1 << 30, seed: seed(), ..Experiment::default() }
 }
 
-/// All surviving nodes must be done.
 fn run(experiment: &Experiment) -> Outcome {
     let (outcome, _) = experiment.run();
     check(outcome.undone == 0 && outcome.error.is_none(), experiment, &outcome);

@@ -104,7 +104,6 @@ impl Relay {
         }
     }
 
-    /// Flips a bit in about every fiftieth part.
     fn pass_with_flips(&self, mut from: TcpStream, mut to: TcpStream, random: &[u8]) {
         let mut part = vec![0; 16 << 10];
         let mut words =

@@ -312,7 +312,6 @@ fn linked() -> (Cluster, Links) {
     (cluster, links)
 }
 
-/// Calls `disturb` when half of a part has passed.
 fn disturbed(
     cluster: &mut Cluster,
     links: &Links,

@@ -127,7 +127,6 @@ fn what_is_found_can_be_applied_again_and_again() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("--nodes"), "{output:?}");
 }
 
-/// The version of places at each shard, and the uplink bandwidth.
 fn places(cluster: &Cluster) -> Vec<(u64, Option<u64>)> {
     let mut command = Command::new(program("hoplite"));
     command.args(["status", "--json"]).env("HOPLITE_SOCKET", cluster.socket(0));

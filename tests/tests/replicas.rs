@@ -15,7 +15,6 @@ fn wanting(wanted: u8, awaited: u8) -> PutOptions {
     PutOptions { metadata: Metadata { replicas, ..Metadata::default() }, ..PutOptions::default() }
 }
 
-/// The nodes with a pinned copy.
 fn keepers(cluster: &Cluster, node: usize, id: &str) -> BTreeSet<String> {
     let described = cluster.client(node).describe(id).unwrap();
     let pinned = described.locations.locations.into_iter().filter(|copy| copy.retention == Retention::Pinned);

@@ -8,7 +8,6 @@ use std::process::{Command, Output, Stdio};
 
 use hoplite_tests::cluster::{Cluster, program};
 
-/// Runs `hoplite-test-worker` with this `HOPLITE_TIMEOUT`.
 fn worker(socket: &Path, timeout: &str, line: &str) -> Output {
     let mut command = Command::new(program("hoplite-test-worker"));
     command.arg(socket).env("HOPLITE_TIMEOUT", timeout);

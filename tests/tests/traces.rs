@@ -83,7 +83,6 @@ impl Collector {
 struct Trace(Vec<(String, Span)>);
 
 impl Trace {
-    /// Of the store `node`, or of a shard.
     fn named(&self, name: &str, node: Option<&str>) -> Vec<&Span> {
         let is_of = |service: &str, span: &Span| match node {
             Some(node) => text(&span.attributes, "hoplite.node").as_deref() == Some(node),
@@ -99,7 +98,6 @@ impl Trace {
         found[0]
     }
 
-    /// Every parent exists.
     fn assert_whole(&self) {
         for (_, span) in &self.0 {
             let has_parent = span.parent_span_id == CALLER

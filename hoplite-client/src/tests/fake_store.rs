@@ -160,7 +160,6 @@ impl FakeStore {
         }
     }
 
-    /// Puts the first `valid` bytes. Seals the object if these are all.
     pub(super) fn produce(&self, id: &str, bytes: &[u8], valid: usize) -> CopyId {
         let mut state = self.state();
         let view = state.create(

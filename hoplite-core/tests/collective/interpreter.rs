@@ -13,7 +13,6 @@ pub(crate) struct Interpreter {
     writers: Vec<Vec<Vec<usize>>>,
     /// Each member's bytes, beside its own data.
     targets: Vec<Vec<Value>>,
-    /// The units done of each step.
     done: Vec<Vec<u64>>,
     streams: Vec<Stream>,
 }
@@ -23,7 +22,6 @@ struct Stream {
     taker: usize,
     gives: Vec<usize>,
     takes: Vec<usize>,
-    /// The next step in both lists, and its next unit.
     next: (usize, u64),
 }
 

@@ -48,7 +48,6 @@ fn programs(schedule: &Schedule, size_bytes: u64) -> Vec<Program> {
     (0..schedule.members()).map(|index| schedule.program(index, size_bytes)).collect()
 }
 
-/// Returns the bytes that leave and enter a group.
 fn crossing(arrangement: &Arrangement, paths: &[Path], size_bytes: u64, group: Path) -> [u64; 2] {
     let mut crossing = [0; 2];
     let is_inside = |rank: usize| is_in(paths[arrangement.order[rank]], group);

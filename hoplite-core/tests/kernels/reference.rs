@@ -19,7 +19,6 @@ pub(crate) fn combined(op: ReduceOp, dtype: Dtype, acc: &[u8], input: &[u8]) -> 
     pairs.flat_map(|(a, b)| write(dtype, apply(op, read(dtype, a), read(dtype, b)))).collect()
 }
 
-/// Returns the first different element. All NaNs are equal.
 pub(crate) fn difference(dtype: Dtype, left: &[u8], right: &[u8]) -> Option<usize> {
     let size = dtype.size_bytes() as usize;
     let differ = |(a, b): (&[u8], &[u8])| a != b && !(is_nan(dtype, a) && is_nan(dtype, b));

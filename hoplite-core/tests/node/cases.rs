@@ -102,7 +102,6 @@ fn run_file(name: &str) {
 struct Scenario {
     h: Harness,
     places: BTreeMap<String, Place>,
-    /// The peers with slow links to a node.
     slow: BTreeMap<String, Vec<NodeId>>,
     latest: BTreeMap<ClientId, CallId>,
     sources: BTreeMap<CallId, Vec<String>>,
@@ -118,7 +117,6 @@ struct Scenario {
 }
 
 impl Scenario {
-    /// Runs a scenario. Returns the lines with the actual reactions.
     fn run(lines: &[&str]) -> Vec<String> {
         let labels = lines.iter().filter_map(|line| line.strip_prefix("label ")?.split_once(' '));
         let place = |(node, labels): (&str, &str)| {
@@ -388,7 +386,6 @@ impl Scenario {
         self.h.tell(news);
     }
 
-    /// Returns the put that a local object got here.
     fn put_here(&self, name: &str) -> Option<u64> {
         let mut local = self.copies.keys().filter_map(|copy| self.h.node.object_of(*copy));
         local.find(|(of, _)| **of == id(name)).map(|(_, put)| put.0)
@@ -410,7 +407,6 @@ impl Scenario {
         self.h.event(Event::HopReported { hop, report });
     }
 
-    /// Names a copy: `hop` for the output of a hop.
     fn name_of(&mut self, copy: CopyId) -> String {
         match self.h.node.object_of(copy) {
             Some((id, put)) if *id == ObjectId::of_hop(put) => "hop".to_owned(),
@@ -535,7 +531,6 @@ fn outcome(word: &str) -> PullOutcome {
     }
 }
 
-/// Describes a first position other than zero.
 fn from(offset_bytes: u64) -> String {
     if offset_bytes == 0 { String::new() } else { format!(" from {offset_bytes} on") }
 }

@@ -21,7 +21,6 @@ struct Copy {
     serves: u32,
     pulls: u32,
     comparisons: u32,
-    /// Combinations that write it, and that read it.
     combinations: u32,
     readers: u32,
     is_combined: bool,
@@ -86,14 +85,12 @@ pub(crate) struct Checker {
     shards_up: BTreeSet<usize>,
     follows: BTreeSet<(ClientId, CallId)>,
     is_shutting_down: bool,
-    /// The spill files that are being written.
     spills: BTreeMap<SpillFile, Vec<CopyId>>,
     /// The copies that a spill file has, or had.
     spilled: BTreeSet<CopyId>,
 }
 
 impl Checker {
-    /// Called before the node's `apply`.
     pub(crate) fn event(&mut self, event: &Event) {
         match event {
             Event::Request { client, call, request } => self.request(*client, *call, request),
@@ -230,7 +227,6 @@ impl Checker {
         self.copies.get_mut(&copy).unwrap_or_else(|| panic!("{copy:?} is not open"))
     }
 
-    /// Called after the node's `apply`.
     pub(crate) fn effects(&mut self, effects: &[Effect], status: NodeStatus) {
         for effect in effects {
             self.effect(effect);

@@ -18,7 +18,6 @@ fn unknown() -> Verdict {
     conflict(Equality::Unknown { holder: Some((node_id("holder"), address("holder"))) })
 }
 
-/// A sealed put without a verdict.
 fn sealed(h: &mut Harness, size_bytes: u64) -> (ObjectView, (ClientId, CallId), Publish) {
     let call = h.create(A, "x", size_bytes);
     let view = h.view(call);

@@ -29,7 +29,6 @@ pub(crate) const SIZE: u64 = 40_960;
 pub(crate) const SMALL: u64 = 1000;
 /// Not inline, and confirmed only on request.
 pub(crate) const UNCONFIRMED: u64 = 5000;
-/// Never expires in a test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) type Answer = Result<Response, Error>;
@@ -85,7 +84,6 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    /// Returns a node with one connected shard. Objects are inline below 4 KiB.
     pub(crate) fn new() -> Self {
         Self::with_shards(1)
     }
@@ -122,7 +120,6 @@ impl Harness {
         Self::disconnected_with(path, count, limits, None)
     }
 
-    /// Returns a node with one connected shard and one spill directory.
     pub(crate) fn spilling(limit_bytes: Option<u64>) -> Self {
         let spill = SpillConfig { directories: vec!["disk".to_owned()], limit_bytes };
         let mut harness = Self::disconnected_with(EVERYWHERE, 1, limits(), Some(spill));
@@ -163,7 +160,6 @@ impl Harness {
         }
     }
 
-    /// Applies an event, checks the invariants, and sorts the effects.
     pub(crate) fn event(&mut self, event: Event) {
         self.checker.event(&event);
         self.ledger.event(&event);
@@ -206,7 +202,6 @@ impl Harness {
         }
     }
 
-    /// Ticks at every deadline on the way.
     pub(crate) fn pass(&mut self, duration: Duration) {
         let end = self.now + duration;
         while let Some(deadline) = self.node.next_deadline().filter(|deadline| *deadline <= end) {
@@ -330,7 +325,6 @@ impl Harness {
         view
     }
 
-    /// The client keeps its reference.
     #[track_caller]
     pub(crate) fn fetch_held(
         &mut self,
@@ -365,7 +359,6 @@ impl Harness {
         std::mem::take(&mut self.inline)
     }
 
-    /// Takes the messages, in a line each.
     pub(crate) fn told(&mut self) -> Vec<String> {
         let sent = self.sent();
         sent.iter().map(|(shard, message)| format!("{shard} {}", in_short(message))).collect()
@@ -518,7 +511,6 @@ impl Harness {
         self.cancelled.contains(&pull.pull)
     }
 
-    /// `None` if the node refuses.
     pub(crate) fn serve(&mut self, name: &str, put: PutId) -> Option<ServeId> {
         let serve = self.ask_to_serve(id(name), put, false);
         self.is_served(serve).then_some(serve)

@@ -11,7 +11,6 @@ use hoplite_core::{ObjectId, PutId};
 struct Part {
     id: ObjectId,
     put: PutId,
-    /// Its local copy, which can take the name of an equal put.
     copy: Option<CopyId>,
     is_hop: bool,
 }
@@ -23,7 +22,6 @@ impl Part {
     }
 }
 
-/// A combination, and its first position.
 #[derive(Debug, Clone)]
 struct Recipe {
     offset_bytes: u64,
@@ -35,7 +33,6 @@ pub(crate) struct Ledger {
     requests: BTreeMap<(ClientId, CallId), Reduce>,
     hops: BTreeMap<ObjectId, Recipe>,
     targets: BTreeMap<CopyId, Vec<Recipe>>,
-    /// The combinations of complete targets.
     complete: BTreeMap<ObjectId, Vec<Recipe>>,
 }
 

@@ -89,7 +89,6 @@ fn who_comes_after_a_loss_waits_for_another_attempt() {
     h.assert_waits(late);
 }
 
-/// An allreduce of `a`, `b` of another type, and the missing `c`.
 fn disagree(h: &mut Harness) -> Error {
     let call = h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c"])));
     for name in ["t", "c"] {

@@ -8,7 +8,6 @@ use hoplite_core::{Error, Limits};
 
 use crate::harness::*;
 
-/// Fetches and releases objects until the arena is full.
 fn fill_with_evictable(h: &mut Harness) -> Vec<ObjectView> {
     let views = (0..10).map(|number| h.fetch(A, &number.to_string(), 100 + number, SIZE)).collect();
     assert_eq!(h.free_objects(), 0);

@@ -14,7 +14,6 @@ use proptest::prelude::*;
 
 use super::model::{Racks, survey};
 
-/// Compares groups by latency with racks.
 fn are_racks(report: &SurveyReport, racks: &Racks) -> bool {
     let dendrogram = Dendrogram::new(Links::new(&report.matrix, 0).unwrap());
     let Some(distance_ps) = dendrogram.levels().last().copied() else { return false };
@@ -29,7 +28,6 @@ fn are_racks(report: &SurveyReport, racks: &Racks) -> bool {
     all_within && racks.len() == rack_of.len()
 }
 
-/// Checks the pairs that met against the matrix.
 fn check_meetings(report: &SurveyReport, racks: &Racks) {
     let blocks = report.matrix.blocks().unwrap();
     let hosts = report.matrix.nodes().iter().map(|name| name["host-".len()..].parse().unwrap());

@@ -19,7 +19,6 @@ use hoplite_core::topology::random::Random;
 pub(super) struct Racks {
     pub(super) hosts: u32,
     pub(super) per_rack: u32,
-    /// Hosts alternate between racks.
     pub(super) in_turn: bool,
     /// In links of hosts.
     pub(super) uplink: f64,
@@ -27,13 +26,11 @@ pub(super) struct Racks {
     /// In links of hosts.
     pub(super) zone_uplink: f64,
     pub(super) noise: Random,
-    /// Hosts that disappear, and at which step.
     pub(super) gone: BTreeMap<u32, u32>,
     pub(super) silent: BTreeSet<u32>,
     pub(super) cut: BTreeSet<(u32, u32)>,
     /// One in so many pairs is delayed threefold; zero for none.
     pub(super) delayed: u64,
-    /// `true` to use landmarks for few hosts.
     pub(super) by_landmarks: bool,
     pub(super) seen: Seen,
 }

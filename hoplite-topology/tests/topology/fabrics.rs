@@ -181,7 +181,6 @@ fn two_racks(near: u32, far: u32, far_ns: u32) -> Matrix {
     Matrix::from_links(made::names(8), link).unwrap()
 }
 
-/// The busiest link of a ring of eight, in bytes at 25 MB/s.
 fn ring_load(network: &MeasuredNetwork, order: [u32; 8]) -> f64 {
     let network = Network::Measured(network.clone());
     allreduce(&network, &Algorithm::Ring, &order, 8.0, 0.0, 25e6).unwrap().steps[0].load

@@ -52,7 +52,6 @@ fn planted(nodes: usize, random: &mut Random) -> (Vec<usize>, Vec<usize>) {
     (order, positions)
 }
 
-/// Links i < j are generated in order.
 fn by_pairs(nodes: usize, mut link: impl FnMut(usize, usize) -> Link) -> Matrix {
     let mut links = vec![vec![Link::default(); nodes]; nodes];
     for (i, row) in links.iter_mut().enumerate() {

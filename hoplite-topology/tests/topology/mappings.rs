@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use crate::{cases, number, order};
 
-/// FNV-1a (64 bits) over each switch's ascending ranks.
 fn hash(halves: &Halves) -> String {
     let sorted = halves.iter().flatten().flat_map(|ranks| {
         let mut ranks = ranks.clone();

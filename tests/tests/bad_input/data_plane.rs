@@ -171,7 +171,6 @@ fn combine(cluster: &Cluster, put: u64) -> Combine {
 
 type Change = fn(&mut Combine);
 
-/// Skips keepalives.
 fn hear(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
     loop {
         let frame = peer.hear();

@@ -187,7 +187,6 @@ fn private_bytes(pid: u32) -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// The daemons check every few seconds.
 fn wait_until(is_back: impl Fn() -> bool) {
     while !is_back() {
         std::thread::sleep(Duration::from_millis(50));

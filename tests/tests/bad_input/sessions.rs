@@ -32,7 +32,6 @@ fn attempt(number: u64) -> Option<AttemptId> {
     Some(AttemptId { run: 1, number })
 }
 
-/// A collective of store number 0 and a member at `address`.
 fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
     let member = |node: &str, address| SessionMember { node: node.to_owned(), address, ranks: vec![] };
     Enlist {

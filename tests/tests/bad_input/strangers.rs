@@ -96,7 +96,6 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
     ]
 }
 
-/// Returns the bytes until the daemon closes.
 fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
     stream.set_read_timeout(Some(patience)).unwrap();
     let mut said = Vec::new();
@@ -193,7 +192,6 @@ fn a_handshake_that_stays_half_open_ends() {
     cluster.assert_serves();
 }
 
-/// Visitors send as much as they can.
 async fn shout(address: SocketAddr) -> usize {
     const CONNECTIONS: usize = 16;
     const CALLS: usize = 32;

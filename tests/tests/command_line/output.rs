@@ -53,7 +53,6 @@ fn up_prints_its_nodes_as_json() {
     assert_eq!(daemon.terminate(), 0);
 }
 
-/// Runs in a terminal; returns the exit code and the screen.
 fn in_terminal(up: &Up, line: &str) -> (i32, String) {
     let line = format!("{} {line}", program("hoplite").display());
     let mut command = Command::new("script");

@@ -29,7 +29,6 @@ fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) 
     own
 }
 
-/// Checks all reads of store 1 as it resumes.
 fn check_reads(cluster: &mut Cluster, client: &Client, old: &[u8], new: &[u8]) {
     std::thread::scope(|scope| {
         let reads: Vec<_> = (0..8)

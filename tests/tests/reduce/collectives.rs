@@ -60,7 +60,6 @@ fn all_participants_of_an_allreduce_get_the_same() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Returns the received and sent bytes of each participant.
 fn traffic(participants: usize, seed: u64) -> Vec<[u64; 2]> {
     let mut cluster = Cluster::start(chained(participants));
     let arrays = Arrays::of_bytes(4 * MIB);

@@ -42,7 +42,6 @@ pub(super) fn call<'scope>(
     scope.spawn(move || client.allreduce(target, ids(&ALL), rank, options))
 }
 
-/// Calls `disturb` during the calls of all ranks.
 pub(super) fn disturbed(
     cluster: &mut Cluster,
     target: &str,

@@ -90,7 +90,6 @@ impl Unfinished {
     }
 }
 
-/// Writes half of each of `nodes` arrays, on their stores.
 fn halves(cluster: &Cluster, nodes: usize) -> Vec<Unfinished> {
     (1..=nodes).map(|node| Unfinished::half(cluster, node, LARGE, node as u64)).collect()
 }

@@ -16,7 +16,6 @@ fn options(op: ReduceOp) -> AllreduceOptions {
     AllreduceOptions { op, timeout: PATIENCE, ..AllreduceOptions::default() }
 }
 
-/// A closed ring of three nodes with half a source each.
 struct Begun {
     cluster: Cluster,
     halves: Vec<Unfinished>,
