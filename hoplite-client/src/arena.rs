@@ -8,20 +8,20 @@ use hoplite_core::node::ObjectView;
 use hoplite_shm::{Mapping, Reader, Writer};
 use rustix::fs::fstat;
 
-/// Connections share mappings, because filling page tables costs as much as copying half of the
-/// bytes.
+/// The mappings that all connections of this process share, because filling page tables costs as
+/// much as copying half of the bytes.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// Attempts to take the lock of [`MAPPED`], which a forked child may inherit held.
+/// Most attempts to take the lock of [`MAPPED`], which a forked child may inherit in the locked
+/// state.
 const MAX_TRIES: usize = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Set once the store has granted writes. Each connection needs its own grant: otherwise a
-    /// store could offer memory that it may only read.
+    /// The writable mapping, once the store has granted writes. Each connection needs its own
+    /// grant: otherwise a store could offer memory that it may only read.
     writable: OnceLock<Arc<Mapping>>,
-    /// Kept until the first write.
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,
 }
@@ -32,7 +32,6 @@ pub(crate) enum NotWritable {
     Unmapped(hoplite_shm::Error),
 }
 
-/// They live as long as any connection, view, reader or writer.
 #[derive(Debug)]
 struct Mappings {
     readable: Arc<Mapping>,
@@ -48,7 +47,7 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
-    /// The mapping process: a forked child inherits no filled page tables.
+    /// The process that made the mapping: a forked child inherits no filled page tables.
     process: u32,
     device: u64,
     inode: u64,
@@ -84,7 +83,8 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Takes the descriptor for writing. Returns `false` if it belongs to other memory.
+    /// Keeps the descriptor for writing. Returns `false` if it belongs to other memory than the
+    /// arena.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena =
             self.file.as_ref().is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));

@@ -23,9 +23,8 @@ use crate::options::{Confirmation, PutOptions};
 use crate::view::ObjectView;
 use crate::writer;
 
-/// Fits into the usual buffer of the store.
+/// Most bytes of a batch, which fit into the store's usual buffer.
 const BATCH_BYTES: usize = 48 << 10;
-/// For an id, metadata and tags.
 const ITEM_OVERHEAD_BYTES: usize = 64;
 const MAX_IN_FLIGHT: usize = 64;
 

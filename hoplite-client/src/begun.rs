@@ -21,16 +21,16 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// For calls that wait for no object. It matters only if a daemon is suspended.
+/// The timeout of calls that wait for no object. It matters only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The store limits ids.
+/// Most ids in a query for missing objects, because the store limits ids.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Access {
     /// The connection in use, or a new one.
     Lasting(Arc<Lasting>),
-    /// The blocking client replaces it itself.
+    /// One connection, which the blocking client replaces itself.
     Single(Single),
     /// The connection of an outer call. Inner calls send no notices.
     Inner(Arc<Connection>),
@@ -111,7 +111,7 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
-    /// Empty if the call waits for something else.
+    /// The objects for which the call waits; empty if it waits for something else.
     pub(crate) needs: &'a [ObjectId],
 }
 
@@ -129,14 +129,14 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// Conditions for repeating a call after a lost connection.
+/// The condition under which a call may be repeated after its connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
     /// The repetition changes nothing.
     Harmless,
-    /// The call's single request was not sent.
+    /// Repeat if the single request of the call was not sent.
     IfUnsent,
-    /// The store may have performed some requests.
+    /// Do not repeat: the store may have performed some requests.
     Never,
 }
 
@@ -180,8 +180,8 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Sends one notice if `work` takes long. Pinned by the caller: by value it would double the
-    /// future.
+    /// Performs `work`. Sends one notice if it takes long. The caller pins `work`: by value it
+    /// would double the future.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,
@@ -219,7 +219,7 @@ impl Begun {
         work.await
     }
 
-    /// Returns missing objects; `None` if the store cannot tell.
+    /// Returns the objects that do not exist among `needs`; `None` if the store cannot tell.
     async fn missing(&self, needs: &[ObjectId]) -> Option<Vec<ObjectId>> {
         if needs.is_empty() {
             return None;

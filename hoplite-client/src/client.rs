@@ -118,8 +118,8 @@ impl Client {
         self.connection().max_object_bytes()
     }
 
-    /// Smaller puts wait for the directory only if [`Confirmation`](crate::Confirmation) requires
-    /// it.
+    /// Puts smaller than this wait for the directory only if [`Confirmation`](crate::Confirmation)
+    /// requires it.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection().confirmed_from_bytes()
     }
@@ -130,7 +130,7 @@ impl Client {
         self.connection().max_ids()
     }
 
-    /// `true` unless the connection is known to be lost, or was inherited by a fork.
+    /// Returns `true` unless the connection is known to be lost, or was inherited by a fork.
     ///
     /// After a loss, the next call may reconnect: see [`AfterLoss`](crate::AfterLoss).
     pub fn is_connected(&self) -> bool {
@@ -485,7 +485,6 @@ fn drain_report(response: Response) -> Option<DrainReport> {
     }
 }
 
-/// Also checks the limit of one request.
 pub(crate) fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize) -> Result<Vec<ObjectId>> {
     let ids: Vec<ObjectId> = ids
         .into_iter()

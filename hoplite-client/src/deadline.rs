@@ -17,7 +17,6 @@ impl Deadline {
         self.timeout
     }
 
-    /// Zero if the deadline has passed.
     pub(crate) fn left(&self) -> Duration {
         self.timeout.saturating_sub(self.started.elapsed())
     }

@@ -30,7 +30,8 @@ pub enum Error {
     },
     /// The connection broke during the call, or before it.
     ///
-    /// Views stay readable. The client's next call reconnects, unless the options forbid it.
+    /// Views stay readable. The client's next call reconnects unless
+    /// [`AfterLoss`](crate::AfterLoss) forbids it.
     #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
         /// The store's socket.
@@ -38,7 +39,7 @@ pub enum Error {
         /// The reason.
         #[source]
         reason: Loss,
-        /// The state of the call.
+        /// The state in which the loss left the call.
         call: LostCall,
     },
     /// A forked child must open a new connection.
@@ -49,10 +50,10 @@ pub enum Error {
         /// The calling process.
         current: u32,
     },
-    /// The buffer is too small for the objects.
+    /// The given buffer is too small for the objects.
     #[error("{needed_bytes} bytes are needed, the buffer has room for {given_bytes}")]
     BufferTooSmall {
-        /// The size up to the first object that does not fit.
+        /// The total size of the objects up to the first one that does not fit.
         needed_bytes: u64,
         /// The size of the buffer.
         given_bytes: u64,
@@ -62,7 +63,7 @@ pub enum Error {
     SizeMismatch {
         /// The announced size.
         size_bytes: u64,
-        /// The bytes that were, or would have been, written.
+        /// The bytes that were written, or would have been with the failed write.
         written_bytes: u64,
     },
     /// Participants of a collective did not come in time.
@@ -70,7 +71,7 @@ pub enum Error {
     RanksMissing {
         /// The name of the collective.
         name: ObjectId,
-        /// At least one missing participant, ascending.
+        /// Some missing participants by rank, ascending; at least one.
         ranks: Vec<usize>,
         /// The timeout.
         waited: Duration,
@@ -94,7 +95,7 @@ impl fmt::Display for Ranks<'_> {
     }
 }
 
-/// The reason for a missing connection.
+/// The reason why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
@@ -159,14 +160,14 @@ pub enum ConnectFailure {
     },
 }
 
-/// The reason for a broken connection.
+/// The reason why a connection broke.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
     /// The store closed the connection.
     #[error("the store closed it")]
     Closed,
-    /// The store reported a reason, or violated the protocol.
+    /// The store reported this reason, or sent a message that violates the protocol.
     #[error(transparent)]
     Protocol(hoplite_core::Error),
     /// A system error.
@@ -233,9 +234,8 @@ impl Error {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
     }
 
-    /// Returns the same error for a call in the state `call`.
-    ///
-    /// For callers that combine several calls.
+    /// Returns the same error for a call in the state `call`, for callers that combine several
+    /// calls.
     #[must_use]
     pub fn leaving(self, call: LostCall) -> Self {
         match self {
@@ -244,7 +244,7 @@ impl Error {
         }
     }
 
-    /// The stable code; for a refused connection, that of the store's reason.
+    /// Returns the stable code. For a refused connection, it is the code of the store's reason.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {
@@ -259,7 +259,7 @@ impl Error {
         }
     }
 
-    /// `true` if the same call may succeed later, as for [`LostCall::Repeatable`].
+    /// Returns `true` if the same call may succeed later, as for [`LostCall::Repeatable`].
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::ConnectionLost { call, .. } => matches!(call, LostCall::Repeatable),

@@ -18,9 +18,10 @@ impl Client {
         self.connection().owner().clone()
     }
 
-    /// Lists ownerless objects that were put at this store. The owner of such an object is gone, or it has no
-    /// lifetime and the client of its put is gone. Returns at most `limit` objects with the prefix, after an id.
-    /// A page may be empty although others follow.
+    /// Lists ownerless objects that were put at this store: the owner of such an object is gone, or
+    /// it has no lifetime and the client that put it is gone. Returns at most `limit` objects whose
+    /// id begins with `prefix` and is greater than `after`. A page may be empty although others
+    /// follow.
     ///
     /// # Errors
     /// Only the errors of every call: see [`Client`].

@@ -1,4 +1,4 @@
-//! The connection in use, and its replacement. Only an unsent call reconnects.
+//! The connection in use, and its replacement. A call reconnects only if it has sent nothing.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use crate::error::{ConnectFailure, Error, Result};
 use crate::notice::{Notice, StoreAfterLoss};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// A store restarts in tens of milliseconds.
+/// The first pause between attempts to reconnect: a store restarts in tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Each pause is twice the previous one.
+/// Longest pause between attempts. Each pause is twice the previous one.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection, with the other parts that its client needs.
+/// A connection, together with the task or pump that receives its answers.
 pub(crate) trait Line: Clone {
     fn connection(&self) -> &Arc<Connection>;
 }
@@ -31,7 +31,7 @@ pub(crate) struct Link<L> {
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,
-    /// While it is set, each call tries only once.
+    /// The last failed reconnection. While it is set, each call tries only once.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -56,7 +56,7 @@ impl<L: Line> Link<L> {
         lock(&self.current).clone()
     }
 
-    /// `None` if the caller must reconnect.
+    /// Returns the connection in use; `None` if it is lost and the caller must reconnect.
     ///
     /// # Errors
     /// [`Error::ForkedChild`].
@@ -83,11 +83,11 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Reconnects. Blocks for at most the timeout of the options plus one attempt.
+    /// Connects to the store again. Blocks for at most the timeout of the options plus one attempt.
     ///
     /// # Errors
-    /// The error of the last attempt, or of another caller's since `asked_at`, so that callers do
-    /// not queue.
+    /// The error of the last attempt. If another caller failed since `asked_at`, that error at
+    /// once, so that callers do not wait in turn.
     pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);
@@ -98,7 +98,8 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Calls `sleep` between attempts, and returns its error.
+    /// Does the same as [`greet`](Self::greet), but calls `sleep` between attempts, and returns its
+    /// error.
     pub(crate) fn greet_with<E>(
         &self,
         asked_at: Instant,
@@ -128,7 +129,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// In another cluster, ids name other objects.
+    /// Checks that the store is of the same cluster: in another one, ids name other objects.
     fn same_cluster(&self, greeted: handshake::Greeted) -> Result<handshake::Greeted> {
         let current = self.current();
         match current.connection().cluster().check_same(greeted.cluster.as_str()) {
@@ -152,7 +153,8 @@ impl<L: Line> Link<L> {
     }
 }
 
-/// A stopping store resets unaccepted connections, as if it were no store.
+/// Returns `true` if a retry may succeed. A stopping store resets unaccepted connections, as if it
+/// were no store.
 fn may_pass(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })
 }

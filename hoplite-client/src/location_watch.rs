@@ -30,7 +30,8 @@ impl LocationWatch {
         Ok(Self { connection: Arc::clone(connection), call, news, ended: false })
     }
 
-    /// Waits for the next state, first the present one. Returns `None` after an error. Cancel safe.
+    /// Returns the present locations at the first call, then waits for the next change. Returns
+    /// `None` after an error. Cancel safe.
     ///
     /// # Errors
     /// The error of the store, or [`Error::ConnectionLost`]. Both end the watch.

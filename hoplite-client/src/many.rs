@@ -9,10 +9,11 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
-/// A query goes to the directory for every object.
+/// The pause between two queries for all objects, because each query goes to the directory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Returns the number of existing objects. Sends later parts even if one times out.
+/// Deletes objects in several requests, and returns how many existed. Sends later requests even if
+/// one times out.
 pub(crate) async fn delete(connection: &Connection, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
     if ids.len() <= connection.max_ids() {
         return delete_part(connection, ids, timeout).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hoplite_core::{NodeId, ObjectId};
 
-/// Longer than calls take in a busy cluster, and short for a person.
+/// Time after which a waiting call sends a notice: longer than usual calls, short for a person.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
 
 const MAX_NAMED_IDS: usize = 4;
@@ -23,7 +23,7 @@ pub enum Notice {
         path: PathBuf,
         /// The store's node now.
         node: NodeId,
-        /// `Same` if it still has its objects.
+        /// [`StoreAfterLoss::Same`] if the store still has its objects.
         store: StoreAfterLoss,
     },
 }
@@ -33,7 +33,7 @@ pub enum Notice {
 pub struct LongWait {
     /// The call, such as `get`.
     pub operation: &'static str,
-    /// The target of a reduce, the name of a barrier, or the first object.
+    /// The target of a reduce, the name of a barrier, or the first object of another call.
     pub id: Option<ObjectId>,
     /// The time so far.
     pub waited: Duration,
@@ -41,17 +41,17 @@ pub struct LongWait {
     pub missing: Option<Vec<ObjectId>>,
 }
 
-/// The store after a reconnection.
+/// The state of the store after a reconnection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreAfterLoss {
-    /// Only the connection was lost.
+    /// The same store: only the connection was lost.
     Same,
-    /// Objects without a copy elsewhere are lost.
+    /// A restarted store: objects without a copy elsewhere are lost.
     StartedAnew,
 }
 
-/// Receives notices in the thread of the call. It must not block for long.
+/// A function that receives notices, in the thread of the call. It must not block for long.
 pub type Listener = fn(&Notice);
 
 /// Logs a warning with `tracing`.

@@ -14,30 +14,31 @@ use hoplite_proto::socket_place::daemon_user_of_environment;
 use crate::notice::{LONG_WAIT, Listener, log_notice};
 use crate::timeout::default_timeout;
 
-/// A store answers within a millisecond, unless it is suspended or overloaded.
+/// The default timeout of connecting. A store answers within a millisecond, unless it is suspended
+/// or overloaded.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Options for connecting to a store.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// By default [`default_socket_path`].
+    /// The path of the store's socket; by default [`default_socket_path`].
     pub socket: PathBuf,
-    /// For the store to answer, and for a stopped store to come back; by default
+    /// The time for the store to answer, and for a stopped store to come back; by default
     /// [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
-    /// The program in the store's log; by default the executable.
+    /// The program's name in the store's log; by default the executable.
     pub program: String,
     /// A further user who may run the store, by name or number; by default `HOPLITE_DAEMON_USER`,
     /// or else `hoplite`, as in the packages.
     ///
     /// The client refuses stores of other users, and a socket that another user could replace.
     pub daemon_user: Option<String>,
-    /// Runs once when a put finds no room, for hosts that may hold unneeded views, such as an
-    /// interpreter with a garbage collector.
+    /// A function that runs once when a put finds no room, for programs that may hold unneeded
+    /// views, such as an interpreter with a garbage collector.
     pub on_full: Option<fn()>,
-    /// By default the next call reconnects.
+    /// The behaviour after a loss of the connection; by default the next call reconnects.
     pub after_loss: AfterLoss,
-    /// By default [`log_notice`].
+    /// The receiver of notices; by default [`log_notice`].
     pub listener: Listener,
     /// Names that the client holds while it is connected, at most 7; see [`Lifetime`](crate::Lifetime).
     pub owners: Vec<Owner>,
@@ -45,13 +46,13 @@ pub struct ConnectOptions {
     pub long_wait: Duration,
 }
 
-/// The next call after the connection was lost.
+/// The behaviour of the next call after the connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AfterLoss {
-    /// The call connects to the store at the socket.
+    /// The next call connects to the store at the same socket.
     #[default]
     Reconnect,
-    /// All later calls fail, for programs whose objects must come from one run of the store.
+    /// All later calls fail. For programs whose objects must come from one run of the store.
     Fail,
 }
 
@@ -88,11 +89,13 @@ impl Default for ConnectOptions {
 /// Options of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// By default plain bytes without a lifetime, and the store's number of copies.
+    /// The metadata, the lifetime and the number of copies; by default plain bytes without a
+    /// lifetime, and the store's number.
     pub metadata: Metadata,
-    /// For room, another writer of the id, and the directory; by default [`default_timeout`].
+    /// The time to wait for room, another writer of the id, and the directory; by default
+    /// [`default_timeout`].
     pub timeout: Duration,
-    /// By default by size.
+    /// The confirmation to wait for; by default [`Confirmation::BySize`].
     pub confirm: Confirmation,
 }
 
@@ -105,10 +108,10 @@ impl Default for PutOptions {
 /// The confirmation that a put waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Confirmation {
-    /// The store has the object, and announces it afterwards: another node may put other bytes
-    /// under the id at that moment, which the store then counts as a conflict. This applies below
-    /// [`crate::Client::confirmed_from_bytes`] without [`Replicas`](crate::Replicas); other puts
-    /// are [`Confirmation::Confirmed`].
+    /// A put below [`crate::Client::confirmed_from_bytes`] without [`Replicas`](crate::Replicas)
+    /// waits only for the store, which announces the object afterwards. If another node puts other
+    /// bytes under the id at that moment, the store counts a conflict. Other puts are
+    /// [`Confirmation::Confirmed`].
     #[default]
     BySize,
     /// The directory has accepted the object.
@@ -118,7 +121,7 @@ pub enum Confirmation {
 /// Options of a get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetOptions {
-    /// For the object and its bytes; by default [`default_timeout`].
+    /// The time to wait for the object and its bytes; by default [`default_timeout`].
     pub timeout: Duration,
     /// `true` also accepts a complete local copy while no directory shard confirms that the object
     /// exists: a [stale](crate::ObjectView::is_stale) answer. By default a get waits for a shard.
@@ -142,14 +145,14 @@ impl From<Duration> for GetOptions {
 pub struct ReduceOptions {
     /// By default the sum.
     pub op: ReduceOp,
-    /// The number of sources, as they become ready; by default all.
+    /// The number of sources to reduce, as they become ready; by default all.
     pub num_objects: Option<usize>,
     /// By default the order in which sources become ready.
     pub order: ReduceOrder,
-    /// The range of each source, at whole elements; by default all bytes. With a range, the target
-    /// has no shape.
+    /// The range of bytes to reduce in each source, at whole elements; by default all bytes. With a
+    /// range, the target has no shape.
     pub range: Option<ByteRange>,
-    /// Includes the wait for sources; by default [`default_timeout`].
+    /// The time for the call, including the wait for sources; by default [`default_timeout`].
     pub timeout: Duration,
 }
 
@@ -172,7 +175,7 @@ pub struct AllreduceOptions {
     pub op: ReduceOp,
     /// By default the order in which sources become ready.
     pub order: ReduceOrder,
-    /// Includes the wait for participants; by default [`default_timeout`].
+    /// The time for the call, including the wait for participants; by default [`default_timeout`].
     pub timeout: Duration,
 }
 

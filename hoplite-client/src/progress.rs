@@ -1,4 +1,4 @@
-//! The progress of calls.
+//! Counts the bytes that calls have moved.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Progress>>> = const { RefCell::new(None) };
 }
 
-/// Moved bytes, of the known bytes of calls.
+/// The bytes that calls have moved, of the bytes that they will move.
 #[derive(Debug, Default)]
 pub struct Progress {
     done_bytes: AtomicU64,
@@ -21,12 +21,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes written or arrived. Falls only if a call makes or reads an object again.
+    /// The bytes written or arrived so far. The number falls only if a call makes or reads an
+    /// object again.
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all objects that calls have begun to move; grows with each object.
+    /// The bytes of all objects that calls have begun to move. The number grows with each object.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
     }
@@ -62,7 +63,6 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The first call sets the total.
     pub(crate) fn reaches(&mut self, done_bytes: u64, total_bytes: u64) {
         if self.progress.is_none() {
             self.progress = CURRENT.with_borrow(Option::clone);
@@ -87,7 +87,6 @@ impl Part {
 }
 
 impl Drop for Part {
-    /// Takes back the bytes of an incomplete object.
     fn drop(&mut self) {
         if let Some(progress) = &self.progress
             && self.done_bytes < self.total_bytes

@@ -16,7 +16,8 @@ use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
-/// 1,000 wake-ups a second at 1 GB/s, instead of one per block of 4 KiB.
+/// The bytes between two wake-ups of a reader: 1,000 wake-ups a second at 1 GB/s, instead of one
+/// per block of 4 KiB.
 const STRIDE_BYTES: usize = 1 << 20;
 
 /// Reads an object as its bytes arrive. Holds a reference as a view does; dropping never blocks.
@@ -65,7 +66,8 @@ impl ObjectReader {
         })
     }
 
-    /// In the order of `order`. The byte at `start_bytes` goes to the front of `out`.
+    /// Copies ranges into `out`, in the order in which they become valid. The byte at `start_bytes`
+    /// goes to the front of `out`.
     pub(crate) async fn read_ranges(
         &mut self,
         order: &[ByteRange],
@@ -155,7 +157,7 @@ impl ObjectReader {
         self.put
     }
 
-    /// `true` if the object may be deleted or replaced; see [`ObjectView::is_stale`].
+    /// Returns `true` if the object may be deleted or replaced; see [`ObjectView::is_stale`].
     pub fn is_stale(&self) -> bool {
         self.is_stale
     }
@@ -172,8 +174,8 @@ impl ObjectReader {
         self.read_at_least(out, 1, timeout).await
     }
 
-    /// Acts as [`read`](Self::read), but waits for `least_bytes`, a full `out`, 4 MiB, or the last
-    /// byte, which saves wake-ups. Zero counts as one.
+    /// Reads as [`read`](Self::read) does, but waits for `least_bytes`, a full `out`, 4 MiB, or the
+    /// last byte, which saves wake-ups. Zero counts as one.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read). `Timeout` even if fewer bytes are available.
@@ -218,7 +220,6 @@ impl ObjectReader {
         Ok(())
     }
 
-    /// `out` has the object's length. Starts again if the object is superseded.
     pub(crate) async fn read_whole(mut self, out: &mut [u8], deadline: Deadline) -> Result<()> {
         loop {
             let error = match self.read_to_end(out, deadline).await {
@@ -234,7 +235,6 @@ impl ObjectReader {
         }
     }
 
-    /// Waits for more valid bytes than `beyond_bytes`.
     async fn follow(&mut self, beyond_bytes: u64, timeout: Duration) -> Result<()> {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
@@ -284,7 +284,6 @@ pub(crate) async fn get_vec(
     Ok(bytes)
 }
 
-/// Counts the bytes of a complete object. Starts again if it is superseded.
 pub(crate) async fn get_tracked(
     connection: &Arc<Connection>,
     id: ObjectId,

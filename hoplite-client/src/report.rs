@@ -14,20 +14,20 @@ use hoplite_proto::directory::decode_locations;
 use hoplite_proto::trouble::{decode_fault, decode_wait};
 use hoplite_proto::v1;
 
-/// One object, as its best informed shard and this store describe it.
+/// An object, as its best informed shard and this store describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The address of the shard.
     pub shard: String,
     /// The object and its copies.
     pub locations: Locations,
-    /// The latest grants, oldest first.
+    /// The shard's latest grants for the object, oldest first.
     pub grants: Vec<Grant>,
-    /// Nodes that wait for a location.
+    /// The number of nodes that wait for a location.
     pub waiting_receivers: u32,
     /// The reduce or collective that makes the object, if this store knows it.
     pub reduce: Option<ReduceRecord>,
-    /// The end of the object, if the store of this node ends it.
+    /// The remaining time of the object, if the store of this node ends it.
     pub lifetime: Option<LifetimeReport>,
 }
 
@@ -40,7 +40,7 @@ pub struct Grant {
     pub sender: String,
     /// The reason for this sender.
     pub reason: String,
-    /// Counted from the start of the shard.
+    /// The time of the grant, counted from the start of the shard.
     pub at: Duration,
     /// `None` while the pull runs.
     pub outcome: Option<String>,
@@ -55,7 +55,7 @@ pub struct ReduceRecord {
     pub reduced: u64,
     /// The number of named sources.
     pub sources: u64,
-    /// Nodes that combined something, beside the receiver.
+    /// The number of nodes that combined something, beside the receiver.
     pub hops: u64,
     /// The schedule and its reason.
     pub plan: String,
@@ -63,7 +63,7 @@ pub struct ReduceRecord {
     pub bytes_per_second: u64,
     /// The assumed latency between nodes.
     pub latency: Duration,
-    /// From the call to the last byte, or until now.
+    /// The time from the call to the last byte, or until now.
     pub elapsed: Duration,
     /// Repaired failures.
     pub mendings: u32,
@@ -73,7 +73,7 @@ pub struct ReduceRecord {
     pub is_running: bool,
     /// This store's progress, if it is a member.
     pub position: Option<MemberPosition>,
-    /// The progress of all running members. A stage may say why a member does not answer.
+    /// The progress of all running members. The stage of a member that does not answer may say why.
     pub positions: Vec<MemberPosition>,
 }
 
@@ -84,13 +84,13 @@ pub struct MemberPosition {
     pub member: u32,
     /// The number of members.
     pub members: u32,
-    /// The stage of its work, or the outcome.
+    /// The stage of the member's work, or its outcome.
     pub stage: String,
-    /// Final bytes so far.
+    /// The number of final bytes so far.
     pub final_bytes: u64,
-    /// Final bytes at the end.
+    /// The number of final bytes at the end.
     pub size_bytes: u64,
-    /// The node, in [all positions](ReduceRecord::positions).
+    /// The member's node, in [all positions](ReduceRecord::positions).
     pub node: String,
 }
 
@@ -115,9 +115,9 @@ pub struct NodeStatus {
     pub pinned_bytes: u64,
     /// Bytes of evictable copies.
     pub evictable_bytes: u64,
-    /// Reserved for targets that have not begun to grow.
+    /// Bytes reserved for targets that have not begun to grow.
     pub reserved_bytes: u64,
-    /// Bytes with touched pages.
+    /// Bytes of the arena whose pages were touched.
     pub prefaulted_bytes: u64,
     /// Complete and partial copies.
     pub copies: u64,
@@ -139,23 +139,23 @@ pub struct NodeStatus {
     pub sent_bytes: u64,
     /// Received from other stores since the start.
     pub received_bytes: u64,
-    /// The store moves its objects away.
+    /// `true` while the store moves its objects to other stores.
     pub is_draining: bool,
     /// Evicted copies since the start.
     pub evictions: u64,
-    /// Objects put here whose time to live has ended.
+    /// Objects put here that ended with their time to live.
     pub expired: u64,
-    /// Objects put here and deleted without their owner.
+    /// Objects put here that ended with their owner.
     pub abandoned: u64,
     /// The state of spilling; all zero if the store does not spill.
     pub spill: SpillStatus,
     /// Damaged frames that were sent again.
     pub corrupt_frames: u64,
-    /// Returned puts that lost a conflict.
+    /// Puts that had returned and then lost a conflict.
     pub put_conflicts: u64,
     /// The directory shards, in configured order.
     pub shards: Vec<ShardStatus>,
-    /// Links to other stores, the slowest first.
+    /// Links to other stores as measured by transfers, the slowest first.
     pub links: Vec<PeerLink>,
     /// The present problems.
     pub troubles: Troubles,
@@ -164,9 +164,9 @@ pub struct NodeStatus {
 /// The present problems of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
-    /// Calls and transfers that wait for room.
+    /// The number of calls and transfers that wait for room.
     pub waiting_for_room: u64,
-    /// Calls of clients that wait for more than 10 s.
+    /// The number of clients' calls that have waited for more than 10 s.
     pub long_waits: u64,
     /// At most 16 of these calls.
     pub waits: Vec<LongWait>,
@@ -176,19 +176,18 @@ pub struct Troubles {
     pub stores: Vec<PeerFault>,
     /// The directories for spill files that cannot be used, each with the reason.
     pub spill: Vec<(String, String)>,
-    /// The last refusal of a client or store of an incompatible version, if it is recent. It has no
-    /// name.
+    /// The last refused client or store of an incompatible version, if recent. It has no name.
     pub incompatible: Option<PeerFault>,
 }
 
-/// A daemon that refuses, or is unreachable.
+/// A daemon that refuses this store, or is unreachable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerFault {
     /// The address of the shard, or the name of the store.
     pub name: String,
     /// The last failure.
     pub error: hoplite_core::Error,
-    /// Since the attempts began to fail.
+    /// The time since the attempts began to fail.
     pub since: Duration,
 }
 
@@ -246,16 +245,16 @@ pub struct PeerLink {
     pub node: String,
     /// The estimated link.
     pub link: Link,
-    /// The link is much worse than most of this store's.
+    /// `true` if the link is much worse than most links of this store.
     pub is_slow: bool,
 }
 
-/// Nodes with the same label keys.
+/// A set of label keys, and the nodes that use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceKeys {
     /// The keys, outermost first; may be empty.
     pub keys: Vec<String>,
-    /// The number of these nodes.
+    /// The number of nodes whose labels use exactly these keys.
     pub nodes: u32,
 }
 
@@ -264,7 +263,7 @@ pub struct PlaceKeys {
 pub struct ShardStatus {
     /// Its address.
     pub address: String,
-    /// The store has a session. Otherwise the numbers are zero.
+    /// `true` if the store has a session with the shard. Otherwise the numbers are zero.
     pub connected: bool,
     /// The version of the protocol in the session; zero without a session.
     pub protocol: u32,
@@ -278,11 +277,11 @@ pub struct ShardStatus {
     pub waiting_queries: u64,
     /// Objects with too few pinned copies.
     pub under_replicated: u64,
-    /// Label keys of connected nodes. Different keys may part neighbours.
+    /// The sets of label keys in use. Nodes with different keys share no group, even side by side.
     pub place_keys: Vec<PlaceKeys>,
-    /// The measured places in use; zero if none.
+    /// The version of the measured places that the shard uses; zero if none.
     pub places_version: u64,
-    /// Measured uplink bandwidth, in thousandths of a host's link; zero if none.
+    /// The measured capacity of groups' uplinks, in thousandths of a host's link; zero if none.
     pub uplink_permille: u32,
 }
 
@@ -293,41 +292,42 @@ pub struct ProbeReport {
     pub matrix: Matrix,
     /// Nodes outside the matrix, with the reasons.
     pub lost: Vec<(String, String)>,
-    /// Pairs that could not reach each other, by index. Each gets the worst round trip of its
-    /// nodes.
+    /// Pairs of nodes, by index, that could not reach each other. Their link is the worst round
+    /// trip of either node.
     pub guessed: Vec<(u32, u32)>,
-    /// Unmeasured pairs, above 2,000 nodes: they get the link of other pairs of their groups.
+    /// The number of unmeasured pairs, above 2,000 nodes: they get the link of other pairs of their
+    /// groups.
     pub estimated: u64,
-    /// Pairs that were measured over TCP.
+    /// The number of pairs that were measured over TCP.
     pub by_tcp: u32,
-    /// Answered round trips.
+    /// The number of answered round trips.
     pub echoes: u64,
-    /// Unanswered round trips.
+    /// The number of unanswered round trips.
     pub lost_echoes: u64,
-    /// Bytes for measuring bandwidth.
+    /// The number of bytes sent to measure bandwidth.
     pub train_bytes: u64,
     /// The duration of the probe.
     pub elapsed: Duration,
-    /// The places in use; `None` if not applied.
+    /// The groups that daemons now use; `None` if they were not applied.
     pub applied: Option<AppliedPlaces>,
 }
 
-/// Groups of nodes, and their uplinks, from a probe.
+/// Groups of nodes and their uplinks, from a probe, that daemons use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedPlaces {
-    /// The highest version is in use.
+    /// The version of these places. Daemons use the highest one.
     pub version: u64,
     /// The number of innermost groups.
     pub groups: u32,
-    /// In thousandths of a host's link; `None` without groups.
+    /// The capacity of groups' uplinks, in thousandths of a host's link; `None` without groups.
     pub uplink_permille: Option<u32>,
-    /// Shards that use these places.
+    /// The number of shards that use these places.
     pub shards: u32,
     /// The number of all shards.
     pub all_shards: u32,
-    /// Nodes in measured groups; zero disables the uplink bandwidths.
+    /// The number of nodes in measured groups; zero makes daemons ignore the uplinks' capacity.
     pub nodes: u32,
-    /// Measured nodes in the groups of their labels.
+    /// The number of measured nodes in groups that their labels define.
     pub labelled_nodes: u32,
 }
 

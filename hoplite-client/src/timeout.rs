@@ -10,10 +10,10 @@ use hoplite_proto::bounds::MAX_TIMEOUT;
 
 use crate::error::Result;
 
-/// Sets [`default_timeout`].
+/// The environment variable that sets [`default_timeout`].
 pub const TIMEOUT_VARIABLE: &str = "HOPLITE_TIMEOUT";
 
-/// Used unless the environment sets another.
+/// The default timeout, unless the environment sets another one.
 ///
 /// A get may wait minutes for a training step or a booting node. A job that hangs should fail while
 /// its owner watches: half of NCCL's default.
@@ -22,7 +22,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// [`DEFAULT_TIMEOUT`] for people.
 pub const DEFAULT_TIMEOUT_TEXT: &str = "5min";
 
-/// Never expires: 30 days, a store's longest timeout.
+/// A timeout that never expires: 30 days, a store's longest timeout.
 pub const FOREVER: Duration = MAX_TIMEOUT;
 
 /// The text is not a timeout.
@@ -58,7 +58,6 @@ pub fn default_timeout() -> Duration {
     checked_default().unwrap_or(DEFAULT_TIMEOUT)
 }
 
-/// Returns `InvalidRequest` if the variable is invalid.
 pub(crate) fn checked_default() -> Result<Duration> {
     static DEFAULT: OnceLock<Result<Duration, String>> = OnceLock::new();
     let default = DEFAULT.get_or_init(|| from_variable(std::env::var_os(TIMEOUT_VARIABLE).as_deref()));

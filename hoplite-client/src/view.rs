@@ -11,7 +11,7 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// A reference costs as much memory as such an object.
+/// Views up to this size copy the bytes, because a reference costs as much memory.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
 const ALIGNMENT: usize = 64;
 
@@ -53,7 +53,6 @@ impl Contents {
 }
 
 impl ObjectView {
-    /// Takes over the reference of the answer.
     pub(crate) fn open(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
         let mut bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
@@ -106,7 +105,7 @@ impl ObjectView {
         self.put
     }
 
-    /// `true` if no directory shard confirmed that the object still exists. Only a get with
+    /// Returns `true` if no directory shard confirmed that the object still exists. Only a get with
     /// [`allow_stale`](crate::GetOptions::allow_stale) returns such an object.
     pub fn is_stale(&self) -> bool {
         self.is_stale

@@ -42,10 +42,10 @@ impl Client {
     /// directly. Each node sends and receives S(n-1)/n bytes, where S is the size of a
     /// participant's n parts, and needs room for both.
     ///
-    /// The fallback is one object `NAME/r/k` for each pair of ranks: if parts differ in size or
-    /// metadata, if there are more than 256 participants, or if a node fails. All objects are
-    /// deleted at the end, and the name can be used again when all participants have returned.
-    /// `hoplite stat NAME` explains the exchange.
+    /// If stores cannot exchange parts, each pair of ranks uses an object `NAME/r/k`: if parts
+    /// differ in size or metadata, if there are more than 256 participants, or if a node fails. All
+    /// objects are deleted at the end, and the name can be used again when all participants have
+    /// returned. `hoplite stat NAME` explains the exchange.
     ///
     /// # Errors
     /// The errors of [`Client::put_with`] and [`Client::get`]. [`Error::RanksMissing`] if
@@ -130,11 +130,11 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// By receiver in the fallback.
+    /// In the fallback, the ids of the objects for each receiving rank.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
-    /// `None` if the parts differ in length.
+    /// The metadata of all parts together; `None` if parts are empty or differ in length.
     stacked: Option<Metadata>,
 }
 
@@ -175,7 +175,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(Self { client, connection, parts, options, given, taken, participant, stacked })
     }
 
-    /// Begins after this rank, so that participants begin with different senders.
+    /// Returns all ranks, beginning after this one, so that participants begin with different
+    /// senders.
     fn nearest_first(&self) -> impl Iterator<Item = usize> + use<P> {
         let (rank, participants) = (self.participant.rank, self.parts.len());
         (1..=participants).map(move |step| (rank + step) % participants)
@@ -193,7 +194,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.participant.source_bytes / self.parts.len() as u64
     }
 
-    /// Receives the parts with `take`. Returns `None` if each pair needs a separate object.
+    /// Puts this participant's source and receives the parts with `take`. Returns `None` if each
+    /// pair of ranks needs a separate object.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
         // All participants decide this alike.
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
@@ -208,7 +210,6 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(taken)
     }
 
-    /// An empty object tells the stores that the parts differ in size.
     async fn put_source(&self) -> Result<()> {
         let options = |metadata: &Metadata| PutOptions {
             metadata: metadata.clone(),
@@ -240,7 +241,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
             .map(move |place| self.parts[rank_of_part(self.participant.rank, place, participants)].as_ref())
     }
 
-    /// The received object has the parts for all ranks of the node except their own.
+    /// Returns the start of this rank's parts in the received object, which lacks the own part of
+    /// each rank of the node.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) =
             (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());
@@ -298,7 +300,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(())
     }
 
-    /// Rank 0 has all its parts, so all participants have seen the target.
+    /// Deletes the target at rank 0. All its parts have arrived, so all participants have seen the
+    /// target.
     async fn forget_target(&self) -> Result<()> {
         if self.participant.rank > 0 || self.parts.len() == 1 {
             return Ok(());
@@ -306,7 +309,6 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.forget(self.participant.target()).await
     }
 
-    /// Ignores a timeout, because the store deletes nevertheless.
     async fn forget(&self, id: &ObjectId) -> Result<()> {
         self.client.forget(slice::from_ref(id), self.participant.deadline).await
     }
@@ -326,7 +328,6 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     }
 }
 
-/// `None` if parts are empty or differ in length.
 fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata> {
     let part_bytes = parts.first()?.as_ref().len();
     let is_whole = (part_bytes as u64).is_multiple_of(metadata.dtype.size_bytes());
@@ -340,7 +341,7 @@ fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata>
     fits.then(|| Metadata { shape, ..metadata.clone() })
 }
 
-/// Used if the stores cannot exchange.
+/// The exchange by an object per pair of ranks, if the stores cannot exchange parts.
 struct Pairs<'a, 'b, P> {
     exchange: &'a AllToAll<'b, P>,
     has: UnboundedSender<usize>,

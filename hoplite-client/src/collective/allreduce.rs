@@ -16,9 +16,9 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 
-/// 16 participants on two cores need 7 ms for 32 KiB (docs/dev/benchmarks.md).
+/// Time after which a participant looks at its source: 16 participants on two cores need 7 ms for
+/// 32 KiB (docs/dev/benchmarks.md).
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// For looking at a source after an error.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
@@ -52,9 +52,9 @@ impl Client {
     /// Communication: the stores use the schedule that is expected to be fastest. Each node sends
     /// and receives 2S(n-1)/n bytes. The result is copied out while it arrives.
     ///
-    /// The fallback is one reduce at rank 0's node and one broadcast, 2S through each node: for
-    /// small sources, a fixed order, more than 256 nodes, and when a node fails. `hoplite stat
-    /// TARGET` shows the schedule, its reason, and the progress.
+    /// One reduce at rank 0's node and one broadcast, with 2S through each node, replace the
+    /// schedule for small sources, a fixed order, more than 256 nodes, and when a node fails.
+    /// `hoplite stat TARGET` shows the schedule, its reason, and the progress.
     ///
     /// The sources and the target stay. [Delete](Client::delete) them when all participants have
     /// their result, for example after a later collective. Each round needs a new target.
@@ -129,8 +129,8 @@ impl Client {
     }
 }
 
-/// Acts as [`join`] for a participant that only remembers its source. If the result is late or
-/// fails, looks at the source, which may have been replaced, and joins again.
+/// Acts as [`join`] for a participant that has not looked at its source since it put it. If the
+/// result is late or fails, looks at the source, which may have been replaced, and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,
@@ -162,7 +162,7 @@ async fn join_unseen(
     join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Starts again after each restart. Returns the length.
+/// Joins and copies the result into `out`, again after each restart. Returns its length.
 async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
     let out = out.room(allreduce.source_bytes)?;
     let mut is_again = false;

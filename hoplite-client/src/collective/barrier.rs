@@ -101,7 +101,7 @@ impl Client {
         Ok(ranks)
     }
 
-    /// Ignores a timeout, because the store deletes nevertheless.
+    /// Deletes the ranks' objects. Ignores a timeout, because the store deletes nevertheless.
     pub(super) async fn forget(&self, left: &[ObjectId], deadline: Deadline) -> Result<()> {
         if left.is_empty() {
             return Ok(());
@@ -112,7 +112,8 @@ impl Client {
         }
     }
 
-    /// `None` if all have called, or the directory cannot tell.
+    /// Returns an error that names the missing ranks; `None` if all have called, or the directory
+    /// cannot tell.
     pub(super) async fn missing(
         &self,
         name: ObjectId,

@@ -17,7 +17,8 @@ use crate::options::PutOptions;
 use crate::reader::ObjectReader;
 use crate::view::ObjectView;
 
-/// More than the senders of most clusters, and a small part of the limit of calls.
+/// Most objects that are requested at once: more than the senders of most clusters, and a small
+/// part of the limit of calls.
 const MAX_IN_FLIGHT: usize = 256;
 
 impl Client {
@@ -129,8 +130,8 @@ where
     Ok(views.into_iter().map(|(_, view)| view).collect())
 }
 
-/// Copies the objects of all readers into the front of `out`, in the order of indices. Openings may
-/// complete in any order.
+/// Copies the objects of all readers into the front of `out`, in the order of the readers. The
+/// readers may open in any order.
 pub(super) async fn one_after_the_other<'a, Opening, Copy>(
     connection: &Connection,
     openings: Vec<Opening>,
@@ -183,12 +184,10 @@ fn split<'a>(
     })
 }
 
-/// Yields results as futures end, so that failures do not wait.
 pub(super) fn at_once<F: Future>(connection: &Connection, all: Vec<F>) -> impl Stream<Item = F::Output> {
     stream::iter(all).buffer_unordered(in_flight(connection))
 }
 
-/// A quarter of the client's limit of calls.
 pub(super) fn in_flight(connection: &Connection) -> usize {
     (connection.max_calls() / 4).clamp(1, MAX_IN_FLIGHT)
 }

@@ -31,7 +31,7 @@ pub(super) struct Participant {
 #[derive(Debug)]
 pub(super) enum Joined {
     Object(ObjectReader),
-    /// An exchange's object, and the order in which its ranges become valid.
+    /// The object of a running exchange, and the order in which its ranges become valid.
     Ranges(ObjectReader, Vec<ByteRange>),
 }
 
@@ -64,7 +64,8 @@ impl Out<'_> {
     }
 }
 
-/// Every participant checks: otherwise others would wait in vain for a refused rank 0.
+/// Checks a collective's arguments. Every participant does so: otherwise the others would wait in
+/// vain for a refused rank 0.
 pub(super) fn check(
     target: ObjectId,
     sources: Vec<ObjectId>,
@@ -167,7 +168,7 @@ impl Participant {
         }
     }
 
-    /// `is_again` after the joined attempt was superseded.
+    /// Requests the target. `is_again` is `true` after the joined attempt was superseded.
     pub(super) async fn join(&self, connection: &Arc<Connection>, is_again: bool) -> Result<Joined> {
         let agreement = Agreement::of(self.kind, &self.request);
         let (target, timeout) = (self.request.target.clone(), self.deadline.left());
@@ -182,7 +183,8 @@ impl Participant {
         }
     }
 
-    /// Returns `None` if the participant must get its parts alone.
+    /// Requests the target of an exchange. Returns `None` if the participant must get its parts
+    /// alone.
     pub(super) async fn join_parts(
         &self,
         connection: &Arc<Connection>,
@@ -195,7 +197,6 @@ impl Participant {
         }
     }
 
-    /// `true` if the target ended early, or another collective made it.
     fn is_end(&self, error: &Error) -> bool {
         match error {
             Error::Object(

@@ -1,7 +1,7 @@
 //! Reduce-scatter and allgather: collectives whose participants end up with parts.
 //!
-//! The stores exchange parts in a ring; see `hoplite_core::collective`. In the fallback, which an
-//! empty target selects, each participant gets its parts alone, with the same result.
+//! The stores exchange parts in a ring; see `hoplite_core::collective`. If the target is an empty
+//! object, each participant gets its parts alone, with the same result.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -50,9 +50,9 @@ impl Client {
     /// parts of whole elements. Each node sends and receives S(n-1)/n bytes, and needs room for S
     /// more bytes.
     ///
-    /// The fallback applies if the sources are late or share a node, or if a node fails. Each
-    /// participant then has its part reduced as `TARGET/part/RANK`, which may stay after an error.
-    /// If all sources have at most 64 KiB together, each participant gets all of them instead.
+    /// If the sources are late or share a node, or if a node fails, each participant has its part
+    /// reduced as `TARGET/part/RANK`, which may stay after an error. If all sources have at most 64
+    /// KiB together, each participant gets all of them instead.
     ///
     /// The sources stay. Above 8 KiB, the empty object `target` stays too. Delete them when all
     /// participants have their result.
@@ -62,8 +62,8 @@ impl Client {
     /// parts. Some participants may get an error, and others their part.
     ///
     /// # Cancel safety
-    /// Only this participant's call ends; participants that wait for rank 0 to begin fail with
-    /// rank 0.
+    /// Only this participant's call ends; participants that wait for rank 0 to begin fail with rank
+    /// 0.
     pub async fn reduce_scatter_into<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -266,7 +266,6 @@ impl Parts {
         Ok(false)
     }
 
-    /// Copies ranges as they arrive. Returns `true` if everything arrived.
     async fn take(
         &self,
         connection: &Arc<Connection>,
@@ -294,7 +293,6 @@ impl Parts {
         reader.read_ranges(order, 0, out, deadline).await.map(|()| true)
     }
 
-    /// Gets the part while the stores reduce it.
     async fn reduce_own(&self, client: &Client, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
         let Participant { request, deadline, rank, .. } = &self.participant;
         let target = self.own_target()?;

@@ -76,7 +76,6 @@ impl Client {
     }
 }
 
-/// Counts the bytes of the growing target, which is on this node.
 async fn tracked_reduce(
     connection: &Arc<Connection>,
     target: ObjectId,

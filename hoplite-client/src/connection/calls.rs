@@ -13,13 +13,12 @@ use crate::error::Loss;
 
 pub(crate) type Answer = Result<Response, hoplite_core::Error>;
 
-/// `None` before the first update.
 pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
 
 #[derive(Debug)]
 pub(super) enum Waiter {
     Once(oneshot::Sender<Answer>),
-    /// Only the latest answer matters.
+    /// A watch, for which only the latest answer matters.
     Latest(watch::Sender<News>),
 }
 
@@ -32,9 +31,9 @@ pub(super) enum NotOpened {
 #[derive(Debug)]
 pub(super) enum Delivery {
     Delivered,
-    /// A reference in the answer must be given back.
+    /// The call is gone, so a reference in this answer must be given back.
     Unwanted(Box<Answer>),
-    /// No such call, or the wrong kind of answer.
+    /// The call does not exist, or the answer is of the wrong kind.
     Unexpected,
 }
 
@@ -42,7 +41,7 @@ pub(super) enum Delivery {
 pub(super) struct Calls {
     limit: usize,
     state: Mutex<State>,
-    /// Set after `State::lost`, so that readers need no lock.
+    /// `true` after a loss. Set after `State::lost`, so that readers need no lock.
     is_lost: AtomicBool,
 }
 
@@ -106,7 +105,7 @@ impl Calls {
         }
     }
 
-    /// Fails open and later calls. The first reason stays.
+    /// Fails open and later calls with the reason for the loss. The first reason stays.
     pub(super) fn lose(&self, loss: Loss) {
         let abandoned = {
             let mut state = self.lock();

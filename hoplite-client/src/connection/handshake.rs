@@ -23,7 +23,6 @@ use crate::deadline::Deadline;
 use crate::error::{ConnectFailure, Error, Result};
 use crate::options::ConnectOptions;
 
-/// The name is only for logs.
 const MAX_PROGRAM_BYTES: usize = 255;
 
 #[derive(Debug)]
@@ -104,7 +103,8 @@ fn passed(deadline: &Deadline) -> ConnectFailure {
     ConnectFailure::TimedOut { waited: deadline.timeout() }
 }
 
-/// Before sending anything, checks that only `users` could have made the socket and listen there.
+/// Connects to the socket. Before anything is sent, checks that only `users` could have made the
+/// socket and listen there.
 fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
     let place = SocketPlace::find(path, users).map_err(|error| match error {
         PlaceError::Distrusted(distrust) => ConnectFailure::UntrustedPlace(distrust),
@@ -127,7 +127,6 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
     Ok(socket)
 }
 
-/// The kernel records the user who began to listen.
 fn check_daemon(socket: &OwnedFd, users: &TrustedUsers) -> Result<(), ConnectFailure> {
     let failed = |error: io::Error| ConnectFailure::System { kind: error.kind() };
     let user = hoplite_shm::peer_user(socket.as_fd()).map_err(failed)?;

@@ -38,17 +38,19 @@ pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 pub(crate) use recent_puts::{Description, RecentPuts};
 
-/// The store reports timeouts, unless it is suspended or overloaded.
+/// The time that the client waits beyond a call's timeout. The store reports timeouts itself,
+/// unless it is suspended or overloaded.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// In microseconds: a check is a system call, and no store restarts so fast.
+/// Shortest time in microseconds between two checks for a closed socket: a check is a system call,
+/// and no store restarts so fast.
 const CHECK_INTERVAL_US: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// `Release`.
+    /// A reader, given back with `Release`.
     Reader,
-    /// `Abort`: the object was not sealed.
+    /// A writer that has not sealed its object, given back with `Abort`.
     Writer,
 }
 
@@ -58,7 +60,7 @@ pub(crate) struct Connection {
     recent_puts: RecentPuts,
 }
 
-/// The receiving task's share, which does not keep the connection open.
+/// The part of a connection that the receiving task shares without keeping the connection open.
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
@@ -77,7 +79,7 @@ pub(crate) struct Shared {
     sender: Arc<Sender>,
     received_by: ReceivedBy,
     made_at: Instant,
-    /// In microseconds since `made_at`.
+    /// The last check for a closed socket, in microseconds since `made_at`.
     checked_us: AtomicU64,
 }
 
@@ -88,7 +90,7 @@ enum ReceivedBy {
 }
 
 impl Connection {
-    /// Must be called in a runtime.
+    /// Starts the connection and its receiving task. Must be called in a tokio runtime.
     pub(crate) fn start(greeted: handshake::Greeted) -> Result<Arc<Self>> {
         Self::start_in(std::process::id(), greeted)
     }
@@ -167,7 +169,7 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing, once.
+    /// Maps the arena for writing, unless it is mapped already.
     ///
     /// # Errors
     /// `PermissionDenied` if the store lets this client only read.
@@ -186,7 +188,7 @@ impl Connection {
         })
     }
 
-    /// Waits for the answer, for `timeout` plus some slack.
+    /// Sends a request and waits for its answer, for `timeout` plus some slack.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the call, and gives back a reference in a late answer.
@@ -255,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// Waits for `work`, which makes several calls, for `timeout` plus some slack.
+    /// Performs `work`, which makes several calls, for at most `timeout` plus some slack.
     ///
     /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
     /// caller pins `work`: by value it would double the future.
@@ -270,19 +272,21 @@ impl Connection {
         done.unwrap_or_else(|| Err(Error::timeout(operation, limit)))
     }
 
-    /// Never blocks.
+    /// Tells the store that a copy has reached the awaited progress. Never blocks.
     pub(crate) fn ring(&self, copy: CopyId) -> Result<()> {
         self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Never blocks. Does nothing in a forked child: the parent holds the reference.
+    /// Gives back a reference. Never blocks. Does nothing in a forked child: the parent holds the
+    /// reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.shared.check_process().is_ok() {
             self.shared.give_back_reference(copy, role);
         }
     }
 
-    /// After a mismatched answer, later ones cannot be trusted.
+    /// Ends the connection after an answer of the wrong kind, because later answers cannot be
+    /// trusted.
     pub(crate) fn unexpected(&self) -> Error {
         self.malformed("an answer that does not fit its call")
     }
@@ -305,8 +309,8 @@ impl Connection {
         self.shared.calls.is_lost()
     }
 
-    /// `true` unless the connection is lost, or the store has closed the socket. Earlier answers
-    /// still arrive.
+    /// Returns `true` unless the connection is lost, or the store has closed the socket. Answers
+    /// sent before still arrive.
     pub(crate) fn is_ready(&self) -> bool {
         if self.is_lost() {
             return false;
@@ -347,7 +351,7 @@ impl Drop for Connection {
     }
 }
 
-/// Dropping it before its answer cancels the call.
+/// An open call. Dropping it before its answer cancels the call.
 struct OpenCall<'a> {
     shared: &'a Arc<Shared>,
     call: CallId,
@@ -434,7 +438,8 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// A broken connection gives everything back.
+    /// Sends the requests that give references back. A broken connection gives everything back by
+    /// itself.
     fn give_back(&self, requests: &[Request]) {
         if let Err(SendFailure::Lost(reason)) = self.sender.send(&unanswered(requests), Priority::GiveBack) {
             self.break_off(reason);
@@ -473,7 +478,6 @@ impl Shared {
         }
     }
 
-    /// Errors break the connection off.
     fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
         let (call, answer) = hoplite_proto::local::decode_response(response);
         match answer {
@@ -495,7 +499,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The socket stays open for views: the store reuses their memory after its end.
+    /// Fails all calls. The socket stays open for views: the store reuses their memory when it
+    /// closes.
     fn break_off(&self, reason: Loss) {
         tracing::debug!(path = %self.path.display(), %reason, "connection lost");
         self.calls.lose(reason);

@@ -27,16 +27,18 @@ use super::receiver::deliver;
 use super::sender::system;
 use crate::error::Loss;
 
-/// Waking a sleeping core takes longer than the store's answer.
+/// Time for which the leader spins for an answer: waking a sleeping core takes longer than the
+/// store's answer.
 const LOOK: Duration = Duration::from_micros(50);
 const QUICK: Duration = Duration::from_micros(80);
-/// A program that alternates a put with a remote get must not spin.
+/// The number of quick answers in a row before the leader spins. A program that alternates a put
+/// with a remote get must not spin.
 const QUICK_IN_A_ROW: u32 = 2;
 
 const CHUNK_BYTES: usize = 16 << 10;
 
 thread_local! {
-    /// The latest time for the next poll of this thread.
+    /// Time at which this thread's future must be polled again, if no answer comes before.
     static WAKE_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
@@ -94,7 +96,6 @@ impl Pump {
         }
     }
 
-    /// Receives until this thread's future is woken or its time limit passes.
     fn lead(
         &self,
         mut incoming: MutexGuard<'_, Incoming>,
@@ -149,7 +150,6 @@ impl Pump {
         }
     }
 
-    /// Sleeps until this thread's future is woken, or it becomes leader.
     fn follow(&self, sleeper: &Arc<Sleeper>, wake_at: Option<Instant>) {
         self.followers().push_back(Arc::clone(sleeper));
         let leaderless = self.try_lead().is_some();
@@ -164,7 +164,6 @@ impl Pump {
     }
 }
 
-/// Predicts the next answer from the latest ones.
 #[derive(Debug, Default)]
 struct Pace {
     quick_in_a_row: AtomicU32,
@@ -185,7 +184,8 @@ impl Pace {
     }
 }
 
-/// Passes the lead on: while there are followers, one thread leads or was told to.
+/// Makes another waiting thread the leader when dropped. While there are followers, one thread
+/// leads or was told to.
 struct HandOver<'a>(&'a Pump);
 
 impl Drop for HandOver<'_> {
@@ -200,7 +200,6 @@ impl Drop for HandOver<'_> {
 struct Sleeper {
     thread: Thread,
     woken: AtomicBool,
-    /// While it spins or sleeps in `poll`.
     leads: AtomicBool,
     interrupt: Arc<OwnedFd>,
 }
@@ -211,7 +210,7 @@ impl Sleeper {
         Self { thread: thread::current(), woken, leads, interrupt }
     }
 
-    /// May return early, as `park` may.
+    /// Sleeps until `wake_at`. May return early, as `park` may.
     fn sleep(&self, wake_at: Option<Instant>) {
         if self.woken.load(Ordering::SeqCst) {
             return;
@@ -240,7 +239,7 @@ impl Wake for Sleeper {
     }
 }
 
-/// Only for futures that [`Pump::run`] drives.
+/// Waits for `future` for at most `limit`. Works only in futures that [`Pump::run`] drives.
 pub(super) async fn within<F: Future + Unpin>(limit: Duration, future: F) -> Option<F::Output> {
     Within { ends: Instant::now().checked_add(limit), future }.await
 }

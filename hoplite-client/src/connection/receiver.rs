@@ -28,8 +28,8 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Registers a duplicate: the original can send after the runtime's end. For readability only,
-/// because writability changes with each request.
+/// Registers a duplicate of the socket with the runtime: the original can send after the runtime's
+/// end. Only for readability, because writability changes with each request.
 fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,
@@ -86,7 +86,6 @@ pub(super) fn deliver(shared: &Shared, received: &mut BytesMut) -> Result<(), Lo
 }
 
 impl Drop for Registration {
-    /// The socket stays open for the remaining views.
     fn drop(&mut self) {
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::RuntimeEnded);

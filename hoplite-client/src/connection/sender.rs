@@ -18,10 +18,10 @@ use tokio::sync::Notify;
 
 use crate::error::Loss;
 
-/// Then new calls are refused, but never Release, Abort and Cancel.
+/// With this many unsent bytes, new calls are refused, but never Release, Abort and Cancel.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
-/// Calls may be refused when too many bytes are unsent.
+/// `Calls` are refused when too many bytes are unsent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     Call,
@@ -61,8 +61,8 @@ impl Sender {
         Self { socket, unsent: Mutex::default(), progressed: Notify::new() }
     }
 
-    /// Queues the bytes that the socket does not take. Returns the position for [`Sender::sent`].
-    /// Never blocks.
+    /// Sends requests, and queues the bytes that the socket does not take. Returns the position for
+    /// [`Sender::sent`]. Never blocks.
     pub(super) fn send(
         self: &Arc<Self>,
         requests: &[v1::Request],
@@ -84,8 +84,8 @@ impl Sender {
         Ok(end)
     }
 
-    /// Waits until the operating system, which delivers even after this process, has everything up
-    /// to `position`, or the connection is broken. Cancel safe.
+    /// Waits until the operating system has taken all bytes up to `position`, which it delivers
+    /// even after this process ends, or the connection is broken. Cancel safe.
     pub(super) async fn sent(&self, position: u64) {
         loop {
             let progressed = self.progressed.notified();
