@@ -1,4 +1,4 @@
-//! Time and the agenda of a simulation.
+//! The time of a simulation, and its agenda of future events.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -27,13 +27,11 @@ impl<W> PartialOrd for Entry<W> {
 }
 
 impl<W> Ord for Entry<W> {
-    /// Reversed for the heap.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
 
-/// Future events of the world `W`, by time and entry.
 pub(crate) struct Clock<W> {
     now: Duration,
     agenda: BinaryHeap<Entry<W>>,
@@ -54,7 +52,6 @@ impl<W> Clock<W> {
         self.agenda.push(Entry { at, order: self.entered, action: Box::new(action) });
     }
 
-    /// Removes the next event due by `end`, and sets the time.
     pub(crate) fn next(&mut self, end: Duration) -> Option<Action<W>> {
         if self.agenda.peek()?.at > end {
             return None;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use hoplite_core::topology::random;
 
-/// The core's random numbers, as durations, chances and choices.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(random::Random);
 

@@ -16,13 +16,13 @@ use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
-/// Suffices after rank 0's success, without faults and slowness.
+/// Shortest timeout with which participants must succeed after rank 0's success, without faults and
+/// slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct SessionRecord {
     call: ReduceCall,
-    /// The first complete member's result, which all others must match.
     made: Option<Made>,
 }
 
@@ -56,7 +56,6 @@ impl Simulation {
         });
     }
 
-    /// Participants call within `spread_ms` milliseconds.
     pub(super) fn start_allreduce(&mut self, timeout: Duration, spread_ms: u64) {
         let target = Kind::Result.object(self.app.results.len());
         self.app.results.push(target.clone());
@@ -83,7 +82,6 @@ impl Simulation {
         }
     }
 
-    /// Mostly stores that have or will put the source.
     pub(super) fn any_ranks(&mut self) -> Vec<(ObjectId, usize)> {
         let most = self.app.scenario.sources.max(2);
         let mut sources = BTreeSet::new();
@@ -235,7 +233,6 @@ impl Simulation {
         self.app.sessions.insert(plan.put, SessionRecord { call: call.clone(), made: None });
     }
 
-    /// All members must make the same.
     pub(super) fn member_completed(&mut self, target: &ObjectId, put: PutId, size_bytes: u64, made: Made) {
         let Some(SessionRecord { call, made: before }) = self.app.sessions.get(&put) else { return };
         if let Some(before) = before {
@@ -262,7 +259,6 @@ impl Simulation {
         }
     }
 
-    /// All nodes have the same put of a result.
     pub(super) fn check_only_put(&mut self, target: &ObjectId, put: PutId) {
         if !matches!(Kind::of(target), Kind::Result | Kind::Part) {
             return;

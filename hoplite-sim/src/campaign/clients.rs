@@ -1,4 +1,4 @@
-//! Applications: they put, get, delete, wait, release and die.
+//! The applications: their calls put, get, delete, wait and release, and clients die.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,21 +12,20 @@ use hoplite_core::{Error, ObjectId, Time};
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// Tolerance of a call's deadline.
+/// The time by which a call may exceed its deadline.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// All sessions are open then. Earlier deletes may miss objects.
+/// Time after which all sessions are open. Earlier deletes may miss objects.
 pub(super) const SETTLED: Duration = Duration::from_millis(300);
 
-/// An unresponsive shard, and the request's travel.
+/// Longest time of a listing: an unresponsive shard, and the request's travel.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) store: usize,
     held: BTreeMap<CopyId, u32>,
-    /// `true` for a single call.
     is_visitor: bool,
 }
 
@@ -34,7 +33,6 @@ pub(super) type CallKey = (u64, u64);
 
 type Continuation = Box<dyn FnOnce(&mut Simulation, Answer)>;
 
-/// An open call. Subscriptions have no continuation and no deadline.
 pub(super) struct PendingCall {
     deadline: Time,
     what: String,
@@ -128,7 +126,6 @@ impl Simulation {
         self.app.calls.values().filter(|pending| pending.then.is_some()).count()
     }
 
-    /// Runs `then` with the answer, unless the client is gone.
     pub(super) fn call(
         &mut self,
         client: u64,
@@ -373,7 +370,7 @@ impl Simulation {
     }
 }
 
-/// A timeout of zero means one answer of the directory.
+/// Returns `timeout`; instead of zero, the time of one answer of the directory.
 fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { Duration::from_secs(5) } else { timeout }
 }

@@ -1,4 +1,4 @@
-//! Exchanges of parts. Participants get their parts, or fall back.
+//! Exchanges of parts, whose participants get their parts, or make them alone.
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Reduce, ReduceOrder, Request, Response};
@@ -68,7 +68,6 @@ impl Simulation {
         }
     }
 
-    /// The call may end before the exchange.
     fn coordinate(&mut self, client: u64, kind: Collective, request: Reduce) {
         let (timeout, target) = (request.timeout, request.target.clone());
         let key = (client, self.fresh_number());

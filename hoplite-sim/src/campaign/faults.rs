@@ -1,4 +1,4 @@
-//! The schedule of faults.
+//! The schedule of random faults.
 
 use hoplite_core::Time;
 
@@ -49,7 +49,6 @@ impl Simulation {
         }
     }
 
-    /// Sometimes fails something during a step of a reduce.
     pub(super) fn fail_at_step(&mut self, store: usize, other: usize) {
         // Final reduces get more faults.
         let is_last = self.now().since(Time::ZERO) > self.app.scenario.duration;

@@ -1,4 +1,4 @@
-//! Gets and their permitted results.
+//! Gets, and the check that their results are permitted.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use super::clients::SETTLED;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// Suffices for an available object, without faults and slowness.
+/// Shortest timeout with which a get of an available object must succeed, without faults and
+/// slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(1);
 
 const MEMBERS_HEAR_WITHIN: Duration = Duration::from_millis(60);

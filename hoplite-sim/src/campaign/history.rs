@@ -9,9 +9,7 @@ use hoplite_core::{ObjectId, Time};
 struct Contents {
     size_bytes: u64,
     active_puts: u32,
-    /// An ended put may have effects until then.
     active_until: Time,
-    /// The end of a delete of all these puts.
     deleted_at: Option<Time>,
 }
 
@@ -31,19 +29,17 @@ pub(super) struct History {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Availability {
-    /// The time of a confirmed put that no delete followed.
     confirmed_at: Option<Time>,
     active_deletes: u32,
 }
 
-/// An id's puts at one store, for which gets there wait.
 #[derive(Debug, Clone, Copy, Default)]
 struct Writers {
     active: u32,
     ended_at: Time,
 }
 
-/// Time for which an unanswered put may have effects.
+/// Time for which a put without an answer may have effects.
 pub(super) const AFTERMATH: Duration = Duration::from_secs(3);
 
 impl History {
@@ -69,7 +65,7 @@ impl History {
         self.put_ended(id, tag, now + AFTERMATH);
     }
 
-    /// Returns contents that are or were put.
+    /// Returns the tags and sizes of all contents that are or were put under the id.
     pub(super) fn contents_of(&self, id: &ObjectId) -> Vec<(u64, u64)> {
         let all = (id.clone(), 0)..=(id.clone(), u64::MAX);
         self.contents.range(all).map(|((_, tag), contents)| (*tag, contents.size_bytes)).collect()
@@ -100,7 +96,6 @@ impl History {
         }
     }
 
-    /// A delete may have effects from now on.
     pub(super) fn removal_started(&mut self, id: &ObjectId) {
         let availability = self.availability.entry(id.clone()).or_default();
         availability.confirmed_at = None;
@@ -121,8 +116,8 @@ impl History {
         writers.ended_at = now;
     }
 
-    /// Returns `true` if a get since `started` must succeed: the object was always available, and
-    /// no client of the store was writing the id.
+    /// Returns `true` if a get that started at `started` must succeed: the object was always
+    /// available, and no client of the store was writing the id.
     pub(super) fn was_available(&self, id: &ObjectId, store: usize, started: Time) -> bool {
         let availability = self.availability.get(id).copied().unwrap_or_default();
         let writers = self.writers.get(&(id.clone(), store)).copied().unwrap_or_default();

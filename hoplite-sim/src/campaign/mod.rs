@@ -1,4 +1,4 @@
-//! A campaign of failures: everything fails at random, and invariants are checked.
+//! A campaign of failures: machines, links and clients fail at random, and invariants are checked.
 //!
 //! Messages take time, sessions break, machines crash, links are cut, frames are damaged; clients
 //! put, get, reduce, delete and die. A *tag* stands for an object's bytes: it names the put or
@@ -38,13 +38,13 @@ use reduces::ReduceCall;
 use scenario::Kind;
 pub use scenario::{Faults, Scenario};
 
-/// A hundred times the usual number; more indicate a loop.
+/// Most events in a run, a hundred times the usual one. More indicate a loop.
 const MAX_EVENTS: u64 = 1_000_000;
 
-/// Counts which show that a run was not idle.
+/// The counts of a run, which show that it was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Events in the cluster.
+    /// Counts of the cluster's events.
     pub counts: Counts,
     /// Successful calls.
     pub successes: u64,
@@ -56,21 +56,21 @@ pub struct Summary {
     pub reduces: u64,
     /// Failed reduces.
     pub failed_reduces: u64,
-    /// Successful reduces that are allreduces.
+    /// Successful reduces on the general path of an allreduce.
     pub allreduces: u64,
-    /// Participants with the target.
+    /// Participants that got the target.
     pub participants: u64,
-    /// Participants without the target.
+    /// Participants that did not get the target.
     pub failed_participants: u64,
-    /// Sessions that made the target.
+    /// Attempts that made the target.
     pub sessions: u64,
-    /// Members with all their parts.
+    /// Members that got all their parts.
     pub exchanged: u64,
-    /// Participants with all their parts.
+    /// Participants that got all their parts.
     pub parts: u64,
-    /// Participants that fell back.
+    /// Participants that had to make their parts alone.
     pub parts_left: u64,
-    /// Probes, counted at each shard.
+    /// Probes that shards heard of, counted at each shard.
     pub probes_heard: u64,
     /// Reduces that succeeded after repairs.
     pub repaired_reduces: u64,
@@ -109,13 +109,10 @@ pub(crate) struct Campaign {
     reduces: BTreeMap<CallKey, ReduceCall>,
     sessions: BTreeMap<PutId, SessionRecord>,
     exchanges: BTreeMap<ObjectId, PartsCall>,
-    /// The completed put of each object that one reduce makes.
     only_puts: BTreeMap<ObjectId, PutId>,
-    /// Objects that one reduce each makes.
     results: Vec<ObjectId>,
     is_winding_down: bool,
     healed_at: Option<Time>,
-    /// Each store's last eviction or refusal of a slot.
     lacked_space_at: Vec<Time>,
     ended_hop_at: Vec<Time>,
     summary: Summary,
@@ -162,7 +159,7 @@ impl Application for Campaign {
     }
 }
 
-/// Runs the scenario of `seed`.
+/// Runs the random scenario of `seed`.
 ///
 /// # Panics
 /// If an invariant does not hold.

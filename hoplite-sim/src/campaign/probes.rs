@@ -1,4 +1,4 @@
-//! Repeated measurements of places, with different results.
+//! Repeated probes of places, with different results.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,6 @@ impl Simulation {
         });
     }
 
-    /// Reports a probe to most shards, in turn.
     fn probe(&mut self) {
         let mut paths = BTreeMap::new();
         for store in 0..self.app.scenario.stores {
@@ -58,7 +57,6 @@ impl Simulation {
         self.store_event(store, node::Event::SlowLinks { peers });
     }
 
-    /// All shards and stores finally know the same places.
     pub(super) fn check_places_agree(&self) {
         let shards: Vec<u64> = self.shards.iter().map(|host| host.shard.measured_places().version).collect();
         for (number, store) in self.stores.iter().enumerate() {

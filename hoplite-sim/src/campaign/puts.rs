@@ -1,4 +1,4 @@
-//! Puts: contents, ways of writing, results.
+//! Puts: contents, ways of writing, and the check of results.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,9 +12,10 @@ use super::scenario::DTYPE;
 use super::{Kind, Simulation};
 use crate::cluster::{Answer, bytes_of};
 
-/// Empty, inline, a few blocks, many blocks, odd.
+/// The sizes of objects: empty, inline, a few blocks, many blocks, odd.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
-/// Large enough for a tag, within the limit of a request.
+/// The sizes of objects that travel in the put's request: large enough for a tag, within the
+/// request's limit.
 const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! Reduces and their permitted results.
+//! Reduces, and the check that their results are permitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,9 +16,10 @@ use super::{Faults, Kind, Simulation};
 use crate::cluster::contents::{EMPTY, part, shape_of};
 use crate::cluster::{Answer, Copy, shard_name};
 
-/// Suffices for available inputs, without faults and slowness.
+/// Shortest timeout with which a reduce of available inputs must succeed, without faults and
+/// slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(3);
-/// Time in which the directory and reduces recover.
+/// Time in which the directory and reduces recover from all faults.
 const RECOVERED: Duration = Duration::from_secs(7);
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
 pub(super) const LAST_REDUCES: usize = 4;
@@ -30,7 +31,6 @@ pub(super) struct ReduceCall {
     pub(super) request: Reduce,
     pub(super) started: Time,
     way: Way,
-    /// `true` if no other reduce has this target.
     pub(super) is_only: bool,
     pub(super) made: Option<Made>,
 }
@@ -41,7 +41,6 @@ pub(super) enum Way {
     Allreduce,
 }
 
-/// Contents, and the way of their computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Made {
     pub(super) tag: u64,
@@ -134,7 +133,6 @@ impl Simulation {
         }
     }
 
-    /// Starts reduces with time to recover from all faults.
     pub(super) fn start_last_reduces(&mut self) {
         for number in 0..LAST_REDUCES {
             if number % 2 == 1 {
@@ -184,7 +182,6 @@ impl Simulation {
         }
     }
 
-    /// Checks a target before its completion, when no other node has read all of it.
     pub(super) fn copy_completed(&mut self, store: usize, copy: CopyId) {
         let copy = self.copy(store, copy).clone();
         if copy.producer != Producer::Reduce || copy.is_of_hop() {
@@ -222,8 +219,8 @@ impl Simulation {
         self.app.history.put_started(target, made.tag, copy.size_bytes);
     }
 
-    /// Returns `true` for a combination of the requested number of sources, in order if fixed, and
-    /// of these `indices` if given.
+    /// Returns `true` if `made` combines the requested number of sources, in the requested order if
+    /// that is fixed, and exactly the sources `indices` if given.
     pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
         self.is_reduction(&call.request, call.started, made, indices)
     }
@@ -386,7 +383,8 @@ impl Simulation {
         self.stores.iter().any(|host| host.copies.values().any(is_whole))
     }
 
-    /// Ends a reduce without a client. It may have effects for `aftermath`.
+    /// Ends the record of a reduce whose client is gone. The reduce may have effects for
+    /// `aftermath`.
     fn end_reduce(&mut self, key: CallKey, aftermath: Duration) {
         let Some(ReduceCall { store, request, made, .. }) = self.app.reduces.remove(&key) else { return };
         self.app.history.writer_ended(&request.target, store, self.now());
@@ -405,8 +403,8 @@ impl Simulation {
     }
 }
 
-/// Finds a different source for each operand. Sources may be equal: an object reduced from one
-/// object equals it.
+/// Finds a different source for each operand of a combination. Sources may be equal: an object
+/// reduced from one object equals it.
 fn choose_sources(
     operands: &[(u64, Vec<usize>)],
     chosen: &mut BTreeMap<usize, u64>,

@@ -33,7 +33,7 @@ pub struct Scenario {
     pub reduced_bytes: u64,
     /// `true` if some sources have a wrong size.
     pub has_mistakes: bool,
-    /// `true` if stores always have room.
+    /// `true` if stores always have room for all objects.
     pub is_roomy: bool,
     /// The stores' link estimate.
     pub link: LinkEstimate,
@@ -47,9 +47,9 @@ pub struct Scenario {
     pub faults: Faults,
     /// Longest time between two faults.
     pub fault_interval: Duration,
-    /// Frequency of faults within reduces.
+    /// The frequency of faults during the steps of reduces.
     pub faults_per_1000_steps: u64,
-    /// Slows writes and transfers.
+    /// The factor by which writes and transfers are slowed.
     pub slowness: u32,
     /// The largest object.
     pub largest_bytes: u64,
@@ -138,11 +138,11 @@ impl Scenario {
 pub(super) enum Kind {
     Plain,
     Source,
-    /// Made by any number of reduces, or put by mistake.
+    /// The target of any number of reduces, or put by mistake.
     Target,
     Result,
     Part,
-    /// Empty; ends an exchange of parts.
+    /// The empty target that ends an exchange of parts.
     End,
 }
 

@@ -12,14 +12,14 @@ use hoplite_core::{Error, ObjectId};
 use super::{Kind, Simulation};
 
 const LAST_CALLS: Duration = Duration::from_secs(12);
-/// Longer than shards' warm-up and grace, and than a stalled sender.
+/// Time in which the cluster recovers: longer than shards' warm-up and grace, and than a stalled
+/// sender.
 const RECOVERY: Duration = Duration::from_secs(12);
 const FINAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     Read(u64),
-    /// Pinned copies need the room.
     Full,
     Absent(Error),
 }
@@ -63,7 +63,6 @@ impl Simulation {
             .collect()
     }
 
-    /// All stores read the same contents.
     fn read_everywhere(&mut self, id: &ObjectId, readers: &[u64]) {
         let outcomes = Rc::new(RefCell::new(Vec::new()));
         for (store, reader) in readers.iter().copied().enumerate() {

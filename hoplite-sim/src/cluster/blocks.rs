@@ -1,4 +1,4 @@
-//! Moves bytes by blocks.
+//! Transfers that move bytes in blocks.
 
 use hoplite_core::block::publishable;
 use hoplite_core::node::{ByteRange, CopyId, forwardable};
@@ -15,13 +15,11 @@ const DAMAGED_ONE_IN: u64 = 500;
 
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// Consecutive steps without progress.
     idle: u32,
     slowness: u32,
 }
 
 impl Job {
-    /// Returns the input bytes of the output's unit.
     const fn unit_bytes(self) -> u64 {
         match self {
             Self::Pull(_) => 1,
@@ -29,7 +27,6 @@ impl Job {
         }
     }
 
-    /// Returns the output's length if all inputs reach `at_hand_bytes`.
     const fn output_bytes(self, at_hand_bytes: u64, size_bytes: u64) -> u64 {
         match self {
             Self::Pull(_) => publishable(at_hand_bytes, size_bytes),
@@ -79,7 +76,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Takes available bytes, unless the input failed.
     fn take_in(&mut self, reader: Reader, transfer: &mut Transfer) -> Result<(), PullOutcome> {
         let (now, size_bytes) = (self.now(), transfer.size_bytes);
         let output = self.copy(transfer.store, transfer.copy);
@@ -152,7 +148,6 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Stores a sign of life for further forwarding.
     fn hear(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
         let (now, input) = (self.now(), &mut transfer.inputs[index]);
         if now.since(input.sign_at) < news_interval(KEEPALIVE_INTERVAL) {
@@ -167,8 +162,8 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Returns the bytes that are forwardable to a receiver of those before `end_bytes`; `None` if
-    /// the copy has failed.
+    /// Returns the number of bytes that a store may forward to a receiver of the bytes before
+    /// `end_bytes`; `None` if the copy has failed.
     pub(super) fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
         let forwardable =

@@ -1,4 +1,4 @@
-//! Bytes as *tags*: equal tags mean equal bytes.
+//! The contents of objects as *tags*: equal tags stand for equal bytes.
 //!
 //! A put has a small unique tag. Tags of parts and combinations derive from their inputs, in any
 //! order.
@@ -16,16 +16,16 @@ pub(crate) const MIXED: u64 = u64::MAX;
 #[derive(Debug, Clone)]
 struct Combined {
     op: ReduceOp,
-    /// Ascending.
     operands: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
-    /// For a hop's output, the order and steps of its computation; otherwise the tag.
+    /// For the output of a hop, the order and steps of its computation; for other operands, the
+    /// tag.
     pub(crate) shape: u64,
-    /// `true` for a hop's output, whose operands count as operands of the whole.
+    /// `true` for the output of a hop, whose operands count as operands of the whole combination.
     pub(crate) is_of_hop: bool,
 }
 
@@ -38,7 +38,6 @@ fn mix(number: u64) -> u64 {
     Random::new(number).next_number()
 }
 
-/// Returns a tag that no client uses.
 fn derived(hash: u64) -> u64 {
     (hash | 1 << 63).min(MIXED - 1)
 }

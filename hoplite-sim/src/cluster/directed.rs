@@ -1,5 +1,5 @@
-//! Tasks that a store directs at another: hops, and members of sessions. Each has a connection,
-//! which breaks with either side.
+//! Tasks that a store directs at another store: hops, and members of attempts. Each has a
+//! connection, which breaks if either side fails.
 
 use std::time::Duration;
 
@@ -40,7 +40,6 @@ pub(super) enum Said {
 }
 
 impl Said {
-    /// Without a `refusal`, the host is unreachable.
     fn failure(directed: Directed, refusal: Option<Error>) -> Self {
         match (directed, refusal) {
             (Directed::Hop(_), None) => Self::Hop(HopReport::Failed(HopFailure::Unreachable)),
@@ -60,7 +59,6 @@ pub(super) struct DirectedConnection {
     pub(super) coordinator: End,
     pub(super) host: End,
     directed: Directed,
-    /// The arrival of the latest message in each direction.
     to_host: Duration,
     to_coordinator: Duration,
     is_broken: bool,
@@ -77,9 +75,9 @@ pub(super) struct End {
 enum Stage {
     Before,
     Open,
-    /// The coordinator knows of a failure or end; the host has sent its last report.
+    /// The coordinator knows that the task failed or ended; the host has sent its last report.
     Failed,
-    /// The coordinator has ended the task; the host was released.
+    /// The coordinator has ended the task, and the host has been released.
     Over,
 }
 
@@ -175,7 +173,6 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Delivers a report unless the task has ended.
     fn heard_of_directed(&mut self, number: u64, said: Said) {
         let Some(connection) = self.directed_connections.get_mut(&number) else { return };
         let (coordinator, host, directed) =
@@ -236,7 +233,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Ends a task, and tells a reachable host.
     pub(super) fn end_directed(&mut self, store: usize, directed: Directed) {
         let Some(number) = self.directed_numbers.remove(&(store, directed)) else {
             panic!("{directed:?} is ended twice")
@@ -296,7 +292,7 @@ impl<A: Application> Cluster<A> {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Breaks matching connections. Each side notices separately.
+    /// Breaks connections. Each side notices at its own time.
     pub(super) fn break_directed(&mut self, cause: Break, is_meant: impl Fn(&DirectedConnection) -> bool) {
         let meant = self.directed_connections.iter().filter(|(_, connection)| is_meant(connection));
         let broken: Vec<u64> = meant.map(|(number, _)| *number).collect();

@@ -1,5 +1,5 @@
-//! Members of sessions send and receive pieces by their programs, over streams that break and
-//! resume.
+//! The exchanges of members, which send and receive pieces by their programs, over streams that
+//! break and resume.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(crate) type Piece = (Range<u64>, u64, u64);
 struct Value {
     tag: u64,
     shape: u64,
-    /// `true` for combined bytes, whose operands count as operands of the whole.
+    /// `true` for combined bytes, whose operands count as operands of the whole combination.
     is_combined: bool,
 }
 
@@ -40,7 +40,6 @@ impl Value {
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// Ordered, without overlaps; neighbours differ.
     pieces: Vec<(Range<u64>, Value)>,
 }
 
@@ -105,26 +104,21 @@ struct Stream {
     store: usize,
     run: u64,
     combine: CombineId,
-    /// The sender's index, store, and request.
     from: usize,
     remote: Remote,
     serve: Option<ServeId>,
-    /// Times of the last request and of the last sign of life.
     requested_at: Time,
     heard_at: Time,
     requested_from_bytes: u64,
-    /// Bytes sent so far, and bytes in flight.
     given_bytes: u64,
     arriving: Vec<(u64, Value)>,
     resumes: Resumes,
     idle: u32,
 }
 
-/// The location of a step's bytes.
 enum Own {
     Partial,
     Source(Value),
-    /// Not there yet.
     Late,
     Lost,
 }
@@ -181,7 +175,6 @@ impl<A: Application> Cluster<A> {
         assert!(previous.is_none(), "{combine:?} is started once");
     }
 
-    /// Ends the exchange early, or releases its receivers.
     pub(super) fn cancel_exchange(&mut self, store: usize, combine: CombineId) {
         let (run, delay) = (self.stores[store].run, self.local_time());
         self.after(delay, move |cluster| {
@@ -334,7 +327,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns `None` if the sender can never send again.
     fn give(&mut self, stream: &mut Stream, copy: CopyId) -> Option<bool> {
         if self.copy(stream.remote.sender, copy).failure.is_some() {
             return None;
@@ -381,7 +373,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns `true` if a piece was taken.
     fn take_arriving(&mut self, stream: &mut Stream) -> Result<bool, Break> {
         self.fold(stream).ok_or(Break::SourceLost)?;
         let length_bytes: u64 = stream.arriving.iter().map(|(length, _)| length).sum();
@@ -428,7 +419,6 @@ impl<A: Application> Cluster<A> {
         Ok(true)
     }
 
-    /// Combines more own sources; `None` after a failure.
     fn fold(&mut self, stream: &Stream) -> Option<()> {
         let (store, combine) = (stream.store, stream.combine);
         let exchange = &self.stores[store].exchanges[&combine];

@@ -1,8 +1,8 @@
 //! Bytes flow and share links, for thousands of nodes.
 //!
-//! A copy's bytes grow along a line, at the transfer's share of the links or, once it has caught
-//! up, at its inputs' rate. Readers learn of a changed line after a relay's latency, so changes
-//! travel along a chain like bytes.
+//! The bytes of a copy grow along a line, at the transfer's share of the links or, once it has
+//! caught up, at the rate of its inputs. Receivers learn of a changed line after a relay's latency,
+//! so changes travel along a chain like bytes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,28 +16,24 @@ use super::{Application, Cluster, Network};
 
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// `true` if all inputs have, or soon get, new bytes: the transfer uses the links.
     is_moving: bool,
-    /// Only the latest scheduled look counts.
     looks: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Nic {
-    /// Incoming inputs of moving transfers.
     inflows: usize,
     receiving: BTreeSet<TransferId>,
-    /// Outgoing inputs of moving transfers.
     sending: BTreeSet<Reader>,
 }
 
 impl Input {
-    /// Returns the available bytes in positions of the output.
     fn at_hand(&self) -> Option<Line> {
         self.line.map(|line| Line { bytes: line.bytes - self.base_bytes as f64, ..line })
     }
 
-    /// Returns the rate for an output of `done` bytes; `None` to wait.
+    /// Returns the rate at which this input lets an output of `done` bytes grow; `None` if it must
+    /// wait.
     fn allows(&self, done: f64, now: Duration) -> Option<f64> {
         let line = self.at_hand()?;
         let is_behind = line.bytes_at(now) > done + NOTHING_BYTES;
@@ -152,7 +148,6 @@ impl<A: Application> Cluster<A> {
         self.set_line(store, copy, valid, 0.0);
     }
 
-    /// Bytes in flight still arrive.
     pub(super) fn stop_flows_from(&mut self, store: usize) {
         if !self.flows() {
             return;
@@ -206,7 +201,6 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// In bytes per nanosecond.
     fn share(&self, key: TransferId) -> f64 {
         let Network::Flow { bytes_per_second, .. } = self.config.network else { return 0.0 };
         let transfer = &self.transfers[&key];
@@ -216,7 +210,7 @@ impl<A: Application> Cluster<A> {
         bytes_per_second as f64 / 1e9 / flows as f64
     }
 
-    /// Adds or removes a transfer, and looks at others on its links.
+    /// Makes a transfer use its links or not, and updates the other transfers on these links.
     pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         if std::mem::replace(&mut transfer.flow.is_moving, is_moving) == is_moving {

@@ -1,4 +1,4 @@
-//! The machines: contents, crashes and starts, events and time.
+//! The machines of stores and shards: contents, crashes and starts, events and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,7 +27,7 @@ pub(crate) struct StoreHost {
     pub(crate) node: Node,
     pub(crate) info: NodeInfo,
     pub(crate) is_alive: bool,
-    /// Events for an earlier run are void.
+    /// The number of the store's run. Events for an earlier run have no effect.
     pub(crate) run: u64,
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,
@@ -36,7 +36,6 @@ pub(crate) struct StoreHost {
     pub(super) combinations: BTreeMap<CombineId, TransferId>,
     pub(super) serves: BTreeMap<ServeId, Serve>,
     pub(super) exchanges: BTreeMap<CombineId, Exchange>,
-    /// The real time of its decisions.
     pub(crate) thought: Duration,
     tick_at: Option<Time>,
 }
@@ -62,7 +61,7 @@ pub(crate) struct Copy {
     pub(crate) producer: Producer,
     pub(crate) size_bytes: u64,
     pub(crate) valid_bytes: u64,
-    /// The first byte of a hop's output. Earlier ones count as valid but do not exist.
+    /// The first byte of a hop's output. Earlier bytes count as valid but do not exist.
     pub(crate) from_bytes: u64,
     pub(crate) tag: Option<u64>,
     pub(crate) shape: u64,
@@ -70,7 +69,6 @@ pub(crate) struct Copy {
     pub(crate) completed_at: Time,
     pub(crate) failure: Option<Error>,
     pub(super) heard: Sign,
-    /// References of clients and comparisons.
     pub(crate) references: u32,
     pub(super) comparisons: u32,
     pub(super) line: Line,
@@ -87,9 +85,7 @@ pub(crate) struct ShardHost {
     pub(crate) shard: Shard,
     pub(crate) is_alive: bool,
     pub(crate) load: ShardLoad,
-    /// The real time of its decisions.
     pub(crate) thought: Duration,
-    /// Each store's session, and the run that opened it.
     pub(super) sessions: Vec<Option<u64>>,
     pub(super) known: Vec<Option<Incarnation>>,
     slots: Slots,
@@ -105,14 +101,14 @@ impl ShardHost {
     }
 }
 
-/// A shard's work.
+/// The work of a shard in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardLoad {
     /// Received messages.
     pub received: u64,
     /// Sent messages.
     pub sent: u64,
-    /// The modelled busy time.
+    /// The modelled time in which the shard was busy.
     pub busy: Duration,
     /// The longest queue.
     pub longest_queue: usize,
@@ -214,7 +210,6 @@ impl<A: Application> Cluster<A> {
         *self.by_name.get(name).expect("machines know only stores of the simulation")
     }
 
-    /// The store loses everything, and its peers notice.
     pub(crate) fn crash_store(&mut self, store: usize) {
         if !self.stores[store].is_alive {
             return;
@@ -310,7 +305,6 @@ impl<A: Application> Cluster<A> {
         self.shard_turn(shard, |shard, now, effects| shard.apply(now, event, effects));
     }
 
-    /// Connects a store and performs the shard's effects.
     pub(super) fn shard_connect(&mut self, shard: usize, info: NodeInfo) -> Reception {
         if self.config.checks_slots() {
             self.shards[shard].slots.forget_node(&info.node);
@@ -455,7 +449,6 @@ impl<A: Application> Cluster<A> {
     }
 }
 
-/// Returns the next tick unless it is scheduled.
 fn next_tick(deadline: Option<Time>, planned: &mut Option<Time>, now: Time) -> Option<Time> {
     let due = deadline.filter(|deadline| *deadline != Time::NEVER)?;
     if planned.is_some_and(|planned| planned <= due && planned > now) {

@@ -1,11 +1,11 @@
-//! A copy's bytes along a straight line.
+//! The growth of a copy's bytes along a straight line.
 
 use std::time::Duration;
 
-/// Less is zero: a fast link's bytes in a nanosecond of rounding.
+/// Fewer bytes count as zero: a fast link's bytes in a nanosecond of rounding.
 pub(super) const NOTHING_BYTES: f64 = 16.0;
 
-/// Bytes at a time, and their growth per nanosecond.
+/// A number of bytes at a time, and its growth per nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     pub(super) since: Duration,
@@ -22,7 +22,7 @@ impl Line {
         self.rate.mul_add(nanos(now.saturating_sub(self.since)), self.bytes)
     }
 
-    /// Returns the nanoseconds until this line reaches `other` above it.
+    /// Returns the nanoseconds until this line reaches the line `other` above it.
     pub(super) fn meets(self, other: Self, now: Duration) -> Option<f64> {
         let (gap, closing) = (other.bytes_at(now) - self.bytes_at(now), self.rate - other.rate);
         // Rates that differ by rounding are equal.

@@ -66,19 +66,19 @@ pub(crate) trait Application: Sized + 'static {
 
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
-    /// `pieces` are tags and shapes of ranges.
+    /// Called when a member's copy has all bytes. `pieces` are the tags and shapes of its ranges.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
-    /// Called in the middle of a step of a reduce, to fail something.
+    /// Called in the middle of a step of a reduce, so that the application can make something fail.
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
 }
 
-/// Racks of stores.
+/// The racks in the labels of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Labels {
-    /// Zero for no labels.
+    /// The number of racks; zero for no labels.
     pub racks: usize,
-    /// `true` if each run is in another rack, every fourth in none.
+    /// `true` if a store changes its rack with each run. Every fourth run has no rack.
     pub moves: bool,
 }
 
@@ -108,7 +108,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// The check of slots is linear, too slow for thousands of nodes.
+    /// Returns `true` if granted slots are checked. The check takes linear time, too slow for
+    /// thousands of nodes.
     const fn checks_slots(&self) -> bool {
         matches!(self.network, Network::Blocks { .. })
     }
@@ -135,7 +136,7 @@ pub struct Counts {
     pub hops: u64,
     /// Reported failures of hops.
     pub failed_hops: u64,
-    /// Requested members.
+    /// Requested members of attempts.
     pub members: u64,
     /// Reported failures of members.
     pub failed_members: u64,
@@ -183,7 +184,6 @@ pub(crate) struct Cluster<A> {
     transfers: BTreeMap<TransferId, Transfer>,
     watches: BTreeMap<WatchKey, Watch>,
     nics: Vec<Nic>,
-    /// Flowing transfers to handle before time goes on.
     dirty: BTreeSet<TransferId>,
     trace: Option<Trace>,
 }
@@ -231,7 +231,6 @@ impl<A: Application> Cluster<A> {
         self.clock.enter(at, action);
     }
 
-    /// Performs the next event due by `end`, if any.
     pub(crate) fn step(&mut self, end: Duration) -> bool {
         let Some(action) = self.clock.next(end) else { return false };
         self.counts.events += 1;

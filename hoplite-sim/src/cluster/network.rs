@@ -8,13 +8,13 @@ use super::{Application, Cluster};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Bytes with contents move by blocks at random speeds. Message times are random.
+    /// Objects with contents move in blocks at random speeds. Messages take random times.
     Blocks { slowness: u32, damages: bool },
-    /// Bytes flow at the links' rates. Messages take equal times.
+    /// Bytes flow at the links' rates. All messages take the same time.
     Flow {
         bytes_per_second: u64,
         latency: Duration,
-        /// A relay's time to receive a block before it forwards.
+        /// Time in which a relay receives a block before it forwards it.
         block_time: Duration,
     },
 }
@@ -42,7 +42,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// One and a half round trips from the decision to the first request.
+    /// Returns the time from the decision to connect to the first request: one and a half round
+    /// trips.
     pub(super) fn connect_time(&mut self) -> Duration {
         self.latency() + self.latency() + self.latency()
     }
@@ -54,7 +55,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns when an end with these pings notices.
     pub(super) fn notice_time(&mut self, cause: Break, pings: Pings) -> Duration {
         match (cause, self.config.network) {
             (Break::Silence, _) => {

@@ -1,4 +1,5 @@
-//! Ordered, delayed sessions. A broken one loses all messages in flight.
+//! Sessions of stores with shards, which delay messages and keep their order. A broken session
+//! loses all messages in flight.
 
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use hoplite_core::{Error, Time};
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster};
 
-/// Each end forgets a broken session separately.
+/// A session. Each end forgets a broken session at its own time.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) store: usize,
     pub(super) shard: usize,
     queue: BatchQueue<ToShard>,
-    /// The last arrival in each direction keeps the order.
+    /// The time of the last arrival in each direction, which keeps the order.
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,
@@ -25,7 +26,6 @@ pub(super) struct Session {
 }
 
 impl<A: Application> Cluster<A> {
-    /// Retries after a failure.
     pub(super) fn connect(&mut self, store: usize, run: u64, shard: usize) {
         if !self.stores[store].is_running(run) || self.stores[store].sessions[shard].is_some() {
             return;
@@ -113,7 +113,6 @@ impl<A: Application> Cluster<A> {
         reception
     }
 
-    /// Both ends notice separately.
     pub(super) fn break_session(&mut self, number: u64, cause: Break) {
         let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {
             return;
@@ -175,7 +174,6 @@ impl<A: Application> Cluster<A> {
         self.break_session(number, cause);
     }
 
-    /// Includes broken sessions that an end still considers open.
     pub(crate) fn all_sessions(&self) -> Vec<u64> {
         self.sessions.keys().copied().collect()
     }

@@ -1,4 +1,4 @@
-//! Counts a shard's granted slots again, by its messages alone.
+//! Counts the slots that a shard has granted a second time, by its messages alone.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,6 @@ struct Slot {
 }
 
 impl Slots {
-    /// An event may free slots of (dis)connecting nodes.
     pub(super) fn before(&mut self, event: &Event) {
         match event {
             Event::Message {
@@ -34,7 +33,7 @@ impl Slots {
         }
     }
 
-    /// Updates the slots.
+    /// Counts the slots that a message grants or ends.
     ///
     /// # Panics
     /// If the shard grants beyond `limit`.

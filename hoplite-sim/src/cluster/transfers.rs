@@ -1,5 +1,5 @@
-//! Transfers fill a copy: a pull from one input, a combination from several. `blocks` and `flow`
-//! move the bytes.
+//! Transfers, each of which fills a copy: a pull from one input, a combination from several.
+//! `blocks` and `flow` move the bytes.
 
 use std::time::Duration;
 
@@ -52,20 +52,18 @@ impl Transfer {
     }
 }
 
-/// Positions are in the output.
+/// An input of a transfer. Positions are in the output.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The start in the input's object.
+    /// The offset in the input's object at which the input begins.
     pub(super) base_bytes: u64,
     pub(super) origin: Origin,
-    /// Available bytes, if bytes move in blocks.
     pub(super) at_hand_bytes: u64,
     pub(super) operand: Option<Operand>,
-    /// The sender's last sign of life, and its last sign without bytes.
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
     pub(super) stall: StallDetector,
-    /// The sender's line, if bytes flow.
+    /// The growth of the sender's copy, if bytes flow.
     pub(super) line: Option<Line>,
     pub(super) is_whole: bool,
 }
@@ -99,7 +97,6 @@ pub(super) enum Connection {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Serve {
-    /// `None` for a comparison.
     reader: Option<Reader>,
     pub(super) state: ServeState,
 }
@@ -213,7 +210,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// `Err` is the time after which the caller notices an unavailable sender.
+    /// Requests a sender's bytes. `Err` is the time after which the caller notices an unavailable
+    /// sender.
     pub(super) fn request_serve(
         &mut self,
         receiver: usize,
@@ -263,7 +261,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// The input fails unless it has another connection by then.
+    /// Fails an input after `delay`, unless it has another connection by then.
     fn fail_input_later(
         &mut self,
         reader: Reader,
@@ -299,7 +297,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// The store hears of it a moment later.
     pub(super) fn end_transfer_later(&mut self, key: TransferId, ending: Ending) {
         let delay = self.local_time();
         self.after(delay, move |cluster| cluster.end_transfer(key, ending));
@@ -352,7 +349,6 @@ impl<A: Application> Cluster<A> {
         Some(transfer)
     }
 
-    /// Peers notice.
     pub(super) fn transfers_of_crashed(&mut self, store: usize) {
         let host = &mut self.stores[store];
         let pulls = std::mem::take(&mut host.pulls).into_values();

@@ -43,7 +43,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Merges the answers when the last shard has answered or timed out.
     pub(super) fn inspect(&mut self, key: WatchKey, inspection: Inspection, shards: Vec<usize>) {
         let (store, run) = (key.0, self.stores[key.0].run);
         let (pages, unanswered) = (vec![None; shards.len()], shards.len());

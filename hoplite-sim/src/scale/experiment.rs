@@ -5,24 +5,24 @@ use std::time::Duration;
 /// The collective of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// All nodes get the first one's object.
+    /// All nodes get an object of the first node.
     Broadcast,
-    /// The first node reduces every node's object.
+    /// The first node reduces an object of each node.
     Reduce,
-    /// A reduce whose target all nodes get while it grows: an allreduce's general path.
+    /// A reduce whose target all nodes get while it grows: the general path of an allreduce.
     Allreduce,
 }
 
-/// Arrivals of nodes.
+/// The arrival times of the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrivals {
     /// All at once, after the puts.
     Together,
-    /// In equal steps over this time; each puts when it arrives.
+    /// One after the other, in equal steps over this time; each node puts when it arrives.
     Staggered(Duration),
 }
 
-/// An experiment.
+/// A simulated collective and its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     /// Stores.
@@ -33,23 +33,23 @@ pub struct Experiment {
     pub workload: Workload,
     /// The arrivals.
     pub arrivals: Arrivals,
-    /// The share of permanent failures, at random times before the bound. Reduces request as many
-    /// sources as nodes survive.
+    /// The share of nodes in percent that fail for good, at random times before the bound. Reduces
+    /// request as many sources as nodes survive.
     pub failures_percent: f64,
-    /// Racks in the labels, in turn; zero for none. Links are alike.
+    /// The number of racks in the nodes' labels, in turn; zero for none. Links are alike.
     pub racks: usize,
-    /// Receivers per copy at once; the daemons allow one.
+    /// The number of receivers that one copy serves at once; the daemons allow one.
     pub slots: u32,
-    /// Of failures and names.
+    /// The seed of failures and names.
     pub seed: u64,
     /// Each object's size.
     pub size_bytes: u64,
     /// A link's rate in each direction.
     pub bytes_per_second: u64,
-    /// A byte's travel.
+    /// The time of a byte between two nodes.
     pub latency: Duration,
-    /// A shard's time per message.
+    /// The time that a shard takes per message.
     pub shard_service: Duration,
-    /// The time to give up.
+    /// The simulated time after which the experiment gives up.
     pub time_limit: Duration,
 }

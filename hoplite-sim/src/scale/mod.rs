@@ -35,11 +35,13 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// Source, hop output and target, doubled and more for restarts during cleanup.
+/// The room of an arena in objects: source, hop output and target, doubled and more for restarts
+/// during cleanup.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {
-    /// A broadcast of 64 MiB to 100 nodes that arrive together, over links of 10 Gbit/s and 100 us.
+    /// Returns a broadcast of 64 MiB to 100 nodes that arrive together, over links of 10 Gbit/s and
+    /// 100 us.
     fn default() -> Self {
         Self {
             nodes: 100,
@@ -116,8 +118,8 @@ impl Experiment {
         }
     }
 
-    /// Returns a lower bound, whatever the decisions: the bytes through some node's link, and a
-    /// latency. The last node to arrive must send or receive an object.
+    /// Returns a lower bound of the completion time, whatever the decisions: the bytes through some
+    /// node's link, and a latency. The last node to arrive must send or receive an object.
     ///
     /// An allreduce must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009), perhaps
     /// before the last node arrives.
@@ -130,7 +132,7 @@ impl Experiment {
         after_the_last.max(in_all) + self.latency
     }
 
-    /// The last node's arrival.
+    /// Time at which the last node arrives.
     pub fn last_arrival(&self) -> Duration {
         match self.arrivals {
             Arrivals::Together => Duration::ZERO,
@@ -138,12 +140,12 @@ impl Experiment {
         }
     }
 
-    /// A link's time for this many objects.
+    /// Time in which a link carries this many objects.
     pub fn transfer_time(&self, objects: f64) -> Duration {
         Duration::from_secs_f64(objects * self.size_bytes as f64 / self.bytes_per_second as f64)
     }
 
-    /// The time per further node of a chain: latency and a block.
+    /// The time that each further node adds to a chain: latency and a block.
     pub fn hop_time(&self) -> Duration {
         self.latency + block_time(self)
     }

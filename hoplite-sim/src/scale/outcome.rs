@@ -6,14 +6,14 @@ use super::Workload;
 use super::workload::World;
 use crate::cluster::{Counts, ShardLoad};
 
-/// A result, always the same for an experiment.
+/// The simulated result, always the same for an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// From the start to the last surviving node's end.
+    /// The simulated time from the start until the last surviving node is done.
     pub completion: Duration,
     /// See [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
-    /// A node's longest time from its arrival; for a reduce, from the start.
+    /// Longest time of a node from its arrival; for a reduce, from the start.
     pub longest: Duration,
     /// Nodes that were done.
     pub done: usize,
@@ -21,7 +21,7 @@ pub struct Outcome {
     pub undone: usize,
     /// The first error and its node.
     pub error: Option<String>,
-    /// A reduce's plan.
+    /// The plan of the reduce, in words.
     pub plan: Option<String>,
     /// A reduce's repairs.
     pub mendings: u32,
@@ -31,17 +31,17 @@ pub struct Outcome {
     pub shards: Vec<ShardLoad>,
     /// Counts since the start.
     pub counts: Counts,
-    /// Gets, or sources of a reduce.
+    /// The number of gets, or of a reduce's sources.
     pub operations: u64,
 }
 
 impl Outcome {
-    /// Completion relative to the bound.
+    /// The completion time divided by the bound.
     pub fn times_bound(&self) -> f64 {
         self.completion.as_secs_f64() / self.bound.as_secs_f64()
     }
 
-    /// Shard messages per operation.
+    /// The number of messages at shards per operation.
     pub fn messages_per_operation(&self) -> f64 {
         let messages: u64 = self.shards.iter().map(|shard| shard.received + shard.sent).sum();
         messages as f64 / self.operations.max(1) as f64
@@ -53,14 +53,14 @@ impl Outcome {
     }
 }
 
-/// The real cost of decisions, which differs from run to run.
+/// The real time that decisions took, which differs from run to run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// The whole simulation.
+    /// The real time of the whole simulation.
     pub wall: Duration,
-    /// A shard's mean time per message.
+    /// The mean real time that a shard took per message.
     pub shard_message: Duration,
-    /// The decisions of the first node, which coordinates reduces.
+    /// The real time of the decisions of the first node, which coordinates reduces.
     pub coordinator: Duration,
 }
 

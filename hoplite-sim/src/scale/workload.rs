@@ -29,10 +29,8 @@ pub(crate) struct Calls {
     pub(super) experiment: Experiment,
     pub(super) started: Duration,
     open: BTreeMap<(usize, CallId), Call>,
-    /// Puts to finish before the start.
     preparing: usize,
     has_begun: bool,
-    /// Clients whose get or reduce is open.
     awaited: BTreeSet<usize>,
     failing: BTreeSet<usize>,
     arrivals: BTreeMap<usize, Duration>,
@@ -229,7 +227,6 @@ impl World {
         }
     }
 
-    /// The worker writes in no time.
     fn seal(&mut self, store: usize, copy: CopyId) {
         self.fill(store, copy, self.app.experiment.size_bytes);
         let timeout = self.app.experiment.time_limit;
@@ -238,7 +235,6 @@ impl World {
         });
     }
 
-    /// Runs until `is_over`, the time limit, or the last event.
     pub(super) fn advance(&mut self, is_over: impl Fn(&Self) -> bool) {
         let end = self.elapsed() + self.app.experiment.time_limit;
         while !is_over(self) && self.step(end) {}
