@@ -29,7 +29,7 @@ async def settled(answer: T | Future[T]) -> T:
 
 
 async def reported(answer: Future[T], progress: _native.Progress) -> T:
-    """An exception of the report cancels the call."""
+    """Waits for the answer and reports progress. An exception of the report cancels the call."""
     try:
         while not answer.done():
             await wait((answer,), timeout=REPORT_INTERVAL)

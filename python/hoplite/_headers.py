@@ -120,7 +120,7 @@ def torch_dtype(name: str, torch: Any) -> Any:
 
 
 def check_size(itemsize: int, shape: tuple[int, ...], nbytes: int) -> None:
-    """Also checks that numpy can address the array."""
+    """Checks that an array of this shape has `nbytes` bytes, and that numpy can address it."""
     if math.prod(extent or 1 for extent in shape) * itemsize > sys.maxsize:
         raise BadHeader(f"the shape {_shown(shape)} is too large")
     if math.prod(shape) * itemsize != nbytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def raw(array: npt.NDArray[Any]) -> Bytes:
-    """In C order; in place if contiguous."""
+    """Returns the bytes of an array in C order; in place if contiguous."""
     if array.nbytes == 0:
         return np.empty(0, np.uint8)
     if not array.flags.c_contiguous:
@@ -23,13 +23,13 @@ def raw(array: npt.NDArray[Any]) -> Bytes:
 
 
 def raw_tensor(tensor: Any, torch: Any) -> Bytes:
-    """In C order; in place if contiguous."""
+    """Returns the bytes of a tensor in C order; in place if contiguous."""
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return memory_of(tensor, torch)
 
 
 def memory_of(tensor: Any, torch: Any) -> Bytes:
-    """Writable and in place. The tensor must be contiguous."""
+    """Returns the memory of a contiguous tensor, writable and in place."""
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
     # The stride of a dimension of one element is arbitrary.

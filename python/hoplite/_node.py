@@ -123,7 +123,7 @@ _state = _State()
 
 
 def _forget() -> None:
-    """The parent keeps the client and the private store."""
+    """Forgets client and private store in a forked child; the parent keeps them."""
     global _state
     socket, allow_pickle = _state.socket, _state.allow_pickle
     _state = _State()

@@ -81,7 +81,7 @@ class _Handles:
             forgotten(id)
 
     def id_of(self, array: Any) -> str | None:
-        """Puts the array if needed. None if Dask must copy it."""
+        """Returns the array's id, and puts it if needed; None if Dask must copy it."""
         if not self.is_shared(array):
             return None
         known = self._ids.get(builtin_id(array))
@@ -246,7 +246,7 @@ class HopliteScheduler(SchedulerPlugin):
 
 
 def _socket_here(socket: str) -> str | None:
-    """None for `$HOPLITE_SOCKET` or the default."""
+    """Returns the socket if it exists here; None for `$HOPLITE_SOCKET` or the default."""
     if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
         return None
     return socket

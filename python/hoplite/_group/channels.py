@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class Channels:
-    """Threads may share it."""
+    """The numbers of a rank's messages. Threads may share them."""
 
     def __init__(self, prefixes: Sequence[str]) -> None:
         self._prefixes = prefixes
@@ -26,7 +26,7 @@ class Channels:
             return self._upcoming(self._channel(source, destination, tag))
 
     def claim(self, id: str) -> bool:
-        """Reserves a message if it is still the next one."""
+        """Reserves a message; `False` unless it is still the next one."""
         channel = id.rpartition("/")[0]
         with self._lock:
             return self._upcoming(channel) == id and self._take(channel) == id

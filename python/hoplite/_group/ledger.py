@@ -24,7 +24,7 @@ class Ledger:
         self._made.append((sequence, ids))
 
     def passed(self, nbytes: int) -> None:
-        """Counts a collective that did not meet. All ranks must agree."""
+        """Counts a collective that did not meet. All ranks must pass the same `nbytes`."""
         self._ahead += 1
         self._ahead_bytes += nbytes
 
@@ -32,7 +32,7 @@ class Ledger:
         return self._ahead >= MAX_AHEAD or self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def met(self, sequence: int) -> list[str]:
-        """Returns the ids of earlier collectives for deletion."""
+        """Returns the ids of objects of collectives before `sequence`, to delete them."""
         self._ahead = self._ahead_bytes = 0
         unneeded: list[str] = []
         while self._made and self._made[0][0] < sequence:

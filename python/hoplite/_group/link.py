@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """Groups share the connection and its event loop."""
+    """A connection with its event loop and thread, which groups share."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str
@@ -55,7 +55,7 @@ class Link:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Queries the store, because a lost connection goes unnoticed."""
+        """Queries the store, because an idle connection does not notice its loss."""
         with contextlib.suppress(HopliteError):
             self.run(_probe(self.client))
         return self.client.usable

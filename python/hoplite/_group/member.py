@@ -73,7 +73,7 @@ class End(NamedTuple):
 
 
 class Group:
-    """Only public methods run outside the link's thread."""
+    """A rank's view of its group. Only public methods run outside the link's thread."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Group:
         operation.finish(error)
 
     def hello(self, timeout: float) -> None:
-        """Raises the error of `failed` if rank 0's objects are not visible."""
+        """Checks that rank 0's objects are visible; raises the error of `failed` if not."""
         self.link.run(self._hello(timeout))
 
     def close(self) -> None:
@@ -312,7 +312,7 @@ class Group:
         return []
 
     async def _reason_of(self, missing: list[int]) -> str:
-        """All ranks time out at about the same time."""
+        """Returns another rank's reason, because all ranks time out together."""
         deadline = time.monotonic() + PEERS_TIMEOUT
         while missing and time.monotonic() < deadline:
             for rank in missing:
@@ -402,7 +402,7 @@ class Group:
             self._announce(self._put_end(self._end))
 
     def _announce(self, saying: Coroutine[Any, Any, None]) -> None:
-        """Only `_close` waits for it."""
+        """Runs in the background. Only `_close` waits for it."""
         task = self.link.loop.create_task(saying)
         self._announcing.add(task)
         task.add_done_callback(self._announcing.discard)

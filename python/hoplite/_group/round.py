@@ -66,7 +66,7 @@ class Round:
         return [self.id(part, rank) for rank in range(self.size)]
 
     def others(self) -> list[int]:
-        """Starts after this rank, to spread the load."""
+        """Returns the other ranks, beginning after this one, to spread the load."""
         return [(self.rank + distance) % self.size for distance in range(1, self.size)]
 
     def left(self) -> float:
@@ -95,7 +95,7 @@ class Round:
             )
 
     def checked(self, id: str, rank: int, view: _native.View, expected: Buffer) -> Bytes:
-        """Checks that the layout is that of `expected`."""
+        """Returns a rank's bytes, whose layout must be that of `expected`."""
         if expected.layout is not None:
             check_layout(id, view, expected.layout)
         elif (view.dtype, view.nbytes) != (expected.dtype, expected.nbytes):
@@ -107,7 +107,7 @@ class Round:
 
 
 async def at_once(*parts: Awaitable[Any]) -> None:
-    """The first failure cancels the others."""
+    """Runs all parts at once. The first failure cancels the others."""
     if len(parts) == 1:
         await parts[0]
         return

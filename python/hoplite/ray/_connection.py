@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """Made on first use, and again if the store did not come back."""
+    """A client that is made on first use, and again if its store did not come back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

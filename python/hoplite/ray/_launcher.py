@@ -41,7 +41,7 @@ class StartFailed(Exception):
 
 
 class Daemon:
-    """Restarted when it ends. Its first line has its addresses."""
+    """A daemon that is restarted when it ends. Its first line of output has its addresses."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: int) -> None:
         self.command = command
@@ -72,7 +72,7 @@ class Daemon:
         return address
 
     def tend(self, now: float) -> bool:
-        """Restarts the daemon after the back-off. `True` if it runs."""
+        """Restarts an ended daemon after the back-off. Returns `True` if it runs."""
         if self._process is not None:
             if self._process.poll() is None:
                 return True
@@ -161,7 +161,7 @@ class Launcher:
 
 
 def write(path: Path, text: str) -> None:
-    """Atomic."""
+    """Writes a file atomically."""
     unfinished = path.with_suffix(".new")
     unfinished.write_text(text)
     unfinished.rename(path)
@@ -195,7 +195,7 @@ def launch(place: Path) -> None:
 
 
 def lock_soon(lock: int) -> bool:
-    """Retries, because supervisors briefly test the lock."""
+    """Locks with retries, because supervisors briefly test the lock. Returns `True` on success."""
     for _ in range(20):
         with contextlib.suppress(OSError):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -28,7 +28,7 @@ PREFIX = "p-"
 
 
 class Lease:
-    """Ends with the process, or with `close`. Raises `FileNotFoundError` without a store."""
+    """The lease of this process. Ends with it, or with `close`. Raises `FileNotFoundError` without a store."""
 
     def __init__(self, place: Place, token: str) -> None:
         self.place = place
@@ -57,7 +57,7 @@ class Lease:
                     os.close(os.open(self._file_of(id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def drop(self, id: str) -> None:
-        """The garbage collector may call this in any thread."""
+        """Ends a claim. The garbage collector may call this in any thread."""
         with self._lock:
             self._counts[id] -= 1
             if self._counts[id] <= 0:
@@ -67,7 +67,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """The end of the node's stores removes the lease."""
+        """`True` until the node's stores end, which removes the lease."""
         return self._path.exists()
 
     def close(self) -> None:

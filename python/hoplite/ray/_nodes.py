@@ -99,7 +99,7 @@ def start_on_all_nodes(
 
 
 def _with_environment(credentials: Mapping[str, str | None]) -> Mapping[str, str | None]:
-    """A mixture could belong to two clusters."""
+    """Takes all credentials from the environment if none are given. A mixture could belong to two clusters."""
     if any(value is not None for value in credentials.values()):
         return credentials
     return {name: os.environ.get(f"HOPLITE_{name.upper()}") for name in CREDENTIALS}
@@ -251,7 +251,7 @@ def _supervisor_of(node: Any) -> Any:
 
 
 def _on_all(nodes: Sequence[Any], answers: Sequence[Any], timeout: float) -> list[Any]:
-    """Errors name the node."""
+    """Waits for the answers of all nodes. Errors name the node."""
     if answers:
         _, missing = ray.wait(list(answers), num_returns=len(answers), timeout=timeout)
         if missing:

@@ -42,7 +42,7 @@ class Place:
 
     @functools.cached_property
     def socket(self) -> Path:
-        """A link if another program started the store."""
+        """The path of the store's socket; a link if another program started the store."""
         return self.directory / "store.sock"
 
     @functools.cached_property
@@ -51,7 +51,7 @@ class Place:
 
     @functools.cached_property
     def prefix(self) -> str:
-        """A store may serve several Ray clusters."""
+        """The prefix of this cluster's ids, because a store may serve several Ray clusters."""
         return f"{NAMESPACE}/{self.cluster}/"
 
     def job_prefix(self, job_id: str) -> str:
@@ -62,7 +62,7 @@ class Place:
         return self.directory.is_dir()
 
     def export(self) -> None:
-        """For `hoplite.init()`, in this process and its children."""
+        """Makes `hoplite.init()` use this store, in this process and its children."""
         if os.environ.get(SOCKET_VARIABLE) != str(self.socket):
             os.environ[SOCKET_VARIABLE] = str(self.socket)
 

@@ -41,11 +41,11 @@ class Reclaimer:
     _adopted: set[str] = field(default_factory=set)
 
     def adopt(self, tokens: Iterable[str]) -> None:
-        """Leases of ended nodes count as those of ended processes."""
+        """Adds leases of ended nodes, which count like leases of ended processes."""
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
-        """An adopted lease without objects."""
+        """Forgets an adopted lease, which has no objects any more."""
         self._adopted.discard(token)
 
     def look(self, leases: Iterable[Found], now: float) -> Due:

@@ -114,7 +114,7 @@ class HopliteGroup(BaseGroup):
         return True
 
     def destroy_group(self) -> None:
-        """The last member deletes all objects of the group."""
+        """Leaves the group. The last member deletes all objects of the group."""
         self._group.close()
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = AllReduceOptions) -> None:
@@ -195,7 +195,7 @@ class HopliteGroup(BaseGroup):
             )
 
     def send(self, tensor: list[Any], send_options: SendOptions) -> None:
-        """Returns when the tensor may change. The receiver may get it later."""
+        """Sends a tensor, which may change afterwards. The receiver may get it later."""
         to = send_options.dst_rank
         room, id = _buffer(_single(tensor)), self._group.id_of_sent(to, 0)
         self._pass(f"send to rank {to}", lambda round: round.put(id, room), id, room.nbytes)
@@ -239,7 +239,7 @@ class HopliteGroup(BaseGroup):
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
-        """An interrupted operation may still use its buffers."""
+        """Ends the group if interrupted, because the operation may still use its buffers."""
         try:
             yield
         except BaseException:
@@ -286,7 +286,7 @@ def _unpickled(kind: type[HopliteError], message: str, fields: dict[str, Any]) -
 
 
 def _single(tensors: list[Any]) -> Any:
-    """Ray passes lists for several GPUs."""
+    """Returns the only tensor of a list. Ray passes lists for several GPUs."""
     (tensor,) = tensors
     return _checked(tensor)
 
@@ -308,7 +308,7 @@ def _checked(tensor: Any) -> Any:
 
 @contextlib.contextmanager
 def _filled(name: str, array: Any) -> Iterator[Buffer]:
-    """Contiguous and writable."""
+    """Yields a contiguous, writable buffer with the array's bytes."""
     is_array = isinstance(array, np.ndarray)
     if is_array and not array.flags.writeable:
         raise TypeError(

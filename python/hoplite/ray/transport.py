@@ -97,7 +97,7 @@ def _arrived(
 
 @dataclass
 class Fetch(FetchRequest):
-    """Cancelled when nothing refers to it."""
+    """A running get of tensors. It is cancelled when nothing refers to it."""
 
     future: Future[list[Any]]
 
@@ -140,7 +140,7 @@ class HopliteTransport(TensorTransportManager):
     # In the process that makes the tensors
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Tensors:
-        """Ray repeats the call if it retries the method."""
+        """Puts the tensors once: Ray repeats the call if it retries the method."""
         with self._putting:
             if obj_id not in self._made:
                 self._made[obj_id] = self._put(obj_id, rdt_object)

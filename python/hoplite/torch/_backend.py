@@ -105,7 +105,7 @@ class HopliteBackend(C10DBackend):
         return _create(store, ranks.index(self._rank), len(ranks), options.group_name, options._timeout)
 
     def shutdown(self) -> None:
-        """After its collectives. Ranks call this independently."""
+        """Leaves the group after its collectives. Ranks call this independently."""
         if self._members is not None:
             self._members.close()
         self._departed()
@@ -119,7 +119,7 @@ class HopliteBackend(C10DBackend):
         self._departed()
 
     def abandon(self) -> None:
-        """The ending process has not destroyed the group."""
+        """Leaves the group of an ending process that has not destroyed the group."""
         if self._members is not None:
             self._members.abandon(f"rank {self._rank} has ended without destroying the group")
         self._departed()
@@ -198,7 +198,7 @@ class HopliteBackend(C10DBackend):
         return self._issue("barrier", schedules.meet, [], options, meets=True)
 
     def monitored_barrier(self, options: Any, wait_all_ranks: bool) -> None:
-        """An error names all missing ranks, whatever `wait_all_ranks`."""
+        """Waits for all ranks. The error names all missing ranks, whatever `wait_all_ranks`."""
         milliseconds = self._timeout_of(options) / timedelta(milliseconds=1)
 
         async def run(round: Round) -> None:
@@ -412,7 +412,7 @@ class HopliteBackend(C10DBackend):
     # Messages
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Work:
-        """Completes when the message is in the store."""
+        """Sends a message. The work completes when the message is in the store."""
         lent = Lent(self._only(tensors), is_read=True)
         id = self._group.id_of_sent(destination, tag)
 
@@ -432,7 +432,7 @@ class HopliteBackend(C10DBackend):
         return self._issue_message(f"recv from rank {source}", run, tensors, id, lent.nbytes, source)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
-        """Takes a message without a waiting specific receive."""
+        """Receives a message for which no receive from a specific rank waits."""
         if self._size == 1:
             raise ValueError("there is no other rank to receive from")
         lent = Lent(self._only(tensors), is_written=True)

@@ -26,7 +26,7 @@ _WAIT_AT_MOST = 60.0
 
 
 class Departed(NamedTuple):
-    """Other ranks use this process's private store."""
+    """An ended group whose other ranks still use this process's private store."""
 
     mark: str
     """The last rank to leave deletes this object."""

@@ -57,7 +57,7 @@ class Agreement(NamedTuple):
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
-    """Raises `DistBackendError` if a rank has no store, or another problem."""
+    """Agrees with all ranks. Raises `DistBackendError` if a rank has no store, or another problem."""
     # Rank 0 answers while this rank looks for its store.
     number = "" if rank == 0 else _request_token(store, rank)
     own = own_record()
