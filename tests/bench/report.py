@@ -99,7 +99,7 @@ def _verdicts(results: Results) -> list[str]:
         "",
         "## Against the limit, the peers and the targets",
         "",
-        "How often the limit fits into Hoplite's time, and Hoplite's time into that of the best peer: more than 1 is ahead. "
+        "Hoplite's time divided by the limit, and the best peer's time divided by Hoplite's: above 1, Hoplite is ahead. "
         f"{targets.DEFINITION}",
         "",
         "| workload | hosts | size | Hoplite | x limit | target | best peer | peer / Hoplite | target |",
@@ -258,7 +258,7 @@ def _processor_times(results: Results) -> list[str]:
     peer = results.systems[targets.LEAN_PEER]["title"]
     return [
         "",
-        f"How often {peer}'s processor time of a round fits into Hoplite's, of all processes of the machine. Asked for: at most "
+        f"Hoplite's processor time of a round, over all processes of the machine, divided by {peer}'s. Asked for: at most "
         "1.3 times for an allreduce of 64 MiB on 8 and 16 hosts.",
         "",
         f"| workload | hosts | size | Hoplite / {peer} | target |",

@@ -116,8 +116,8 @@ _ALL: Final = [
         name="round_trip",
         title="Round trip",
         figure="5",
-        definition="h0 puts an object; h1, which waits for it, gets it and puts another, for which h0 waits. From h0's "
-        "put to the end of its get.",
+        definition="h0 puts an object; h1, which waits for it, gets it and puts another, for which h0 waits. The time runs "
+        "from h0's put to the end of its get.",
         finishers=_root,
         limit_factor=lambda _: 2,
         needs=lambda size, _: {0: Need(size, size), 1: Need(size, size)},
@@ -127,7 +127,8 @@ _ALL: Final = [
         name="broadcast",
         title="Broadcast",
         figure="6",
-        definition="h0 has put an object; all others get it at the same time. Until the last of them has it.",
+        definition="h0 has put an object; all others get it at the same time. The time runs until the last of "
+        "them has it.",
         finishers=_others,
         limit_factor=lambda _: 1,
         needs=_broadcast_needs,
@@ -157,7 +158,8 @@ _ALL: Final = [
         name="allreduce",
         title="Allreduce",
         figure="6",
-        definition="Every host has put an object; all begin at the same time. Until the last of them has the result.",
+        definition="Every host has put an object; all begin an allreduce at the same time. The time runs until the "
+        "last of them has the result.",
         finishers=lambda hosts: range(hosts),
         limit_factor=_allreduce_factor,
         needs=_allreduce_needs,
@@ -165,21 +167,22 @@ _ALL: Final = [
     _split(
         "allgather",
         "Allgather",
-        "Every host has put one of n equal parts of the size; all get all of them. Until the last of them has all.",
+        "Every host has put one of n equal parts of the size; all get all of them. The time runs until the last "
+        "host has all.",
         lambda part, hosts: Need(received_bytes=(hosts - 1) * part, sent_bytes=part),
     ),
     _split(
         "reduce_scatter",
         "Reduce-scatter",
-        "Every host has put an object of the size; each gets another one of n equal parts of their sum. Until the last of "
-        "them has its part.",
+        "Every host has put an object of the size; each gets another one of n equal parts of their sum. The time runs "
+        "until the last host has its part.",
         lambda part, hosts: Need(received_bytes=part, sent_bytes=(hosts - 1) * part),
     ),
     _split(
         "all_to_all",
         "All-to-all",
-        "Every host has n equal parts, together of the size, one for each host, and gives them. Hoplite puts them after the "
-        "clock has started. Until the last of them has what all have for it.",
+        "Every host has n equal parts, together of the size, and gives one to each host. Hoplite puts them after the clock "
+        "has started. The time runs until the last host has its part from every host.",
         lambda part, hosts: Need((hosts - 1) * part, (hosts - 1) * part),
     ),
     Workload(
@@ -187,8 +190,9 @@ _ALL: Final = [
         title="Broadcast, late receivers",
         figure="7a",
         definition="h0 has put an object; the others get it one after the other, a fixed interval apart, beginning one "
-        "interval after the clock starts. Until the last of them has it. The limit supposes that nothing is sent to "
-        "those who have not asked yet; MPI, which knows them before, can send ahead what the buffers of sockets hold.",
+        "interval after the clock starts. The time runs until the last of them has it. The limit supposes that a host that "
+        "has not asked yet is sent nothing. MPI knows the hosts before, and can send ahead as much as the buffers of "
+        "sockets hold.",
         finishers=_others,
         limit_factor=lambda _: 1,
         needs=_broadcast_needs,
@@ -199,7 +203,7 @@ _ALL: Final = [
         title="Reduce, late sources",
         figure="7b",
         definition="h0 puts an object and calls reduce when the clock starts; the others put their objects one after "
-        "the other, a fixed interval apart. Until h0 has the result.",
+        "the other, a fixed interval apart. The time runs until h0 has the result.",
         finishers=_root,
         limit_factor=lambda _: 1,
         needs=_reduce_needs,
@@ -209,8 +213,8 @@ _ALL: Final = [
         name="allreduce_late",
         title="Allreduce, late sources",
         figure="",
-        definition="All begin an allreduce one after the other, a fixed interval apart, h0 when the clock starts; Hoplite puts "
-        "an object then. Until the last of them has the result.",
+        definition="All hosts begin an allreduce one after the other, a fixed interval apart: h0 when the clock starts. With "
+        "Hoplite, each host puts its object when it begins. The time runs until the last host has the result.",
         finishers=lambda hosts: range(hosts),
         limit_factor=_allreduce_factor,
         needs=_allreduce_needs,
