@@ -171,6 +171,13 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
+    /// Marks the memory as no longer of this copy, so that [`bytes`](Self::bytes) returns nothing. A
+    /// copy that is only in a spill file has not failed before its memory is used again.
+    fn retire(&self) {
+        self.lock_failure()
+            .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
+    }
+
     /// Wakes the waiting tasks after a worker has advanced the progress in the shared header.
     pub(crate) fn ring(&self) {
         self.progressed.notify_waiters();
@@ -306,6 +313,30 @@ impl Copies {
 
     /// Removes a copy whose memory is about to be used for something else.
     pub(crate) fn close(&self, copy: CopyId) -> Option<Arc<LiveCopy>> {
-        self.live.remove(&copy).map(|(_, live)| live)
+        let (_, live) = self.live.remove(&copy)?;
+        live.retire();
+        Some(live)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_shm::{Arena, Backing, Extent, HEADER_BYTES};
+
+    use super::*;
+
+    #[test]
+    fn a_closed_copy_gives_no_bytes_although_it_has_not_failed() {
+        let length_bytes = (HEADER_BYTES + 4).next_multiple_of(4096);
+        let arena = Arena::create(Backing::Pages, length_bytes).unwrap();
+        let buffer = arena.buffer(Extent { offset_bytes: 0, length_bytes }, 4).unwrap();
+        buffer.initialise();
+        buffer.write(0, b"mine");
+        let copies = Copies::default();
+        let live = copies.open(CopyId(1), LiveCopy::new(buffer, Producer::Store));
+        live.complete();
+        assert_eq!(live.bytes().as_deref(), Some(&b"mine"[..]));
+        copies.close(CopyId(1));
+        assert_eq!(live.bytes(), None);
     }
 }

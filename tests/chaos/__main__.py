@@ -46,7 +46,7 @@ def main() -> int:
         help="only these kinds of faults",
     )
     parser.add_argument(
-        "--no-spill", action="store_true", help="more memory, and no spill directories"
+        "--spill", action="store_true", help="so little memory that stores spill to files"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
     given = parser.parse_args()
@@ -57,7 +57,7 @@ def main() -> int:
         given.stores,
         slack_s=given.slack,
         faults=given.faults,
-        spill=not given.no_spill,
+        spill=given.spill,
     )
     began = time.monotonic()
     report = Campaign(

@@ -57,7 +57,7 @@ class Settings:
     slack_s: float = 1
     settled_s: float = 60
     faults: Sequence[str] = tuple(FAULTS)
-    spill: bool = True
+    spill: bool = False
 
 
 @dataclass
