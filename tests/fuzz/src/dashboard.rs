@@ -23,6 +23,7 @@ pub fn question(bytes: &[u8]) {
                 let again = format!("id={}", to_hex(id.as_bytes()));
                 assert_eq!(Question::parse(path, again.as_bytes()), Some(Question::Object(id)));
             }
+            Some(Question::Prefixes(prefix)) => assert!(prefix.len() <= MAX_OBJECT_ID_BYTES),
             Some(Question::Links { group }) => assert!(group.len() <= MAX_KEY_BYTES),
             Some(Question::Node(node) | Question::History { node: Some(node), .. }) => {
                 assert!(node.as_str().len() <= query.len());
