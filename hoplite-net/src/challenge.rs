@@ -32,7 +32,7 @@ pub struct HelloFields<'a> {
     /// The oldest version of the protocol that the side speaks.
     pub version: u32,
     /// The newest version that the side speaks. The proofs cover it if both sides know that they
-    /// must: see [`COVERS_NEWEST`].
+    /// must: see `COVERS_NEWEST`.
     pub newest: u32,
     /// Name of the cluster.
     pub cluster: &'a str,

@@ -1,12 +1,12 @@
 //! Spilling: unused pinned copies move to files, so that the arena has room, and return on demand.
 //!
 //! 1. Once the arena is 80% full, or a call waits for room, the store writes the copies that were
-//!    not used for longest to a file: up to 100 MiB of them in one file ([`Effect::Spill`]). It
+//!    not used for longest to a file: up to 100 MiB of them in one file (`Effect::Spill`). It
 //!    spills down to 70%. Copies that clients map, other stores read, or reduces need stay.
 //! 2. A copy that was written is *clean*: in the arena and in the file. The store frees a clean copy
 //!    once its room is needed, after the unpinned copies. The directory does not notice.
 //! 3. A get, a serve to another store, or a reduce needs the copy again: the store finds room and
-//!    reads it ([`Effect::Load`]). The record stays, so the copy can leave again without a write. If
+//!    reads it (`Effect::Load`). The record stays, so the copy can leave again without a write. If
 //!    more than half of the spill limit is used, the store gives the record up instead.
 //! 4. The store removes a file when no copy needs it any more. Once more than half of a file is not
 //!    needed, the store copies the rest to a new file.

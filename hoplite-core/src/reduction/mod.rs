@@ -3,20 +3,20 @@
 //! # From the call to the target
 //!
 //! 1. The coordinator subscribes to the locations of the sources and of the target, which must not
-//! exist.
+//!    exist.
 //! 2. A *ready* source joins from a local copy, is fetched if it is small, or joins at its node
-//! (`sources`). A source whose type or shape differs from the first one fails the call with
-//! `TypeMismatch`.
+//!    (`sources`). A source whose type or shape differs from the first one fails the call with
+//!    `TypeMismatch`.
 //! 3. Sources join until there are enough (`grow`). Sources of one node make one vertex of the
-//! [`Tree`](crate::plan::reduce::Tree). The schedule says how many streams a new vertex takes
-//! in: one in a chain, two in a tree, none in a star. It is chosen when the first vertex joins,
-//! by the number of vertices, the size and the measured links.
+//!    [`Tree`](crate::plan::reduce::Tree). The schedule says how many streams a new vertex takes
+//!    in: one in a chain, two in a tree, none in a star. It is chosen when the first vertex joins,
+//!    by the number of vertices, the size and the measured links.
 //! 4. A vertex with inputs to combine is a *hop*, which its node performs. The connection over the
-//! data plane lasts as long as the hop is needed. The coordinator reserves room for the target
-//! first, because hops that wait for each other's targets could wait for ever.
+//!    data plane lasts as long as the hop is needed. The coordinator reserves room for the target
+//!    first, because hops that wait for each other's targets could wait for ever.
 //! 5. The hop combines each piece that all inputs have. Its output is served while it grows.
 //! 6. With enough sources, the coordinator opens and publishes the target (`target`), and combines
-//! the remaining streams and local sources in it.
+//!    the remaining streams and local sources in it.
 //!
 //! With n sources on n other nodes and objects of S bytes, a chain moves S into and out of each
 //! node; a tree moves 2 S into a node. Most reduces of small objects have no hops.
@@ -24,17 +24,17 @@
 //! # Failures
 //!
 //! * **A node dies.** Failures are collected for two milliseconds, and longer after vain repairs,
-//! then repaired together (`repair`). The dead node's sources leave the tree, and the consumer of
-//! its vertex takes in its streams. Hops on the way to the receiver restart at the target's
-//! offset. Other hops go on.
+//!   then repaired together (`repair`). The dead node's sources leave the tree, and the consumer of
+//!   its vertex takes in its streams. Hops on the way to the receiver restart at the target's
+//!   offset. Other hops go on.
 //! * **The same put of a source comes back**: the target goes on at its offset.
 //! * **Another put or source takes its place**: the target's bytes are wrong. A target under
-//! another put id supersedes it.
+//!   another put id supersedes it.
 //! * **A source is lost**: the call fails with `ObjectLost`, unless enough others are left.
 //! * **A hop finds no room**: its consumer, in the end the coordinator, takes in its inputs.
 //! * **A hop's connection breaks**: its sources join again after a tenth of a second.
 //! * **The coordinator, its client or the call ends, or the target is deleted**: the connections
-//! close, and each node frees its outputs.
+//!   close, and each node frees its outputs.
 //!
 //! # Structure
 //!

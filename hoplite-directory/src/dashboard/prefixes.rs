@@ -23,9 +23,12 @@ const FRESH: Duration = Duration::from_secs(20);
 /// Most sums that are kept.
 const MAX_KEPT: usize = 16;
 
-/// The latest sums, by prefix.
+/// Sums by prefix, each with its time.
+type Kept = BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>;
+
+/// The latest sums.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Prefixes(Arc<Mutex<BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>>>);
+pub(crate) struct Prefixes(Arc<Mutex<Kept>>);
 
 impl Prefixes {
     /// Returns the sums of a prefix, at most [`FRESH`] old.

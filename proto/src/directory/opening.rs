@@ -5,7 +5,7 @@
 //!
 //! 1. The connecting side sends its hello; the shard answers with its hello or a refusal.
 //! 2. With tokens, the connecting side sends its proof; the shard answers with its proof or a
-//! refusal.
+//!    refusal.
 //!
 //! Then everything travels in records (`hoplite-net/src/record.rs`). A connection without a preface
 //! is plain gRPC.

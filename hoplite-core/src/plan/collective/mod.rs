@@ -11,7 +11,7 @@
 //!
 //! * At the end, each member has all promised bytes, with one contribution of each member.
 //! * A step never overwrites bytes that an earlier step still gives, because a final value cannot
-//! exist before all contributions have arrived. So a broken stream can resume.
+//!   exist before all contributions have arrived. So a broken stream can resume.
 //! * All steps can be done in some order, whatever the streams' speeds.
 
 mod cost;

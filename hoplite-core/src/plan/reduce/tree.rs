@@ -38,7 +38,7 @@ impl<S> Vertex<S> {
 /// # Invariants
 ///
 /// * Each source is at most at one vertex, each vertex is an input of at most one vertex, and there
-/// is no cycle.
+///   is no cycle.
 /// * A vertex without a consumer is loose: the receiver or a later vertex takes it in.
 /// * Each vertex has an input or a source.
 #[derive(Debug, Clone)]

@@ -12,12 +12,12 @@
 //!
 //! * Integers wrap around.
 //! * Floats follow IEEE 754, with subnormal numbers, ties to even. Minimum and maximum are NaN if
-//! either operand is, with any sign and payload.
+//!   either operand is, with any sign and payload.
 //! * -0.0 is less than +0.0, so minimum and maximum do not depend on the order. In numpy, the
-//! processor decides.
+//!   processor decides.
 //! * f16 and bf16 are computed in f32 and rounded after *each* operation, like `acc += x` in numpy
-//! and torch. `numpy.sum` differs, because its accumulator is f32. Intermediate overflows stay
-//! infinite, and small terms vanish: 2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
+//!   and torch. `numpy.sum` differs, because its accumulator is f32. Intermediate overflows stay
+//!   infinite, and small terms vanish: 2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
 //! * Bytes of bool other than 0 are true. Minimum is "and", maximum is "or".
 
 mod element;

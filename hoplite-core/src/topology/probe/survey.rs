@@ -9,7 +9,7 @@
 //! 1. Echoes.
 //! 2. Trains, one pair at a time, so that pairs share no link.
 //! 3. If requested, trains of all pairs of a round at once. Only this shows an uplink that carries
-//! less than its hosts together, so low rates count.
+//!    less than its hosts together, so low rates count.
 //!
 //! Sources: Cloud Collectives, section IV-B, for the echoes. The trains are ours.
 
