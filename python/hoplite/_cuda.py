@@ -130,7 +130,7 @@ async def put(
     native: _native.Client | _native.AsyncClient,
     id: Any,
     encoded: Encoded,
-    terms: tuple[TimeLimit, int, int, _native.Lifetime | None],
+    terms: tuple[TimeLimit, int, int, tuple[str | None, float | None, str] | None],
     on_progress: OnProgress,
 ) -> None:
     """Puts an object whose bytes are on a device. The terms are timeout, confirmation, replicas and lifetime."""

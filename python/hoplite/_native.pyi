@@ -32,7 +32,7 @@ _TimeLimit = float | Literal["default"] | None
 _Pieces = Sequence[Any]
 _Shape = tuple[int, ...]
 #: The owner, the seconds to live, and the action at their end.
-Lifetime = tuple[str | None, float | None, str]
+_Lifetime = tuple[str | None, float | None, str]
 _Objects = Sequence[tuple[_Id, _Pieces, str, _Shape | None, bytes]]
 _List = list
 
@@ -133,7 +133,7 @@ class Client:
         timeout: _TimeLimit,
         confirm: int,
         replicas: int = 0,
-        lifetime: Lifetime | None = None,
+        lifetime: _Lifetime | None = None,
     ) -> None: ...
     def create(
         self,
@@ -145,7 +145,7 @@ class Client:
         timeout: _TimeLimit,
         confirm: int,
         replicas: int,
-        lifetime: Lifetime | None,
+        lifetime: _Lifetime | None,
     ) -> Writer: ...
     def write(self, writer: Writer, piece: Any) -> None: ...
     def seal(self, writer: Writer) -> None: ...
@@ -155,7 +155,7 @@ class Client:
     def get_into(self, id: _Id, out: Any, timeout: _TimeLimit) -> int: ...
     def check_count(self, objects: int) -> None: ...
     def put_many(
-        self, objects: _Objects, timeout: _TimeLimit, confirm: bool, lifetime: Lifetime | None = None
+        self, objects: _Objects, timeout: _TimeLimit, confirm: bool, lifetime: _Lifetime | None = None
     ) -> _List[Exception | None]: ...
     def get_many(self, ids: Iterable[_Id], timeout: _TimeLimit) -> _List[View | Exception]: ...
     def delete_many(self, ids: Iterable[_Id], timeout: _TimeLimit) -> _List[bool | Exception]: ...
@@ -252,7 +252,7 @@ class AsyncClient:
         timeout: _TimeLimit,
         confirm: int,
         replicas: int = 0,
-        lifetime: Lifetime | None = None,
+        lifetime: _Lifetime | None = None,
     ) -> Future[None]: ...
     def create(
         self,
@@ -264,7 +264,7 @@ class AsyncClient:
         timeout: _TimeLimit,
         confirm: int,
         replicas: int,
-        lifetime: Lifetime | None,
+        lifetime: _Lifetime | None,
     ) -> Future[Writer]: ...
     def write(self, writer: Writer, piece: Any) -> Future[None]: ...
     def seal(self, writer: Writer) -> Future[None]: ...
@@ -274,7 +274,7 @@ class AsyncClient:
     def get_into(self, id: _Id, out: Any, timeout: _TimeLimit) -> Future[int]: ...
     def check_count(self, objects: int) -> None: ...
     def put_many(
-        self, objects: _Objects, timeout: _TimeLimit, confirm: bool, lifetime: Lifetime | None = None
+        self, objects: _Objects, timeout: _TimeLimit, confirm: bool, lifetime: _Lifetime | None = None
     ) -> Future[_List[Exception | None]]: ...
     def get_many(self, ids: Iterable[_Id], timeout: _TimeLimit) -> Future[_List[View | Exception]]: ...
     def delete_many(self, ids: Iterable[_Id], timeout: _TimeLimit) -> Future[_List[bool | Exception]]: ...

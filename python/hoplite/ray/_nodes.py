@@ -163,6 +163,23 @@ def refresh(timeout: float = 120.0) -> list[Node]:
 
 
 def stop_on_all_nodes(timeout: float = 120.0) -> None:
+    """Stops all stores that `start_on_all_nodes` started, with their objects.
+
+    In stores that ran before, it deletes the objects of this Ray cluster. Arrays stay readable.
+    Blocks until all stores have ended; then stores can be started again.
+
+    Args:
+        timeout: Seconds to wait.
+
+    Raises:
+        RuntimeError: A store could not be stopped; the message says where and why.
+        ray.exceptions.GetTimeoutError: Names nodes that did not end in time.
+
+    Examples:
+        >>> hoplite.ray.stop_on_all_nodes()
+        >>> len(hoplite.ray.start_on_all_nodes(memory="128MiB"))
+        2
+    """
     found = [
         (node, supervisor) for node in alive_nodes() if (supervisor := _known_supervisor(node)) is not None
     ]
