@@ -1,4 +1,4 @@
-//! Arguments that the commands share: the store, and parsers of ids, sizes and durations.
+//! Arguments that commands share: the store, and parsers of ids, sizes and durations.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,10 +51,7 @@ pub(crate) struct LifetimeArguments {
 }
 
 impl LifetimeArguments {
-    /// Returns the lifetime for the metadata of a put.
-    ///
-    /// # Errors
-    /// `InvalidRequest` for a time to live of zero, or of more than 30 days.
+    /// Fails for a time to live of zero, or of more than 30 days.
     pub(crate) fn lifetime(self) -> Result<Option<Arc<Lifetime>>, ObjectError> {
         let ttl = self.ttl.map(|after| Ttl::new(after, self.ttl_action)).transpose()?;
         Ok(Lifetime::of(self.owner, ttl))
@@ -66,7 +63,6 @@ impl StoreArguments {
         Client::connect_with(self.connect_options()).await
     }
 
-    /// Connects to the store, for a command that handles a lost connection itself.
     pub(crate) async fn connect_to_watch(&self) -> hoplite_client::Result<Client> {
         let after_loss = AfterLoss::Fail;
         Client::connect_with(ConnectOptions { after_loss, ..self.connect_options() }).await
@@ -81,20 +77,19 @@ impl StoreArguments {
         socket.unwrap_or_else(default_socket_path)
     }
 
-    /// Returns the time limit: the flag, or else the common default, which connecting checks.
+    /// Returns the flag, or the common default, which connecting checks.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the time limit of a call that waits for no object. Daemons get time to answer even
-    /// with a timeout of zero.
+    /// Returns the limit of a call that waits for no object: even with `--timeout 0`, daemons need
+    /// time to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }
     }
 
-    /// Explains `error` of an operation on `ids`. A timeout names the objects, the limit and the
-    /// cause.
+    /// Explains a failed operation on `ids`: a timeout names the objects and the cause.
     pub(crate) fn explain(&self, error: hoplite_client::Error, ids: &[ObjectId]) -> anyhow::Error {
         let hoplite_client::Error::Object(ObjectError::Timeout { operation, missing, .. }) = error else {
             return error.into();
@@ -108,14 +103,13 @@ impl StoreArguments {
     }
 }
 
-/// The user's time limit has passed.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} of {objects} timed out after {}{missing}", humantime::format_duration(*timeout))]
 struct TimedOut {
     operation: Operation,
     objects: String,
     timeout: Duration,
-    /// The missing thing, after a colon; empty if unknown.
+    /// The missing thing after a colon; empty if unknown.
     missing: String,
 }
 
@@ -127,7 +121,7 @@ pub(crate) fn id_parser() -> impl TypedValueParser<Value = ObjectId> {
     OsStringValueParser::new().try_map(|text| ObjectId::new(text.as_encoded_bytes()))
 }
 
-/// Parses a duration with units, such as `1min 30s`, or a number of seconds.
+/// Parses `1min 30s`, or a number of seconds.
 pub(crate) fn parse_duration(text: &str) -> anyhow::Result<Duration> {
     if let Ok(seconds) = text.parse() {
         return Duration::try_from_secs_f64(seconds).context("not a duration that can be waited for");
@@ -135,18 +129,16 @@ pub(crate) fn parse_duration(text: &str) -> anyhow::Result<Duration> {
     Ok(humantime::parse_duration(text)?)
 }
 
-/// Parses a number of bytes as the daemons do.
 pub(crate) fn parse_size(text: &str) -> Result<u64, NotASize> {
     text.parse().map(|Size(size_bytes)| size_bytes)
 }
 
-/// Parses a shape such as `1024,768`.
 pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     let extents = text.split(',').map(|extent| extent.trim().parse());
     Ok(Shape(extents.collect::<Result<_, _>>().context("a shape is a list of numbers, such as 1024,768")?))
 }
 
-/// The extents of an array. Clap treats a plain list of values as a repeated argument.
+/// Has its own type because clap takes a plain list of values for a repeated argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) Vec<u64>);
 

@@ -1,10 +1,8 @@
 //! `hoplite`, the command line.
 //!
-//! * [`arguments`]: arguments that the commands share.
 //! * [`verbs`]: one module per command; [`bench`](mod@bench), [`demo`] and [`top`] have several.
 //! * [`topology`]: costs of links and orders of ranks; needs no store.
-//! * [`cluster`]: a cluster of daemons on this machine, for `up`, `demo` and `bench`.
-//! * [`output`] and [`progress`]: output for people and programs.
+//! * [`cluster`]: daemons on this machine, for `up`, `demo` and `bench`.
 //!
 //! Exit codes: 0 success; 1 failure, with one line on stderr; 2 an invalid command line.
 #![forbid(unsafe_code)]
@@ -121,7 +119,7 @@ fn main() -> ExitCode {
         Err(error) => return failed(error.into()),
     };
     let outcome = runtime.block_on(run(arguments));
-    // A drop would wait for reads that cannot be interrupted, for example reads of a terminal.
+    // A drop would wait for uninterruptible reads, such as a terminal's.
     runtime.shutdown_background();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -159,7 +157,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Returns `true` if the reader of the output has closed it (`hoplite get x | head`).
+/// Returns `true` if the reader left, as in `hoplite get x | head`.
 fn is_closed_output(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -175,14 +173,12 @@ fn failed(error: anyhow::Error) -> ExitCode {
         }
         Err(error) => error,
     };
-    // Coloured if the terminal and NO_COLOR permit.
     let name = Style::new().for_stderr().red().bold().apply_to("hoplite:");
     let _ = writeln!(io::stderr(), "{name} {}", one_line(&error));
     ExitCode::FAILURE
 }
 
-/// The error and its causes in one line, without control characters. Skips a cause that the error's
-/// text already contains.
+/// One line without control characters. Skips causes that the error's text already contains.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

@@ -1,4 +1,4 @@
-//! Output of the commands: sizes for people, tables, JSON.
+//! Sizes for people, tables, JSON.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use console::{Color, Style};
 use hoplite_client::{Dtype, Metadata, ObjectId};
 use serde::Serialize;
 
-/// Formats bytes with a unit and about three digits: `17 B`, `1.5 MiB`.
+/// Formats bytes with about three digits: `17 B`, `1.5 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -23,7 +23,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Formats a time since an event with its largest unit: `59s`, `3m`, `23h`, `2d`.
+/// Formats with the largest unit: `59s`, `3m`, `23h`, `2d`.
 pub(crate) fn age(since: Duration) -> String {
     let seconds = since.as_secs();
     match seconds {
@@ -34,7 +34,7 @@ pub(crate) fn age(since: Duration) -> String {
     }
 }
 
-/// Formats element type and shape, as in `f32[2,3]`; `-` for plain bytes.
+/// `f32[2,3]`, or `-` for plain bytes.
 pub(crate) fn array_type(metadata: &Metadata) -> String {
     match (&metadata.shape, metadata.dtype) {
         (None, Dtype::Opaque) => "-".to_owned(),
@@ -46,12 +46,10 @@ pub(crate) fn array_type(metadata: &Metadata) -> String {
     }
 }
 
-/// The bytes of an id in hexadecimal digits, which represent every id exactly.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An object id in JSON: its readable form and its exact bytes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Id {
     id: String,
@@ -63,7 +61,6 @@ impl Id {
         Self { id: id.readable(), id_hex: hexadecimal(id.as_bytes()) }
     }
 
-    /// The readable form.
     pub(crate) fn readable(&self) -> &str {
         &self.id
     }
@@ -75,22 +72,22 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<(
     out.flush()
 }
 
-/// Widest padding of a cell, so that one long id does not widen all rows.
+/// Widest padding, so that one long id does not widen all rows.
 const MAX_PADDED: usize = 40;
 
-/// Returns the style for this colour; plain unless standard output is a terminal with colours.
+/// Plain unless standard output is a terminal with colours.
 pub(crate) fn coloured(colour: Color) -> Style {
     Style::new().for_stdout().fg(colour)
 }
 
-/// Aligned rows. Very long cells break the alignment. Rows printed later keep the column widths.
+/// Aligned rows, except for very long cells. Later rows keep the column widths.
 #[derive(Debug)]
 pub(crate) struct Table<const COLUMNS: usize> {
     titles: [&'static str; COLUMNS],
     alignments: [Alignment; COLUMNS],
     widths: [usize; COLUMNS],
     rows: Vec<[String; COLUMNS]>,
-    /// Returns the style of a cell, given its column and its text.
+    /// Takes the column, from 0, and the text.
     style: fn(usize, &str) -> Style,
     title_printed: bool,
 }
@@ -114,7 +111,6 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         }
     }
 
-    /// Chooses the style of each cell by its column, from 0, and its text.
     pub(crate) fn styled(self, style: fn(usize, &str) -> Style) -> Self {
         Self { style, ..self }
     }
@@ -126,7 +122,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.push(row);
     }
 
-    /// Prints the rows added since the last call. The first call prints the titles too.
+    /// Prints the rows since the last call; the first call adds the titles.
     pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
         if !self.title_printed {
             self.title_printed = true;
@@ -146,7 +142,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         style: fn(usize, &str) -> Style,
     ) -> io::Result<()> {
         let mut line = String::new();
-        // The spaces before the next cell with text; none at the end of a line.
+        // Spaces before the next cell with text.
         let mut gap = 0;
         for (column, cell) in cells.iter().enumerate() {
             let padding = self.widths[column].saturating_sub(cell.chars().count());

@@ -1,28 +1,25 @@
-//! Progress bars on standard error.
-
 use std::io::{self, Write};
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// Smallest transfer with a bar. Smaller ones end too soon to see.
+/// Smaller transfers end too soon to see.
 const SHOWN_FROM_BYTES: u64 = 32 << 20;
 
-/// Time between two frames of a spinner.
 const TICK: Duration = Duration::from_millis(100);
 
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Prints a line on standard error, above the bars.
+/// Prints above the bars.
 pub(crate) fn note(line: &str) {
     BARS.suspend(|| {
-        // Fails if standard error is closed; the note is lost then.
+        // Fails if standard error is closed; the note is lost.
         let _ = writeln!(io::stderr(), "{line}");
     });
 }
 
-/// A line with the elapsed time of an operation, until it is dropped. Only on terminals.
+/// Shows the elapsed time until dropped, on terminals only.
 #[derive(Debug)]
 pub(crate) struct Waiting(ProgressBar);
 
@@ -41,8 +38,7 @@ pub(crate) fn of_wait(label: &str) -> Waiting {
     Waiting(bar)
 }
 
-/// The bar of a transfer of `size_bytes`. Hidden if the transfer is small or standard error is not
-/// a terminal.
+/// Hidden if the transfer is small or standard error is not a terminal.
 pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     if size_bytes < SHOWN_FROM_BYTES {
         return ProgressBar::hidden();
@@ -50,7 +46,7 @@ pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     styled(BARS.add(ProgressBar::new(size_bytes)), label)
 }
 
-/// The bar of an operation whose number of steps is not known yet.
+/// Shows steps whose number is unknown.
 pub(crate) fn of_steps(label: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{prefix:<8} {wide_bar} {percent:>3}% {eta:>4}");

@@ -13,9 +13,8 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The pause between two staggered receivers, relative to a single transfer.
+/// The pause between two staggered receivers, in single transfers.
 const STAGGER: f64 = 0.5;
-/// Time for the receivers to get ready before their common start.
 const START_DELAY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, clap::Args)]
@@ -38,7 +37,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the origin plus the largest number of receivers.
+    /// The origin plus the most receivers.
     pub(super) fn nodes(&self) -> u32 {
         1 + self.receivers.iter().copied().max().unwrap_or(1)
     }
@@ -46,11 +45,9 @@ impl Arguments {
 
 #[derive(Debug)]
 struct Round {
-    /// The time from the first arrival to the end of the last receiver.
     total: Duration,
-    /// The times of the receivers since their arrivals, in order of arrival.
+    /// Times since their arrivals, in order of arrival.
     receivers: Vec<Duration>,
-    /// The bytes that the origin sent, in objects.
     origin_sent_objects: f64,
 }
 
@@ -101,8 +98,7 @@ fn summary(name: String, rounds: &[Round], bytes: u64) -> Measurement {
     })
 }
 
-/// Repeats a broadcast from the first of `clients` to the next `receivers`. Does not count the
-/// first one.
+/// Broadcasts from the first client to the next `receivers`. The first round does not count.
 fn rounds(
     clients: &[Client],
     receivers: usize,
@@ -159,7 +155,7 @@ fn broadcast(
     })
 }
 
-/// Gets the object at the time `at`. Returns the times of the call and of the last byte.
+/// Starts the get at `at`. Returns the times of the call and of the last byte.
 fn receive(client: &Client, id: &str, at: Instant, size_bytes: usize) -> anyhow::Result<(Instant, Instant)> {
     thread::sleep(at.saturating_duration_since(Instant::now()));
     let started = Instant::now();

@@ -1,8 +1,8 @@
 //! `hoplite bench directory`: the gets that one shard serves over gRPC, beside the same messages in
 //! process.
 //!
-//! Simulated stores send the messages of real ones. After each grant, a store reports the complete
-//! copy and then its eviction.
+//! Simulated stores report the complete copy and then its eviction after each grant, as real ones
+//! do.
 
 use std::time::{Duration, Instant};
 
@@ -31,15 +31,13 @@ use super::processor;
 use super::report::{Figure, Report};
 use crate::cluster::Cluster;
 
-/// Time limit of every wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Sessions per connection: fewer than a shard accepts.
+/// Fewer than a shard accepts.
 const SESSIONS_PER_CONNECTION: usize = 100;
-/// Frames that wait to be sent in one session.
 const MAX_QUEUED_FRAMES: usize = 64;
-/// The messages of one get: the query, the copy, and its eviction.
+/// The query, the copy, and its eviction.
 const MESSAGES_PER_GET: f64 = 3.0;
-/// The target, in messages per second to one shard on one core.
+/// Messages per second to one shard on one core.
 const TARGET_OPERATIONS: f64 = 100_000.0;
 
 #[derive(Debug, clap::Args)]
@@ -59,12 +57,10 @@ pub(crate) struct Arguments {
     gets: u32,
 }
 
-/// The objects that stores get.
 #[derive(Debug, Clone, Copy)]
 enum Wanted {
-    /// This many objects, in turn.
     Each(u64),
-    /// The object that every holder has.
+    /// One object that every holder has.
     Hot,
 }
 
@@ -72,7 +68,6 @@ enum Wanted {
 struct Speed {
     gets: u32,
     elapsed: Duration,
-    /// The processor time of the shard.
     cost: Duration,
 }
 
@@ -156,7 +151,6 @@ async fn over_grpc(
     Ok(speeds)
 }
 
-/// Applies the same messages to a shard in this process.
 fn in_process(arguments: &Arguments, wanted: Wanted) -> anyhow::Result<Speed> {
     let config = ShardConfig { limits: Limits::default(), warm_up: Duration::ZERO };
     let mut shard = Shard::new(config, Time::ZERO);
@@ -202,7 +196,6 @@ fn stores(kind: &str, count: u32) -> anyhow::Result<Vec<NodeInfo>> {
             incarnation: Incarnation(1),
             data_address: "127.0.0.1:1".parse()?,
             labels: Vec::new(),
-            // A list of one shard agrees with any other list.
             shards: ShardList::new(["shard"]),
             version: hoplite_core::Version::NEWEST,
         })
@@ -249,7 +242,6 @@ fn query(turn: u64, wanted: Wanted) -> anyhow::Result<Query> {
     Ok(Query { request: RequestId(turn), id, timeout: TIMEOUT, resume: None, avoid: Vec::new() })
 }
 
-/// The messages of a store that has got an object and evicts it.
 fn taken_and_evicted(grant: Grant) -> [ToShard; 2] {
     let Grant { id, put, size_bytes, metadata, grant, .. } = grant;
     let copy = Publish {
@@ -263,7 +255,6 @@ fn taken_and_evicted(grant: Grant) -> [ToShard; 2] {
     [ToShard::Publish(copy), ToShard::Unpublish { id, put, reason: UnpublishReason::Evicted }]
 }
 
-/// Opens sessions, over as many connections as necessary.
 struct Sessions {
     endpoint: Endpoint,
     credentials: Credentials,
@@ -275,7 +266,6 @@ impl Sessions {
     fn to(cluster: &Cluster) -> anyhow::Result<Self> {
         let address = cluster.shards.first().context("a cluster without a directory")?;
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true);
-        // Uses the credentials of the cluster's daemons.
         let credentials = Security::from_environment().credentials()?;
         Ok(Self { endpoint, credentials, channels: Vec::new(), opened: 0 })
     }
@@ -290,7 +280,6 @@ impl Sessions {
     }
 }
 
-/// A simulated store.
 struct Session {
     outbound: mpsc::Sender<StoreMessages>,
     inbound: Streaming<ShardMessages>,
@@ -299,7 +288,6 @@ struct Session {
 impl Session {
     async fn open(service: Channel, store: &NodeInfo) -> anyhow::Result<Self> {
         let (outbound, mut frames) = mpsc::channel(MAX_QUEUED_FRAMES);
-        // Uses the cluster name of the daemons.
         let cluster = std::env::var("HOPLITE_CLUSTER").unwrap_or_else(|_| "hoplite".to_owned());
         let cluster = ClusterId::new(&cluster)?;
         let hello = StoreMessages { hello: Some(encode_hello(store, &cluster)), messages: Vec::new() };

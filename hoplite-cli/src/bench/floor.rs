@@ -1,4 +1,4 @@
-//! The floors of the measurements: bare loops without Hoplite.
+//! Bare loops without Hoplite, for comparison.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
 
-/// About the size of a client's request, and of its answer.
+/// The size of a client's request or its answer.
 const MESSAGE_BYTES: usize = 64;
-/// The size of one `read` or `write` of the TCP stream.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A thread that echoes messages over a blocking Unix socket.
 #[derive(Debug)]
 pub(super) struct UnixEcho {
     socket: UnixStream,
@@ -24,7 +22,6 @@ pub(super) struct UnixEcho {
 impl UnixEcho {
     pub(super) fn start() -> io::Result<Self> {
         let (socket, mut theirs) = UnixStream::pair()?;
-        // Ends when the other end is closed.
         thread::Builder::new().name("echo".to_owned()).spawn(move || {
             let mut message = [0; MESSAGE_BYTES];
             while theirs.read_exact(&mut message).is_ok() && theirs.write_all(&message).is_ok() {}
@@ -48,7 +45,7 @@ pub(super) struct WarmMemory {
 
 impl WarmMemory {
     pub(super) fn new(size_bytes: u64) -> anyhow::Result<Self> {
-        // Rounded up to whole pages.
+        // Whole pages.
         let length_bytes = (size_bytes + HEADER_BYTES).next_multiple_of(1 << 12);
         let arena: Arc<Arena> = Arena::create(Backing::Pages, length_bytes)?;
         arena.prefault(|_| std::ops::ControlFlow::Continue(()))?;
@@ -56,7 +53,6 @@ impl WarmMemory {
         Ok(Self { buffer })
     }
 
-    /// One memcpy.
     pub(super) fn copy(&mut self, source: &[u8]) -> Duration {
         let started = Instant::now();
         self.buffer.write(0, source);
@@ -64,7 +60,6 @@ impl WarmMemory {
     }
 }
 
-/// One TCP connection over loopback, and the memory at its end.
 #[derive(Debug)]
 pub(super) struct TcpPipe {
     sender: TcpStream,
@@ -78,12 +73,11 @@ impl TcpPipe {
         let sender = TcpStream::connect(listener.local_addr()?)?;
         sender.set_nodelay(true)?;
         let (receiver, _) = listener.accept()?;
-        // Not zeros, because untouched zero pages are not allocated yet.
+        // Nonzero, because untouched zero pages are not allocated.
         Ok(Self { sender, receiver, destination: vec![1; size_bytes] })
     }
 
-    /// Moves `source` from memory to memory: one thread writes, one reads. `source` has the length
-    /// of the destination.
+    /// One thread writes, one reads. `source` has the length of the destination.
     pub(super) fn transfer(&mut self, source: &[u8]) -> anyhow::Result<Duration> {
         let Self { sender, receiver, destination } = self;
         let started = Instant::now();

@@ -1,4 +1,4 @@
-//! `hoplite bench kernels`: the arithmetic of a reduce, without any network.
+//! `hoplite bench kernels`: the arithmetic of a reduce, without a network.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         "the size must be a whole number of elements"
     );
     let mut kernels: Vec<_> = dtypes.iter().flat_map(|dtype| kernels_of(*dtype)).collect();
-    // Not zeros, because untouched zero pages are not allocated yet.
+    // Nonzero, because untouched zero pages are not allocated.
     let mut acc = vec![1; usize::try_from(arguments.size)?];
     let mut input = acc.clone();
     let (mut copies, mut loops) = (Vec::new(), Vec::new());
@@ -82,15 +82,14 @@ fn timed(work: impl FnOnce()) -> Duration {
     started.elapsed()
 }
 
-/// The cheapest operation on the same bytes.
+/// The cheapest operation.
 fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     for (acc, input) in acc.iter_mut().zip(input) {
         *acc ^= input;
     }
 }
 
-/// The number one: its sums and products avoid subnormal numbers, with which some processors are
-/// slow.
+/// One, because some processors are slow with the subnormal results of other numbers.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),

@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Alternating rounds of the small measurements, including an uncounted first one.
+/// Including a first one that does not count.
 const ROUNDS: u32 = 11;
 const IDLE: Duration = Duration::from_millis(20);
 const VIEWS: u32 = 1000;
@@ -56,7 +56,7 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     Ok(report)
 }
 
-/// Latencies, in alternating rounds: bare socket, put, confirmed put, get.
+/// Alternates bare socket, put, confirmed put and get.
 fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     let bytes = vec![7; usize::try_from(arguments.small_size)?];
     let per_round = arguments.samples.div_ceil(ROUNDS - 1);
@@ -104,7 +104,6 @@ fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
     Ok(())
 }
 
-/// Time for each object of calls with many small objects.
 fn batches(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     let bytes = vec![7; usize::try_from(arguments.small_size)?];
     let rounds = arguments.samples.div_ceil(arguments.batch).clamp(3, 100);
@@ -128,7 +127,6 @@ fn batches(client: &Client, arguments: &Arguments, report: &mut Report) -> anyho
         for was_there in deleted {
             ensure!(was_there?, "an object was not there");
         }
-        // The first round is not counted.
         if round > 0 {
             puts.push((put_at - started) / arguments.batch);
             gets.push((got_at - getting) / arguments.batch);
@@ -145,7 +143,7 @@ fn batches(client: &Client, arguments: &Arguments, report: &mut Report) -> anyho
     Ok(())
 }
 
-/// Latencies after idle time: bare socket, put and get take turns.
+/// Measures after idle time: bare socket, put and get take turns.
 fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     let bytes = vec![7; usize::try_from(arguments.small_size)?];
     let mut echo = UnixEcho::start()?;
@@ -174,9 +172,9 @@ fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::
     Ok(())
 }
 
-/// Bandwidth: memcpy and put alternate; the views are of the last object.
+/// Alternates memcpy and put; the views are of the last object.
 fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
-    // Not zeros, because zero pages would be one page mapped many times.
+    // Nonzero, because zero pages would be one page mapped many times.
     let source = vec![7; usize::try_from(arguments.size)?];
     let mut memory = WarmMemory::new(arguments.size)?;
     let (mut copies, mut puts, mut views) = (Vec::new(), Vec::new(), Vec::new());

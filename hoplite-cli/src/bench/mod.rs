@@ -1,17 +1,7 @@
 //! `hoplite bench`: measurements, each beside the speed of the machine in the same run.
 //!
-//! * [`local`]: one node: latency of small objects beside a Unix socket, bandwidth beside memcpy.
-//! * [`p2p`]: two nodes, beside one raw TCP stream and one gRPC call.
-//! * [`broadcast`]: one object to several nodes.
-//! * [`reduce`]: objects of several nodes into one, beside a raw TCP stream and beside get-and-add.
-//! * [`kernels`]: the arithmetic of a reduce, beside the bandwidth of memory.
-//! * [`shard`]: one directory shard on one core: its speed, and its memory per object.
-//! * [`directory`]: the gets that one shard serves over gRPC.
-//! * [`floor`]: the bare loops for comparison.
-//! * [`report`]: medians, tables and JSON.
-//!
 //! All but `kernels` and `shard` start a new cluster with touched pages. Compared measurements
-//! alternate, so that disturbances affect both.
+//! alternate, so that disturbances affect both. [`floor`] has the bare loops.
 
 mod broadcast;
 mod directory;
@@ -111,11 +101,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number of nodes, and their memory.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     nodes: u32,
-    /// The arena of every node except the first.
+    /// Every node except the first.
     each_bytes: u64,
     first_bytes: u64,
 }
@@ -127,7 +116,6 @@ impl Room {
     }
 }
 
-/// Runs `body` on a separate thread, with a new cluster.
 async fn in_cluster(
     room: Room,
     body: impl FnOnce(&Cluster) -> anyhow::Result<Report> + Send + 'static,
@@ -144,7 +132,7 @@ async fn in_cluster(
     };
     with_cluster(options, async |cluster| {
         let cluster = cluster.clone();
-        // Signals and the end of daemons are still noticed during the measurement.
+        // So signals and the end of daemons are noticed.
         tokio::task::spawn_blocking(move || body(&cluster)).await?
     })
     .await

@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Alternating rounds of the small measurements, including an uncounted first one.
+/// Including a first one that does not count.
 const ROUNDS: u32 = 11;
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ fn confirmed() -> PutOptions {
     PutOptions { confirm: Confirmation::Confirmed, timeout: TIMEOUT, ..PutOptions::default() }
 }
 
-/// Latencies, in alternating rounds: one gRPC call, one remote get.
+/// Alternates a gRPC call and a remote get.
 fn small(
     cluster: &Cluster,
     origin: &Client,
@@ -96,7 +96,7 @@ fn small(
     Ok(())
 }
 
-/// Bandwidth and processor time: the TCP stream and the get alternate.
+/// Alternates the TCP stream and the get.
 fn large(
     pids: &[u32],
     origin: &Client,
@@ -150,7 +150,6 @@ fn large(
     Ok(())
 }
 
-/// Makes unary calls, one at a time, over one connection.
 struct GrpcCaller {
     runtime: tokio::runtime::Runtime,
     directory: v1::directory_client::DirectoryClient<Channel>,
@@ -161,7 +160,6 @@ impl GrpcCaller {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let address = cluster.shards.first().map_or("", String::as_str);
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
-        // Uses the credentials of the cluster's daemons.
         let credentials = Security::from_environment().credentials()?;
         let channel =
             runtime.block_on(async { credentials.channel(&endpoint, Caller::default(), Route::Network) });

@@ -1,12 +1,9 @@
-//! The processor time of processes.
-
 use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
 
-/// The processor time of several processes and their threads, in user and kernel mode. The kernel
-/// usually counts steps of 10 ms.
+/// User and kernel mode, all threads. The kernel usually counts steps of 10 ms.
 pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     let mut total = Duration::ZERO;
     for pid in pids {
@@ -18,7 +15,7 @@ pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     Ok(total)
 }
 
-/// `utime` plus `stime`: fields 14 and 15. Field 2, a name in parentheses, may contain anything.
+/// `utime` plus `stime`: fields 14 and 15. Field 2, in parentheses, may contain anything.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);

@@ -37,8 +37,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the largest number of nodes, and their memory: an array, intermediate results, the
-    /// target, and copies of parts. The first node also holds all other arrays.
+    /// Each node has an array, intermediate results, the target, and copies of parts; the first one
+    /// also all other arrays.
     pub(super) fn room(&self) -> Room {
         let nodes = self.nodes.iter().copied().max().unwrap_or(2);
         let each_bytes = 5 * self.size + SPARE_BYTES;

@@ -1,5 +1,3 @@
-//! The results of a benchmark, as a table and as JSON.
-
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -7,7 +5,7 @@ use serde::Serialize;
 
 use crate::output::{Alignment, Table};
 
-/// Least number of samples for which a 99th percentile means more than the maximum.
+/// Fewer samples make a 99th percentile mean no more than the maximum.
 const SAMPLES_FOR_P99: usize = 100;
 
 #[derive(Debug, Serialize)]
@@ -21,8 +19,7 @@ pub(super) struct Report {
     figures: Vec<Figure>,
 }
 
-/// A number other than a time, with its target. The name says if the target is a minimum or a
-/// maximum.
+/// Not a time. The name says if the target is a minimum or a maximum.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figure {
     pub(super) name: String,
@@ -30,19 +27,18 @@ pub(super) struct Figure {
     pub(super) target: Option<f64>,
 }
 
-/// One line of the table: times, and their cost.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Measurement {
     name: String,
     samples: usize,
     median_s: f64,
-    /// `None` if there are too few samples.
+    /// `None` with too few samples.
     p99_s: Option<f64>,
     minimum_s: f64,
     maximum_s: f64,
     bytes: Option<u64>,
     gb_per_s: Option<f64>,
-    /// Processor time of all processes that took part; the median.
+    /// The median of all participating processes.
     cpu_s: Option<f64>,
     beside: Option<Comparison>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,15 +56,13 @@ struct Comparison {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Broadcast {
-    /// Times of the receivers since their arrivals; medians, in order of arrival.
+    /// Medians since their arrivals, in order of arrival.
     pub(super) receivers_s: Vec<f64>,
-    /// The time of the last receiver since its arrival; the median.
     pub(super) last_s: f64,
-    /// The bytes that the origin sent, in objects; the median.
     pub(super) origin_sent_objects: f64,
 }
 
-/// The most that any node had to move, in objects; medians.
+/// Most of any node, in objects; medians.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Traffic {
     pub(super) sent_objects: f64,
@@ -87,7 +81,6 @@ impl Report {
         }
     }
 
-    /// Adds a sentence about the measurement.
     pub(super) fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
@@ -192,7 +185,7 @@ impl Report {
 }
 
 impl Measurement {
-    /// Summarises `samples`, which must not be empty.
+    /// `samples` must not be empty.
     pub(super) fn new(name: impl Into<String>, samples: &[Duration]) -> Self {
         let seconds = sorted(samples);
         let p99 = (seconds.len() >= SAMPLES_FOR_P99).then(|| quantile(&seconds, 0.99));
@@ -256,12 +249,10 @@ impl Measurement {
     }
 }
 
-/// The median, in seconds.
 pub(super) fn median_s(samples: &[Duration]) -> f64 {
     quantile(&sorted(samples), 0.5)
 }
 
-/// The median of numbers.
 pub(super) fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     quantile(&numbers, 0.5)
@@ -273,15 +264,13 @@ fn sorted(samples: &[Duration]) -> Vec<f64> {
     seconds
 }
 
-/// The smallest of the sorted `numbers` that is not below the share `quantile` of them; zero
-/// without numbers.
+/// The smallest of the sorted `numbers` that is not below this share of them; zero without numbers.
 fn quantile(numbers: &[f64], quantile: f64) -> f64 {
     let count = numbers.len();
     let rank = (0..count).find(|rank| (rank + 1) as f64 >= quantile * count as f64);
     rank.and_then(|rank| numbers.get(rank)).copied().unwrap_or_default()
 }
 
-/// Formats a time with about three digits and its unit.
 fn seconds(seconds: f64) -> String {
     match seconds {
         _ if seconds < 1e-3 => format!("{:.1} us", seconds * 1e6),

@@ -1,4 +1,4 @@
-//! `hoplite bench shard`: the speed of one shard on one core, and its memory, without a network.
+//! `hoplite bench shard`: the speed of one shard on one core, and its memory per object.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,13 +16,13 @@ use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use super::report::{Figure, Measurement, Report};
 
-/// Messages that are created before the clock starts, and timed together.
+/// Created before the clock starts, and timed together.
 const BATCH: u64 = 10_000;
-/// The timeout of queries. None has to wait.
+/// No query has to wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The target, in messages of gets per second to one shard on one core.
+/// Messages of gets per second to one shard on one core.
 const TARGET_OPERATIONS: f64 = 100_000.0;
-/// The target: a million objects in less than 1 GiB.
+/// A million objects in less than 1 GiB.
 const TARGET_BYTES: f64 = (1_u64 << 30) as f64 / 1e6;
 
 #[derive(Debug, clap::Args)]
@@ -41,11 +41,10 @@ pub(crate) struct Arguments {
     racks: u32,
 }
 
-/// A shard with its stores, and its effects so far.
 struct Bench {
     shard: Shard,
     nodes: Vec<NodeId>,
-    /// The number of messages so far. Each advances the shard's time by a microsecond.
+    /// Each message advances the shard's time by a microsecond.
     said: u64,
     effects: Vec<Effect>,
 }
@@ -129,10 +128,9 @@ impl Bench {
         Ok(bench)
     }
 
-    /// The node with copy number `copy` of an object.
     fn holder(&self, object: u64, copy: u64) -> NodeId {
         let count = self.nodes.len() as u64;
-        // Scattered, so that neighbours in the map, and copies of one object, are at different
+        // Scattered, so that neighbours in the map, and copies of an object, are at different
         // nodes.
         let place = (scattered(object) % count + copy) % count;
         self.nodes[usize::try_from(place).unwrap_or_default()].clone()
@@ -153,7 +151,7 @@ impl Bench {
         started.elapsed().div_f64(count as f64)
     }
 
-    /// Publishes one copy of each object. Returns the time per message of each batch.
+    /// Returns the time per message of each batch.
     fn publish_all(&mut self, objects: u64, copy: u64) -> anyhow::Result<Vec<Duration>> {
         let mut samples = Vec::new();
         for first in (0..objects).step_by(usize::try_from(BATCH)?) {
@@ -169,7 +167,7 @@ impl Bench {
         Ok(samples)
     }
 
-    /// Gets a batch of objects, each at a node without a copy. Returns the time per message.
+    /// Gets each object at a node without a copy. Returns the time per message.
     fn get_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let mut gets = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
@@ -219,7 +217,7 @@ impl Bench {
         Ok(self.apply_all(events))
     }
 
-    /// Each store gets one more object. Returns the time per message of each get.
+    /// Returns the time per message of each get.
     fn get_everywhere(&mut self) -> anyhow::Result<Vec<Duration>> {
         let object = u64::MAX;
         let message = ToShard::Publish(publication(object, Retention::Pinned)?);
@@ -234,7 +232,6 @@ impl Bench {
     }
 }
 
-/// The messages of a get that are known in advance.
 struct Get {
     receiver: NodeId,
     query: ToShard,
@@ -250,7 +247,6 @@ impl Get {
     }
 }
 
-/// A complete copy.
 fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
     let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1024, 1024]), ..Metadata::default() };
     Ok(Publish {
@@ -268,7 +264,7 @@ fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
     })
 }
 
-/// Creates ids like Ray's: 28 bytes, in no order.
+/// Like Ray's ids: 28 bytes, in no order.
 fn object_id(object: u64) -> anyhow::Result<ObjectId> {
     Ok(ObjectId::new(format!("{:028x}", scattered(object)))?)
 }

@@ -1,5 +1,5 @@
-//! A store in the background: its process, and its files beside the socket `store.sock`:
-//! `store.pid` and `store.log`.
+//! A store in the background. Its files lie beside the socket `store.sock`: `store.pid` and
+//! `store.log`.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::own_directory;
 
-/// The name of the process, as the kernel shows it.
+/// The kernel's name of the process.
 const PROGRAM: &str = "hoplite-store";
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -46,8 +46,8 @@ impl Background {
         directory.unwrap_or(Path::new("."))
     }
 
-    /// Creates a private directory if necessary, and renames an existing log. No other process
-    /// starts a store here until the result is dropped.
+    /// Locks the directory, created if necessary, until the result is dropped, and renames an
+    /// existing log.
     pub(crate) fn prepare(&self) -> anyhow::Result<Preparation> {
         own_directory::make(self.directory())?;
         let path = self.pid_file();
@@ -65,7 +65,7 @@ impl Background {
     }
 
     pub(crate) fn keep_log(&self) {
-        // Fails if there is no log.
+        // Fails without a log.
         let _ = fs::rename(self.log(), self.socket.with_extension("log.old"));
     }
 
@@ -74,18 +74,17 @@ impl Background {
         fs::write(&path, format!("{pid}\n")).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Removes the record of the process.
     pub(crate) fn forget(&self) {
         let _ = fs::remove_file(self.pid_file());
     }
 
-    /// The running process, if any. A process of another program with this number does not count.
+    /// Ignores a process of another program with this number.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
         if fs::symlink_metadata(self.directory()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         {
             return Ok(None);
         }
-        // A directory of another user could name any process of this user.
+        // Another user's directory could name any process of this user.
         own_directory::check(self.directory())?;
         let path = self.pid_file();
         let text = match fs::read_to_string(&path) {
@@ -98,7 +97,6 @@ impl Background {
     }
 }
 
-/// The right to start a store.
 #[derive(Debug)]
 pub(crate) struct Preparation {
     _lock: File,
@@ -107,19 +105,19 @@ pub(crate) struct Preparation {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
-    /// Refers to the process while this is open, even after its number is reused.
+    /// Refers to the process even after its number is reused.
     process: OwnedFd,
 }
 
 impl Running {
     fn find(pid: u32) -> Option<Self> {
         let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-        // Read after opening the process, so the name belongs to this process or to none.
+        // Read after opening the process, so that the name belongs to it.
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         (name.trim_end() == PROGRAM).then_some(Self { pid, process })
     }
 
-    /// Requests the store to end. Returns `true` if it ended within `patience`.
+    /// Returns `true` if the store ended within `patience`.
     pub(crate) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
         self.signal(Signal::TERM)?;
         Ok(self.ends_within(patience)?)

@@ -1,5 +1,3 @@
-//! One daemon of a local cluster.
-
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,10 +15,9 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 const LAST_LINES: usize = 3;
-/// Time for an orderly end of a daemon before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A started process. Dropping it kills the process if it still runs.
+/// Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     name: String,
@@ -30,7 +27,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command`, which must print its addresses. Its log goes to the new file `log`.
+    /// Starts `command`, which prints its addresses. The file `log` must be new.
     pub(crate) fn spawn(
         name: &str,
         mut command: std::process::Command,
@@ -54,13 +51,13 @@ impl Daemon {
         self.child.id().with_context(|| format!("{} has ended", self.name))
     }
 
-    /// Waits for the daemon's addresses. Returns an error if it ends first.
+    /// Returns an error if the daemon ends first.
     pub(crate) async fn addresses(&mut self) -> anyhow::Result<Addresses> {
         let line = self.next_line().await?;
         serde_json::from_str(&line).with_context(|| format!("{} does not print its addresses", self.name))
     }
 
-    /// Waits until the daemon is ready. Returns an error if it ends first.
+    /// Returns an error if the daemon ends first.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let line = self.next_line().await?;
         ensure!(line == READY, "{} prints {line:?} instead of being ready", self.name);
@@ -78,14 +75,11 @@ impl Daemon {
         Err(self.has_ended(status))
     }
 
-    /// Waits until the daemon has ended.
-    ///
-    /// # Cancel safety
     /// Cancel safe.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         match self.child.wait().await {
             Ok(status) => status,
-            // Another waiter has taken the exit status, so the daemon has ended.
+            // Another waiter has taken the exit status.
             Err(_) => ExitStatus::from_raw(0),
         }
     }
@@ -94,15 +88,14 @@ impl Daemon {
         anyhow::anyhow!("{} ended with {status}: {}", self.name, last_words(&self.log))
     }
 
-    /// Leaves the daemon running after this process has ended.
     pub(crate) fn leave(self) {
         // Dropping the child would kill it.
         std::mem::forget(self.child);
     }
 
-    /// Terminates the daemon, and kills it if it does not end.
+    /// Terminates the daemon, and kills it after [`STOP_TIMEOUT`].
     pub(crate) async fn stop(&mut self) {
-        // `None` if it was waited for. Its number may then belong to another process.
+        // `None` if it was waited for; another process may have its number now.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else { return };
         let _ = kill_process(pid, Signal::TERM);
@@ -116,7 +109,6 @@ pub(crate) fn last_words(log: &Path) -> String {
     let log = fs::read(log).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
     let lines = || log.lines().rev().map(str::trim).filter(|line| !line.is_empty());
-    // Warnings and errors, if there are any.
     let is_complaint = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
     let mut last: Vec<_> = lines().filter(is_complaint).take(LAST_LINES).collect();
     if last.is_empty() {

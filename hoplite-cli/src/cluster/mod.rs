@@ -1,11 +1,7 @@
 //! Real daemons on this machine: a temporary cluster, or one store in the background.
 //!
-//! * [`with_cluster`]: starts a cluster, runs a function on it, and always stops it.
-//! * [`daemon`]: one process.
-//! * [`background`]: a store that outlives its starting command.
-//! * [`workplace`]: the directory of sockets and logs; [`own_directory`]: its owner and
-//!   permissions.
-//! * [`signals`]: signals that stop this process.
+//! [`with_cluster`] starts a cluster, runs a function on it, and always stops it. [`background`]
+//! has the store that outlives its starting command.
 
 mod background;
 mod daemon;
@@ -28,43 +24,39 @@ pub(crate) use daemon::{Daemon, last_words};
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;
 
-/// Time limit for the start of a cluster. Sixteen stores on two busy cores take seconds.
+/// Sixteen stores on two busy cores take seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The default memory of a store: small, because all stores share one machine.
+/// Small, because all stores share one machine.
 pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterOptions {
-    /// The number of stores.
     pub(crate) nodes: u32,
     pub(crate) shards: u32,
-    /// The directory for sockets and logs; `None` for a temporary one.
+    /// `None` for a temporary one.
     pub(crate) directory: Option<PathBuf>,
-    /// The size of each store's arena.
     pub(crate) memory_bytes: u64,
-    /// The size of the first store's arena, if it differs.
+    /// `None` if all stores are equal.
     pub(crate) first_memory_bytes: Option<u64>,
     pub(crate) labels: Vec<LabelInTurn>,
-    /// The time at which the arenas' pages are first touched.
     pub(crate) pages: Pages,
-    /// `true` if the first shard has a dashboard.
     pub(crate) dashboard: bool,
 }
 
-/// A label and its values. The stores take the values in turn.
+/// The stores take the values in turn.
 #[derive(Debug, Clone)]
 pub(crate) struct LabelInTurn {
     pub(crate) key: String,
     pub(crate) values: Vec<String>,
 }
 
-/// The time at which the arenas' pages are first touched.
+/// The time when the arenas' pages are first touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// Before the cluster counts as started: for measurements.
+    /// Touches all before the cluster counts as started: for measurements.
     AllAtStart,
-    /// On first use, so that a development cluster takes little memory.
+    /// Keeps a development cluster small.
     OnUse,
 }
 
@@ -73,7 +65,6 @@ pub(crate) struct Cluster {
     pub(crate) directory: PathBuf,
     pub(crate) nodes: Vec<NodeProcess>,
     pub(crate) shards: Vec<String>,
-    /// The address of the dashboard, if there is one.
     pub(crate) dashboard: Option<SocketAddr>,
     pub(crate) shard_pids: Vec<u32>,
 }
@@ -85,11 +76,11 @@ pub(crate) struct NodeProcess {
     pub(crate) pid: u32,
 }
 
-/// Starts a cluster, runs `body`, and always stops the cluster. Must be called from the main
-/// thread, because the daemons end with their starting thread.
+/// Starts a cluster, runs `body`, and always stops the cluster. Call this on the main thread,
+/// because the daemons end with their starting thread.
 ///
 /// # Errors
-/// The reason for a failed start; [`Interrupted`]; the end of a daemon; or the error of `body`.
+/// A failed start; [`Interrupted`]; the end of a daemon; or the error of `body`.
 pub(crate) async fn with_cluster<T>(
     options: ClusterOptions,
     body: impl AsyncFnOnce(&Cluster) -> anyhow::Result<T>,
@@ -106,7 +97,7 @@ pub(crate) async fn with_cluster<T>(
         } => outcome,
         () = signals.received() => Err(Interrupted.into()),
     };
-    // A second signal ends the shutdown immediately; dropping the daemons kills them.
+    // A second signal ends the shutdown: dropping the daemons kills them.
     tokio::select! {
         () = daemons.stop() => {}
         () = signals.received() => {}
@@ -117,12 +108,11 @@ pub(crate) async fn with_cluster<T>(
     outcome
 }
 
-/// All processes of a cluster. Dropping this kills the running ones.
 #[derive(Debug)]
 struct Daemons {
     stores: Vec<Daemon>,
     shards: Vec<Daemon>,
-    // Dropped last, because its files are in use until then.
+    // Last, because its files are in use until the daemons are dropped.
     workplace: Workplace,
 }
 
@@ -134,7 +124,6 @@ impl Daemons {
         Ok(Self { stores: Vec::new(), shards: Vec::new(), workplace })
     }
 
-    /// Waits until every store is ready.
     async fn start(&mut self, options: &ClusterOptions) -> anyhow::Result<Cluster> {
         match timeout(START_TIMEOUT, self.start_all(options)).await {
             Ok(result) => result,
@@ -177,7 +166,7 @@ impl Daemons {
         try_join_all(self.shards.iter_mut().map(Daemon::addresses)).await
     }
 
-    /// Waits until all stores are ready, which needs all shards.
+    /// Stores are ready only once all shards are.
     async fn stores_ready(&mut self) -> anyhow::Result<Vec<Addresses>> {
         let Self { stores, shards, .. } = self;
         let ready = stores.iter_mut().map(async |store| {
@@ -212,7 +201,7 @@ impl Daemons {
     }
 
     fn spawn(&self, name: &str, mut command: Command) -> anyhow::Result<Daemon> {
-        // Ctrl-C is only for this process, which then stops the daemons in order.
+        // Only this process gets Ctrl-C, and stops the daemons in order.
         launch::bind_to_this_process(&mut command);
         Daemon::spawn(name, command, self.workplace.log(name))
     }
@@ -221,14 +210,14 @@ impl Daemons {
         first_end(self.stores.iter_mut().chain(&mut self.shards)).await
     }
 
-    /// Stops all daemons: stores first, so that they can leave the directory.
+    /// Stores first, so that they can leave the directory.
     async fn stop(&mut self) {
         join_all(self.stores.iter_mut().map(Daemon::stop)).await;
         join_all(self.shards.iter_mut().map(Daemon::stop)).await;
     }
 }
 
-/// Waits until any of `daemons` ends, and returns its error. `daemons` must not be empty.
+/// `daemons` must not be empty.
 async fn first_end(daemons: impl IntoIterator<Item = &mut Daemon>) -> anyhow::Error {
     let ends = daemons.into_iter().map(|daemon| {
         Box::pin(async {
@@ -253,7 +242,6 @@ mod tests {
 
     use super::*;
 
-    /// A program that runs `script` and ignores the arguments of a daemon.
     fn program(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdout(std::process::Stdio::piped());

@@ -1,5 +1,4 @@
-//! A directory for sockets, logs and process ids, which belongs to this user and cannot be replaced
-//! by others.
+//! A directory that belongs to this user and that others cannot replace.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -9,14 +8,13 @@ use anyhow::{Context, bail, ensure};
 use hoplite_proto::socket_place::{TrustedUsers, check_directory};
 use rustix::process::geteuid;
 
-/// The state of the directory before the call.
+/// The state before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existence {
     Before,
     Made,
 }
 
-/// Creates a private directory unless it exists, and checks it with [`check`].
 pub(super) fn make(directory: &Path) -> anyhow::Result<Existence> {
     let existence = match fs::symlink_metadata(directory) {
         Ok(_) => Existence::Before,
@@ -30,8 +28,7 @@ pub(super) fn make(directory: &Path) -> anyhow::Result<Existence> {
     Ok(existence)
 }
 
-/// Checks that `directory` is a real directory of this user that no other user can replace.
-/// Elsewhere, each file could be a link to anything.
+/// Refuses a directory that another user could replace: its files could then be links to anything.
 pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
     let found = fs::symlink_metadata(directory).with_context(|| cannot_use(directory))?;
     if found.is_symlink() {

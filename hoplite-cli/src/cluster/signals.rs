@@ -3,10 +3,7 @@
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Does `work` unless a signal stops this process first. `work` is dropped then.
-///
-/// # Errors
-/// The errors of `work`, and [`Interrupted`].
+/// Drops `work` and returns [`Interrupted`] if a signal arrives first.
 pub(crate) async fn unless_interrupted<T>(
     work: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
@@ -21,7 +18,7 @@ pub(crate) async fn unless_interrupted<T>(
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// The signals that stop this process. While this value exists, they have no default effect.
+/// Suppresses the signals' default effect while it exists.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -39,9 +36,6 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal.
-    ///
-    /// # Cancel safety
     /// Cancel safe: no signal is lost.
     pub(crate) async fn received(&mut self) {
         tokio::select! {

@@ -1,5 +1,4 @@
-//! The directory of a local cluster: sockets and logs. The cluster's own files are removed at the
-//! end.
+//! The directory of a local cluster. The cluster's own files are removed at the end.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,10 +9,9 @@ use tempfile::TempDir;
 
 use super::own_directory::{self, Existence};
 
-/// The name of the directory for logs, inside the cluster's directory.
 const LOGS: &str = "logs";
 
-/// The directory of a cluster. Dropping this removes the cluster's files.
+/// Dropping this removes the cluster's files.
 #[derive(Debug)]
 pub(super) struct Workplace {
     root: Root,
@@ -27,8 +25,8 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// The locked directory of the logs keeps other clusters out. The parent cannot be locked,
-        /// because each store locks it to create its socket.
+        /// Keeps other clusters out. The parent cannot be locked, because stores lock it to create
+        /// their sockets.
         _lock: File,
     },
 }
@@ -54,7 +52,6 @@ impl Workplace {
                 let lock = File::open(logs).with_context(create)?;
                 flock(&lock, FlockOperation::NonBlockingLockExclusive)
                     .with_context(|| format!("another cluster uses the directory {}", path.display()))?;
-                // Daemons and people get absolute paths.
                 Root::Given { path: fs::canonicalize(path).with_context(create)?, existence, _lock: lock }
             }
         };
@@ -90,16 +87,14 @@ impl Workplace {
 
 impl Drop for Workplace {
     fn drop(&mut self) {
-        // A temporary directory removes itself with its contents.
         let Root::Given { path, existence, .. } = &self.root else { return };
         for name in &self.names {
-            // Daemons that ended in order have removed their sockets already.
             let _ = fs::remove_file(self.socket(name));
             if self.logs == Logs::Remove {
                 let _ = fs::remove_file(self.log(name));
             }
         }
-        // These calls fail if the directory contains other files, which stay.
+        // Fails if there are other files, which stay.
         let _ = fs::remove_dir(self.logs_path());
         if *existence == Existence::Made {
             let _ = fs::remove_dir(path);

@@ -1,4 +1,4 @@
-//! The file of the demo: a given one, or one assembled from this machine's files.
+//! The demo's file: a given one, or one made from this machine's files.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -8,12 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Directories with source files, in order. Their programs and libraries are neither empty nor
-/// repetitive.
+/// Places of programs and libraries, which are neither empty nor repetitive.
 const SOURCES: [&str; 4] = ["/usr/lib", "/usr/bin", "/usr/share", "/usr/local"];
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A file, with its size and digest for the comparison.
 #[derive(Debug)]
 pub(super) struct Input {
     pub(super) path: PathBuf,
@@ -22,7 +20,7 @@ pub(super) struct Input {
     pub(super) digest: Digest,
 }
 
-/// The 128-bit XXH3 hash of a file.
+/// XXH3, 128 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Digest(u128);
 
@@ -34,7 +32,6 @@ impl Input {
         Ok(Self { path: path.to_owned(), description: path.display().to_string(), size_bytes, digest })
     }
 
-    /// Assembles a file of up to `size_bytes` from the machine's programs and libraries.
     pub(super) fn collect(path: &Path, size_bytes: u64) -> anyhow::Result<Self> {
         let write = || format!("cannot write {}", path.display());
         let mut file = File::create(path).with_context(write)?;
@@ -44,7 +41,7 @@ impl Input {
             if collected >= size_bytes {
                 break;
             }
-            // Unreadable files are skipped, for example root's.
+            // Skips unreadable files, such as root's.
             let Ok(source) = File::open(source) else { continue };
             let copied = io::copy(&mut source.take(size_bytes - collected), &mut file).with_context(write)?;
             collected += copied;
@@ -58,7 +55,6 @@ impl Input {
     }
 }
 
-/// All regular files below `roots`, by directory and name.
 fn files_below(roots: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
     let mut waiting: Vec<PathBuf> = roots.iter().rev().cloned().collect();
     std::iter::from_fn(move || {

@@ -1,5 +1,4 @@
-//! `hoplite demo`: shares a real file with all nodes of a local cluster, and then sums the arrays
-//! of all nodes.
+//! `hoplite demo`: shares a real file with all nodes of a local cluster, then sums their arrays.
 
 mod input;
 mod reduction;
@@ -24,9 +23,7 @@ use crate::verbs::stat;
 use input::{Digest, Input};
 
 const ID: &str = "demo/input";
-/// Room in each store for its array, intermediate results, and the sum.
 const SPARE_BYTES: u64 = 4 * reduction::ARRAY_BYTES;
-/// Interval between two updates of the progress bars.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "Examples:
@@ -144,7 +141,6 @@ async fn get_everywhere(
     }
 }
 
-/// A progress bar for the bytes that a store receives.
 struct Watch {
     client: Client,
     bar: ProgressBar,
@@ -158,7 +154,7 @@ impl Watch {
         Ok(Self { client, bar, before_bytes })
     }
 
-    /// Updates the bar. Ends only if the store does not answer.
+    /// Ends only if the store does not answer.
     async fn run(&self) -> anyhow::Result<()> {
         loop {
             let received_bytes = self.client.status().await?.received_bytes;
@@ -183,7 +179,7 @@ impl AtNode {
         self
     }
 
-    /// Waits for the command. A failure becomes an error with its output.
+    /// A failure becomes an error with the output.
     async fn status_ok(mut self, what: &str) -> anyhow::Result<()> {
         let output = self.0.output().await.with_context(|| format!("cannot start a {what}"))?;
         ensure!(output.status.success(), "{what} failed: {}", String::from_utf8_lossy(&output.stderr).trim());

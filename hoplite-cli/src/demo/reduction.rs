@@ -1,5 +1,3 @@
-//! The second half of the demo: every node has an array, and one node gets their sum.
-
 use std::iter;
 use std::time::{Duration, Instant};
 
@@ -14,10 +12,9 @@ pub(super) const ARRAY_BYTES: u64 = 16 << 20;
 const SUM: &str = "demo/sum";
 /// Far longer than the reduce takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Elements are integers below this, so that sums are exact in any order.
+/// Elements are smaller integers, so that sums are exact in any order.
 const ELEMENTS_BELOW: u64 = 1000;
 
-/// Puts an array on each node, reduces them on the first one, and compares the sum.
 pub(super) async fn reduce(cluster: &Cluster) -> anyhow::Result<()> {
     let mut clients = Vec::new();
     for node in &cluster.nodes {
@@ -59,7 +56,6 @@ pub(super) async fn reduce(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the number of bytes that each node has received so far.
 async fn received(clients: &[Client]) -> anyhow::Result<Vec<u64>> {
     let mut received = Vec::new();
     for client in clients {

@@ -1,5 +1,3 @@
-//! The answers of this node's store and of the directory.
-
 use hoplite_client::{Client, Description, Locations, NodeStatus, ObjectId};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_proto::v1::StatusReply;
@@ -10,12 +8,10 @@ use crate::arguments::StoreArguments;
 
 const PAGE_OBJECTS: usize = 200;
 
-/// The query for an update, in addition to the state of the nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Question {
-    /// No further query.
     Nodes,
-    /// The objects whose ids begin with `prefix` and are greater than `after`.
+    /// Ids that begin with `prefix` and are greater than `after`.
     Objects {
         prefix: Vec<u8>,
         after: Vec<u8>,
@@ -26,23 +22,19 @@ pub(super) enum Question {
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) store: NodeStatus,
-    /// The status from the first shard that answers, or the reason for which none does.
+    /// The first shard's answer, or the reason why no shard answers.
     pub(super) directory: Result<StatusReply, String>,
-    /// The answer to the further query.
     pub(super) more: More,
 }
 
-/// The answer to the further query.
 #[derive(Debug, Default)]
 pub(super) enum More {
     #[default]
     Nothing,
-    /// Objects, and the key at which the next page starts.
     Objects(Vec<Locations>, Option<ObjectId>),
     Object(Box<Description>),
 }
 
-/// The connection to this node's store.
 pub(super) struct Cluster {
     store: StoreArguments,
     client: Client,

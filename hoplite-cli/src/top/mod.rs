@@ -1,8 +1,4 @@
 //! `hoplite top`: the cluster in a terminal, with periodic updates.
-//!
-//! * `cluster`: queries the store of this node and the directory.
-//! * `screen`: the views and the keys.
-//! * `traffic`: the transfers, reduces and links between nodes.
 
 mod cluster;
 mod screen;
@@ -24,11 +20,10 @@ use self::cluster::Cluster;
 use self::screen::Screen;
 use crate::arguments::{StoreArguments, parse_duration};
 
-/// Shortest interval of updates. Faster ones would only disturb the store.
+/// Faster updates would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(250);
-/// Time that the keyboard thread waits for a key before it checks if it is still needed.
+/// The keyboard thread then checks if it is still needed.
 const KEY_TIMEOUT: Duration = Duration::from_millis(100);
-/// Most keys that wait while the screen is drawn.
 const MAX_KEYS: usize = 64;
 
 const KEYS: &str = "Keys:
@@ -106,7 +101,7 @@ async fn show(
     }
 }
 
-/// The events of the terminal, from a thread that ends soon after the receiver is dropped.
+/// The thread ends soon after the receiver is dropped.
 fn keys() -> io::Result<mpsc::Receiver<Event>> {
     let (sender, receiver) = mpsc::channel(MAX_KEYS);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {

@@ -1,4 +1,4 @@
-//! The views and the keys. `draw` draws the latest answer; this module sends no queries itself.
+//! The views and the keys. This module sends no queries itself.
 
 mod draw;
 
@@ -11,7 +11,7 @@ use ratatui::widgets::TableState;
 use super::cluster::{More, Question, Snapshot};
 use super::traffic;
 
-/// Longest search text: the length of an id.
+/// The length of an id.
 const MAX_PREFIX_CHARS: usize = 255;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum View {
@@ -32,7 +32,6 @@ const VIEWS: [(View, &str); 6] = [
     (View::Directory, "Directory"),
 ];
 
-/// The key by which nodes are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     Name,
@@ -56,9 +55,8 @@ pub(super) struct Screen {
     is_paused: bool,
     is_typing: bool,
     prefix: String,
-    /// The first keys of the pages of objects, up to the shown page.
+    /// The first keys of the pages, up to the shown one.
     pages: Vec<Vec<u8>>,
-    /// The selected object, and the view in which it was selected.
     object: Option<ObjectId>,
     chosen_in: View,
     latest: Option<Snapshot>,
@@ -89,7 +87,6 @@ impl Screen {
         }
     }
 
-    /// The query for the next update.
     pub(super) fn due(&self) -> Option<Question> {
         (!self.is_paused).then(|| self.question())
     }
@@ -119,7 +116,7 @@ impl Screen {
         }
     }
 
-    /// Handles a key. A break ends the program; a query is sent immediately.
+    /// A break ends the program; a query is sent immediately.
     pub(super) fn handle(&mut self, event: &Event) -> ControlFlow<(), Option<Question>> {
         let Event::Key(KeyEvent {
             code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, ..
@@ -294,7 +291,6 @@ mod tests {
         assert!(lines[5].contains(&format!("[{}]", "|".repeat(18))), "{lines:#?}");
         assert!(matches!(screen.handle(&key(KeyCode::Char('s'))), ControlFlow::Continue(None)));
         assert!(drawn(&mut screen, 120)[4].starts_with("b "));
-        // A narrow screen cuts lines, and has no other effect.
         for width in [1, 5, 20] {
             drawn(&mut screen, width);
         }

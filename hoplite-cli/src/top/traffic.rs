@@ -1,5 +1,4 @@
-//! The traffic between nodes, as their stores report it: transfers, reduces, links, and the tree of
-//! an object's copies.
+//! Traffic as stores report it: transfers, reduces, links, and the tree of an object's copies.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +10,10 @@ use hoplite_proto::v1::status_reply::Node;
 
 use super::cluster::Snapshot;
 
-/// Most rows of a list: the first ones, and more than a person reads.
+/// More than a person reads.
 const MAX_ROWS: usize = 1000;
 
-/// Running transfers and their receivers, the fastest first.
+/// The fastest first.
 pub(super) fn transfers<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Transfer)> {
     let mut all = told(snapshot, |load| &load.transfers);
     all.retain(|(_, transfer)| transfer.id.starts_with(prefix.as_bytes()));
@@ -23,7 +22,7 @@ pub(super) fn transfers<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a No
     all
 }
 
-/// Running reduces and their coordinators, the oldest first.
+/// The oldest first.
 pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Reduce)> {
     let mut all = told(snapshot, |load| &load.reduces);
     all.retain(|(_, reduce)| reduce.target.starts_with(prefix.as_bytes()));
@@ -32,7 +31,7 @@ pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node
     all
 }
 
-/// Links of nodes: the slow ones first, and then by bandwidth, ascending.
+/// The slow ones first, then by bandwidth, ascending.
 pub(super) fn links<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Link)> {
     let mut all = told(snapshot, |load| &load.links);
     all.retain(|(node, link)| node.node.starts_with(prefix) || link.peer.starts_with(prefix));
@@ -50,12 +49,12 @@ fn told<'a, T>(
     loads.flat_map(|(node, load)| what(load).iter().map(move |one| (node, one))).collect()
 }
 
-/// The id of an object that a peer has sent, if it is valid.
+/// Checks an id of a peer.
 pub(super) fn id(bytes: &[u8]) -> Option<ObjectId> {
     ObjectId::new(bytes).ok()
 }
 
-/// The copies of an object, each after its sender, with its depth in the tree.
+/// Each copy after its sender, with its depth.
 pub(super) fn tree(copies: &[Location]) -> Vec<(usize, &Location)> {
     let names: BTreeSet<_> = copies.iter().map(|copy| &copy.node).collect();
     let mut receivers: BTreeMap<_, Vec<&Location>> = BTreeMap::new();

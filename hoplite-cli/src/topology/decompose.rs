@@ -33,10 +33,9 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Serialize)]
 struct Decomposition {
-    /// Innermost first.
     stages: Vec<Stage>,
     total_s: f64,
-    /// The predicted time of an allreduce by one ring over all ranks, for comparison.
+    /// The time of an allreduce by one ring over all ranks, for comparison.
     ring_s: f64,
 }
 
@@ -45,7 +44,7 @@ struct Stage {
     p: u32,
     bytes: f64,
     bytes_per_second: f64,
-    /// The time of the reduce-scatter and the allgather.
+    /// Reduce-scatter and allgather.
     seconds: f64,
 }
 

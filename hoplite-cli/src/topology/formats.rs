@@ -1,5 +1,3 @@
-//! Orders in the formats of other programs.
-
 use std::io::{self, Write};
 
 use clap::ValueEnum;
@@ -23,13 +21,12 @@ pub(super) enum Format {
     Csv,
 }
 
-/// The default port of torch.distributed.
+/// The default of torch.distributed.
 const MASTER_PORT: u16 = 29_500;
 
-/// Writes an order in any format but JSON.
+/// Writes any format but JSON.
 ///
 /// # Errors
-///
 /// `InvalidInput` if a name has another meaning in this format.
 pub(super) fn write(out: &mut impl Write, format: Format, matrix: &Matrix, order: &[u32]) -> io::Result<()> {
     let names = matrix.nodes();
@@ -67,7 +64,7 @@ pub(super) fn write(out: &mut impl Write, format: Format, matrix: &Matrix, order
     Ok(())
 }
 
-/// A cell of a CSV file (RFC 4180).
+/// Quotes a cell as RFC 4180 says.
 fn quoted(name: &str) -> String {
     if name.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", name.replace('"', "\"\""))

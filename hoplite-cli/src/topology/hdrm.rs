@@ -25,7 +25,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The ranks at each switch.
 #[derive(Debug, Serialize, Deserialize)]
 struct Mapping {
     upper: Vec<Vec<u32>>,
@@ -38,7 +37,6 @@ struct Checked {
     conflict: Option<String>,
 }
 
-/// The mapping belongs to another system.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the mapping has {upper} upper and {lower} lower switches with up to {hosts} hosts, not {switches} with {hosts_per_switch}"

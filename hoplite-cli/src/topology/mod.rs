@@ -1,9 +1,5 @@
-//! `hoplite topology`: costs of links, orders of ranks, and times of collectives. Only `probe`, and
-//! `show` without a matrix, need a store.
-//!
-//! * One module per verb; [`formats`] writes orders for other programs.
-//!
-//! The algorithms are in `hoplite-topology`.
+//! `hoplite topology`: a command line for `hoplite-topology`. Only `probe`, and `show` without a
+//! matrix, need a store.
 
 mod cost;
 mod decompose;
@@ -68,12 +64,10 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     }
 }
 
-/// Formats picoseconds for people.
 fn duration(picoseconds: u128) -> String {
     seconds(picoseconds as f64 * 1e-12)
 }
 
-/// Formats seconds for people.
 fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.3} s"),
@@ -82,7 +76,6 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
-/// The factors of `4x16`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Levels(Vec<u32>);
 

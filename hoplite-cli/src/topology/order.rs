@@ -14,7 +14,7 @@ use super::formats::{self, Format};
 use crate::arguments::{parse_duration, parse_size};
 use crate::output;
 
-/// Number of moves between two checks of the clock: some milliseconds for 1,000 nodes.
+/// Moves between two checks of the clock: some milliseconds for 1,000 nodes.
 const MOVES: u32 = 16;
 
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Serialize)]
 struct Order {
-    /// Indices of the nodes, by rank.
+    /// Node indices by rank.
     order: Vec<u32>,
     cost_ps: u128,
     before_ps: u128,
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Queries an external solver for better orders until it finds none or the time is over.
+/// Queries an external solver until it finds no better order or the time is over.
 fn improve(found: &mut Order, program: &Path, links: Links<'_>, arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     while let Some(left) = arguments.seconds.checked_sub(start.elapsed()) {

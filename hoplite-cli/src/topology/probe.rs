@@ -46,14 +46,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A matrix in the format of the other verbs, with remarks.
+/// A matrix that the other verbs read, with remarks.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     nodes: &'a [String],
     alpha_ns: Vec<Vec<u32>>,
     ps_per_byte: Vec<Vec<u32>>,
     lost: Vec<Lost<'a>>,
-    /// Pairs of node indices.
     guessed: &'a [(u32, u32)],
     estimated: u64,
     by_tcp: u32,
@@ -65,7 +64,6 @@ struct Document<'a> {
     applied: Option<Applied>,
 }
 
-/// The part that the directory and the stores use.
 #[derive(Debug, Serialize)]
 struct Applied {
     version: u64,
@@ -97,8 +95,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         .await;
     bar.finish_and_clear();
     let report = report?;
-    // The matrix has two numbers for each pair of nodes, so it is built only if a file was
-    // requested.
+    // Two numbers for each pair of nodes, so only for a file.
     if let Some(path) = &arguments.output {
         let text = serde_json::to_string(&Document::of(&report))?;
         fs::write(path, text).with_context(|| path.display().to_string())?;
@@ -267,7 +264,6 @@ mod tests {
         let report = ProbeReport { matrix, estimated: 1, ..report() };
         let text = remarks(&report).join("\n");
         assert!(text.contains("1 pairs are estimates: between each two of 2 groups"), "{text}");
-        // The file still has an entry for each pair.
         let document = Document::of(&report);
         assert_eq!(document.alpha_ns, [[0, 40, 40], [40, 0, 20], [40, 20, 0]]);
         assert_eq!(document.estimated, 1);

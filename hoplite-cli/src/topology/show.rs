@@ -17,7 +17,7 @@ use super::duration;
 use crate::arguments::{StoreArguments, parse_size};
 use crate::output::{self, Alignment, Table};
 
-/// Most slow pairs that are named: the worst ones.
+/// The worst ones.
 const MAX_SLOW_PAIRS: usize = 10;
 const PICOSECONDS: u64 = 1_000_000_000_000;
 
@@ -49,7 +49,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: &Arguments) -> anyhow
     }
 }
 
-/// A link of the queried store.
 #[derive(Debug, Serialize)]
 struct Live {
     node: String,
@@ -107,7 +106,7 @@ fn show_matrix(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Prints the table, and the pairs that are slower than it explains.
+/// Prints the table, and pairs that are slower than it explains.
 pub(super) fn print(
     out: &mut impl Write,
     links: Links<'_>,
@@ -128,7 +127,7 @@ pub(super) fn print(
     Ok(())
 }
 
-/// Returns the rate of a link in bytes per second, with a unit; `-` if the link has no measured rate.
+/// Bytes per second; `-` if unmeasured.
 fn rate(ps_per_byte: u32) -> String {
     match PICOSECONDS.checked_div(ps_per_byte.into()) {
         Some(bytes) => format!("{}/s", output::size(bytes)),
@@ -136,7 +135,7 @@ fn rate(ps_per_byte: u32) -> String {
     }
 }
 
-/// One row per rank: its node, its groups from the outermost on, and the link to the next rank.
+/// A row per rank: its node, its groups from the outermost on, and the link to the next rank.
 fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let mut table = Table::new([
         ("RANK", Alignment::Right),

@@ -115,7 +115,6 @@ struct Steps {
     seconds: f64,
 }
 
-/// The number of nodes is missing.
 #[derive(Debug, thiserror::Error)]
 #[error("--nodes is required for a {fabric}")]
 struct NoNodes {
@@ -128,7 +127,6 @@ struct OwnLinks {
     fabric: String,
 }
 
-/// The matrix has another number of nodes.
 #[derive(Debug, thiserror::Error)]
 #[error("the matrix has {has} nodes, not {nodes}")]
 struct OtherNodes {
@@ -231,7 +229,7 @@ fn simulate(arguments: &Arguments, network: &Network, collective: Collective) ->
     Ok(allreduce(network, &algorithm, &order, bytes, arguments.latency, arguments.bandwidth)?)
 }
 
-/// The groups from the arguments, or else the fabric's switches or dimensions.
+/// The arguments' groups, or else the fabric's switches or dimensions.
 fn levels(arguments: &Arguments, network: &Network) -> Vec<u32> {
     match (&arguments.levels, network) {
         (Some(Levels(levels)), _) => levels.clone(),
@@ -259,7 +257,7 @@ fn order(argument: Option<&str>, network: &Network, collective: Collective) -> a
     }
 }
 
-/// Draws the times of all collectives while the number of nodes doubles up to the network's size.
+/// Draws all collectives while the number of nodes doubles up to the network's size.
 fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result<()> {
     let most = network.hosts();
     let is_measured = matches!(network, Network::Measured(_));

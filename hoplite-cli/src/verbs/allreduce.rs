@@ -65,7 +65,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
         timeout: store.call_timeout(),
     };
-    // Created before joining, so that an unwritable file is found early.
+    // Before joining, so that an unwritable file is found early.
     let destination = file.map(Destination::create).transpose().with_context(|| cannot_write(file))?;
     let waiting = progress::of_wait("allreduce");
     // The default action of a signal would leave the empty file.
@@ -99,8 +99,7 @@ async fn allreduce(
     rank: usize,
     options: AllreduceOptions,
 ) -> hoplite_client::Result<Vec<u8>> {
-    // With a timeout of zero the sources must exist already; the reduce itself then has the time
-    // that it needs.
+    // With a timeout of zero, the sources must exist, but the reduce gets the time that it needs.
     if store.timeout().is_zero() && available(client, sources).await?.len() < sources.len() {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }

@@ -1,4 +1,4 @@
-//! `hoplite certs`: an authority for a cluster, and the certificates of its daemons.
+//! `hoplite certs`: a cluster's authority, and its daemons' certificates.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,10 +14,9 @@ use serde::Serialize;
 use crate::output;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Validity of an authority, longer than of certificates, because replacing it takes more work.
+/// An authority lasts longer than certificates, because replacing it takes more work.
 const AUTHORITY_DAYS: u32 = 3650;
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
-/// Names of every daemon on its own machine.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 const EXAMPLES: &str = "Example, for two machines:
@@ -52,7 +51,7 @@ pub(crate) struct Arguments {
 struct Made {
     certificate: PathBuf,
     key: PathBuf,
-    /// The host names and addresses; empty for the authority.
+    /// Empty for the authority.
     names: Vec<String>,
 }
 
@@ -61,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let daemons =
         daemons.iter().map(|names| Daemon::parse(directory, names)).collect::<Result<Vec<_>, _>>()?;
     if !force {
-        // Checked before any file is created.
+        // Before any file is created.
         for path in daemons.iter().flat_map(|daemon| [&daemon.files.cert, &daemon.files.key]) {
             ensure!(!path.exists(), "{} exists already: say --force to replace it", path.display());
         }
@@ -76,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let issued = authority.issue(&names, validity(*days)).with_context(|| names.join(", "))?;
         write(&files.key, &issued.key)?;
         write(&files.cert, &issued.cert)?;
-        // Checks as a daemon does at its start. This finds an authority with another key.
+        // As a daemon does at its start; finds an authority with another key.
         Tls::read(files.clone(), None)?;
         made.push(Made { certificate: files.cert, key: files.key, names });
     }
@@ -122,7 +121,6 @@ impl Daemon {
     }
 }
 
-/// Reads or creates the authority in `directory`. Returns the authority and the created files.
 fn authority(directory: &Path) -> anyhow::Result<(Authority, Vec<Made>)> {
     let (cert, key) = (directory.join("ca.pem"), directory.join("ca-key.pem"));
     let read =
@@ -145,7 +143,7 @@ fn validity(days: u32) -> Range<SystemTime> {
     now - CLOCK_DIFFERENCE..now + DAY * days
 }
 
-/// Writes a file with access for its owner only, atomically.
+/// Atomic; only the owner has access.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let mut new = path.as_os_str().to_owned();

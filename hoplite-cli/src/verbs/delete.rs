@@ -27,7 +27,6 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The number of distinct given ids.
     ids: usize,
     /// The number of ids that named an object.
     deleted: usize,

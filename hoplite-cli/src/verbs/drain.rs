@@ -28,7 +28,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The result of a drain.
 #[derive(Debug, Serialize)]
 struct Report {
     state: &'static str,
@@ -36,12 +35,11 @@ struct Report {
     moved_bytes: u64,
     left_objects: u64,
     left_bytes: u64,
-    /// The calls that were still open at the end.
+    /// Calls still open at the end.
     open_calls: u64,
     unmoved: Vec<Object>,
 }
 
-/// An object that was not moved.
 #[derive(Debug, Serialize)]
 struct Object {
     #[serde(flatten)]
@@ -91,7 +89,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     conclude(&report, arguments.json)
 }
 
-/// Drains a store, and shows the progress.
 pub(crate) async fn drain(store: &StoreArguments, within: Duration) -> anyhow::Result<DrainReport> {
     let client = store.connect().await?;
     let bar = progress::of_steps("drain");
@@ -105,7 +102,7 @@ pub(crate) async fn drain(store: &StoreArguments, within: Duration) -> anyhow::R
     Ok(report?)
 }
 
-/// Prints the result for people, unless it was printed as JSON.
+/// Prints the result unless it was printed as JSON.
 ///
 /// # Errors
 /// If some objects were not moved.

@@ -9,7 +9,6 @@ use serde::Serialize;
 use crate::arguments::{StoreArguments, id_parser};
 use crate::output::{self, Alignment, Id, Table};
 
-/// Objects per page.
 const PAGE_OBJECTS: usize = 1000;
 
 const EXAMPLES: &str = "Examples:
@@ -39,16 +38,14 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// One object, and the action of this command.
 #[derive(Debug, Serialize)]
 struct Row {
     #[serde(flatten)]
     id: Id,
     size_bytes: u64,
     owner: Option<String>,
-    /// `true` if this command deletes the object, or would without `--dry-run`.
+    /// `true` if the command deletes the object, or would without `--dry-run`.
     selected: bool,
-    /// `true` if this command has deleted the object.
     deleted: bool,
 }
 

@@ -19,7 +19,6 @@ use crate::output::{self, Id};
 use crate::progress;
 use destination::{Destination, Standard};
 
-/// Most bytes per write.
 const PIECE_BYTES: usize = 4 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -46,7 +45,6 @@ pub(crate) struct Arguments {
     allow_stale: bool,
 }
 
-/// An object that was written to a file.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'f> {
     #[serde(flatten)]
@@ -55,7 +53,7 @@ pub(super) struct Report<'f> {
     pub(super) output: &'f Path,
 }
 
-/// Refuses `--json` if the object itself goes to standard output.
+/// Refuses `--json` if the object goes to standard output.
 pub(super) fn check_json(json: bool, file: Option<&Path>) -> Result<(), clap::Error> {
     if json && file.is_none() {
         let message = "--json needs a file: the object itself goes to standard output";
@@ -85,7 +83,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Copies the object to `destination` while it arrives. Returns the size of the object in bytes.
 async fn copy(
     client: &Client,
     store: &StoreArguments,
@@ -128,15 +125,14 @@ async fn open(
     allow_stale: bool,
 ) -> hoplite_client::Result<ObjectReader> {
     let options = GetOptions { timeout: store.timeout(), allow_stale };
-    // The store answers at once with a copy that it has, even if the directory is down.
+    // The store answers with its own copy, even if the directory is down.
     if allow_stale
         && store.timeout().is_zero()
         && let Ok(reader) = client.get_reader_with(id, options).await
     {
         return Ok(reader);
     }
-    // With a timeout of zero the object must exist already; its transfer then has the time that it
-    // needs.
+    // With a timeout of zero, the object must exist, but its transfer gets the time that it needs.
     if store.timeout().is_zero() && !client.locate(id, Duration::ZERO).await?.is_available() {
         return Err(ObjectError::timeout(Operation::Get, Duration::ZERO).into());
     }

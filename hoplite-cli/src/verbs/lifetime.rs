@@ -1,4 +1,4 @@
-//! The lifetime of an object in the reports of `stat` and `ls`.
+//! An object's lifetime in the reports of `stat` and `ls`.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,11 +12,10 @@ pub(super) struct Lifetime {
     owner: Option<String>,
     ttl_ms: Option<u64>,
     ttl_action: Option<&'static str>,
-    /// The end as this store knows it; `None` if another store ends the object.
+    /// `None` if another store ends the object.
     here: Option<End>,
 }
 
-/// The end of an object that this store ends.
 #[derive(Debug, Serialize)]
 struct End {
     is_owner_gone: bool,
@@ -57,7 +56,7 @@ impl Lifetime {
         Ok(())
     }
 
-    /// The owner and the time to live in a cell of a table; empty without them.
+    /// Owner and time to live; empty without them.
     pub(super) fn cell(&self) -> String {
         let ttl = self.ttl_ms.map(seconds);
         let owner = self.owner.as_deref().map(escape);
@@ -69,7 +68,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Formats a time; whole seconds from 10 s on.
+/// Whole seconds from 10 s on.
 fn seconds(millis: u64) -> String {
     let time = Duration::from_millis(if millis < 10_000 { millis } else { millis - millis % 1000 });
     humantime::format_duration(time).to_string()

@@ -11,7 +11,7 @@ use super::lifetime::Lifetime;
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// Objects per page, so that long listings need little memory here and in the daemons.
+/// Pages let long listings need little memory here and in the daemons.
 const PAGE_OBJECTS: usize = 1000;
 
 const EXAMPLES: &str = "Examples:
@@ -59,7 +59,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     }
 }
 
-/// Passes the objects to `each`, part after part: pages in the order of ids, or all objects sorted.
+/// Passes pages in the order of ids, or all objects sorted.
 async fn parts(
     client: &Client,
     arguments: &Arguments,
@@ -89,7 +89,7 @@ async fn parts(
     Ok(each(sorted)?)
 }
 
-/// Sorts by a key. Objects with the same key keep the order of their ids.
+/// Objects with the same key keep the order of their ids.
 fn sort(entries: &mut [Entry], key: Sort) {
     match key {
         Sort::Size => entries.sort_by_key(|entry| Reverse(entry.size_bytes)),
@@ -151,7 +151,6 @@ async fn json(client: &Client, arguments: &Arguments, out: &mut impl Write) -> a
     Ok(out.flush()?)
 }
 
-/// One listed object.
 #[derive(Debug, Serialize)]
 struct Entry {
     id: String,
@@ -165,7 +164,7 @@ struct Entry {
     partial: usize,
     creator: Option<String>,
     age_ms: Option<u64>,
-    /// Time since a node last got the object from another node.
+    /// Time since the last transfer between nodes.
     unused_ms: Option<u64>,
     pinned: Vec<String>,
     inline: bool,

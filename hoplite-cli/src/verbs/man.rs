@@ -1,4 +1,4 @@
-//! `hoplite man`: creates manual pages from the help texts.
+//! `hoplite man`: manual pages from the help texts.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
     directory: PathBuf,
 }
 
-/// Writes the pages of `program`, the definition of the whole command line.
+/// `program` is the definition of the whole command line.
 pub(crate) fn run(arguments: &Arguments, program: Command) -> anyhow::Result<()> {
     let directory = &arguments.directory;
     let cannot = || format!("cannot write manual pages into {}", directory.display());

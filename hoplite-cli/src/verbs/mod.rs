@@ -1,4 +1,4 @@
-//! The commands, one module each: its arguments and a `run`.
+//! One module per command: its arguments and a `run`.
 //!
 //! A new command is a module here and a variant of [`Command`](crate::Command).
 

@@ -16,7 +16,7 @@ use crate::cluster::unless_interrupted;
 use crate::output::{self, Id};
 use crate::progress;
 
-/// Bytes per read, so that receivers start after the first piece and the disk stays busy.
+/// Small, so that receivers start early and the disk stays busy.
 const PIECE_BYTES: usize = 1 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -74,12 +74,12 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         timeout: store.call_timeout(),
         confirm: Confirmation::Confirmed,
     };
-    // The default action of a signal would end the command without an error message.
+    // The default action of a signal would end without an error message.
     let size_bytes = unless_interrupted(async {
         let client = store.connect().await?;
         let limit_bytes = client.status().await?.capacity_bytes;
         let path = file.clone();
-        // Runs on its own thread, because opening or reading a pipe may block for any time.
+        // On its own thread, because a pipe may block for any time.
         let put = match spawn_blocking(move || Source::open(&path, limit_bytes)).await?? {
             Source::File { mut file, size_bytes } => put(&client, &id, &mut file, size_bytes, options).await,
             Source::Bytes(bytes) => {
@@ -103,7 +103,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// The source of a put. Its size must be known before the put.
+/// Its size must be known before the put.
 #[derive(Debug)]
 enum Source {
     File {
@@ -118,8 +118,8 @@ enum Source {
 }
 
 impl Source {
-    /// Opens a file. Reads inputs without a size, such as pipes, devices and files of `/proc`, up
-    /// to one byte beyond `limit_bytes`.
+    /// Reads inputs without a size, such as pipes and files of `/proc`, up to one byte beyond
+    /// `limit_bytes`.
     fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Self::read(io::stdin().lock(), limit_bytes).context("cannot read standard input");
@@ -141,7 +141,6 @@ impl Source {
     }
 }
 
-/// Puts `size_bytes` of `source`. Returns the size.
 async fn put(
     client: &Client,
     id: &ObjectId,
@@ -165,7 +164,7 @@ async fn put(
         }
         writer.write(&piece[..length])?;
         bar.inc(length as u64);
-        // Yields, so that the connection can notice its end.
+        // Lets the connection notice its end.
         tokio::task::yield_now().await;
     }
     ensure!(writer.written_bytes() == size_bytes, "the file became shorter while it was read");

@@ -18,10 +18,10 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// The port in the guide, which firewalls must open.
+/// The guide tells users to open it in firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
-/// The port of the dashboard, unless another program has it.
+/// The dashboard's port, unless another program has it.
 const DASHBOARD_PORT: u16 = 7402;
 
 const EXAMPLES: &str = "Examples:
@@ -77,7 +77,6 @@ impl Arguments {
             && std::env::var_os("HOPLITE_ADVERTISE").is_none()
     }
 
-    /// Returns `true` if the flags for hoplite-store contain `name`.
     fn has(&self, name: &str) -> bool {
         self.store.iter().any(|flag| {
             let flag = flag.to_string_lossy();
@@ -85,7 +84,7 @@ impl Arguments {
         })
     }
 
-    /// Returns the port of the dashboard, unless the directory is elsewhere or the flags name an address.
+    /// Returns the port, unless the directory is elsewhere or the flags name an address.
     fn dashboard(&self) -> Option<u16> {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
@@ -95,7 +94,7 @@ impl Arguments {
         (!is_elsewhere && !is_named && has_login()).then(dashboard_port)
     }
 
-    /// Returns the credentials of the store; `None` if the flags for hoplite-store name them.
+    /// Returns `None` if the flags for hoplite-store name credentials.
     fn credentials(&self) -> Option<Result<Credentials, SecurityError>> {
         let is_named = ["--token-file", "--tls-cert", "--insecure"].into_iter().any(|flag| self.has(flag));
         (!is_named).then(|| Security::from_environment().credentials())
@@ -129,13 +128,13 @@ impl Arguments {
             command.arg("--node-id").arg(node);
         }
         command.args(&self.store).env("NO_COLOR", "1");
-        // Keeps Ctrl-C in the terminal away from the store.
+        // Keeps Ctrl-C away from the store.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         command
     }
 }
 
-/// Returns the port of the dashboard: the usual one, or any port if another program has that.
+/// The usual port, or any port if another program has that.
 fn dashboard_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, DASHBOARD_PORT)).map_or(0, |_| DASHBOARD_PORT)
 }
@@ -216,7 +215,7 @@ struct Report {
     directory: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     dashboard: Option<SocketAddr>,
-    /// The file with the login of the dashboard.
+    /// The file with the dashboard's login.
     login: Option<PathBuf>,
     #[serde(skip)]
     is_https: bool,

@@ -50,14 +50,13 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// The directory's information about one object.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     id: String,
     id_hex: String,
     shard: String,
     pub(crate) object: Option<Object>,
-    /// The number of pinned and complete copies.
+    /// Pinned and complete.
     pinned_copies: usize,
     locations: Vec<Location>,
     pub(crate) grants: Vec<Grant>,
@@ -79,13 +78,12 @@ struct Reduce {
     mendings: u32,
     restarts: u32,
     is_running: bool,
-    /// The progress of this store, if it is a member.
+    /// This store's progress, if it is a member.
     position: Option<Position>,
-    /// The progress of all members while they run.
+    /// The progress of running members.
     positions: Vec<Position>,
 }
 
-/// The progress of one member.
 #[derive(Debug, Serialize)]
 struct Position {
     member: u32,
@@ -115,7 +113,6 @@ impl Position {
 }
 
 impl Reduce {
-    /// Returns `true` if the object may be missing: incomplete, or failed here.
     fn lacks_object(&self) -> bool {
         let has_failed = |position: &Position| position.final_bytes < position.size_bytes;
         self.is_running || self.position.as_ref().is_some_and(has_failed)
@@ -175,9 +172,8 @@ pub(crate) struct Object {
     shape: Option<Vec<u64>>,
     #[serde(skip)]
     array_type: String,
-    /// The collective that created the object.
     collective: Option<String>,
-    /// The number of pinned copies that the put wants.
+    /// The put requests this many.
     replicas: usize,
     creator: Option<String>,
     age_ms: Option<u64>,
@@ -194,7 +190,6 @@ struct Location {
     pulling_from: Option<String>,
 }
 
-/// A receiver, and the sender that was assigned to it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Grant {
     pub(crate) receiver: String,
@@ -289,7 +284,6 @@ impl Report {
     }
 }
 
-/// Prints the table of transfers, with times since the first of `grants`.
 pub(crate) fn print_grants(out: &mut impl Write, grants: &[Grant]) -> io::Result<()> {
     let mut table = Table::new([
         ("GRANTS", Alignment::Left),
@@ -370,7 +364,6 @@ fn micros(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// A target that only a member knows, and the directory does not.
     fn without_object(stage: &str, is_running: bool) -> Report {
         let position = Position {
             member: 1,
@@ -409,7 +402,6 @@ mod tests {
         }
     }
 
-    /// An object whose reduce no store remembers.
     fn with_object() -> Report {
         let object = Object {
             put: String::new(),

@@ -22,9 +22,9 @@ pub(crate) struct Arguments {
     watch: Option<Duration>,
 }
 
-/// Clears the screen and moves to its upper left corner.
+/// Clears the screen, and moves to its upper left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
-/// Shortest interval of updates. Faster ones would only disturb the store.
+/// Faster updates would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
@@ -41,7 +41,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Shows the state without end. After the first answer, the store may stop and come back.
+/// Runs without end. After the first answer, the store may stop and come back.
 async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()> {
     let mut client = store.connect_to_watch().await?;
     loop {
@@ -56,8 +56,7 @@ async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()>
             }
         }
         let mut stdout = io::stdout().lock();
-        // One write per update, so that the screen does not flicker. In a file, updates follow each
-        // other.
+        // One write per update avoids flicker. In a file, updates follow each other.
         text.splice(0..0, if stdout.is_terminal() { CLEAR.bytes() } else { "\n".bytes() });
         stdout.write_all(&text)?;
         stdout.flush()?;
@@ -76,7 +75,6 @@ struct Report {
     memory: Memory,
     spill: Spill,
     copies: u64,
-    /// `true` while the store moves its objects to other stores.
     is_draining: bool,
     clients: u64,
     transfers: Transfers,
@@ -98,7 +96,7 @@ struct Memory {
     abandoned: u64,
 }
 
-/// Objects in spill files, and writes and reads of these files since the start.
+/// Counts since the start.
 #[derive(Debug, Serialize)]
 struct Spill {
     objects: u64,
@@ -154,7 +152,7 @@ struct Reduces {
 struct Shard {
     address: String,
     connected: bool,
-    /// The version of the protocol in the session.
+    /// The session's version.
     protocol: u32,
     objects: u64,
     inline_bytes: u64,
@@ -166,7 +164,7 @@ struct Shard {
     uplink_permille: u32,
 }
 
-/// The number of nodes that describe their places with the same label keys.
+/// The number of nodes with the same label keys.
 #[derive(Debug, Serialize)]
 pub(super) struct PlaceKeys {
     keys: Vec<String>,
@@ -240,7 +238,6 @@ impl From<ShardStatus> for Shard {
     }
 }
 
-/// The warning about nodes that describe their places with different label keys.
 pub(super) fn keys_differ(keys: &[PlaceKeys]) -> Option<String> {
     let of = |keys: &PlaceKeys| {
         let names = if keys.keys.is_empty() { "nothing".to_owned() } else { keys.keys.join("+") };

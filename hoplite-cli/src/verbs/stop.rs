@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Serialize)]
 struct Report {
     socket: PathBuf,
-    /// The ended process; `null` if no store was started here.
+    /// `null` if no store was started here.
     process: Option<u32>,
 }
 

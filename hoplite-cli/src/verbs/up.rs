@@ -44,7 +44,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A cluster whose nodes are all ready.
 #[derive(Debug, Serialize)]
 struct Report<'c> {
     nodes: Vec<Node<'c>>,

@@ -18,7 +18,6 @@ const EXAMPLES: &str = "Examples:
 
 Prints the ids that are ready, one per line, even if they are fewer than asked for (exit code 1).";
 
-/// Most ids in the error.
 const MAX_NAMED: usize = 8;
 
 #[derive(Debug, clap::Args)]
@@ -35,7 +34,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The ready objects and the others, in the given order.
+/// Ids in the given order.
 #[derive(Debug, Serialize)]
 struct Report {
     ready: Vec<Id>,

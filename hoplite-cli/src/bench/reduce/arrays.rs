@@ -1,14 +1,12 @@
-//! The arrays that are reduced, and their sums.
-
 use hoplite_client::{Dtype, ReduceOp};
 use hoplite_core::reduce::combine;
 
-/// Elements are integers below this, so that all sums are exact in any order.
+/// Elements are smaller integers, so that sums are exact in any order.
 const ELEMENTS_BELOW: u32 = 1000;
-/// Offset in elements between the arrays of two successive nodes.
+/// The offset between the arrays of successive nodes.
 const ELEMENTS_APART: usize = 1024;
 
-/// The arrays of all nodes: windows of one buffer, so that they differ but take little memory.
+/// Windows of one buffer, so that they differ but take little memory.
 pub(super) struct Arrays {
     elements: Vec<u8>,
     pub(super) size_bytes: usize,

@@ -1,4 +1,4 @@
-//! One round: each way of reducing once, over the same participants.
+//! One round: each way of reducing once.
 
 use std::iter;
 use std::thread;
@@ -13,23 +13,20 @@ use super::super::report::Traffic;
 use super::arrays::{Arrays, add};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Time for the participants to get ready before their common start.
 const START_DELAY: Duration = Duration::from_millis(20);
-/// The id of the result.
 const TARGET: &str = "reduce/target";
 
-/// The participants. The first one gets results that only one participant gets.
+/// The first client gets results for one participant.
 pub(super) struct Round<'a> {
     first: &'a Client,
     clients: &'a [Client],
     arrays: &'a Arrays,
 }
 
-/// The time and the traffic of one way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) elapsed: Duration,
-    /// The most bytes that any node had to move.
+    /// Most bytes of any node.
     pub(super) traffic: Traffic,
 }
 
@@ -44,7 +41,6 @@ pub(super) struct Sample {
     pub(super) allreduce: Taken,
 }
 
-/// The results of all participants, for the check.
 struct Results {
     reduce: Vec<u8>,
     gather_and_add: Vec<u8>,
@@ -57,7 +53,7 @@ impl<'a> Round<'a> {
         Ok(Self { first, clients, arrays })
     }
 
-    /// Warms up all ways, and compares their results.
+    /// Warms up, and compares the results of all ways.
     pub(super) fn check(&self, pipe: &mut TcpPipe) -> anyhow::Result<()> {
         let (_, results) = self.run_all(pipe)?;
         let sum = self.arrays.sum(self.clients.len());
@@ -67,7 +63,6 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Runs each way once, one after another.
     pub(super) fn run(&self, pipe: &mut TcpPipe) -> anyhow::Result<Sample> {
         Ok(self.run_all(pipe)?.0)
     }
@@ -85,7 +80,6 @@ impl<'a> Round<'a> {
         Ok((sample, Results { reduce: sum, gather_and_add: added, allreduce: sums }))
     }
 
-    /// Puts an array on each node, and returns their ids.
     fn put(&self) -> anyhow::Result<Vec<String>> {
         let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
         let options = PutOptions { metadata, confirm: Confirmation::Confirmed, timeout: TIMEOUT };
@@ -138,8 +132,7 @@ impl<'a> Round<'a> {
 
     fn allreduce(&self, ids: &[String]) -> anyhow::Result<(Taken, Vec<Vec<u8>>)> {
         let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
-        // Not zeros, because untouched zero pages are not allocated yet, which would slow this
-        // program down.
+        // Nonzero, because untouched zero pages would slow this program down.
         let mut sums = vec![vec![1; self.arrays.size_bytes]; self.clients.len()];
         let taken = self.counting(|| {
             self.together(&mut sums, |node, client, sum| {
@@ -151,7 +144,7 @@ impl<'a> Round<'a> {
         Ok((taken, sums))
     }
 
-    /// Gathers all arrays and adds them up, as a program without a reduce would.
+    /// Adds the arrays as a program without a reduce would.
     fn gather_and_add(&self, ids: &[String]) -> anyhow::Result<(Taken, Duration, Vec<u8>)> {
         let mut views = Vec::new();
         let gather = self.counting(|| {
@@ -159,7 +152,7 @@ impl<'a> Round<'a> {
             views = self.first.gather(ids, TIMEOUT)?;
             Ok(started.elapsed())
         })?;
-        // Not zeros, as above.
+        // Nonzero, as above.
         let mut sum = vec![1; self.arrays.size_bytes];
         let started = Instant::now();
         let (own, others) = views.split_first().context("no arrays")?;
@@ -172,8 +165,7 @@ impl<'a> Round<'a> {
         vec![(); self.clients.len()]
     }
 
-    /// Does `work` on all nodes at the same moment, each on a thread with its element of `own`.
-    /// Returns the total time.
+    /// Does `work` on all nodes at once, each on a thread with its element of `own`.
     fn together<T: Send>(
         &self,
         own: &mut [T],
@@ -203,7 +195,7 @@ impl<'a> Round<'a> {
         Ok(ended - started)
     }
 
-    /// Runs `work`. Adds the most bytes that any node sent and received.
+    /// Runs `work`, and adds the most bytes that any node sent and received.
     fn counting(&self, work: impl FnOnce() -> anyhow::Result<Duration>) -> anyhow::Result<Taken> {
         let before = self.counters()?;
         let elapsed = work()?;
@@ -217,7 +209,6 @@ impl<'a> Round<'a> {
         Ok(Taken { elapsed, traffic })
     }
 
-    /// The bytes that each node has sent and received so far.
     fn counters(&self) -> anyhow::Result<Vec<(u64, u64)>> {
         let counters = self.clients.iter().map(|client| {
             let status = client.status()?;

@@ -1,5 +1,3 @@
-//! The drawing of the screen.
-
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -16,7 +14,7 @@ use crate::output::size;
 use crate::top::cluster::{More, Snapshot};
 use crate::top::traffic;
 
-/// Most indentation steps of a copy, because chains can be longer than lines.
+/// Chains can be longer than lines.
 const MAX_INDENT: usize = 8;
 const BAR: usize = 20;
 
@@ -337,7 +335,6 @@ fn readable(id: &[u8]) -> String {
     traffic::id(id).map_or_else(String::new, |id| id.readable())
 }
 
-/// This node in the form of the directory's status.
 fn own_node(Snapshot { store, .. }: &Snapshot) -> Node {
     let load = hoplite_proto::v1::LoadReport {
         capacity_bytes: store.capacity_bytes,
@@ -348,7 +345,7 @@ fn own_node(Snapshot { store, .. }: &Snapshot) -> Node {
     Node { node: store.node.clone(), connected: true, load: Some(load), ..Node::default() }
 }
 
-/// A text of a peer, without control characters.
+/// Removes control characters from a peer's text.
 fn plain(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
@@ -357,7 +354,6 @@ fn rate(bytes: u64) -> String {
     if bytes == 0 { "-".to_owned() } else { format!("{}/s", size(bytes)) }
 }
 
-/// A share as a bar that needs no colour.
 fn bar(some: u64, all: u64) -> String {
     let share = if all == 0 { 0.0 } else { (some as f64 / all as f64).clamp(0.0, 1.0) };
     let full = (share * (BAR - 2) as f64).round() as usize;

@@ -15,11 +15,10 @@ use hoplite_net::{
 
 use super::{Finding, Health, finding};
 
-/// Remaining validity below which a certificate should be replaced.
+/// A certificate that expires sooner should be replaced.
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Returns one finding for each named or missing file, and the credentials if daemons would accept
-/// them.
+/// Returns a finding per file, and the credentials if daemons would accept them.
 pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>) {
     let mut findings = Vec::new();
     if let Some(path) = &security.token_file {
@@ -40,7 +39,6 @@ pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>
     }
 }
 
-/// Checks a token that daemons accept.
 fn readable_token(path: &Path) -> Finding {
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut start));
@@ -55,7 +53,7 @@ fn readable_token(path: &Path) -> Finding {
     finding("token", Health::Good, path.to_string())
 }
 
-/// Checks that other daemons accept the certificate of `tls` at an address of this host.
+/// Checks that daemons accept the certificate at an address of this host.
 pub(super) fn reached_at(tls: &Tls, advertised: Option<&str>, listened: &[SocketAddr]) -> Vec<Finding> {
     let what = |place: &str| format!("certificate at {place}");
     let mut findings = Vec::new();
@@ -110,7 +108,7 @@ fn tls(security: &Security) -> Vec<Finding> {
     let is_expired = is_expired(&files.cert);
     if tls_key.is_some()
         && let Err(error) = files.check_key()
-        // The problem belongs to the finding of the certificate.
+        // The finding of the certificate names the problem.
         && (is_read(&cert, tls_cert) || is_expired || is_of(&error, &files.key))
     {
         key = finding("key", Health::Bad, advised(&error));
@@ -152,7 +150,7 @@ fn read(
     }
 }
 
-/// Checks the daemon's own certificate, the first in its file, and the others with it.
+/// Checks the daemon's own certificate, the first in its file.
 fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let own = &facts[0];
     let (now, path) = (SystemTime::now(), path.display());
@@ -170,7 +168,7 @@ fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     finding("certificate", verdict, says)
 }
 
-/// Checks the authorities. Daemons use their keys, and ignore their validity.
+/// Daemons use the keys, and ignore the validity.
 fn authority(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let last = facts.iter().map(|facts| facts.validity.end).max().unwrap_or(now);
@@ -190,7 +188,6 @@ fn is_expired(cert: &Path) -> bool {
     facts.first().is_some_and(|own| !(own.validity.contains(&SystemTime::now())))
 }
 
-/// Describes the problem between the certificate and the authority.
 fn distrusted(error: &TlsError, files: &TlsFiles, name: Option<&str>) -> String {
     use rustls::CertificateError::{
         BadSignature, InvalidPurpose, InvalidPurposeContext, NotValidForName, NotValidForNameContext,
@@ -252,7 +249,7 @@ fn advised(error: &(dyn Error + 'static)) -> String {
     format!("{}; {advice}", chain(error))
 }
 
-/// The error and its causes, in one line.
+/// Joins an error and its causes in one line.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut says = error.to_string();
     let mut next = error.source();
@@ -329,8 +326,7 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
-    /// Checks the names of the findings, and the texts of bad ones. Daemons must accept the same
-    /// files.
+    /// Daemons must judge the files alike.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);
@@ -393,7 +389,6 @@ mod tests {
 
         let mixed = Issued { key: year(&ours).key, ..year(&ours) };
         check(&place.tls(&mixed, &ours), cert, (Bad, "is not that of the certificate in"), good);
-        // Both files are wrong, and both findings say so.
         let mixed = Issued { key: year(&ours).key, ..past };
         check(&place.tls(&mixed, &ours), (Bad, "expired on"), (Bad, "is not that of"), good);
         let swapped = Issued { cert: mixed.key, key: mixed.cert };

@@ -21,10 +21,10 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(800);
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
 
 const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";
-/// Much more than the answer of a shard with thousands of nodes.
+/// Exceeds the answer of a shard with thousands of nodes.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// Requests the status of the shard at `address`. Without usable credentials it only connects.
+/// Requests the status. Only connects if there are no usable credentials.
 pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> Finding {
     let what = format!("directory {address}");
     let found = match credentials {
@@ -64,7 +64,6 @@ fn answered(reply: &StatusReply) -> (Health, String) {
     (Health::Doubtful, format!("{says}; it is of version {version}, and this is {own}"))
 }
 
-/// The reason for the answer `status`.
 async fn refusal(address: &str, credentials: &Credentials, status: &Status) -> String {
     if let Some(error) = cause::<OpeningError>(status).and_then(OpeningError::refusal) {
         let advice = match (error, &credentials.token) {
@@ -83,7 +82,6 @@ async fn refusal(address: &str, credentials: &Credentials, status: &Status) -> S
     diagnosis(address, credentials, &answer).await
 }
 
-/// The reason for a failed TLS handshake.
 fn unshaken(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidMessage(_) => {
@@ -124,7 +122,7 @@ fn alerted(alert: AlertDescription) -> String {
     }
 }
 
-/// Checks if the address is reachable and speaks TLS. If so, `otherwise` describes the problem.
+/// Reports `otherwise` if the address is reachable and speaks TLS.
 async fn diagnosis(address: &str, credentials: &Credentials, otherwise: &str) -> String {
     let deadline = Instant::now() + DIAGNOSIS_TIMEOUT;
     let (stream, peer) = match connect(address, deadline).await {

@@ -1,10 +1,7 @@
 //! `hoplite doctor`: problems of this machine that would stop Hoplite or slow it down.
 //!
-//! Each check is read-only, tests one thing and prints one line. Slow checks run concurrently, so
-//! that all findings appear within two seconds.
-//!
-//! * `credentials`: the token and the certificates.
-//! * `directory`: the shards.
+//! Each check is read-only, tests one thing and prints one line. Slow checks run concurrently; all
+//! findings appear within two seconds.
 
 mod credentials;
 mod directory;
@@ -30,19 +27,18 @@ use super::status::{PlaceKeys, keys_differ};
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// Time limit for the store of this host, and for a program.
+/// The limit for this host's store, and for a program.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for the files of the credentials. The network checks follow.
+/// The limit for reading the files of credentials.
 const FILES_TIMEOUT: Duration = Duration::from_millis(400);
-/// Too few file descriptors for a store with a hundred clients and peers.
+/// Too few for a hundred clients and peers.
 const FEW_DESCRIPTORS: u64 = 4096;
-/// The MTU of Ethernet. A smaller one means a slower tunnel.
+/// A smaller MTU means a slower tunnel.
 const ETHERNET_MTU: u64 = 1500;
-/// Least memory for everything besides a store.
+/// Least memory besides a store.
 const LITTLE_MEMORY: u64 = 512 << 20;
-/// The default part of the memory that a store takes.
+/// A store's default part of the memory.
 const STORE_PERCENT: u64 = 30;
-/// Least shared memory with which a store is useful.
 const LITTLE_SHARED_MEMORY: u64 = 64 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -63,16 +59,12 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Health {
     Good,
-    /// Hoplite works, but could work better.
     Doubtful,
-    /// Hoplite will not work.
     Bad,
-    /// The check was not made, or has no result.
     Unknown,
 }
 
@@ -87,7 +79,6 @@ impl Health {
     }
 }
 
-/// The result of a check.
 #[derive(Debug, Serialize)]
 struct Finding {
     what: String,
@@ -99,7 +90,6 @@ fn finding(what: impl Into<String>, verdict: Health, says: impl Into<String>) ->
     Finding { what: what.into(), verdict, says: says.into() }
 }
 
-/// A check has failed. The findings were printed.
 #[derive(Debug, thiserror::Error)]
 #[error("{} of {} checks found something that will not work", bad, all)]
 struct Ill {
@@ -153,7 +143,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     if bad > 0 { Err(Ill { bad, all: findings.len() }.into()) } else { Ok(()) }
 }
 
-/// The result of `check`, if it comes in time. A late thread is left alone.
+/// `None` if `check` takes longer; its thread is left alone.
 async fn within<T: Send + 'static>(limit: Duration, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = oneshot::channel();
     std::thread::spawn(move || drop(tell.send(check())));
@@ -177,7 +167,6 @@ fn print(findings: &[Finding], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the style of a cell of the table: verdicts have colours.
 fn style(column: usize, cell: &str) -> Style {
     let verdicts = [Health::Good, Health::Doubtful, Health::Bad];
     let verdict = verdicts.into_iter().find(|verdict| column == 1 && verdict.name() == cell);
@@ -189,7 +178,6 @@ fn style(column: usize, cell: &str) -> Style {
     }
 }
 
-/// Checks that the programs exist and have the same version.
 fn versions() -> Finding {
     let own = env!("CARGO_PKG_VERSION");
     let others = ["hoplite-store", "hoplite-directory"].map(|name| {
@@ -210,7 +198,6 @@ fn versions() -> Finding {
     }
 }
 
-/// Reports the default memory of a store, and the limit that applies.
 fn memory(limits: &MemoryLimits) -> Finding {
     let may_bytes = limits.available_bytes();
     let free_bytes = meminfo("MemAvailable").unwrap_or(may_bytes).min(may_bytes);
@@ -261,7 +248,7 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
     finding("shared memory", Health::Good, "can be made")
 }
 
-/// Reports the limit on file descriptors of a daemon, which raises it as this program does.
+/// Daemons raise their limit, as this program does.
 fn descriptors() -> Finding {
     let most = descriptor_limit();
     if most < FEW_DESCRIPTORS {
@@ -282,7 +269,6 @@ async fn port(address: SocketAddr, security: &Security) -> Finding {
     }
 }
 
-/// Checks that the store of this host runs without problems.
 async fn running(store: &StoreArguments) -> Finding {
     let socket = store.socket();
     if !socket.exists() {
@@ -330,7 +316,7 @@ async fn running(store: &StoreArguments) -> Finding {
     }
 }
 
-/// The MTU of each active interface except loopback.
+/// Ignores loopback and inactive interfaces.
 fn interfaces(place: &Path) -> Vec<Finding> {
     let Ok(entries) = fs::read_dir(place) else {
         return vec![finding("network", Health::Unknown, "the interfaces cannot be listed")];
@@ -358,7 +344,7 @@ fn interfaces(place: &Path) -> Vec<Finding> {
     found
 }
 
-/// Checks that the clock is synchronised, which the validity of certificates needs.
+/// Certificates' validity needs a synchronised clock.
 fn clock() -> Finding {
     let kept = ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
     match kept.iter().find(|path| Path::new(path).exists()) {

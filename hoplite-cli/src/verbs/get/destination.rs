@@ -1,13 +1,13 @@
-//! The output of an object: standard output, or a file that appears only when it is complete.
+//! Standard output, or a file that appears only when complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
-/// Number of leading bytes that decide if an object is text.
+/// Leading bytes that decide if an object is text.
 const JUDGED_BYTES: usize = 4096;
 
-/// Standard output. A terminal that the user has not named takes only text.
+/// A terminal that the user has not named takes only text.
 #[derive(Debug)]
 pub(in crate::verbs) struct Standard {
     out: StdoutLock<'static>,
@@ -36,12 +36,11 @@ impl Write for Standard {
     }
 }
 
-/// The bytes of an object would disturb the terminal.
 #[derive(Debug, thiserror::Error)]
 #[error("the object is not text, and this is a terminal: name a file with -o FILE, or insist with -o -")]
 struct NotText;
 
-/// Returns `true` if the first bytes are UTF-8 without control characters.
+/// Returns `true` for UTF-8 without control characters.
 fn begins_as_text(bytes: &[u8]) -> bool {
     let start = &bytes[..bytes.len().min(JUDGED_BYTES)];
     let text = match std::str::from_utf8(start) {
@@ -55,11 +54,11 @@ fn begins_as_text(bytes: &[u8]) -> bool {
     text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
 }
 
-/// The output file of an object. Dropping it before completion removes it.
+/// Dropping it before completion removes the file.
 #[derive(Debug)]
 pub(in crate::verbs) struct Destination {
     file: File,
-    /// The temporary and the final name; `None` if the file cannot be replaced, such as a pipe.
+    /// `None` if the file cannot be replaced, such as a pipe.
     rename: Option<Rename>,
 }
 
@@ -69,7 +68,7 @@ struct Rename {
     to: PathBuf,
 }
 
-/// Returns the file in `--output`; `None` for `-`, standard output.
+/// `None` for `-`, standard output.
 pub(in crate::verbs) fn file(output: Option<&Path>) -> Option<&Path> {
     output.filter(|path| *path != Path::new("-"))
 }
@@ -78,7 +77,7 @@ impl Destination {
     pub(in crate::verbs) fn create(path: &Path) -> io::Result<Self> {
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => {
-                // A link stays a link; its target is replaced.
+                // A link stays; its target is replaced.
                 let destination = Self::create_beside(&fs::canonicalize(path)?)?;
                 destination.file.set_permissions(metadata.permissions())?;
                 Ok(destination)
