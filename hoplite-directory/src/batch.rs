@@ -7,7 +7,6 @@ use hoplite_proto::directory::decode_store_batch;
 use hoplite_proto::trace;
 use hoplite_proto::v1::StoreMessages;
 
-/// A message of a store, and its parent span if the trace is recorded.
 pub(crate) type TracedMessage = (ToShard, Option<TraceContext>);
 
 /// Checks the messages of one frame.

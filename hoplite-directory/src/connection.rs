@@ -1,9 +1,9 @@
 //! Connections of the control plane, below gRPC: their number, their rights, and their end.
 //!
 //! A connection is half open until its peer has finished the TLS handshake, if any, and has proven
-//! to be a member of the cluster. Members are Hoplite programs that open the connection as in
-//! [`opening`]. Without a token, clients of plain gRPC are members too. With a token they are
-//! visitors: they may only query health, and their connections end soon.
+//! to be a member of the cluster. Hoplite programs do so as in [`opening`]. Without a token,
+//! clients of plain gRPC are members too. With a token they are visitors, who may only query health
+//! for a short time.
 
 use std::fmt;
 use std::io;
@@ -36,24 +36,23 @@ use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::refusals::Refusals;
 
-/// Most connections: two per store of the largest cluster, and some for tools.
+/// Two per store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 32_768;
-/// Most half-open connections; one more closes the oldest. Enough for all stores of a large cluster
-/// to reconnect at once.
+/// One more closes the oldest. Enough for all stores of a large cluster to reconnect at once.
 const MAX_HALF_OPEN: usize = 1024;
-/// Most connections of visitors; one more closes the oldest.
+/// One more closes the oldest.
 const MAX_VISITORS: usize = 64;
-/// Time limit of a visitor's connection; a health probe takes a moment.
+/// A health probe takes a moment.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_WAITING: usize = 64;
-/// The greeting of a client of HTTP/2 (RFC 9113, section 3.4).
+/// RFC 9113, section 3.4.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The answer to other clients, such as browsers, or clients that speak TLS without need.
+/// The answer to browsers, and to clients that speak TLS without need.
 const NOT_HTTP1: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
     This port speaks gRPC over HTTP/2.\n";
 
-/// The address of a peer; `None` inside this process.
+/// `None` inside this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer(Option<SocketAddr>);
 
@@ -66,7 +65,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The source of connections.
+/// A source of connections.
 #[derive(Debug)]
 pub enum Listener {
     /// A port.
@@ -76,7 +75,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Accepts the next connection; `None` after the last one.
+    /// Returns `None` after the last connection.
     async fn accept(&mut self, acceptor: &Acceptor) -> Option<(Socket, Peer)> {
         match self {
             Self::Tcp(listener) => {
@@ -93,13 +92,11 @@ impl Listener {
 pub(crate) struct Gate {
     pub(crate) credentials: Credentials,
     pub(crate) cluster: ClusterId,
-    /// The newest version of the protocol that the shard speaks.
     pub(crate) newest: Version,
     pub(crate) direct: DirectSessions,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) events: Events,
     pub(crate) abort: CancellationToken,
-    /// Tracks each connection while it is open.
     pub(crate) tasks: TaskTracker,
 }
 
@@ -112,7 +109,6 @@ pub(crate) fn served(accepted: mpsc::Receiver<Incoming>) -> impl Stream<Item = i
     stream::unfold(accepted, async |mut accepted| Some((Ok(accepted.recv().await?), accepted)))
 }
 
-/// An admitted connection, and the resources that it holds.
 struct Held {
     task: TaskTrackerToken,
     permit: OwnedSemaphorePermit,
@@ -125,9 +121,8 @@ enum Admitted {
 }
 
 enum Refused {
-    /// The peer lacks the right token, or belongs to another cluster or version.
+    /// The peer lacks the token, or belongs to another cluster or version.
     Rejected(Error),
-    /// The connection ended before the check.
     Broken,
 }
 
@@ -182,7 +177,6 @@ impl Gate {
                 };
                 drop(place);
                 let abort = gate.abort.clone();
-                // Closes the connection if gRPC has ended.
                 match admitted {
                     Ok(Admitted::Member(wire)) => {
                         let incoming = Incoming::new(wire, peer, abort.cancelled_owned(), held);
@@ -238,7 +232,7 @@ impl Gate {
         })
     }
 
-    /// Reads the preface of a Hoplite program; `None` for a client of plain gRPC.
+    /// Returns `None` for plain gRPC.
     async fn preface(&self, stream: &mut Socket) -> Result<Option<Preface>, Refused> {
         let mut preface = [0; PREFACE_BYTES];
         stream.read_exact(&mut preface).await?;
@@ -263,7 +257,7 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-/// A stream that replays its first bytes, which were read already.
+/// Replays its first bytes, which were read already.
 struct Greeted<S> {
     unread: &'static [u8],
     stream: S,
@@ -299,11 +293,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
     }
 }
 
-/// A connection that serves gRPC and can be ended from outside.
+/// Serves gRPC until its end is requested.
 pub(crate) struct Incoming {
     wire: Box<dyn Wire>,
     peer: Peer,
-    /// Completes when the connection must end; `None` once it has completed.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _held: Held,
 }
@@ -318,8 +311,7 @@ impl Incoming {
         Self { wire, peer, end: Some(Box::pin(end)), _held: held }
     }
 
-    /// Returns an error once the connection must end. Reads and writes both check, because HTTP/2
-    /// stops reading from a peer that does not read its answers.
+    /// Reads and writes both check, because HTTP/2 stops reading from a peer that reads no answers.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(end) = &mut self.end {
             if end.as_mut().poll(cx).is_pending() {

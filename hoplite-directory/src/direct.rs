@@ -1,7 +1,5 @@
-//! Sessions on direct connections, which stores open.
-//!
-//! For a small message, gRPC costs a shard several times as much. The frames are handled on the
-//! shard's thread.
+//! Sessions on direct connections, which stores open, because gRPC costs a shard several times as
+//! much for a small message. The shard's thread handles the frames.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,15 +23,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::send_queue::SendQueue;
 use crate::session::{self, Host};
 
-/// Time limit for the store to receive the queued frames of an ended session and to close the
-/// connection.
+/// Time for the store to receive the queued frames of an ended session, and to close.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct DirectSessions {
     pub(crate) host: Host,
     pub(crate) event_loop: EventLoop,
-    /// Tracks each session while it is open.
     pub(crate) tasks: TaskTracker,
 }
 
@@ -46,7 +42,6 @@ impl DirectSessions {
         abort: CancellationToken,
         held: (TaskTrackerToken, OwnedSemaphorePermit),
     ) {
-        // Moves the socket from the accepting runtime.
         let Ok(detached) = socket.detach() else { return };
         let (host, task) = (self.host.clone(), self.tasks.token());
         self.event_loop.spawn(async move {
@@ -72,7 +67,7 @@ async fn serve(host: Host, socket: Socket, records: Records) {
     // Stores send pings, so a silent store is gone.
     let silence_limit = SHARD_PINGS.silence_limit();
     tokio::join!(session::serve(host, inbound, silence_limit, opened), write(writer, answer));
-    // The store closes first: otherwise its system might discard the last frame.
+    // The store closes first; otherwise its system might discard the last frame.
     let _ = timeout(LAST_WORD_TIMEOUT, reader.closed()).await;
 }
 
@@ -102,7 +97,7 @@ async fn write(mut writer: FrameWriter, opened: oneshot::Receiver<Result<Arc<Sen
         writer.end().await
     };
     tokio::select! {
-        // A failure means that the store is gone, and the session ends.
+        // After a failed write the store is gone.
         _ = writing => {}
         () = overdue => {}
     }

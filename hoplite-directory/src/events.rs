@@ -1,4 +1,4 @@
-//! Recent events for the dashboard. Their number is bounded, and the oldest are dropped.
+//! Recent events for the dashboard; the oldest are dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,21 +7,19 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use tokio::time::Instant;
 
-/// Most recorded events about stores: enough history for one person.
+/// Enough history for one person.
 const MAX_EVENTS: usize = 512;
-/// Most recorded events about strangers. They have a separate limit, because a stranger can cause
-/// any number of events.
+/// A separate limit, because a stranger can cause any number of events.
 const MAX_OF_STRANGERS: usize = 64;
 const MAX_TEXT_BYTES: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
     Connected,
-    /// The session of a store has ended.
     Disconnected,
     Refused,
     TransferFailed,
-    /// A store has a problem: it is full, a peer refuses it, or calls wait for a long time.
+    /// A store is full, a peer refuses it, or calls wait for a long time.
     Trouble,
     /// A peer that is not a known store was refused.
     Stranger,
@@ -31,17 +29,14 @@ pub(crate) enum EventKind {
 
 #[derive(Debug, Clone)]
 pub(crate) struct PastEvent {
-    /// The number of this event in the order of all events.
     pub(crate) number: u64,
-    /// Time since the start of the shard.
     pub(crate) at: Duration,
     pub(crate) kind: EventKind,
     pub(crate) node: Option<NodeId>,
-    /// The description for people.
     pub(crate) text: String,
 }
 
-/// The latest events. Clones share them.
+/// Clones share the list.
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<Shared>);
 
@@ -59,7 +54,6 @@ struct Past {
 }
 
 impl Events {
-    /// Creates an empty list.
     pub(crate) fn new() -> Self {
         Self(Arc::new(Shared { started: Instant::now(), past: Mutex::default() }))
     }
@@ -98,7 +92,7 @@ impl Events {
     }
 
     fn lock(&self) -> MutexGuard<'_, Past> {
-        // Every change leaves the list consistent, so a panic elsewhere does no harm.
+        // Every change is whole, so a panic elsewhere is harmless.
         self.0.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

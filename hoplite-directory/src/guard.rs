@@ -1,4 +1,4 @@
-//! Refuses the calls of visitors: gRPC clients without the directory's token.
+//! Refuses visitors: gRPC clients without the directory's token.
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use crate::refusals::Refusals;
 
 const REASON: &str = "the directory has a token, and the connection has shown none";
 
-/// An interceptor that refuses every call.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
     pub(crate) refusals: Arc<Refusals>,

@@ -1,7 +1,7 @@
 //! The last hour of the cluster and of each node, for the dashboard.
 //!
-//! A point is the state of a node at the end of a step, with the rates of that step. All series end
-//! at the same step. After a node has left, its series stays until the hour is over.
+//! A point has the state of a node at the end of a step, and the rates of that step. All series end
+//! at the same step. A node's series stays for an hour after the node has left.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,41 +12,35 @@ use hoplite_core::tally::Tally;
 use hoplite_core::time::Time;
 use serde::Serialize;
 
-/// The time between two points.
 pub(crate) const STEP: Duration = Duration::from_secs(10);
-/// The number of points of a series: one hour.
+/// One hour.
 pub(crate) const STEPS: usize = 360;
-/// Most memory that the history takes.
 pub(crate) const MAX_BYTES: usize = 32 << 20;
-/// The memory of a series beside its points: its entry in the map, the name of the node, and the
-/// spare room of its buffer.
+/// The map's entry, the name of the node, and the spare room of the buffer.
 const SERIES_BYTES: usize = size_of::<Series>() + size_of::<Point>() * GROWTH + 256;
-/// Most nodes with a series. The rates of the sums cover these nodes.
+/// Most nodes with a series. The sums' rates cover these nodes.
 pub(crate) const MAX_NODES: usize = MAX_BYTES / (STEPS * size_of::<Point>() + SERIES_BYTES) - 1;
-/// The number of points by which a buffer grows.
 const GROWTH: usize = 30;
 
-/// The state of a node, or of all nodes, in one step. An unknown number is NaN.
+/// The state in one step; NaN if unknown. Rates are per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Point {
-    /// Bytes received from other stores per second.
+    /// Bytes from other stores per second.
     pub(crate) received: f32,
-    /// Bytes sent to other stores per second.
+    /// Bytes to other stores per second.
     pub(crate) sent: f32,
-    /// Bytes of the arena in use.
     pub(crate) used: f32,
     /// Calls per second that an object answered.
     pub(crate) gets: f32,
     /// Failed calls per second.
     pub(crate) failures: f32,
-    /// The median of the waiting times of these gets, in seconds.
+    /// Median of these gets' waits in seconds.
     pub(crate) median: f32,
-    /// The 99th percentile of the waiting times of these gets, in seconds.
+    /// The 99th percentile of these waits.
     pub(crate) slowest: f32,
 }
 
 impl Point {
-    /// A step without a report of the node.
     const UNKNOWN: Self = Self {
         received: f32::NAN,
         sent: f32::NAN,
@@ -58,14 +52,13 @@ impl Point {
     };
 }
 
-/// The counts of a node, or of all nodes, in one step.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     received_bytes: f64,
     sent_bytes: f64,
     used_bytes: u64,
     tally: Tally,
-    /// The time that the counts cover. The sums cover one step.
+    /// Time that the counts cover; the sums cover one step.
     seconds: f64,
 }
 
@@ -89,7 +82,6 @@ impl Counts {
         }
     }
 
-    /// Adds the counts of a node to the sums.
     fn add(&mut self, node: &Self) {
         self.received_bytes += node.received_bytes;
         self.sent_bytes += node.sent_bytes;
@@ -100,7 +92,6 @@ impl Counts {
     }
 }
 
-/// The counts in the latest report of a node.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     at: Time,
@@ -113,7 +104,6 @@ struct Seen {
 struct Series {
     points: VecDeque<Point>,
     seen: Option<Seen>,
-    /// The step of the last report.
     last_known: u64,
 }
 
@@ -148,26 +138,22 @@ impl Series {
     }
 }
 
-/// The last hour. See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// The number of the last step, from 1; 0 before it.
+    /// The last step's number, from 1; 0 before the first step.
     last: u64,
     all: Series,
     nodes: BTreeMap<NodeId, Series>,
 }
 
-/// A part of a series.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Slice {
-    /// The number of the last point.
     pub(crate) last: u64,
-    /// The points up to the last one, oldest first.
     pub(crate) points: Vec<Point>,
 }
 
 impl History {
-    /// Ends a step. `loads` has the latest report of each node, with its time of arrival.
+    /// Ends a step. `loads` has each node's latest report and its arrival.
     pub(crate) fn sample<'a>(&mut self, loads: impl IntoIterator<Item = (&'a NodeId, Time, &'a Load)>) {
         self.last += 1;
         let mut sum = Counts { seconds: STEP.as_secs_f64(), ..Counts::default() };
@@ -194,8 +180,8 @@ impl History {
         }
     }
 
-    /// Returns the points after the step `after`, of a node or of all nodes; all points if the
-    /// history does not continue `after`. `None` if the node has no series.
+    /// Returns the points after the step `after`, or all if the history does not continue it;
+    /// `None` if the node has no series.
     pub(crate) fn since(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         let series = node.map_or(Some(&self.all), |node| self.nodes.get(node))?;
         let wanted = match self.last.checked_sub(after) {
@@ -207,7 +193,6 @@ impl History {
         Some(Slice { last: self.last, points })
     }
 
-    /// Returns the nodes with failed calls in the last step, and the calls per second.
     pub(crate) fn failing(&self) -> impl Iterator<Item = (&NodeId, f32)> {
         let last =
             self.nodes.iter().filter_map(|(node, series)| Some((node, series.points.back()?.failures)));
@@ -248,7 +233,6 @@ mod tests {
         assert_eq!(all.points[1].slowest, 0.001_024);
         let own = history.since(Some(&one), 1).unwrap().points;
         assert_eq!((own.len(), own[0].received, own[0].used), (1, 2_000.0, 60.0));
-        // An unchanged store sends no report.
         history.sample([(&one, at(13), &later)]);
         assert_eq!(history.since(Some(&one), 2).unwrap().points[0].received, 0.0);
         assert!(history.since(Some(&other), 2).unwrap().points[0].received.is_nan(), "the node has left");

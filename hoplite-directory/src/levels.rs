@@ -1,4 +1,4 @@
-//! The gauges of a shard: current numbers of objects, stores and queries.
+//! The gauges of a shard, computed at each scrape.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,6 @@ use hoplite_daemon::metrics::{IntCounter, IntGauge, IntGaugeVec, Metrics, follow
 use crate::owner::ShardHandle;
 use crate::refusals::Refusals;
 
-/// The gauges that are computed from the shard's state at each scrape.
 #[derive(Clone)]
 struct Levels {
     objects: IntGauge,
@@ -127,7 +126,6 @@ impl Levels {
     }
 }
 
-/// The source of the values.
 struct Look {
     status: ShardStatus,
     groups: usize,
@@ -141,7 +139,7 @@ impl Look {
     }
 }
 
-/// Computes the gauges at each scrape. The shard counts as ready while it answers.
+/// Registers the gauges. The shard counts as ready while it answers.
 pub(crate) fn look(metrics: &Metrics, shard: ShardHandle, refusals: Arc<Refusals>) {
     let levels = Levels::new(metrics);
     metrics.look_when_asked(Box::new(move || {

@@ -1,19 +1,10 @@
 //! A shard of the directory as a gRPC server, stand-alone or embedded in a store.
 //!
-//! [`hoplite_core::shard::Shard`] makes all decisions; this crate carries its messages.
-//!
-//! * `server`: starts and stops everything; start reading here.
-//! * `connection`: below gRPC: admits and ends connections; `guard`: refuses the calls of visitors.
-//! * `service`: the calls.
-//! * `session`: one session with a store: hello, then incoming messages; `direct`: the same over a
-//!   direct connection.
-//! * `owner`: the task that owns the shard.
-//! * `send_queue`: outgoing messages.
-//! * `batch`: the messages in one frame; `refusals`: counts the refused peers.
-//! * `metrics` and `levels`: for Prometheus; `dashboard`: for people; `events`: recent events;
-//!   `watch`: the load reports of stores; `history`: the last hour; `problems`: their causes and
-//!   cures.
-//! * `inspections`: answers for tools.
+//! [`hoplite_core::shard::Shard`] makes all decisions; this crate carries its messages. Start
+//! reading at `server`. `connection` admits and ends connections; `session` and `direct` read
+//! messages, `owner` owns the shard, and `send_queue` has outgoing messages. The rest is for
+//! people: `dashboard`, with the load reports in `watch`, the last hour in `history`, and
+//! `problems` with their cures.
 #![forbid(unsafe_code)]
 
 mod server;

@@ -1,4 +1,4 @@
-//! The metrics of a shard. `docs/reference/metrics.md` lists them.
+//! `docs/reference/metrics.md` lists the metrics.
 
 use std::time::Duration;
 
@@ -23,9 +23,8 @@ const GRANT_REASONS: [GrantReason; 11] = [
 pub(crate) enum SessionEnd {
     /// The store has closed the session, or the connection broke.
     Gone,
-    /// Another session of the store replaced it.
     Replaced,
-    /// The store did not read its messages.
+    /// The store did not read.
     Deaf,
 }
 

@@ -1,5 +1,5 @@
-//! The task that owns the shard. It receives commands, the shard decides, and the effects go to the
-//! outboxes of the sessions.
+//! The task that owns the shard: it takes commands, and puts the shard's effects into the sessions'
+//! queues.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +25,10 @@ use crate::metrics::{SessionEnd, ShardMetrics};
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
-/// Most queued commands. Each session queues at most one, so the limit bounds only the work between
-/// two readings of the clock.
+/// Each session queues at most one, so this bounds the work between two readings of the clock.
 const MAX_QUEUED_COMMANDS: usize = 256;
 
-/// The number of a session. Never reused.
+/// Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
 
@@ -43,12 +42,10 @@ enum Command {
     Inspect(Inspection),
 }
 
-/// The outcome of sending measured places to the shard.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
     /// `true` if the shard uses these places.
     pub(crate) counts: bool,
-    /// The number of nodes with a measured place.
     pub(crate) nodes: usize,
 }
 
@@ -59,27 +56,27 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    /// Opens a session for the store `info`. The shard sends its messages to `send_queue`.
+    /// Opens a session, whose messages the shard adds to `send_queue`.
     ///
     /// # Errors
-    /// The reason for which the shard refuses the store, or [`Error::ShuttingDown`].
+    /// The shard's refusal, or [`Error::ShuttingDown`].
     pub(crate) async fn open(&self, info: NodeInfo, send_queue: Arc<SendQueue>) -> Result<SessionId> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Open { info, send_queue, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
-    /// Passes on the messages of a store. Has no effect if the session has ended in the meantime.
+    /// Passes on messages, unless the session has ended.
     pub(crate) async fn say(&self, session: SessionId, messages: Vec<TracedMessage>) -> Result<()> {
         self.send(Command::Messages { session, messages }).await
     }
 
-    /// Ends a session. Has no effect if the session has ended already.
+    /// Has no effect on an ended session.
     pub(crate) async fn close(&self, session: SessionId) -> Result<()> {
         self.send(Command::Close { session }).await
     }
 
-    /// Sends measured places to the shard. The shard keeps its own if they are newer.
+    /// The shard keeps its own places if they are newer.
     pub(crate) async fn place(&self, places: MeasuredPlaces) -> Result<Taken> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
@@ -100,7 +97,6 @@ impl ShardHandle {
         answer.await.map_err(|_| Error::ShuttingDown)
     }
 
-    /// The time since the shard started.
     pub(crate) fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
@@ -156,12 +152,10 @@ impl ShardOwner {
         (owner, ShardHandle { commands: sender, started })
     }
 
-    /// Begins a span with `tracer` for each message in a trace.
     pub(crate) fn traced(self, tracer: Option<Tracer>) -> Self {
         Self { traces: tracer.map(Traces::new), ..self }
     }
 
-    /// Serves commands until `stop`, then ends all sessions.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut commands = Vec::new();
         loop {

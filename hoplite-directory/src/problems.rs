@@ -1,7 +1,7 @@
-//! The problems of a cluster, the most important first, each with its cause and its cure.
+//! A cluster's problems, the most important first, each with its cause and its cure.
 //!
-//! A pure function of the load reports, the recent events and the losses. Problems of the same kind
-//! are one entry with its places, so the list is short for any number of nodes.
+//! A pure function of load reports, recent events and losses. Problems of one kind are one entry,
+//! so the list is short for any number of nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,14 +14,13 @@ use serde::{Serialize, Serializer};
 
 use crate::events::{EventKind, PastEvent};
 
-/// Most places that a problem names; the others are counted.
+/// The others are counted.
 pub(crate) const MAX_PLACES: usize = 8;
-/// Time for which a loss, a refusal or the departure of a store is a problem.
+/// A loss, a refusal or a departure counts as a problem this long.
 pub(crate) const RECENT: Duration = Duration::from_secs(600);
-/// The share of an arena in pinned copies from which puts may soon find no room, in percent.
+/// Share of an arena in pinned copies, in percent, from which puts may soon find no room.
 const NEARLY_FULL_PERCENT: u64 = 90;
 
-/// The urgency of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
@@ -31,24 +30,19 @@ pub(crate) enum Severity {
     Warning,
 }
 
-/// A problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Problem {
     pub(crate) severity: Severity,
     pub(crate) title: String,
     pub(crate) cause: &'static str,
     pub(crate) cure: &'static str,
-    /// The number of places.
     pub(crate) count: usize,
-    /// The first places, at most [`MAX_PLACES`].
     pub(crate) places: Vec<Place>,
 }
 
-/// A node or an object with a problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Place {
     pub(crate) node: Option<String>,
-    /// The object; its key in JSON.
     #[serde(serialize_with = "as_key")]
     pub(crate) object: Option<ObjectId>,
     pub(crate) text: String,
@@ -58,21 +52,16 @@ fn as_key<S: Serializer>(object: &Option<ObjectId>, serializer: S) -> Result<S::
     object.as_ref().map(|id| to_hex(id.as_bytes())).serialize(serializer)
 }
 
-/// The state of the cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Known<'a> {
-    /// The time since the start of the shard.
     pub(crate) now: Duration,
     pub(crate) loads: &'a [(NodeId, Arc<Load>)],
-    /// The recent events, newest first.
     pub(crate) events: &'a [PastEvent],
-    /// The objects that were lost, and when.
     pub(crate) losses: &'a [(Duration, ObjectId)],
-    /// The nodes with failed calls, and the calls per second.
     pub(crate) failing: &'a [(NodeId, f32)],
 }
 
-/// The words for a kind of problem. `{}` in the title is the number of places.
+/// `{}` in the title is the number of places.
 struct Words {
     severity: Severity,
     one: &'static str,
@@ -172,12 +161,11 @@ const LEFT: Words = Words {
     cure: "If it was not stopped on purpose, read its log on the node: an exit, a crash, or a network that is down.",
 };
 
-/// Returns the problems, the most important first.
 pub(crate) fn problems(known: &Known<'_>) -> Vec<Problem> {
     let of_kind = |kind: TroubleKind| {
         let troubles = known.loads.iter().filter_map(move |(node, load)| {
             let mut texts = load.troubles.iter().filter(|trouble| trouble.kind == kind);
-            // The text of a call that waits says more than the number of calls.
+            // The text of a waiting call says more than the number of calls.
             let text = if kind == TroubleKind::Wait { texts.next_back() } else { texts.next() }?;
             Some(place(node, text.text.clone()))
         });
@@ -244,7 +232,7 @@ fn problem(words: &Words, mut places: Vec<Place>) -> Option<Problem> {
     Some(Problem { severity: words.severity, title, cause: words.cause, cure: words.cure, count, places })
 }
 
-/// Returns the refusals of a kind: the last one of each store, or of all programs without a name.
+/// The last refusal of each store, or of all programs without a name.
 fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let refused = events.filter(|event| event.kind == kind);
@@ -257,7 +245,7 @@ fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a PastEvent>) -> 
     .collect()
 }
 
-/// Returns the stores whose last event of a session is its end. The events are newest first.
+/// Stores whose newest event is the end of a session. The events are newest first.
 fn left<'a>(events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let of_sessions =

@@ -1,8 +1,8 @@
-//! The queue of a shard's messages for one store.
+//! A shard's messages for one store.
 //!
-//! The shard's task queues messages without waiting; the connection sends them in batches. A store
-//! that does not read fills the queue and loses its session. A store that sends faster than it
-//! reads is slowed down earlier: its session waits for [`SendQueue::room`].
+//! The shard queues without waiting; the connection sends in batches. A store that does not read
+//! fills the queue and loses its session. A store that sends faster than it reads is slowed down
+//! earlier, because its session waits for [`SendQueue::room`].
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,12 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
-    /// The run of the shard.
     run: u64,
-    /// The newest version of the protocol that the shard speaks.
     newest: Version,
     state: Mutex<State>,
-    /// Wakes the sending stream.
     news: Notify,
     drained: Notify,
     closed: CancellationToken,
@@ -35,21 +32,19 @@ pub(crate) struct SendQueue {
 #[derive(Debug, Default)]
 struct State {
     queue: AnswerQueue,
-    /// The number of pings that have arrived.
     pings: u64,
-    /// `true` if the store's ping needs an answer.
+    /// `true` until the store's ping is answered.
     is_pinged: bool,
-    /// The reason for the end of the session, until it is sent.
+    /// The reason of the end, until it is sent.
     error: Option<Error>,
 }
 
 impl SendQueue {
-    /// Creates the queue of a session with this run of the shard.
     pub(crate) fn of(run: ShardRun, newest: Version) -> Self {
         Self { run: run.0, newest, ..Self::default() }
     }
 
-    /// Queues `message`. Does nothing once the queue is closed.
+    /// Queues `message`, unless the queue is closed.
     ///
     /// # Errors
     /// [`Full`] if the queue is full.
@@ -62,7 +57,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Answers a ping of the store, together with queued messages.
+    /// Answers a ping, together with queued messages.
     pub(crate) fn pinged(&self) {
         let mut state = self.lock();
         state.pings += 1;
@@ -77,7 +72,7 @@ impl SendQueue {
         self.news.notify_one();
     }
 
-    /// Ends the session immediately with `error` and drops the queued messages.
+    /// Ends the session immediately, and drops the queued messages.
     pub(crate) fn fail(&self, error: Error) {
         let mut state = self.lock();
         state.queue.clear();
@@ -86,19 +81,18 @@ impl SendQueue {
         self.close();
     }
 
-    /// Completes when either side closes the queue.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    /// Waits until the queue has room.
+    /// Waits for room.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store takes no message for `silence_limit`.
     pub(crate) async fn room(&self, silence_limit: Duration) -> Result<(), Error> {
         loop {
             let mut drained = pin!(self.drained.notified());
-            // Registers for the wake-up before checking, so that none is missed.
+            // Registers before checking, so that no wake-up is missed.
             drained.as_mut().enable();
             if self.lock().queue.has_room() {
                 return Ok(());
@@ -107,8 +101,8 @@ impl SendQueue {
         }
     }
 
-    /// Returns the frames of the session, beginning with a welcome. Call this once per queue;
-    /// dropping the stream closes the queue.
+    /// Returns the frames, beginning with a welcome. Dropping the stream closes the queue. Call
+    /// this once.
     pub(crate) fn into_stream(
         self: Arc<Self>,
     ) -> impl Stream<Item = Result<ShardMessages, Error>> + Send + 'static {
@@ -121,7 +115,7 @@ impl SendQueue {
 
     async fn next(&self) -> Option<Result<ShardMessages, Error>> {
         loop {
-            // Checked before the queue, so that messages queued before the end are sent.
+            // Read first, so that messages queued before the end are sent.
             let is_closed = self.closed.is_cancelled();
             let (batch, pings) = {
                 let mut state = self.lock();
@@ -148,7 +142,7 @@ impl SendQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change under the lock is complete, so a panic elsewhere is harmless.
+        // Every change under the lock is whole, so a panic elsewhere is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -36,32 +36,29 @@ use crate::watch::Loads;
 /// The default name of a cluster.
 pub const DEFAULT_CLUSTER: &str = "hoplite";
 
-/// Time limit for connections to end after their sessions.
+/// Time for connections to end after their sessions.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
-/// Flow-control window of a session and of a connection.
+/// The flow-control window of a session and of a connection.
 const WINDOW_BYTES: u32 = 4 << 20;
-/// Most open calls on one connection: its session, and calls of tools.
+/// A session, and calls of tools.
 const MAX_STREAMS: u32 = 128;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of a message and of the headers of a visitor, who may only query health.
+/// Visitors may only query health.
 const VISITOR_BYTES: u32 = 4 << 10;
-/// Flow-control window of a visitor's connection: the least that HTTP/2 permits.
+/// The least that HTTP/2 permits.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
 const MAX_VISITOR_STREAMS: u32 = 4;
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The configuration of a shard.
 #[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct DirectoryConfig {
-    /// The cluster that its stores must belong to.
     pub cluster: ClusterId,
-    /// The newest version of the protocol that the shard speaks.
+    /// The newest version that the shard speaks.
     pub newest_version: Version,
-    /// The credentials that callers need.
     pub credentials: Credentials,
-    /// The limits of the shard.
     pub limits: Limits,
-    /// Creates spans, if traces are exported.
     pub tracer: Option<Tracer>,
 }
 
@@ -93,26 +90,24 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// The reason for which a shard stopped early.
+/// The reason why a shard stopped early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum DirectoryError {
-    /// The server failed.
     #[error("the directory's server failed")]
     Serve(#[source] tonic::transport::Error),
-    /// The thread of the shard cannot be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// The operating system has no random numbers.
     #[error("the operating system has no random numbers")]
     Random(#[source] io::Error),
-    /// The task that owns the shard ended: a bug.
+    /// A bug: the shard's task ended.
     #[error("the shard stopped by itself")]
     ShardEnded,
 }
 
-/// Warns if the certificate of this shard lacks the address of its listener. This is no error,
-/// because stores may reach the shard by a name or through a proxy.
+/// Warns about a certificate without the listener's address. This is no error, because stores may
+/// use a name or a proxy.
 fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
     let Ok(address) = listener.local_addr() else { return };
     if address.ip().is_unspecified() {
@@ -123,10 +118,7 @@ fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
     }
 }
 
-/// Serves one shard on `listeners` until `shutdown`, then ends all sessions. Counts its work in
-/// `metrics`.
-///
-/// Returns when all its tasks have stopped, about a second after `shutdown` at the latest.
+/// Serves one shard until `shutdown`, then ends all sessions, which takes about a second at most.
 ///
 /// # Errors
 /// The reason for an early stop.
@@ -241,7 +233,6 @@ pub async fn run(
     };
     let shard_ended = async {
         let _ = (&mut owner).await;
-        // An orderly end after `stop`; the other parts decide when all is over.
         if stop.is_cancelled() {
             std::future::pending::<()>().await;
         }
@@ -262,8 +253,8 @@ pub async fn run(
 fn shard_config(config: &DirectoryConfig) -> ShardConfig {
     ShardConfig {
         limits: config.limits.clone(),
-        // Stores of a restarted shard reconnect within one second, their longest pause, which is
-        // also the default grace.
+        // Stores of a restarted shard reconnect within a second, their longest pause and the
+        // default grace.
         warm_up: config.limits.node_grace * 3,
     }
 }

@@ -26,10 +26,8 @@ use crate::owner::Taken;
 use crate::session::{self, Host};
 use crate::watch::Orders;
 
-/// Translates calls for the shard.
 #[derive(Debug)]
 pub(crate) struct DirectoryService {
-    /// The shard and its cluster.
     pub(crate) host: Host,
     pub(crate) tasks: TaskTracker,
 }

@@ -1,5 +1,3 @@
-//! One session with a store, from its hello to its end.
-
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,22 +25,18 @@ use crate::watch::Loads;
 pub(crate) struct Host {
     pub(crate) shard: ShardHandle,
     pub(crate) cluster: ClusterId,
-    /// The run of the shard.
     pub(crate) run: ShardRun,
-    /// The newest version of the protocol that the shard speaks.
     pub(crate) newest: Version,
     pub(crate) loads: Loads,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) events: Events,
-    /// Cancelled when the daemon stops.
     pub(crate) stop: CancellationToken,
 }
 
-/// Serves the frames that arrive in one session.
+/// Serves the frames of one session, and always closes it.
 ///
 /// `opened` receives the queue once the store is accepted, or else the reason. A store that neither
-/// sends nor takes a frame for `silence_limit` is gone. The session is always closed, even if its
-/// call has ended.
+/// sends nor takes a frame for `silence_limit` is gone.
 pub(crate) async fn serve(
     host: Host,
     inbound: impl Stream<Item = Result<StoreMessages>>,
@@ -71,7 +65,7 @@ pub(crate) async fn serve(
         tracing::debug!(%error, "a session was broken");
         send_queue.fail(error);
     }
-    // An error means that the shard is gone, and the session with it.
+    // Fails if the shard is gone, and the session with it.
     let _ = host.shard.close(session).await;
 }
 

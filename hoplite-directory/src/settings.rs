@@ -1,5 +1,3 @@
-//! The settings of a shard and their defaults.
-
 use std::net::{Ipv4Addr, SocketAddr};
 
 use hoplite_core::id::IdError;
@@ -9,7 +7,6 @@ use hoplite_daemon::{NotLoopback, Security, TimeSpan};
 use hoplite_directory::{DEFAULT_CLUSTER, DirectoryConfig};
 use hoplite_net::SecurityError;
 
-/// The default address of a shard.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7401);
 
 /// The settings. Unset fields have defaults.
@@ -43,7 +40,6 @@ pub(crate) struct Settings {
     max_objects: Option<usize>,
 }
 
-/// The configuration of the daemon: the settings with all defaults filled in.
 #[derive(Debug)]
 pub(crate) struct DaemonConfig {
     pub(crate) listen: SocketAddr,
@@ -64,7 +60,6 @@ pub(crate) enum SettingsError {
 }
 
 impl Settings {
-    /// Fills in the defaults and checks the result.
     pub(crate) fn resolve(self) -> Result<DaemonConfig, SettingsError> {
         let listen = self.listen.unwrap_or(DEFAULT_LISTEN);
         self.security.check(listen)?;

@@ -1,4 +1,4 @@
-//! The spans of a shard: one for each message in a trace, until the shard answers it.
+//! The spans of a shard: one per message in a trace, until the shard answers.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,7 @@ use hoplite_core::shard::{RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Begins and ends spans. The owner passes each message of a store before the shard handles it, and
-/// each answer afterwards.
+/// The owner passes each message before the shard handles it, and each answer afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -21,8 +20,8 @@ impl Traces {
         Self { tracer, open: BTreeMap::new() }
     }
 
-    /// Handles a message of a store. Returns the span of a message without an answer; the caller
-    /// drops it once the shard has handled the message.
+    /// Returns the span of a message without an answer. The caller drops it once the shard has
+    /// handled the message.
     pub(crate) fn received(
         &mut self,
         node: &NodeId,
@@ -73,7 +72,6 @@ impl Traces {
         }
     }
 
-    /// Ends the spans of a store whose session has ended.
     pub(crate) fn gone(&mut self, node: &NodeId) {
         self.open.retain(|(asker, _), _| asker != node);
     }

@@ -1,4 +1,4 @@
-//! Load reports that stores send while a user watches the cluster.
+//! Load reports, which stores send while a user watches the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -23,15 +23,14 @@ use tonic::{Status, Streaming};
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
 
-/// Most stores with a remembered report: the most stores of a shard.
+/// The most stores of a shard.
 const MAX_LOADS: usize = 1 << 16;
-/// Most stores that report in detail at a time, because somebody looks at their pages.
+/// Most nodes whose pages are looked at.
 const MAX_DETAILED: usize = 16;
 
-/// The commands to one store, as a stream.
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
 
-/// The latest load reports of all stores. Clones share them.
+/// Clones share the reports.
 #[derive(Debug, Clone)]
 pub(crate) struct Loads(Arc<Shared>);
 
@@ -48,30 +47,26 @@ struct State {
     next_teller: u64,
     loads: BTreeMap<NodeId, (u64, Option<Told>)>,
     report_requests: ReportRequests,
-    /// The last request.
     requested: Option<ReportRequest>,
-    /// The stores that report in detail, and until when.
+    /// The end of each node's detailed reports.
     detailed: BTreeMap<NodeId, Time>,
     history: History,
 }
 
-/// A report, and the time of its arrival.
 #[derive(Debug, Clone)]
 struct Told {
     at: Time,
     load: Arc<Load>,
 }
 
-/// A request to all stores.
 #[derive(Debug, Clone)]
 struct Order {
     request: ReportRequest,
-    /// The stores that are to report in detail.
     detailed: Arc<BTreeSet<NodeId>>,
 }
 
 impl Loads {
-    /// Creates an empty collection. Each new trouble of a store becomes one of the `events`.
+    /// Each new trouble of a store becomes one of the `events`.
     pub(crate) fn new(events: Events) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),
@@ -81,7 +76,7 @@ impl Loads {
         }))
     }
 
-    /// Requests load reports from all stores, now and for a while.
+    /// Requests reports from all stores for a while.
     pub(crate) fn look(&self) {
         let mut state = self.lock();
         let stores = state.loads.len();
@@ -90,7 +85,7 @@ impl Loads {
         }
     }
 
-    /// Somebody looks at the page of a store, which is to report in detail.
+    /// Requests details from a store, whose page somebody looks at.
     pub(crate) fn look_at(&self, node: &NodeId) {
         self.look();
         let now = self.now();
@@ -116,7 +111,6 @@ impl Loads {
         self.0.orders.send_replace(Some(Order { request, detailed }));
     }
 
-    /// Keeps the history of the last hour, until `stop`.
     pub(crate) async fn keep_history(self, stop: CancellationToken) {
         let mut steps = interval(STEP);
         steps.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -132,12 +126,11 @@ impl Loads {
         }
     }
 
-    /// The last hour of a node, or of all nodes, after a step.
+    /// The series of a node, or of all nodes.
     pub(crate) fn history(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         self.lock().history.since(node, after)
     }
 
-    /// The nodes with failed calls in the last step of the history, and the calls per second.
     pub(crate) fn failing(&self) -> Vec<(NodeId, f32)> {
         self.lock().history.failing().map(|(node, failures)| (node.clone(), failures)).collect()
     }
@@ -167,7 +160,7 @@ impl Loads {
         };
         let node = NodeId::new(&first.node)?;
         let teller = self.enter(node.clone())?;
-        // A recent first command counts too, because a store may connect while a user watches.
+        // A recent command counts too, because a store may connect while a user watches.
         let mut orders = self.0.orders.subscribe();
         let now = self.now();
         if self.lock().report_requests.holds(now) {
@@ -216,7 +209,7 @@ impl Loads {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is complete, so a panic elsewhere is harmless.
+        // Every change is whole, so a panic elsewhere is harmless.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -232,7 +225,7 @@ impl Order {
     }
 }
 
-/// A reporting store. Dropping this forgets its report.
+/// Dropping this forgets the store's report.
 struct ReportingStore {
     loads: Loads,
     node: NodeId,
@@ -265,8 +258,7 @@ impl Drop for ReportingStore {
     }
 }
 
-/// Returns the troubles that are new in the store's report. A trouble with changed numbers is not
-/// new.
+/// A trouble with changed numbers is not new.
 fn new_troubles<'a>(before: Option<&Load>, now: &'a Load) -> impl Iterator<Item = &'a str> {
     let without_numbers =
         |trouble: &str| trouble.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();

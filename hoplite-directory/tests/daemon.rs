@@ -41,7 +41,7 @@ impl Daemon {
         Self { address: addresses.directory.unwrap(), child }
     }
 
-    /// Sends a signal. Returns the exit code and the whole log.
+    /// Returns the exit code and the whole log.
     fn stop(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let mut log = String::new();

@@ -1,4 +1,4 @@
-//! A real server, and a bare client that opens sessions on direct connections.
+//! Sessions on direct connections, between a real server and a bare client.
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Longest wait, for a busy machine; a successful test never waits so long.
+/// Only a failing test waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Server {
@@ -45,7 +45,7 @@ impl Server {
         Self { address, _shutdown: shutdown.drop_guard() }
     }
 
-    /// A connection without a session.
+    /// Opens no session.
     async fn connect(&self) -> Direct {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let caller = Caller::default();
@@ -106,21 +106,21 @@ impl Direct {
         self.stream.flush().await.unwrap();
     }
 
-    /// The next message; `None` at the end of the connection.
+    /// Returns `None` at the end of the connection.
     async fn hear(&mut self) -> Option<ToStore> {
         let mut messages = decode_shard_batch(self.next().await?).unwrap();
         assert_eq!(messages.len(), 1);
         messages.pop()
     }
 
-    /// Returns the error with which the shard ends the session. Checks that the connection closes.
+    /// Returns the session's last error. Checks that the connection closes.
     async fn end(&mut self) -> Error {
         let error = decode_shard_batch(self.next().await.expect("the shard says why")).unwrap_err();
         assert_eq!(self.next().await, None);
         error
     }
 
-    /// The next frame; `None` at the end of the connection.
+    /// Returns `None` at the end of the connection.
     async fn next(&mut self) -> Option<ShardMessages> {
         loop {
             let frame = framing::decode_on(Plane::Control, &mut self.received, MAX_BATCH_BYTES).unwrap();
@@ -172,7 +172,6 @@ async fn sessions_on_a_direct_connection_and_over_grpc_see_the_same_objects() {
     let answer = server.ask_over_grpc("b", "x").await;
     assert!(matches!(&answer[..], [ToStore::Inline { bytes, .. }] if **bytes == *b"bytes"));
 
-    // Messages before the end still count.
     direct.say(publish("y")).await;
     direct.stream.shutdown().await.unwrap();
     assert!(matches!(direct.hear().await, Some(ToStore::Published { .. })));
@@ -271,7 +270,7 @@ async fn a_changed_byte_ends_the_session_and_the_shard_says_why() {
     let mut direct = Direct { stream: Checked::new(stream, records), received: BytesMut::new() };
     direct.write(&hello("a")).await;
     assert!(direct.next().await.unwrap().welcome.is_some());
-    // A record of four bytes with a wrong checksum.
+    // Four bytes with a wrong checksum.
     let record = [8, 0, !8, !0, 0, 0, 0, 0, 1, 2, 3, 4];
     below.write_all(&record).unwrap();
     let error = direct.end().await;

@@ -1,4 +1,4 @@
-//! A directory with credentials, stores with the same credentials, and strangers.
+//! A directory, stores with its credentials, and strangers.
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-/// Longest wait, for a busy machine; a successful test never waits so long.
+/// Only a failing test waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -137,7 +137,6 @@ async fn calls_on_a_connection_that_has_shown_no_token_are_refused() {
     let mut client = DirectoryClient::new(server.channel().await);
     let refusal = status(&mut client).await;
     assert_eq!(from_status(&refusal).code(), ErrorCode::PermissionDenied, "{refusal}");
-    // More than a visitor may send.
     let huge = |mut request: Request<()>| {
         request.metadata_mut().insert("authorization", "x".repeat(1 << 20).parse().unwrap());
         Ok(request)
@@ -147,7 +146,7 @@ async fn calls_on_a_connection_that_has_shown_no_token_are_refused() {
     server.stop().await;
 }
 
-/// Forwards the bytes between a member and a shard, and records the member's bytes.
+/// Forwards bytes both ways, and records the member's bytes.
 async fn overhear(server: &Server, credentials: &Credentials) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -199,7 +198,7 @@ async fn a_process_at_the_address_of_a_shard_is_not_believed() {
     let status = rogue.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
     let error = credentials.error_of(&status);
     assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
-    // A shard without a token is refused too, although it would accept every store.
+    // A shard without a token is refused, although it would accept every store.
     let open = Server::start(Credentials::default()).await;
     let status = open.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
     let error = credentials.error_of(&status);
@@ -261,7 +260,7 @@ async fn many_connections_that_say_nothing_keep_nobody_out() {
     server.stop().await;
 }
 
-/// Credentials with a certificate for `name` by `issuer`, which trust `trusted`.
+/// A certificate for `name` by `issuer`, which trusts `trusted`.
 fn tls(place: &Path, name: &str, issuer: &Authority, trusted: &[&Authority]) -> Credentials {
     let day = Duration::from_secs(24 * 3600);
     let now = SystemTime::now();

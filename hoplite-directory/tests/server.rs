@@ -1,4 +1,4 @@
-//! A real server on port 0, and a bare gRPC client that acts as the stores.
+//! A real server, and a bare gRPC client that acts as the stores.
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// Longest wait, for a busy machine; a successful test never waits so long.
+/// Only a failing test waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Server {
@@ -108,7 +108,7 @@ impl Store {
         self.pending.remove(0)
     }
 
-    /// The error with which the session ends; `None` if it ends without one.
+    /// Returns `None` if the session ends without an error.
     async fn end(mut self) -> Option<Error> {
         loop {
             match timeout(PATIENCE, self.inbound.message()).await.expect("an end") {
@@ -428,7 +428,7 @@ async fn health_and_reflection_answer() {
     let services: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
     assert!(services.contains(&"hoplite.v1.Directory"), "{services:?}");
     assert!(services.contains(&"grpc.health.v1.Health"), "{services:?}");
-    // A status has this type in its details, so tools must find it.
+    // Tools look up this type, which statuses have in their details.
     let symbol = ask(MessageRequest::FileContainingSymbol("hoplite.v1.Error".to_owned())).await;
     assert!(matches!(symbol, MessageResponse::FileDescriptorResponse(_)), "{symbol:?}");
     server.stop().await;
@@ -460,7 +460,7 @@ async fn garbage_on_the_port_does_no_harm() {
 async fn shutdown_ends_sessions_with_a_reason_and_waits_for_nobody() {
     let server = Server::start().await;
     let store = server.store("a").await;
-    // Neither a silent connection nor an idle session may delay the end.
+    // A silent connection or an idle session must not delay the end.
     let silent = TcpStream::connect(server.address).await.unwrap();
     let idle = server.client().await;
     server.shutdown.cancel();
@@ -483,8 +483,8 @@ async fn a_store_that_does_not_listen_loses_its_session_and_others_do_not_notice
         client.status(v1::StatusRequest::default()).await.unwrap().into_inner().subscriptions == 1
     })
     .await;
-    // Each round changes the object twice, and each change is an update for the subscriber. Flow
-    // control passes some thousands before they queue at the shard.
+    // Each round makes two updates for the subscriber. Flow control passes some thousands before
+    // they queue at the shard.
     let connected = async |client: &mut DirectoryClient<Channel>| {
         let status = client.status(v1::StatusRequest::default()).await.unwrap().into_inner();
         status.nodes.iter().any(|node| node.node == "deaf" && node.connected)

@@ -1,4 +1,4 @@
-//! The JSON for the page. Each answer is bounded; lists come in pages.
+//! The JSON for the page: each answer is bounded, and lists come in pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,10 +24,8 @@ use super::rows::{EventRow, Grant, Node, age_ms, millis, wall_ms};
 use crate::events::PastEvent;
 use crate::problems::{Known, Problem, problems};
 
-/// Most objects in transfer that are shown.
 const MAX_BUSY: usize = 50;
 const MAX_REDUCES: usize = 200;
-/// Most objects that were sent lately.
 const MAX_RECENT: usize = 100;
 
 pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String> {
@@ -94,7 +92,6 @@ fn json(answer: &impl Serialize) -> String {
     serde_json::to_string(answer).expect("these types have names and numbers only")
 }
 
-/// The state of the shard, and the sums over all stores.
 #[derive(Serialize)]
 struct Overview {
     cluster: String,
@@ -112,7 +109,7 @@ struct Overview {
     queue: usize,
     connected: usize,
     away: usize,
-    /// The number of stores with a load report. The sums below cover these stores.
+    /// Stores with a load report, which the sums below cover.
     telling: usize,
     capacity_bytes: u64,
     free_bytes: u64,
@@ -123,14 +120,13 @@ struct Overview {
     pulls: u64,
     reduces: usize,
     shards: Vec<ShardHealth>,
-    /// The most important first.
     problems: Vec<Problem>,
 }
 
 #[derive(Serialize)]
 struct ShardHealth {
     name: String,
-    /// The number of reporting stores that have a session with this shard.
+    /// Reporting stores with a session here.
     sessions: usize,
 }
 
@@ -206,7 +202,6 @@ struct Objects {
 
 #[derive(Serialize)]
 struct Object {
-    /// The id in hexadecimal digits.
     key: String,
     id: String,
     size_bytes: u64,
@@ -248,7 +243,6 @@ impl Object {
     }
 }
 
-/// An object with its copies, its transfers and their rates.
 #[derive(Serialize)]
 struct Tree {
     id: String,
@@ -265,9 +259,7 @@ struct Copy {
     away: bool,
     sender: Option<String>,
     reason: Option<String>,
-    /// Time since the copy began, while it is incomplete.
     age_ms: Option<u64>,
-    /// The number of valid bytes and the bytes per second, if the node reports them.
     valid_bytes: Option<u64>,
     rate: Option<u64>,
 }
@@ -304,7 +296,6 @@ impl Tree {
 
 #[derive(Serialize)]
 struct Reduces {
-    /// The number of stores with a load report.
     telling: usize,
     reduces: Vec<Reduce>,
 }
@@ -340,7 +331,6 @@ impl Reduces {
 
 #[derive(Serialize)]
 struct Links {
-    /// The number of stores with a load report.
     telling: usize,
     keys: BTreeSet<String>,
     #[serde(flatten)]
@@ -372,7 +362,6 @@ struct EventList {
     events: Vec<EventRow>,
 }
 
-/// Recent events, newest first.
 fn events(uptime: Duration, past: Vec<PastEvent>, losses: Vec<LostObject>) -> EventList {
     let past = past.into_iter().map(|event| EventRow::new(uptime, event));
     let losses = losses.into_iter().rev().map(|loss| EventRow {

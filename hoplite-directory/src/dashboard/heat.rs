@@ -1,4 +1,4 @@
-//! The links between stores as a table: rows are senders, columns are receivers.
+//! Links between stores as a table: rows send, columns receive.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,39 +8,35 @@ use hoplite_core::id::NodeId;
 use hoplite_core::load::{Load, MAX_LINKS};
 use serde::Serialize;
 
-/// Most rows and columns: the most links in one store's report.
+/// The most links in one store's report.
 pub(super) const MAX_PLACES: usize = MAX_LINKS;
 
-/// The table. If there are more places than rows, it shows the places with the most slow links.
+/// Shows the places with the most slow links if there are too many.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Heat {
-    /// Nodes or groups of nodes, by name.
     places: Vec<String>,
-    /// The number of places that are not shown.
     left_out: usize,
     cells: Vec<Cell>,
 }
 
-/// The links from one place to another.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Cell {
     from: usize,
     to: usize,
     links: u64,
-    /// The bandwidth of the slowest link.
     bytes_per_second: u64,
     round_trip_ns: u64,
     slow: u64,
 }
 
 impl Heat {
-    /// Builds the table from the reports of the stores. `place_of` returns the row of a node.
+    /// `place_of` returns the row of a node.
     pub(super) fn new<'a>(
         loads: &'a [(NodeId, Arc<Load>)],
         place_of: impl Fn(&'a NodeId) -> &'a str,
     ) -> Self {
         let links = || loads.iter().flat_map(|(node, load)| load.links.iter().map(move |link| (node, link)));
-        // The number of slow links, and of all links, at each place.
+        // Slow links, and all links, at each place.
         let mut weights: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (node, link) in links() {
             for end in BTreeSet::from([place_of(node), place_of(&link.peer)]) {
@@ -50,7 +46,7 @@ impl Heat {
         }
         let all = weights.len();
         let mut chosen: Vec<(&str, (u64, u64))> = weights.into_iter().collect();
-        // The sort is stable, so that equal places stay in the order of their names.
+        // Stable, so that equal places stay in the order of their names.
         chosen.sort_by_key(|(_, weight)| Reverse(*weight));
         let places: BTreeSet<&str> = chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();
         let rows: BTreeMap<&str, usize> =

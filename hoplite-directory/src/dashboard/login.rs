@@ -1,8 +1,7 @@
 //! Logins at the dashboard. If there is a token, only logged-in users see data.
 //!
-//! Wrong tokens slow down their source. A browser keeps a cookie of its last login, which is valid
-//! as long as the token is the same. A browser with this cookie is never slowed down, so a stranger
-//! behind the same address cannot lock its user out.
+//! Wrong tokens slow down their source, but never a browser with the cookie of an earlier login
+//! with this token. So a stranger behind the same address cannot lock its user out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,28 +17,25 @@ use tokio::time::Instant;
 
 use super::throttle::Throttle;
 
-/// Most logged-in users. Beyond that, the oldest login ends.
+/// One more ends the oldest login.
 const MAX_SESSIONS: usize = 64;
-/// Time after which a login ends: a working day.
+/// A working day.
 const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
-/// Time for which a browser keeps the cookie of its last login: the most that browsers accept.
 const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
-/// The cookie that marks a known browser. All shards on a host accept it, because they share the
-/// token.
+/// Marks a browser after a login. All shards on a host accept it, because they share the token.
 const KNOWN_COOKIE: &str = "hoplite_known";
-/// The text that is signed in the cookie, in front of a random number.
+/// Signed in the cookie, in front of a random number.
 const KNOWN_LABEL: &[u8] = b"known browser";
 const SECRET_BYTES: usize = 32;
 
-/// The key of a session: a digest of the secret, so that the time of the lookup reveals nothing
-/// about the secret.
+/// A digest of a session's secret, so that the time of a lookup reveals nothing.
 type Fingerprint = [u8; 32];
 
 #[derive(Debug)]
 pub(super) struct Door {
     token: Option<Token>,
     cookie: String,
-    /// The text after the value of the cookie.
+    /// Follow the value of the cookie.
     attributes: String,
     sessions: Mutex<BTreeMap<Fingerprint, Instant>>,
     throttle: Mutex<Throttle>,
@@ -47,16 +43,14 @@ pub(super) struct Door {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// Succeeds and sets these cookies.
     In(Vec<String>),
-    /// Fails: the secret is not the token.
     Wrong,
-    /// Refuses to check the token after too many wrong ones. The next try may come after this time.
+    /// The next try may come after this time. Until then, no token is checked.
     Later(Duration),
 }
 
 impl Door {
-    /// Creates the login for a server on `port`. Without a token, every visitor has access.
+    /// Makes a login; without a token, every visitor has access.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
         // Cookies belong to a host, not to a port, and several shards may run on one host or be
         // forwarded to one.
@@ -70,12 +64,10 @@ impl Door {
         Self { token, cookie, attributes, sessions: Mutex::default(), throttle: Mutex::default() }
     }
 
-    /// Returns `true` if there is a token.
     pub(super) fn is_locked(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Returns `true` if the sender of these headers has access.
     pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
         if self.token.is_none() {
             return true;
@@ -84,7 +76,6 @@ impl Door {
         known.is_some_and(|expires| expires > Instant::now())
     }
 
-    /// Logs in the user who types `secret` into a browser at `address` with these headers.
     pub(super) fn enter(&self, secret: &[u8], headers: &HeaderMap, address: IpAddr) -> Entry {
         let Some(token) = &self.token else { return Entry::Wrong };
         // Held during the comparison, so that concurrent tries get no more attempts than sequential
@@ -104,8 +95,7 @@ impl Door {
         Entry::In(cookies)
     }
 
-    /// Begins a session and returns its cookie; `None` if the operating system has no random
-    /// numbers.
+    /// Returns `None` if the operating system has no random numbers.
     fn session_cookie(&self) -> Option<String> {
         let mut secret = [0; SECRET_BYTES];
         SystemRandom::new().fill(&mut secret).ok()?;
@@ -129,8 +119,7 @@ impl Door {
         Some(format!("{KNOWN_COOKIE}={value}{}; Max-Age={}", self.attributes, KNOWN_TTL.as_secs()))
     }
 
-    /// Logs out the sender of these headers. Returns the cookie to set, or `None` if the sender was
-    /// not logged in.
+    /// Returns the cookie to set, or `None` if the sender was not logged in.
     pub(super) fn leave(&self, headers: &HeaderMap) -> Option<String> {
         self.sessions().remove(&self.presented(headers)?)?;
         Some(format!("{}={}; Max-Age=0", self.cookie, self.attributes))
@@ -141,12 +130,11 @@ impl Door {
     }
 
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, Instant>> {
-        // Every change leaves the map consistent, so a panic elsewhere does no harm.
+        // Every change is whole, so a panic elsewhere is harmless.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns `true` if the cookie in these headers proves an earlier login with `token`.
 fn is_known_browser(token: &Token, headers: &HeaderMap) -> bool {
     let value = cookie(headers, KNOWN_COOKIE).and_then(|value| from_hex(value, SECRET_BYTES + TAG_BYTES));
     value.is_some_and(|value| match value.split_at_checked(SECRET_BYTES) {

@@ -2,10 +2,6 @@
 //!
 //! It is off unless an address is given, and it is read-only. With a token, only logged-in users
 //! see data. With TLS and no token, only peers with a certificate of the cluster can send requests.
-//!
-//! * `login`: sessions of users. `throttle`: limits on wrong tokens. `api`: the JSON.
-//!   `node`: the page of a node, history, and recent transfers. `prefixes`: sums over objects.
-//!   `page`: the files for browsers.
 
 mod api;
 mod heat;
@@ -49,8 +45,7 @@ pub(crate) struct Sights {
     pub(crate) prefixes: Prefixes,
 }
 
-/// Serves the dashboard on `listener` until `stop`. Counts connections without a complete request
-/// in `refused`.
+/// Serves until `stop`. Counts connections without a complete request in `refused`.
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: Credentials,
@@ -62,8 +57,8 @@ pub(crate) async fn serve(
     let port = listener.local_addr().map_or(0, |address| address.port());
     let scheme = match (tls, &token) {
         (None, _) => Scheme::Http,
-        // A browser's user proves knowledge of the token. Without a token, the browser needs a
-        // certificate as daemons do.
+        // A user proves knowledge of the token. Without a token, the browser needs a certificate as
+        // daemons do.
         (Some(tls), Some(_)) => Scheme::HttpsForAnybody(tls),
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };
@@ -87,7 +82,7 @@ impl Dashboard {
         let path = request.uri().path();
         match *request.method() {
             Method::GET | Method::HEAD => {}
-            // Browsers name the site of a form. Forms of other sites are refused.
+            // Browsers name the site of a form.
             Method::POST if is_foreign(&request) => {
                 return page::text(StatusCode::FORBIDDEN, "only forms of this page are accepted");
             }
@@ -151,7 +146,7 @@ impl Dashboard {
     }
 }
 
-/// Returns `true` if the browser names another site as the origin of this request.
+/// Returns `true` if the browser names another site as the origin.
 fn is_foreign(request: &HttpRequest) -> bool {
     request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }

@@ -1,5 +1,3 @@
-//! The page of a node, the last hour, and the objects that were sent lately.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,28 +11,24 @@ use super::Sights;
 use super::rows::{EventRow, Grant, Node, age_ms, millis};
 use crate::history::{Point, STEP, Slice};
 
-/// Most transfers on the page of a node.
 pub(super) const MAX_NODE_TRANSFERS: usize = 50;
-/// Most events on the page of a node.
 const MAX_NODE_EVENTS: usize = 50;
 
 #[derive(Serialize)]
 pub(super) struct NodePage {
     name: String,
-    /// Absent if no such node is connected.
     node: Option<Node>,
     troubles: Vec<String>,
     receiving: Vec<Receiving>,
     links: Vec<Link>,
     reduces: Vec<String>,
-    /// Absent until the node has reported in detail.
+    /// Absent before the first detailed report.
     clients: Option<Vec<Client>>,
     log: Option<Vec<String>>,
     transfers: Vec<Transfer>,
     events: Vec<EventRow>,
 }
 
-/// An object that the node receives now.
 #[derive(Serialize)]
 struct Receiving {
     key: String,
@@ -132,15 +126,13 @@ impl From<ClientLoad> for Client {
 #[derive(Serialize)]
 pub(super) struct HistoryPage {
     step_ms: u64,
-    /// The number of the last point.
     last: u64,
-    /// The points after the one that the page has, oldest first. Each is a list: bytes received and
-    /// sent per second, bytes in use, gets and failures per second, median and 99th percentile of
-    /// the waits in seconds.
+    /// Points that the page lacks, oldest first: bytes received and sent per second, bytes in use,
+    /// gets and failures per second, median and 99th percentile of the waits in seconds.
     points: Vec<[f32; 7]>,
 }
 
-/// Returns the last hour of a node, or of all nodes. It is empty if nothing is known of the node.
+/// Returns an empty history for an unknown node.
 pub(super) fn history(sights: &Sights, node: Option<&NodeId>, after: u64) -> HistoryPage {
     let Slice { last, points } =
         sights.loads.history(node, after).unwrap_or(Slice { last: 0, points: Vec::new() });
@@ -164,7 +156,6 @@ struct Sent {
     grants: usize,
     running: usize,
     failed: usize,
-    /// Time since the first transfer.
     age_ms: u64,
     /// Time from the first grant to the latest grant or outcome, or to now.
     took_ms: u64,

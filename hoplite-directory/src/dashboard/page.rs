@@ -1,4 +1,4 @@
-//! The files for browsers, which are part of the program, and the headers of all answers.
+//! The page's files, which are part of the program, and the headers of all answers.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Asset {
         ASSETS.iter().find(|asset| asset.path == path)
     }
 
-    /// Returns `true` if visitors may read it before they log in.
+    /// Returns `true` for files that visitors read before they log in.
     pub(super) fn is_public(&self) -> bool {
         self.audience == Audience::Anybody
     }
@@ -75,7 +75,7 @@ pub(super) fn wrong_token() -> HttpResponse {
     login_again(StatusCode::FORBIDDEN, "That is not the token of this cluster.")
 }
 
-/// The login form while the source must wait before the next try.
+/// Shows the login form during the wait.
 pub(super) fn too_many(wait: Duration) -> HttpResponse {
     let seconds = wait.as_secs();
     let says = format!("There were too many wrong tokens. Try again in {seconds} seconds.");
@@ -97,7 +97,7 @@ pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
     response(status, TEXT, format!("{words}\n").into())
 }
 
-/// An answer in JSON. It is empty if the browser has it already.
+/// The answer is empty if the browser has it already.
 pub(super) fn json(text: String, headers: &HeaderMap) -> HttpResponse {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());
@@ -112,7 +112,6 @@ pub(super) fn json(text: String, headers: &HeaderMap) -> HttpResponse {
     response
 }
 
-/// Redirects the browser to `path` on this server, and sets `cookies`.
 pub(super) fn to(path: &'static str, cookies: Vec<String>) -> HttpResponse {
     let mut response = response(StatusCode::SEE_OTHER, TEXT, Bytes::new());
     let headers = response.headers_mut();

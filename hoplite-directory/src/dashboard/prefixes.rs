@@ -1,7 +1,7 @@
-//! The objects of a shard by prefix.
+//! A shard's objects by prefix.
 //!
-//! A sum examines all objects of the prefix, in short turns of the shard. It is kept for a while, so
-//! that the cost does not grow with the number of tabs.
+//! A sum examines all objects of the prefix, in short turns of the shard. It is kept for a while,
+//! so that many tabs cost no more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,20 +20,18 @@ use crate::owner::ShardHandle;
 
 /// Time for which a sum is shown again.
 const FRESH: Duration = Duration::from_secs(20);
-/// Most sums that are kept.
 const MAX_KEPT: usize = 16;
 
 /// Sums by prefix, each with its time.
 type Kept = BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>;
 
-/// The latest sums.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Prefixes(Arc<Mutex<Kept>>);
 
 impl Prefixes {
-    /// Returns the sums of a prefix, at most [`FRESH`] old.
+    /// Returns sums that are at most [`FRESH`] old.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
-        // The lock is held during a sum: one sum at a time is enough for the shard.
+        // Locked during a sum, because one at a time is enough for the shard.
         let mut kept = self.0.lock().await;
         kept.retain(|_, (at, _)| at.elapsed() < FRESH);
         let sums = match kept.get(&prefix) {
@@ -68,7 +66,7 @@ async fn sum(shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixSums> {
 #[derive(Debug, Serialize)]
 pub(super) struct PrefixPage {
     prefix: String,
-    /// The groups, those with most bytes first.
+    /// The groups, most bytes first.
     groups: Vec<Group>,
     more_groups: usize,
     rest: Group,
@@ -77,7 +75,6 @@ pub(super) struct PrefixPage {
 
 #[derive(Debug, Serialize)]
 struct Group {
-    /// The prefix of the group in hexadecimal digits.
     key: String,
     name: String,
     objects: u64,
@@ -116,7 +113,7 @@ impl PrefixPage {
     }
 }
 
-/// Returns a prefix for people; it may end within a character.
+/// A prefix may end within a character.
 fn readable(prefix: &[u8]) -> String {
     hoplite_core::text::escape(&String::from_utf8_lossy(prefix))
 }

@@ -1,4 +1,4 @@
-//! The parts of answers that several views show.
+//! Parts of answers that several views share.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +28,6 @@ pub(super) struct Node {
     load: Option<NodeLoad>,
 }
 
-/// The load of a node, if the node reports it.
 #[derive(Serialize)]
 struct NodeLoad {
     capacity_bytes: u64,
@@ -77,7 +76,6 @@ pub(super) struct Grant {
     sender: String,
     reason: String,
     age_ms: u64,
-    /// Time from the grant to the outcome.
     took_ms: Option<u64>,
     outcome: Option<String>,
 }
@@ -95,7 +93,6 @@ impl Grant {
     }
 }
 
-/// Returns the milliseconds since `at`.
 pub(super) fn age_ms(uptime: Duration, at: Time) -> u64 {
     millis(uptime.saturating_sub(at.since(Time::ZERO)))
 }
@@ -120,7 +117,7 @@ impl EventRow {
     }
 }
 
-/// Returns the milliseconds from 1970 to a time since the start of the shard.
+/// Converts a time since the start of the shard to milliseconds since 1970.
 pub(super) fn wall_ms(uptime: Duration, at: Duration) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     millis(now.saturating_sub(uptime.saturating_sub(at)))

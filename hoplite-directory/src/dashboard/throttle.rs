@@ -1,9 +1,8 @@
 //! Slows down sources that try wrong tokens.
 //!
-//! Each wrong token costs its source time. A source can have a few wrong tokens before it must
-//! wait, and all sources together can have more. A source beyond its own limit, or beyond the
-//! common one, is refused before its token is checked. A source that stops can try again after a
-//! few seconds.
+//! A source can send a few wrong tokens at once, and all sources together can send more. Beyond its
+//! own limit or the common one, a source is refused before its token is checked. It can try again
+//! after a few seconds.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,24 +10,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Limit of one source: a person who mistypes notices nothing, and a program gets 15 tries a
-/// minute.
+/// A person who mistypes notices nothing, and a program gets 15 tries a minute.
 const OF_ONE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
-/// Limit of all sources together. At least forty sources are needed to reach it.
+/// Takes at least forty sources to reach.
 const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Most sources that are tracked on their own; the others share one limit.
+/// Further sources share one limit.
 const MAX_SOURCES: usize = 1024;
 
-/// A limit on wrong tokens.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
-    /// The number of wrong tokens that are free.
     burst: u32,
     /// Time after which one more wrong token is free.
     interval: Duration,
 }
 
-/// The source of a login: an IPv4 address, or the network of one customer in IPv6.
+/// An IPv4 address, or the IPv6 network of one customer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Source(IpAddr);
 
@@ -44,7 +40,6 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// Recent wrong tokens.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     all: Debt,
@@ -53,7 +48,7 @@ pub(super) struct Throttle {
     others: Debt,
 }
 
-/// The time at which wrong tokens are paid off; `None` if there were none.
+/// The time when wrong tokens are paid off.
 #[derive(Debug, Clone, Copy, Default)]
 struct Debt(Option<Instant>);
 
@@ -62,7 +57,7 @@ impl Debt {
         self.0.is_none_or(|paid_at| paid_at <= now)
     }
 
-    /// Returns the time until one more try is permitted; zero if it is permitted now.
+    /// Zero if one more try is permitted now.
     fn wait(self, now: Instant, rate: Rate) -> Duration {
         let debt = self.0.map_or(Duration::ZERO, |paid_at| paid_at.saturating_duration_since(now));
         (debt + rate.interval).saturating_sub(rate.interval * rate.burst)
@@ -75,7 +70,7 @@ impl Debt {
 }
 
 impl Throttle {
-    /// Returns the time until the next token of `source` is checked; zero if it is checked now.
+    /// Zero if the next token of `source` is checked now.
     pub(super) fn wait(&self, source: Source, now: Instant) -> Duration {
         let own = match self.sources.get(&source) {
             Some(debt) => *debt,
@@ -107,7 +102,7 @@ mod tests {
         IpAddr::from(number.to_be_bytes()).into()
     }
 
-    /// Counts the checked tokens among `tries` attempts, with one attempt per `pause`.
+    /// Counts the checked tokens among `tries` attempts, one per `pause`.
     fn looked_at(throttle: &mut Throttle, who: impl Fn(u32) -> Source, tries: u32, pause: Duration) -> u32 {
         let begun = Instant::now();
         let mut looked_at = 0;
@@ -131,7 +126,6 @@ mod tests {
         let wait = throttle.wait(source(1), now);
         assert_eq!(wait, OF_ONE.interval);
         assert!(throttle.wait(source(1), now + wait).is_zero());
-        // A user elsewhere notices nothing.
         assert!(throttle.wait(source(2), now).is_zero());
     }
 
@@ -144,7 +138,7 @@ mod tests {
         let (mut throttle, now) = (Throttle::default(), Instant::now());
         (0..1000).for_each(|number| throttle.was_wrong(source(number), now));
         assert_eq!(throttle.wait(source(1_000_000), now), OF_ALL.interval);
-        // While all entries are taken, further sources share one debt, and paid entries are freed.
+        // Beyond the tracked sources, all share one debt. Paid entries are freed.
         let mut throttle = Throttle::default();
         let now = Instant::now();
         (0..5000).for_each(|number| throttle.was_wrong(source(number), now));
