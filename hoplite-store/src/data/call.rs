@@ -1,5 +1,3 @@
-//! A request to another store and the connection on which it is answered.
-
 use hoplite_proto::data::frame::{Header, Kind};
 use prost::Message;
 
@@ -7,20 +5,17 @@ use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
 use super::puller::Puller;
 
-/// The failure of a request to another store.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    /// There was no connection to begin with.
     #[error("cannot connect: {0}")]
     Connect(#[source] ConnectionError),
-    /// It broke, or what came over it was wrong.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
 }
 
-/// A request that was sent.
+/// A request and the connection that answers it.
 ///
-/// The peer may have closed an idle connection unnoticed: if no byte comes back, the request is
+/// The peer may have closed an idle connection unnoticed. If no byte comes back, the request is
 /// sent once more over a new connection.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
@@ -29,12 +24,11 @@ pub(super) struct Call<'a> {
     kind: Kind,
     payload: Vec<u8>,
     connection: PeerConnection,
-    /// `true` if the peer has answered over this connection.
+    /// `true` once the peer has answered over this connection.
     is_proven: bool,
 }
 
 impl<'a> Call<'a> {
-    /// Sends a request to `peer`, over an idle connection or a new one.
     pub(super) async fn begin(
         puller: &'a Puller,
         peer: Peer,
@@ -50,23 +44,21 @@ impl<'a> Call<'a> {
         let payload = message.encode_to_vec();
         let mut call = Self { puller, peer, kind, payload, connection, is_proven };
         match send(puller, &mut call.connection, kind, &call.payload).await {
-            // The fault of an idle connection shows again when it is read.
+            // The fault of an idle connection shows again on a read.
             Err(error) if is_proven => Err(error.into()),
             _ => Ok(call),
         }
     }
 
-    /// A request that was sent over a new connection.
     pub(super) const fn sent(puller: &'a Puller, peer: Peer, kind: Kind, connection: PeerConnection) -> Self {
         Self { puller, peer, kind, payload: Vec::new(), connection, is_proven: true }
     }
 
-    /// The connection, for what follows the first frame of the answer.
     pub(super) const fn connection(&mut self) -> &mut PeerConnection {
         &mut self.connection
     }
 
-    /// Reads the header of the next frame of the answer.
+    /// Reads the next header of the answer.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -85,7 +77,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Keeps the connection for others, after the whole answer was read.
+    /// Keeps the connection for others after the whole answer was read.
     pub(super) fn finish(self) {
         self.puller.pool.put(self.peer, self.connection);
     }

@@ -1,4 +1,4 @@
-//! Combines several inputs, element by element, into a local copy, as their bytes arrive.
+//! Combines inputs, element by element, into a local copy, as their bytes arrive.
 
 use std::sync::Arc;
 
@@ -19,23 +19,17 @@ use super::input::Input;
 use super::puller::Puller;
 use crate::copies::LiveCopy;
 
-/// A combination to compute.
 #[derive(Debug)]
 pub(crate) struct CombineRequest {
-    /// The operation.
     pub(crate) op: ReduceOp,
-    /// The element type.
     pub(crate) dtype: Dtype,
-    /// The byte of the output at which the combination starts; an element begins there.
+    /// The start in the output, at which an element begins.
     pub(crate) offset_bytes: u64,
-    /// The inputs, in order.
     pub(crate) inputs: Vec<CombineSource>,
-    /// The span that caused the combination.
     pub(crate) trace: Option<TraceContext>,
 }
 
 impl CombineRequest {
-    /// Returns `true` if all inputs are local copies.
     pub(crate) fn is_local(&self) -> bool {
         self.inputs.iter().all(|input| matches!(input, CombineSource::Local { .. }))
     }
@@ -44,23 +38,20 @@ impl CombineRequest {
 /// One input: as many bytes as the output has, from `base_bytes` on.
 #[derive(Debug)]
 pub(crate) enum CombineSource {
-    /// A local copy, which may still grow.
     Local {
-        /// The copy.
         live: Arc<LiveCopy>,
         /// The start of the range, at which an element begins.
         base_bytes: u64,
     },
-    /// An object at another node.
     Remote(HopInput),
 }
 
 impl Puller {
     /// Fills `out` with the combination of the inputs and advances it.
     ///
-    /// Returns the number of computed leading bytes, including those before the offset, and the
-    /// result. `out` shows all but the last block until the node completes it. The memory of every
-    /// copy is untouched after the future ends or is dropped.
+    /// Returns the computed leading bytes, including those before the offset, and the result. `out`
+    /// keeps back the last block until the node completes it. No memory is touched after the future
+    /// ends or is dropped.
     ///
     /// Each remote input is received once: S bytes on the wire for an input of S bytes.
     pub(crate) async fn combine(
@@ -79,7 +70,7 @@ impl Puller {
         (done_bytes, outcome)
     }
 
-    /// Advances `done_bytes`. The error is the index of the failed input, and its failure.
+    /// Advances `done_bytes`. The error is the failed input's index and failure.
     async fn run(
         &self,
         request: &CombineRequest,
@@ -109,7 +100,7 @@ impl Puller {
         let mut arrived_bytes = 0;
         while *done_bytes < size_bytes {
             self.all_reach(&mut inputs, *done_bytes + element_bytes).await?;
-            // All inputs count together, because they share the link into this node.
+            // Inputs count together, because they share the link into this node.
             let remote_bytes =
                 inputs.iter().filter(|input| !input.is_local()).map(Input::at_hand_bytes).sum();
             if remote_bytes > arrived_bytes {
@@ -139,8 +130,8 @@ impl Puller {
 
     /// Waits until all inputs have their bytes before `needed_bytes`.
     ///
-    /// An input that is ready is not read during the wait, and its sender would time out. A long
-    /// wait therefore closes the connection, and a later request resumes it.
+    /// A ready input is not read during the wait, and its sender would time out. So a long wait
+    /// closes the connection, and a later request resumes it.
     async fn all_reach(
         &self,
         inputs: &mut [Input<'_>],
@@ -163,7 +154,6 @@ impl Puller {
     }
 }
 
-/// Combines the available bytes.
 struct Combiner {
     op: ReduceOp,
     dtype: Dtype,
@@ -173,16 +163,13 @@ struct Combiner {
 
 impl Combiner {
     fn new(op: ReduceOp, dtype: Dtype, size_bytes: u64) -> Self {
-        // At most a piece.
         let piece = vec![0; size_bytes.min(PIECE_BYTES as u64) as usize];
         Self { op, dtype, sum: piece.clone(), operand: piece }
     }
 
-    /// Writes the combination of all inputs between two positions into `out`.
     fn combine(&mut self, inputs: &mut [Input<'_>], out: &LiveCopy, start_bytes: u64, end_bytes: u64) {
         let Some((first, others)) = inputs.split_first_mut() else { return };
         for piece_bytes in (start_bytes..end_bytes).step_by(PIECE_BYTES) {
-            // At most a piece.
             let length = (end_bytes - piece_bytes).min(PIECE_BYTES as u64) as usize;
             let sum = first.bytes(piece_bytes, &mut self.sum[..length]);
             for input in &mut *others {

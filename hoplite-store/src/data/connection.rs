@@ -1,4 +1,4 @@
-//! One connection between two stores: frames in and out, each checked, each wait bounded.
+//! One connection between two stores: each frame is checked, and each wait is bounded.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,43 +22,35 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::config::{SMALL_BYTES, Sizes};
 
 /// Room for a header and a small control payload, so that an `End` takes one system call. Bytes of
-/// a block that arrive here are copied once more, so the buffer stays small.
+/// blocks that arrive here are copied once more, so the buffer stays small.
 const BUFFERED_BYTES: usize = 256;
 
-/// The reason for which a connection is of no more use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
-    /// The peer closed it.
     #[error("the peer closed the connection")]
     Closed,
-    /// The operating system reports an error.
     #[error("the connection broke: {0}")]
     Io(#[source] io::Error),
-    /// The peer, or its certificate, is not one to be spoken to; or bytes were changed on the way.
+    /// The peer or its certificate is rejected, or bytes were changed on the way.
     #[error("TLS failed: {0}")]
     Tls(#[source] io::Error),
-    /// Nothing moved for too long.
     #[error("nothing moved for {0:?}")]
     Idle(Duration),
     /// The peer is alive, but no producer of the next byte is known.
     #[error("no byte and no sign of its producer for {0:?}")]
     Stalled(Duration),
-    /// The bytes are not a frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A frame that has no place here.
     #[error("unexpected frame of kind {0:?}")]
     Unexpected(Kind),
-    /// The payload of a control frame is no message.
     #[error("the payload of a frame is not the message that it should be")]
     Payload(#[from] prost::DecodeError),
-    /// A field that makes no sense.
     #[error("a message makes no sense: {0}")]
     Nonsense(&'static str),
-    /// The peer was refused, or a message of its.
+    /// The peer, or a message of the peer, was refused.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// The connection had not proven anything, and others came that wanted to.
+    /// The handshake was still incomplete when too many others began.
     #[error("too many connections are in their handshake, and this one has been longest")]
     Crowded,
 }
@@ -71,38 +63,34 @@ impl From<IdError> for ConnectionError {
 
 impl From<io::Error> for ConnectionError {
     fn from(error: io::Error) -> Self {
-        // This is what `tls` makes of the errors of rustls.
+        // As `tls` converts the errors of rustls.
         if error.kind() == io::ErrorKind::InvalidData { Self::Tls(error) } else { Self::Io(error) }
     }
 }
 
 impl ConnectionError {
-    /// Returns `true` if the peer, or something between us, sent what no correct peer sends.
+    /// Returns `true` if the peer, or something on the way, broke the protocol.
     pub(super) const fn is_malformed(&self) -> bool {
         !matches!(self, Self::Closed | Self::Io(_) | Self::Idle(_) | Self::Stalled(_))
     }
 }
 
-/// A connection to another store.
 #[derive(Debug)]
 pub(super) struct PeerConnection {
     transport: Transport,
-    /// The sizes of the objects that the peer will request.
     pub(super) sizes: Sizes,
-    /// The version of the protocol in which both sides speak.
     pub(super) version: Version,
-    /// The time that the peer may send nothing; `None` while it has nothing to send.
+    /// Longest silence of the peer; `None` while it has nothing to send.
     read_timeout: Option<Duration>,
-    /// The time that the peer may accept nothing.
+    /// Longest time in which the peer accepts nothing.
     write_timeout: Duration,
-    /// The time at which bytes arrived last, or were first expected.
+    /// The last arrival of bytes, or the time when bytes were first expected.
     received_at: Instant,
-    /// The time at which bytes were sent last.
     sent_at: Instant,
-    /// The most unsent bytes that the kernel accepts; zero for its default.
+    /// Most unsent bytes that the kernel accepts; zero for its default.
     unsent_limit_bytes: u64,
     buffered: [u8; BUFFERED_BYTES],
-    /// The range of `buffered` that has arrived and is not consumed.
+    /// The part of `buffered` that has arrived and is not consumed.
     unread: Range<usize>,
 }
 
@@ -123,36 +111,34 @@ impl PeerConnection {
         }
     }
 
-    /// Returns `true` if an object of so many bytes may go over it.
     pub(super) const fn carries(&self, size_bytes: u64) -> bool {
         matches!(self.sizes, Sizes::Any) || size_bytes <= SMALL_BYTES
     }
 
-    /// The same connection, to be used on another runtime.
+    /// Moves the connection to another runtime.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Errors of the operating system.
     pub(super) fn on(self, runtime: &Handle) -> io::Result<Self> {
         Ok(Self { transport: self.transport.on(runtime)?, ..self })
     }
 
-    /// From now on the peer may send nothing for so long, or for ever.
+    /// Limits the peer's silence from now on; `None` for no limit.
     pub(super) fn expect_within(&mut self, limit: Option<Duration>) {
         (self.read_timeout, self.received_at) = (limit, Instant::now());
     }
 
-    /// Returns the time at which bytes were sent last.
     pub(super) const fn sent_at(&self) -> Instant {
         self.sent_at
     }
 
-    /// Returns the peer's acknowledgements of sent bytes; `None` before the first one.
+    /// The peer's acknowledgements; `None` before the first one.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
     }
 
-    /// Has the kernel accept about this many unsent bytes; zero for its default. Small changes are not worth a system
-    /// call.
+    /// Limits unsent bytes in the kernel to about this many; zero for its default. Skips small
+    /// changes.
     pub(super) fn limit_unsent(&mut self, bytes: u64) {
         let known = self.unsent_limit_bytes;
         let is_alike = bytes == known || (known / 2 < bytes && bytes < 2 * known);
@@ -163,20 +149,16 @@ impl PeerConnection {
         }
     }
 
-    /// At which address of this store, and of the peer, the connection is.
     pub(super) fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         self.transport.addresses()
     }
 
-    /// Returns `true` if the peer has closed, or sent something unasked, as far as is known without waiting.
+    /// Returns `true` if the peer has closed, or sent something unasked.
     pub(super) fn is_disturbed(&mut self) -> bool {
         !self.unread.is_empty() || self.transport.is_readable()
     }
 
-    /// Reads the next header.
-    ///
-    /// # Cancel safety
-    /// Cancel safe: a partial header stays in the buffer for the next call.
+    /// Reads the next header. Cancel safe: a partial header stays in the buffer.
     pub(super) async fn read_header(&mut self) -> Result<Header, ConnectionError> {
         while self.unread.len() < HEADER_BYTES {
             self.fill().await?;
@@ -189,7 +171,6 @@ impl PeerConnection {
         Ok(header)
     }
 
-    /// Reads the payload of a control frame, and checks its checksum.
     pub(super) async fn read_control<M: Message + Default>(
         &mut self,
         header: &Header,
@@ -200,7 +181,6 @@ impl PeerConnection {
         Ok(M::decode(payload.as_slice())?)
     }
 
-    /// Reads the payload of a frame into `payload`, which has its length, and checks its checksum.
     pub(super) async fn read_payload(
         &mut self,
         header: &Header,
@@ -228,11 +208,9 @@ impl PeerConnection {
         self.read_control(&header).await
     }
 
-    /// Reads at least one byte of a payload, or as many as fit into `into`, which is not empty; the caller counts them,
-    /// and checks the checksum of the whole.
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is read if the future is dropped before it is done.
+    /// Reads at least one byte of a payload, and at most as many as fit into `into`, which is not
+    /// empty. The caller counts the bytes, and checks the checksum. Cancel safe: nothing is read if
+    /// the future is dropped early.
     pub(super) async fn read_part(&mut self, into: &mut [u8]) -> Result<usize, ConnectionError> {
         match self.take_buffered(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes)) {
             0 => arrived(self.read_timeout, &mut self.received_at, self.transport.read(into)).await,
@@ -240,11 +218,11 @@ impl PeerConnection {
         }
     }
 
-    /// Reads the payload of a block into `buffer` from `start_bytes` on; the caller has checked that it fits. It is valid
-    /// only if this succeeds.
+    /// Reads the payload of a block into `buffer` from `start_bytes` on; the caller has checked
+    /// that it fits. The bytes are valid only on success.
     ///
-    /// # Cancel safety
-    /// Not cancel safe: the connection is of no more use. Nothing touches `buffer` after the future is dropped.
+    /// Not cancel safe: the connection becomes useless. Nothing touches `buffer` after the future
+    /// is dropped.
     pub(super) async fn read_block(
         &mut self,
         header: &Header,
@@ -263,7 +241,7 @@ impl PeerConnection {
         self.check_block(header, || buffer.crc32c(whole))
     }
 
-    /// Checks the checksum of a block that has arrived, unless the transport has done so.
+    /// Checks a block that has arrived, unless the transport has done so.
     pub(super) fn check_block(
         &self,
         header: &Header,
@@ -275,7 +253,6 @@ impl PeerConnection {
         Ok(())
     }
 
-    /// Writes a control frame.
     pub(super) async fn write_control(
         &mut self,
         kind: Kind,
@@ -284,7 +261,6 @@ impl PeerConnection {
         self.write_payload(kind, &message.encode_to_vec()).await
     }
 
-    /// Writes a control frame whose message is encoded.
     pub(super) async fn write_payload(&mut self, kind: Kind, payload: &[u8]) -> Result<(), ConnectionError> {
         let Some(header) = Header::control(kind, payload) else {
             return Err(ConnectionError::Nonsense("a control message of ours is too long for a frame"));
@@ -295,7 +271,6 @@ impl PeerConnection {
         self.write_raw(&bytes).await
     }
 
-    /// Writes bytes without a frame.
     pub(super) async fn write_raw(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -306,15 +281,15 @@ impl PeerConnection {
         self.flush().await
     }
 
-    /// Says that there is nothing to say, and passes on a sign of who could change that.
+    /// Says that this store is alive without bytes, and forwards a sign of the producer.
     pub(super) async fn write_keepalive(&mut self, sign: Sign) -> Result<(), ConnectionError> {
         self.write_control(Kind::Keepalive, &v1::Keepalive { sign: sign.0 }).await
     }
 
-    /// Writes a block: these bytes of `buffer`, which are valid and no more than fit in a frame.
+    /// Writes valid bytes of `buffer` as a block, no more than fit into a frame.
     ///
-    /// # Cancel safety
-    /// Not cancel safe: the connection is of no more use. Nothing touches `buffer` after the future is dropped.
+    /// Not cancel safe: the connection becomes useless. Nothing touches `buffer` after the future
+    /// is dropped.
     pub(super) async fn write_block(
         &mut self,
         range: Range<u64>,
@@ -323,10 +298,7 @@ impl PeerConnection {
         self.write_part(range.start, range, buffer).await
     }
 
-    /// As [`write_block`](Self::write_block), of a stream in which these bytes are at `position_bytes`.
-    ///
-    /// # Cancel safety
-    /// As there.
+    /// Acts as [`write_block`](Self::write_block) for bytes at `position_bytes` of a stream.
     pub(super) async fn write_part(
         &mut self,
         position_bytes: u64,
@@ -349,7 +321,7 @@ impl PeerConnection {
         self.flush().await
     }
 
-    /// Writes a block of bytes that are in no arena: at most as many as fit in a frame.
+    /// Writes a block of bytes outside arenas, no more than fit into a frame.
     pub(super) async fn write_bytes(
         &mut self,
         position_bytes: u64,
@@ -365,7 +337,7 @@ impl PeerConnection {
         self.write_raw(&frame).await
     }
 
-    /// Consumes up to `limit` buffered bytes; answers how many there were.
+    /// Consumes up to `limit` buffered bytes, and returns their number.
     fn take_buffered(&mut self, limit: usize, take: impl FnOnce(&[u8])) -> usize {
         let taken = self.unread.len().min(limit);
         take(&self.buffered[self.unread.start..self.unread.start + taken]);
@@ -373,7 +345,6 @@ impl PeerConnection {
         taken
     }
 
-    /// Reads at least one more byte into the buffer, which is not full.
     async fn fill(&mut self) -> Result<(), ConnectionError> {
         self.buffered.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
@@ -389,7 +360,7 @@ impl PeerConnection {
     }
 }
 
-/// Waits for the bytes that `read` takes in, as long as the peer may send nothing.
+/// Waits for the bytes of `read`, no longer than the peer may be silent.
 async fn arrived(
     limit: Option<Duration>,
     received_at: &mut Instant,

@@ -1,4 +1,4 @@
-//! The coordinator's side of a hop: directs another store to perform it, and reads the reports.
+//! The coordinator's side of a hop.
 
 use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_core::peer::RELEASE_TIMEOUT;
@@ -19,9 +19,8 @@ use super::serving::HopRequest;
 
 impl Puller {
     /// Directs `host` to perform `hop` until `ended`. Calls `report` with `Complete`, or with
-    /// `Failed` and then returns.
-    ///
-    /// Dropping the future closes the connection, which also ends the hop.
+    /// `Failed` and then returns. Dropping the future closes the connection, which also ends the
+    /// hop.
     pub(crate) async fn direct(
         &self,
         request: &HopRequest,
@@ -46,7 +45,7 @@ impl Puller {
         report(HopReport::Failed(failure));
     }
 
-    /// Directs one hop. Returns its failure, or `None` if it was released.
+    /// Returns the hop's failure, or `None` if it was released.
     async fn try_direct(
         &self,
         HopRequest { spec: hop, trace }: &HopRequest,
@@ -94,7 +93,6 @@ impl Puller {
     }
 }
 
-/// Ends a hop, and waits until the host has released it.
 async fn release(connection: &mut PeerConnection) -> Result<(), ConnectionError> {
     connection.write_control(Kind::Release, &()).await?;
     let confirmed = async {

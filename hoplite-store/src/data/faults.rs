@@ -1,4 +1,4 @@
-//! The stores that refuse this one, or cannot be reached, for the log and the node.
+//! Stores that refuse this one, or cannot be reached, for the log and the node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,9 @@ use hoplite_core::time::Time;
 use super::connection::ConnectionError;
 use super::pool::Peer;
 
-/// Most events that wait for the node, which takes them with its next event.
+/// Most events for the node, which takes them with its next event.
 const MAX_NEWS: usize = 256;
 
-/// See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct PeerReports {
     has_news: AtomicBool,
@@ -28,7 +27,7 @@ struct State {
 }
 
 impl PeerReports {
-    /// Notes a failed connection to a store. Logs it if it is news.
+    /// Logs a failed connection if it is news.
     pub(super) fn failed(&self, now: Time, (node, address): &Peer, error: &ConnectionError) {
         let error = match error {
             ConnectionError::Refused(error) => error.clone(),
@@ -41,7 +40,6 @@ impl PeerReports {
         self.tell(&mut state, Event::PeerFailed { peer: node.clone(), error });
     }
 
-    /// Notes a successful connection to a store.
     pub(super) fn reached(&self, (node, _): &Peer) {
         let mut state = self.lock();
         if state.faults.reached(node) {
@@ -56,7 +54,6 @@ impl PeerReports {
         self.has_news.store(true, Ordering::Release);
     }
 
-    /// Takes the events that are new to the node.
     pub(crate) fn take_news(&self) -> Vec<Event> {
         if !self.has_news.load(Ordering::Acquire) {
             return Vec::new();
@@ -67,7 +64,7 @@ impl PeerReports {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is whole: a panic elsewhere loses at most one event.
+        // A panic elsewhere loses at most one event.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

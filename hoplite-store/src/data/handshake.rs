@@ -1,5 +1,5 @@
 //! The start of a connection between two stores: the transport's handshake, the names of both
-//! sides, and with a token the proofs of both sides.
+//! sides, and with a token their proofs.
 //!
 //! [`Hellos`] makes the proofs, each valid for one connection, its names and addresses, and one
 //! direction.
@@ -21,19 +21,13 @@ use super::config::{DataConfig, Sizes};
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
 
-/// The role of this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side<'a> {
-    /// The side that connects, to this store.
     Connecting(&'a Peer),
-    /// The side that accepts.
     Accepting,
 }
 
-/// Connects to a store. Returns the connection, and the time that its socket took to connect.
-///
-/// # Errors
-/// The errors of [`open`], and connect errors.
+/// Also returns the time that the socket took to connect.
 pub(super) async fn connect(
     config: &DataConfig,
     peer: &Peer,
@@ -47,8 +41,7 @@ pub(super) async fn connect(
     Ok((connection, took))
 }
 
-/// Makes `stream` a connection for requests, and returns the peer. The peer may then accept nothing
-/// for `write_timeout`.
+/// Makes `stream` a connection for requests, and returns the peer.
 ///
 /// # Errors
 /// [`Error::VersionMismatch`], [`Error::ClusterMismatch`], [`Error::InvalidName`] or
@@ -100,8 +93,7 @@ async fn greet(
     connection.version = config.newest.agree(theirs.version, theirs.newest_version)?;
     config.cluster.check_same(&theirs.cluster)?;
     let peer = NodeId::new(&theirs.node)?;
-    // Comes before any proof: for example, a store must not prove anything to itself under another
-    // name.
+    // Before any proof, because a store must not prove anything to itself under another name.
     if matches!(side, Side::Connecting((expected, _)) if *expected != peer) {
         return Err(ConnectionError::Nonsense("another node answers at that address"));
     }
@@ -148,7 +140,6 @@ async fn give(connection: &mut PeerConnection, tag: &[u8]) -> Result<(), Connect
     connection.write_control(Kind::Proof, &v1::DataProof { tag: tag.to_vec().into(), refusal: None }).await
 }
 
-/// Reads the proof of the peer, which may reject this store's proof instead.
 async fn take(connection: &mut PeerConnection) -> Result<Bytes, ConnectionError> {
     let proof: v1::DataProof = connection.read_expected(Kind::Proof).await?;
     match proof.refusal {

@@ -15,8 +15,8 @@ use super::server::Server;
 use super::serving::{HopHost, HopRequest, Hosted, ServeSource};
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Performs a hop until the coordinator releases it, the hop fails, or the coordinator is gone
-    /// or silent for too long.
+    /// Performs a hop until it is released or fails, or the coordinator is gone or silent for too
+    /// long.
     pub(super) async fn host_hop(
         &self,
         connection: &mut PeerConnection,
@@ -29,7 +29,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         tracing::debug!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
         let mut hosted = self.source.host(HopRequest { spec: hop, trace });
         let ended = attend(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
-        // Comes before the answer, after which the coordinator may expect the hop to be gone.
+        // Before the answer, after which the coordinator may expect the hop to be gone.
         drop(hosted);
         match &ended {
             Ok(end) => tracing::debug!(%output, %put, outcome = ?end.outcome(), "a hop ended"),
@@ -39,13 +39,13 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Sends the coordinator the reports of its hop. Returns the hop's end.
+/// Forwards the hop's reports to the coordinator. Returns the hop's end.
 async fn attend(
     connection: &mut PeerConnection,
     hosted: &mut Hosted,
     keepalive: &Keepalive<'_>,
 ) -> Result<v1::End, ConnectionError> {
-    // Acknowledges the request: the coordinator repeats a request without any answer.
+    // Acknowledges the request, which the coordinator otherwise repeats.
     connection.write_keepalive(keepalive.sign()).await?;
     loop {
         match keepalive.until(connection, hosted.next_report()).await? {

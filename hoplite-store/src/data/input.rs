@@ -1,5 +1,3 @@
-//! One input of a combination: its source, and its available bytes.
-
 use std::sync::Arc;
 
 use hoplite_core::node::HopInput;
@@ -13,14 +11,11 @@ use super::puller::Puller;
 use super::stream::{Arrived, HeldBytes, InputStream, RemoteCopy, Sink};
 use crate::copies::LiveCopy;
 
-/// One input. All positions are positions in the output.
+/// One input of a combination. Positions are positions in the output.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
-    /// The start of the range in the object.
     base_bytes: u64,
-    /// The length of the range.
     size_bytes: u64,
-    /// The end of the available bytes.
     at_hand_bytes: u64,
     origin: Origin<'a>,
 }
@@ -35,18 +30,17 @@ enum Origin<'a> {
 struct Remote<'a> {
     stream: InputStream<'a>,
     held: HeldBytes,
-    /// The memory to receive into, for bytes that need no combining.
+    /// Receives bytes that need no combining.
     destination: Option<&'a Buffer>,
 }
 
 impl<'a> Input<'a> {
-    /// Reads `size_bytes` of a local copy from `base_bytes` on, without the first `done_bytes`.
+    /// Reads a local copy from `base_bytes` on, without the first `done_bytes`.
     pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, size_bytes: u64, done_bytes: u64) -> Self {
         Self { base_bytes, size_bytes, at_hand_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
-    /// Reads `size_bytes` of a remote object without the first `done_bytes`, into `destination` if
-    /// there is one.
+    /// Reads a remote object without the first `done_bytes`, into `destination` if there is one.
     pub(super) fn remote(
         puller: &'a Puller,
         input: &'a HopInput,
@@ -75,28 +69,23 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Returns `true` if the input is a local copy.
     pub(super) const fn is_local(&self) -> bool {
         matches!(self.origin, Origin::Local(_))
     }
 
-    /// Returns the end of the available bytes.
     pub(super) const fn at_hand_bytes(&self) -> u64 {
         self.at_hand_bytes
     }
 
-    /// Waits until the bytes before `needed_bytes`, which lie in the range, are available. More may
-    /// be.
+    /// Waits until the bytes before `needed_bytes`, which lie in the range, are available. Cancel
+    /// safe, unless the bytes go straight to a destination.
     ///
     /// # Errors
-    /// Returns the reason if they cannot be read.
-    ///
-    /// # Cancel safety
-    /// Cancel safe, unless the bytes go straight to a destination.
+    /// The reason why they cannot be read.
     pub(super) async fn reach(&mut self, needed_bytes: u64) -> Result<(), PullOutcome> {
         match &mut self.origin {
             Origin::Local(live) => {
-                // Is checked in any case, because a failed copy is useless.
+                // Checked in any case, because a failed copy is useless.
                 let last_bytes = self.base_bytes + needed_bytes - 1;
                 match live.beyond_within(last_bytes, self.base_bytes + self.size_bytes).await {
                     Ok(valid_bytes) if valid_bytes > last_bytes => {
@@ -119,8 +108,8 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// Returns the available bytes from `start_bytes` on, as many as `scratch` holds: a slice of
-    /// the input's buffer, or a copy in `scratch`.
+    /// Returns available bytes from `start_bytes` on, as many as `scratch` holds: a slice of the
+    /// input's buffer, or a copy in `scratch`.
     pub(super) fn bytes<'b>(&'b mut self, start_bytes: u64, scratch: &'b mut [u8]) -> &'b mut [u8] {
         match &mut self.origin {
             Origin::Local(live) => {
@@ -131,7 +120,6 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Drops the bytes before `done_bytes`.
     pub(super) fn release(&mut self, done_bytes: u64) {
         if let Origin::Remote(remote) = &mut self.origin {
             if remote.destination.is_none() {
@@ -148,8 +136,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits for the end of a stream whose bytes have all arrived, so that others can use the
-    /// connection.
+    /// Waits for the end of a complete stream, so that others can use the connection.
     pub(super) async fn finish(self) {
         let Origin::Remote(mut remote) = self.origin else { return };
         while remote.stream.is_open() {

@@ -14,12 +14,10 @@ use tokio::time::{Instant, sleep_until};
 use super::connection::{ConnectionError, PeerConnection};
 use crate::copies::LiveCopy;
 
-/// The settings of keepalives.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keepalive<'a> {
-    /// The longest silence of this store.
+    /// This store's longest silence.
     pub(super) interval: Duration,
-    /// The time at which the data plane started.
     pub(super) started: Instant,
     pub(super) awaited: Awaited<'a>,
 }
@@ -27,28 +25,24 @@ pub(super) struct Keepalive<'a> {
 /// The source of the signs that the peer waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
-    /// The sender of this copy.
     Copy(&'a LiveCopy),
-    /// The future sender of a copy of this store: no producer is known yet.
+    /// The future sender of a copy of this store; no producer is known.
     Receiver,
-    /// This store, which produces the result.
     Producer,
 }
 
-/// The end of a wait.
 pub(super) enum Until<T> {
-    /// The result of the work.
     Done(T),
-    /// The peer has sent a frame; the payload is unread.
+    /// A frame of the peer, with an unread payload.
     Frame(Header),
 }
 
 impl Keepalive<'_> {
     /// Waits for `work`, or for a frame of the peer. Sends keepalives regularly, and at once for a
-    /// new sign of the producer, because nodes behind the peer wait for the sign too.
+    /// new sign of the producer, because nodes behind the peer wait for it too.
     ///
     /// # Errors
-    /// Returns the failure of the connection, after the work is dropped.
+    /// The failure of the connection, after the work is dropped.
     pub(super) async fn until<T>(
         &self,
         connection: &mut PeerConnection,
@@ -62,7 +56,7 @@ impl Keepalive<'_> {
                 biased;
                 done = &mut work => return Ok(Until::Done(done)),
                 header = connection.read_header() => return Ok(Until::Frame(header?)),
-                // Signs of the sender are forwarded a few times per interval at most.
+                // The sender's signs are forwarded a few times per interval at most.
                 () = self.news(&mut signs, sent_at + news_interval(self.interval)) => {}
                 () = sleep_until(sent_at + self.interval) => {}
             }
@@ -70,7 +64,7 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Does the same as [`until`](Self::until), for a peer that must not send before its answer.
+    /// Acts as [`until`](Self::until) for a peer that must not send before its answer.
     pub(super) async fn during<T>(
         &self,
         connection: &mut PeerConnection,
@@ -84,7 +78,6 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Returns the sign to send now.
     pub(super) fn sign(&self) -> Sign {
         let now = Time::ZERO + self.started.elapsed();
         match self.awaited {
@@ -94,7 +87,7 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Waits for a new sign and until it may be sent; forever if none can come.
+    /// Waits for a new sign that may be sent; forever if none can come.
     async fn news(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
         let Awaited::Copy(copy) = self.awaited else { return pending().await };
         let signs = signs.get_or_insert_with(|| copy.signs());

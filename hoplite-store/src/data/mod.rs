@@ -1,9 +1,10 @@
-//! The data plane: moves the bytes of objects between stores over TCP, from arena to socket to arena.
+//! The data plane: moves the bytes of objects between stores over TCP, from arena to socket to
+//! arena.
 //!
-//! A receiver connects to a sender, or takes an idle connection from its pool, and sends `Pull`.
-//! The sender answers with blocks as they become valid, then `End`; the connection can then be used
-//! again. The data plane decides on no sender: the sender queries a [`ServeSource`], and the
-//! receiver gets a [`PullRequest`].
+//! A receiver connects to a sender, or takes an idle connection, and sends `Pull`. The sender
+//! answers with blocks as they become valid, then `End`; the connection can then be used again. The
+//! data plane decides on no sender: the sender queries a [`ServeSource`], and the receiver gets a
+//! [`PullRequest`].
 //!
 //! A hop of a reduce has a separate connection, on which the coordinator sends `Combine` and later
 //! `Release`, and the host its reports. The host queries a [`HopHost`], and pulls the inputs into a

@@ -1,4 +1,4 @@
-//! Idle connections to other stores, ready for the next pull.
+//! Idle connections to other stores.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,10 +10,9 @@ use tokio::time::Instant;
 
 use super::connection::PeerConnection;
 
-/// A store and where it listens.
 pub(crate) type Peer = (NodeId, SocketAddr);
 
-/// Idle connections. Each is past the handshake and between whole exchanges.
+/// Connections after the handshake and between whole exchanges.
 #[derive(Debug)]
 pub(super) struct Pool {
     max_idle_per_peer: usize,
@@ -24,7 +23,7 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
-    /// Per peer, the one that was used last comes last. No entry is empty.
+    /// Idle connections by peer, the last used last. No entry is empty.
     idle: HashMap<Peer, Vec<Idle>>,
 }
 
@@ -39,7 +38,7 @@ impl Pool {
         Self { max_idle_per_peer, idle_timeout, state: Mutex::default() }
     }
 
-    /// The connection to `peer` that was used last, unless it is known to be dead.
+    /// Takes the connection that was used last, unless it is known to be dead.
     pub(super) fn take(&self, peer: &Peer) -> Option<PeerConnection> {
         let mut state = self.lock();
         let idle = state.idle.get_mut(peer)?;
@@ -56,7 +55,7 @@ impl Pool {
         found
     }
 
-    /// Keeps a connection for the next user; the one that was idle longest goes if there are too many.
+    /// Keeps a connection; too many close the one that was idle longest.
     pub(super) fn put(&self, peer: Peer, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {
@@ -69,7 +68,7 @@ impl Pool {
         idle.push(Idle { connection, since: Instant::now() });
     }
 
-    /// Closes connections that have been idle for too long, or were closed by the peer.
+    /// Closes connections that were idle for too long, or closed by the peer.
     pub(super) fn expire(&self) {
         let limit = self.idle_timeout;
         self.lock().idle.retain(|_, idle| {
@@ -78,21 +77,20 @@ impl Pool {
         });
     }
 
-    /// Closes all connections, and every connection that is put back later.
+    /// Closes all connections, and each one that is put back later.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         state.idle.clear();
     }
 
-    /// Returns the number of idle connections.
     #[cfg(test)]
     pub(super) fn idle_connections(&self) -> usize {
         self.lock().idle.values().map(Vec::len).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change to the state is one call, so a panic elsewhere leaves it whole.
+        // Each change is one call, so a panic elsewhere is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

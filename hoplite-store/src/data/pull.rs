@@ -1,4 +1,4 @@
-//! The receiver's side: pulls objects from other stores into copies of this one, and compares copies with theirs.
+//! The receiver's side: pulls objects into local copies, and compares copies across stores.
 
 use std::net::SocketAddr;
 
@@ -20,41 +20,31 @@ use super::puller::{Flow, Puller};
 use super::stream::{Arrived, InputStream, RemoteCopy, Sink};
 use crate::copies::LiveCopy;
 
-/// A request to pull an object from a store.
 #[derive(Debug, Clone)]
 pub(crate) struct PullRequest {
-    /// The object to pull.
     pub(crate) id: ObjectId,
-    /// The put of the object.
     pub(crate) put: PutId,
-    /// From which byte on: no further than the copy is valid.
+    /// The start: no further than the copy is valid.
     pub(crate) offset_bytes: u64,
-    /// The store that has it.
     pub(crate) sender: NodeId,
-    /// The data address of the sender.
     pub(crate) sender_address: SocketAddr,
-    /// The span that has caused this.
     pub(crate) trace: Option<TraceContext>,
 }
 
-/// A request to compare a local copy with another put.
 #[derive(Debug, Clone)]
 pub(crate) struct CompareRequest {
-    /// The id of both puts.
     pub(crate) id: ObjectId,
-    /// The other put of it.
     pub(crate) put: PutId,
-    /// The store that has it.
     pub(crate) holder: NodeId,
-    /// The data address of the holder.
     pub(crate) holder_address: SocketAddr,
 }
 
 impl Puller {
-    /// Pulls the bytes of an object into `live` and advances it, until all have arrived or it has to end.
+    /// Pulls the bytes of an object into `live` and advances it, until all have arrived or it has
+    /// to end.
     ///
-    /// Answers how many leading bytes of `live` are valid then, all of them checked, and how it ended. Nothing touches
-    /// the copy's memory afterwards, nor when the future is dropped.
+    /// Returns the valid leading bytes, all checked, and the outcome. No memory is touched after
+    /// the future ends or is dropped.
     pub(crate) async fn pull(
         &self,
         request: &PullRequest,
@@ -66,7 +56,7 @@ impl Puller {
         let all_arrived = valid_bytes == live.size_bytes();
         let outcome = match ended {
             None => PullOutcome::Cancelled,
-            // However the transfer ended: each byte was checked on its own.
+            // However the transfer ended, each byte was checked.
             Some(_) if all_arrived && request.offset_bytes < valid_bytes => PullOutcome::Complete,
             Some(outcome) => outcome,
         };
@@ -77,7 +67,6 @@ impl Puller {
         (valid_bytes, outcome)
     }
 
-    /// Receives the bytes of an object, from where `live` ends.
     async fn receive(&self, request: &PullRequest, live: &LiveCopy) -> PullOutcome {
         let size_bytes = live.size_bytes();
         let mut offset_bytes = request.offset_bytes.min(live.known_bytes());
@@ -113,7 +102,6 @@ impl Puller {
         }
     }
 
-    /// Returns the outcome of a failed transfer from `sender` for the receiver of `id`.
     pub(super) fn outcome(&self, id: &ObjectId, sender: &NodeId, error: &CallError) -> PullOutcome {
         warn_repeated!(%id, %sender, %error, "a transfer failed");
         match error {
@@ -129,9 +117,8 @@ impl Puller {
     }
 
     /// Returns `true` if the complete copy `live` has the same bytes as another put; `None` if the
-    /// comparison failed. Waits as long as the holder sends keepalives.
-    ///
-    /// Nothing touches the copy's memory afterwards, nor when the future is dropped.
+    /// comparison failed. Waits while the holder sends keepalives. No memory is touched after the
+    /// future ends or is dropped.
     pub(crate) async fn compare(
         &self,
         request: &CompareRequest,
@@ -150,7 +137,7 @@ impl Puller {
         }
     }
 
-    /// The digest of a copy of another store; `None` if there is no such copy.
+    /// The digest of another store's copy; `None` without a copy.
     async fn ask_digest(&self, request: &CompareRequest) -> Result<Option<Bytes>, CallError> {
         let id = Bytes::copy_from_slice(request.id.as_bytes());
         let message = v1::DigestRequest { id, put: request.put.0 };

@@ -1,4 +1,4 @@
-//! The connections of a store to others, and its estimates of the links.
+//! A store's connections to others, and its estimates of the links.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,22 +25,19 @@ pub(crate) struct Puller {
     pub(super) pool: Pool,
     reports: Arc<PeerReports>,
     link: Arc<Mutex<LinkEstimator>>,
-    /// The transfers that arrive now.
     intake: Arc<Mutex<Intake>>,
-    /// The number of streams whose bytes arrive now, and which may have several lanes.
     laned_streams: Arc<AtomicUsize>,
     origin: Instant,
 }
 
-/// A transfer whose bytes come, until this is dropped.
+/// Counts an arriving transfer until dropped.
 pub(super) struct Flow<'a>(&'a Puller);
 
-/// A stream whose bytes arrive, until this is dropped.
+/// An arriving stream, until dropped.
 #[derive(Debug)]
 pub(super) struct LanedStream(Arc<AtomicUsize>);
 
 impl LanedStream {
-    /// Returns the number of other streams whose bytes arrive.
     pub(super) fn others(&self) -> usize {
         self.0.load(Ordering::Relaxed).saturating_sub(1)
     }
@@ -69,7 +66,6 @@ impl Drop for Flow<'_> {
 }
 
 impl Puller {
-    /// A puller without any connection.
     pub(crate) fn new(config: Arc<DataConfig>, metrics: Arc<DataMetrics>) -> Self {
         let max_idle = config.max_idle_per_peer + config.max_lanes - 1;
         let pool = Pool::new(max_idle, config.pool_idle_timeout);
@@ -85,8 +81,7 @@ impl Puller {
         matches!(self.config.transport, TransportKind::Plain)
     }
 
-    /// Returns a puller for small objects, with separate connections: each belongs to the runtime
-    /// in which it was made.
+    /// A puller for small objects, with separate connections, because each belongs to its runtime.
     pub(crate) fn for_small(&self) -> Self {
         let config =
             Arc::new(DataConfig { sizes: Sizes::Small, max_lanes: 1, ..DataConfig::clone(&self.config) });
@@ -97,23 +92,21 @@ impl Puller {
         Self { config, metrics, pool, reports, link, intake, laned_streams, origin }
     }
 
-    /// Returns the coordinator of network probes of this store.
     pub(crate) fn surveyor(&self) -> Surveyor {
         Surveyor::new(Arc::clone(&self.config))
     }
 
-    /// Returns the estimate of the links to other stores: set, measured, or the default.
+    /// The links to other stores: set, measured, or the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }
 
-    /// Counts a stream whose bytes arrive, until the result is dropped.
+    /// Counts an arriving stream until the result is dropped.
     pub(super) fn take_in(&self) -> LanedStream {
         self.laned_streams.fetch_add(1, Ordering::Relaxed);
         LanedStream(Arc::clone(&self.laned_streams))
     }
 
-    /// Takes in what a transfer has shown of the links.
     pub(super) fn transferred(&self, sample: RateSample) {
         let mut link = self.lock_link();
         link.transferred(sample);
@@ -123,12 +116,12 @@ impl Puller {
     }
 
     fn lock_link(&self) -> MutexGuard<'_, LinkEstimator> {
-        // Each change is one store, so a panic elsewhere leaves it whole.
+        // Each change is one store, so a panic elsewhere is harmless.
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn lock_intake(&self) -> MutexGuard<'_, Intake> {
-        // A count that a panic left wrong means samples that are too long, and say nothing.
+        // A wrong count after a panic makes samples too long, and meaningless.
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,7 +138,6 @@ impl Puller {
         self.pool.close();
     }
 
-    /// A new connection to a store.
     pub(super) async fn connect(&self, peer: &Peer) -> Result<PeerConnection, ConnectionError> {
         match handshake::connect(&self.config, peer).await {
             Ok((connection, took)) => {
@@ -160,12 +152,10 @@ impl Puller {
         }
     }
 
-    /// Returns the reports of stores that refuse this one, or cannot be reached.
     pub(crate) fn reports(&self) -> &PeerReports {
         &self.reports
     }
 
-    /// Returns the number of connections that are idle.
     #[cfg(test)]
     pub(super) fn idle_connections(&self) -> usize {
         self.pool.idle_connections()

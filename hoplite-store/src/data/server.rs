@@ -33,8 +33,8 @@ use super::metrics::{DataMetrics, count};
 use super::probe::ProbePlace;
 use super::serving::{Ending, HopHost, ServeRequest, ServeSource, end_message};
 
-/// Serves other stores until `shutdown`, then ends every transfer at once; receivers go on elsewhere.
-/// Connections for small objects are served on the runtime `for_small`.
+/// Serves other stores until `shutdown`, which ends every transfer at once; receivers go on
+/// elsewhere. Serves small objects on the runtime `for_small`.
 pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     listener: TcpListener,
     config: Arc<DataConfig>,
@@ -79,15 +79,13 @@ pub(super) struct Server<S> {
     pub(super) config: Arc<DataConfig>,
     pub(super) source: Arc<S>,
     pub(super) metrics: Arc<DataMetrics>,
-    /// As many as there may be connections past their handshake.
+    /// A permit per connection after the handshake.
     permits: Arc<Semaphore>,
-    /// The probe in which this store takes part.
     pub(super) probe: ProbePlace,
     pub(super) streams: OutgoingStreams,
     started: Instant,
 }
 
-/// Another store that has said who it is.
 struct Admitted {
     connection: PeerConnection,
     peer: NodeId,
@@ -95,7 +93,6 @@ struct Admitted {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Lets another store in, if it may come in.
     async fn admit(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenPlace) -> Option<Admitted> {
         let opening = handshake::open(&self.config, stream, Side::Accepting, self.config.write_stall_timeout);
         let opened = tokio::select! {
@@ -209,7 +206,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     let train = connection.read_control::<v1::TakeTrain>(&header).await?;
                     self.probe.send_train(connection, &train).await?;
                 }
-                // A coordinator may say so before it learns that its hop, or its member, has failed.
+                // The coordinator may send these before it learns that its hop or member has
+                // failed.
                 Kind::Keepalive | Kind::Release | Kind::Commit => {
                     connection.read_control::<()>(&header).await?;
                 }
@@ -243,7 +241,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         connection.write_control(Kind::End, &end_message(ended?)).await
     }
 
-    /// Sends a range of the bytes of one copy.
     async fn serve(
         &self,
         connection: &mut PeerConnection,
@@ -268,12 +265,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         self.send_stream(connection, peer, stream, max_lanes).await.0
     }
 
-    /// The time since the data plane started.
     pub(super) fn now(&self) -> Time {
         Time::ZERO + self.started.elapsed()
     }
 
-    /// Takes in, now and then, what the kernel knows of a transfer to `peer`.
+    /// Now and then notes the kernel's sample of a transfer.
     pub(super) fn sample(
         &self,
         due_at: &mut Instant,
@@ -317,7 +313,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Returns the settings of keepalives to a waiting peer.
     pub(super) fn keepalive<'a>(&self, awaited: Awaited<'a>) -> Keepalive<'a> {
         Keepalive { interval: self.config.keepalive_interval, started: self.started, awaited }
     }

@@ -1,4 +1,4 @@
-//! The requests of the data plane to the store, for copies and hops that other stores want.
+//! The data plane's questions to the store about copies and hops for other stores.
 
 use std::fmt;
 use std::future::Future;
@@ -13,43 +13,35 @@ use tokio::sync::mpsc;
 
 use crate::copies::LiveCopy;
 
-/// Decides whether another store is served, and from what.
 pub(crate) trait ServeSource: Send + Sync + 'static {
-    /// Finds the copy, maybe after a while; `None` if there is none.
-    ///
-    /// Dropping the future withdraws the request.
+    /// Finds the copy, maybe after a while; `None` without a copy. Dropping the future withdraws
+    /// the request.
     fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Served>> + Send;
 
-    /// Notes that only the links to these peers have been slow for long.
+    /// Notes the peers whose links have been slow for long; all other links are fine.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
-    /// Notes that a peer of an incompatible version was refused.
     fn refused_version(self: &Arc<Self>, error: Error);
 }
 
-/// A request of another store for a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServeRequest {
-    /// The peer, by the name that it gave in the handshake.
     pub(crate) peer: NodeId,
-    /// The object that a peer asks for.
     pub(crate) id: ObjectId,
-    /// The put of the object.
     pub(crate) put: PutId,
-    /// `true` if it is the output of a hop, which may not have begun yet.
+    /// `true` for the output of a hop, which may not have begun yet.
     pub(crate) awaits_hop: bool,
-    /// The span that has caused this.
     pub(crate) trace: Option<TraceContext>,
 }
 
-/// The right to read a copy, for as long as this is not dropped.
+/// The right to read a copy until this is dropped.
 pub(crate) struct Served {
     live: Arc<LiveCopy>,
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Served {
-    /// A serve of `live`. `end` is called when it is over, when nothing touches the copy's memory for it any more.
+    /// Serves `live`. Calls `end` when nothing touches the copy's memory for this serve any more.
     pub(crate) fn new(live: Arc<LiveCopy>, end: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self { live, end: Some(Box::new(end)) }
     }
@@ -77,18 +69,14 @@ impl fmt::Debug for Served {
     }
 }
 
-/// The end of a serve, as the receiver learns it.
 #[derive(Debug)]
 pub(super) enum Ending {
-    /// All bytes were sent.
     Complete,
     /// There is no such copy, or it has failed.
     NoCopy,
-    /// The request is refused, for this reason.
     Refused(Error),
 }
 
-/// The message that tells a receiver how its serve ended.
 pub(super) fn end_message(ending: Ending) -> v1::End {
     let (outcome, error) = match ending {
         Ending::Complete => (v1::end::Outcome::Complete, None),
@@ -99,33 +87,27 @@ pub(super) fn end_message(ending: Ending) -> v1::End {
     v1::End { outcome: outcome.into(), error, failed_input: None }
 }
 
-/// Performs hops for coordinators elsewhere.
 pub(crate) trait HopHost: Send + Sync + 'static {
-    /// Begins a hop, which ends when the returned value is dropped.
+    /// Begins a hop, which ends when the result is dropped.
     fn host(self: &Arc<Self>, request: HopRequest) -> Hosted;
 }
 
-/// A hop for a coordinator elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HopRequest {
-    /// The hop.
     pub(crate) spec: Hop,
-    /// The span that has caused this.
     pub(crate) trace: Option<TraceContext>,
 }
 
-/// A hop that is performed for a coordinator, for as long as this is not dropped.
 pub(crate) struct Hosted {
-    /// Its reports: at most `Complete`, and then `Failed`.
+    /// At most `Complete`, and then `Failed`.
     reports: mpsc::Receiver<HopReport>,
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Hosted {
-    /// Most reports that a hop makes.
     pub(crate) const MAX_REPORTS: usize = 2;
 
-    /// A hop that tells how it goes through `reports`. `end` is called when it is needed no longer.
+    /// Reports its progress through `reports`. Calls `end` when the hop is no longer needed.
     pub(crate) fn new(
         reports: mpsc::Receiver<HopReport>,
         end: impl FnOnce() + Send + Sync + 'static,
@@ -133,7 +115,7 @@ impl Hosted {
         Self { reports, end: Some(Box::new(end)) }
     }
 
-    /// Waits for the next report; `None` if there are no more.
+    /// Waits for the next report; `None` after the last.
     ///
     /// # Cancel safety
     /// Cancel safe.

@@ -1,4 +1,4 @@
-//! The receiver's end of a transfer: asks a sender for a range of an object, and takes in what comes.
+//! The receiver's end of a transfer: requests a range of an object, and receives it.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -22,54 +22,39 @@ use super::lanes::{Event, Incoming};
 use super::metrics::count;
 use super::puller::Puller;
 
-/// A copy at another node.
 #[derive(Debug, Clone)]
 pub(super) struct RemoteCopy<'a> {
-    /// The object that the copy is of.
     pub(super) id: &'a ObjectId,
-    /// The put of the object.
     pub(super) put: PutId,
-    /// The size of the whole object.
     pub(super) size_bytes: u64,
-    /// The store that has it.
     pub(super) node: &'a NodeId,
-    /// The address of that node.
     pub(super) address: SocketAddr,
-    /// `true` if it is the output of a hop, which may not have begun yet.
+    /// `true` for the output of a hop, which may not have begun yet.
     pub(super) awaits_hop: bool,
-    /// The span that has caused this.
     pub(super) trace: Option<TraceContext>,
 }
 
-/// The destination of the bytes of a stream.
 #[derive(Debug)]
 pub(super) enum Sink<'a> {
-    /// Straight into an object in the arena, which begins at `base_bytes` of the remote one.
+    /// The arena, from `base_bytes` of the remote object on.
     Arena {
-        /// The memory of the object.
         buffer: &'a Buffer,
-        /// The position of its first byte in the remote object.
+        /// The position of the buffer's first byte in the remote object.
         base_bytes: u64,
     },
-    /// Into memory, to be combined with others.
+    /// Memory, to be combined with others.
     Memory(&'a mut HeldBytes),
 }
 
-/// The next part of a transfer.
 #[derive(Debug)]
 pub(super) enum Arrived {
-    /// The next block, which is where it belongs.
-    Block {
-        /// Its length.
-        length_bytes: u64,
-    },
-    /// A new sign of the producer, and no bytes.
+    Block { length_bytes: u64 },
     Sign(Sign),
-    /// The end, as the sender sees it.
     End(v1::End),
 }
 
-/// A range of an object at another node, while its bytes arrive. Positions count from the start of the object.
+/// A range of a remote object, while its bytes arrive. Positions count from the start of the
+/// object.
 ///
 /// Between two calls, bytes wait in the socket, and the sender with them.
 #[derive(Debug)]
@@ -77,28 +62,25 @@ pub(super) struct InputStream<'a> {
     puller: &'a Puller,
     from: RemoteCopy<'a>,
     end_bytes: u64,
-    /// The latest sign that was heard in an earlier transfer of the object.
+    /// The latest sign from earlier transfers of the object.
     known: Sign,
-    /// The lanes, and the signs of the producer since the request.
+    /// The lanes, and the producer's signs since the request.
     lanes: Option<(Incoming<'a>, StallDetector)>,
-    /// The lane of the block that is arriving in memory, and how much of its payload is there.
+    /// The lane of the block that arrives in memory, and the received part of its payload.
     arriving: Option<(LaneId, usize)>,
 }
 
 impl<'a> InputStream<'a> {
-    /// A stream that ends at `end_bytes`, and is not requested yet.
+    /// Makes a stream that ends at `end_bytes`, without a request.
     pub(super) const fn new(puller: &'a Puller, from: RemoteCopy<'a>, end_bytes: u64, known: Sign) -> Self {
         Self { puller, from, end_bytes, known, lanes: None, arriving: None }
     }
 
-    /// Waits for a block that begins at `next_bytes`, a sign, or the end. Requests the bytes first, if necessary.
+    /// Waits for a block that begins at `next_bytes`, a sign, or the end. Requests the bytes first,
+    /// if necessary.
     ///
-    /// # Errors
-    /// The failure of the sender.
-    ///
-    /// # Cancel safety
-    /// Cancel safe if the bytes go into memory. Otherwise the stream is of no more use; nothing touches the arena after
-    /// the future is dropped.
+    /// Cancel safe for bytes into memory. Otherwise the stream becomes useless; nothing touches the
+    /// arena after the future is dropped.
     pub(super) async fn next(&mut self, next_bytes: u64, sink: Sink<'_>) -> Result<Arrived, PullOutcome> {
         match self.try_next(next_bytes, sink).await {
             Ok(arrived) => Ok(arrived),
@@ -160,7 +142,6 @@ impl<'a> InputStream<'a> {
         }
     }
 
-    /// Requests a range of bytes over up to `max_lanes` connections.
     async fn ask(&self, range: Range<u64>, max_lanes: usize) -> Result<Call<'a>, CallError> {
         count(&self.puller.metrics.pulls, 1);
         let pull = encode_pull(&Pull {
@@ -179,8 +160,7 @@ impl<'a> InputStream<'a> {
         Call::begin(self.puller, peer, Kind::Pull, &pull).await
     }
 
-    /// Returns the outcome of the transfer, from the sender's `end` and the count here. Keeps the connections if they
-    /// can be used again.
+    /// The outcome, from the sender's `end` and the count here. Keeps usable connections.
     pub(super) fn ended(&mut self, end: &v1::End, all_arrived: bool) -> PullOutcome {
         match end_outcome(end, all_arrived) {
             Ok(outcome) => {
@@ -193,12 +173,11 @@ impl<'a> InputStream<'a> {
         }
     }
 
-    /// Returns `true` if a request is open.
     pub(super) const fn is_open(&self) -> bool {
         self.lanes.is_some()
     }
 
-    /// The receiver had no room until now, so the sender may have had to wait for it.
+    /// Restarts the time limits after a pause of the receiver.
     pub(super) fn resume(&mut self) {
         if let Some((lanes, stall)) = &mut self.lanes {
             lanes.resume();
@@ -206,30 +185,29 @@ impl<'a> InputStream<'a> {
         }
     }
 
-    /// Closes the connection. More bytes are asked for again.
+    /// Closes the connection. Later bytes need a new request.
     pub(super) fn close(&mut self) {
         (self.lanes, self.arriving) = (None, None);
     }
 }
 
-/// Bytes that have arrived and are not combined yet: not more than one frame, and less than one element of the frame
-/// before.
+/// Bytes that have arrived and are not combined yet: at most one frame, and less than one element
+/// of the frame before.
 #[derive(Debug, Default)]
 pub(super) struct HeldBytes {
-    /// Old bytes up to `used`, then the bytes at hand up to `held`, then the payload that is arriving.
+    /// Old bytes up to `used`, available bytes up to `held`, then the arriving payload.
     bytes: Vec<u8>,
     used: usize,
     held: usize,
 }
 
 impl HeldBytes {
-    /// The last `ahead` bytes that have arrived, but no more than `length` of them.
+    /// The last `ahead` bytes that have arrived, but at most `length`.
     pub(super) fn last(&mut self, ahead: u64, length: usize) -> &mut [u8] {
         let start = self.held - to_length(ahead);
         &mut self.bytes[start..start + length]
     }
 
-    /// Forgets all but the last `left` bytes.
     pub(super) fn forget_all_but(&mut self, left: u64) {
         self.used = self.held - to_length(left);
     }
@@ -251,15 +229,12 @@ impl HeldBytes {
     }
 }
 
-/// The length of bytes in memory.
 fn to_length(bytes: u64) -> usize {
     usize::try_from(bytes).expect("no more than a frame, or an element, is kept")
 }
 
-/// Reads the payload of a block. A part of it may have arrived before.
-///
-/// # Cancel safety
-/// Cancel safe: the next call with the same arguments goes on.
+/// Reads the payload of a block, whose first part may have arrived. Cancel safe: the next call with
+/// the same arguments goes on.
 async fn read_into_memory(
     connection: &mut PeerConnection,
     header: &Header,
@@ -285,7 +260,7 @@ async fn read_into_memory(
     Ok(())
 }
 
-/// Returns the outcome of a transfer, from the sender's `end` and the count here.
+/// The outcome, from the sender's `end` and the count here.
 fn end_outcome(end: &v1::End, all_arrived: bool) -> Result<PullOutcome, ConnectionError> {
     match end.outcome() {
         v1::end::Outcome::Complete if all_arrived => Ok(PullOutcome::Complete),

@@ -23,13 +23,11 @@ use super::super::metrics::count;
 use super::super::pool::Peer;
 use super::super::puller::Puller;
 
-/// The decisions of a coordinator for a member: at most one `Commit`, or `Stop`. The end of the
-/// channel ends the membership.
+/// At most one `Commit`, or `Stop`. The end of the channel ends the membership.
 pub(crate) type Decisions = mpsc::Receiver<Decision>;
 
 impl Puller {
     /// Enlists the member of `plan` until `decisions` end, and calls `report` with its reports.
-    /// `trace` is the causing span.
     ///
     /// Dropping the future closes the connection, which also ends the membership.
     pub(crate) async fn enlist(
@@ -49,8 +47,8 @@ impl Puller {
         }
     }
 
-    /// Tells a store that an attempt failed for this reason. Participants of an unreachable store
-    /// find out on their own.
+    /// Tells a store that an attempt failed. Participants of an unreachable store find out on their
+    /// own.
     pub(crate) async fn reject(&self, peer: &Peer, target: &ObjectId, attempt: AttemptId, reason: &Error) {
         let told = async {
             let mut call =
@@ -66,8 +64,7 @@ impl Puller {
         }
     }
 
-    /// Returns the progress of the member with this index, of so many, with `target`; `None` if it
-    /// takes no part.
+    /// Returns the member's progress; `None` if it takes no part.
     pub(crate) async fn ask_position(
         &self,
         peer: &Peer,
@@ -77,7 +74,6 @@ impl Puller {
         decode_position(self.ask(peer, target).await?, member, members)
     }
 
-    /// Returns another store's record of the making of `target`.
     pub(crate) async fn ask_how_made(
         &self,
         peer: &Peer,
@@ -117,8 +113,8 @@ impl Puller {
         let peer = (member.node.clone(), member.address);
         let enlist = v1::Enlist { trace: trace::encode(trace), ..encode_plan(plan) };
         let mut call = Call::begin(self, peer, Kind::Enlist, &enlist).await?;
-        // The connection may turn out dead before the member's first report. A short exchange may
-        // be over by then.
+        // The connection may turn out dead before the first report. A short exchange may be over by
+        // then.
         let first = async {
             tokio::select! {
                 header = call.read_header() => header.map(Until::Frame),
@@ -164,7 +160,6 @@ impl Puller {
     }
 }
 
-/// Waits until the member has left.
 async fn confirmed(connection: &mut PeerConnection) -> Result<(), ConnectionError> {
     let confirmed = async {
         loop {

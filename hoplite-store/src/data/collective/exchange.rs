@@ -1,8 +1,5 @@
-//! A member's part of an attempt, shared by its streams: the progress, and the streams that wait
-//! for it.
-//!
-//! Partial results lie in the target. `hoplite_core::collective::Progress` decides which block may
-//! be sent or combined next.
+//! A member's part of an attempt, shared by its streams. Partial results lie in the target.
+//! `hoplite_core::collective::Progress` decides which block may be sent or combined next.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -20,30 +17,24 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::super::config::{PIECE_BYTES, STEP_BYTES};
 use crate::copies::LiveCopy;
 
-/// One member's part of an attempt, shared by its streams.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     plan: Box<Plan>,
-    /// The sources of this member.
     sources: Vec<Arc<LiveCopy>>,
-    /// The span of the attempt.
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// The waiting streams of each step, and of the fold, so that a block wakes only its stream.
+    /// Waiting streams of each step and of the fold, so that a block wakes only its stream.
     steps: Vec<Notify>,
     fold: Notify,
-    /// The streams that give.
     givers: TaskTracker,
     /// Set when no further stream may begin to give.
     ended: CancellationToken,
 }
 
-/// A source of the member is lost.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct SourceLost;
 
 impl Exchange {
-    /// Creates a member that follows `plan` with these sources.
     pub(crate) fn new(plan: Box<Plan>, sources: Vec<Arc<LiveCopy>>, trace: Option<TraceContext>) -> Self {
         let progress = Progress::new(&plan);
         Self {
@@ -62,33 +53,30 @@ impl Exchange {
         &self.plan
     }
 
-    /// Returns the parent for spans of streams to other members.
     pub(super) const fn trace(&self) -> Option<TraceContext> {
         self.trace
     }
 
-    /// Returns the members from which this one takes.
     pub(super) fn givers(&self) -> Vec<usize> {
         self.progress().program().sources()
     }
 
-    /// Admits a stream that gives, unless the exchange has ended. The sources stay until the result
-    /// is dropped.
+    /// Admits a giving stream, unless the exchange has ended. Sources stay until the result is
+    /// dropped.
     pub(super) fn begin_giving(&self) -> Option<TaskTrackerToken> {
         let token = self.givers.token();
         (!self.ended.is_cancelled()).then_some(token)
     }
 
-    /// Waits until the exchange ends for the streams that give.
     pub(in super::super) async fn ended(&self) {
         self.ended.cancelled().await;
     }
 
-    /// Waits until all members have their bytes, or `cancel`; afterwards no stream reads the
+    /// Waits until all members have their bytes, or `cancel`. Afterwards no stream reads the
     /// sources.
     pub(super) async fn finish(&self, cancel: &CancellationToken) {
         if self.plan.properties().ends_together() {
-            // The coordinator reports when all members are complete. Until then lost bytes can be
+            // The coordinator cancels when all members are complete. Until then lost bytes can be
             // sent again.
             cancel.cancelled().await;
         } else {
@@ -100,12 +88,10 @@ impl Exchange {
         self.givers.wait().await;
     }
 
-    /// Returns the stream from a member, at its present position.
     pub(super) fn stream_from(&self, member: usize) -> Stream {
         self.progress().stream_from(member)
     }
 
-    /// Returns the stream to a member that already has this many bytes.
     pub(super) fn stream_to(&self, member: usize, offset_bytes: u64) -> Stream {
         let stream = self.progress().stream_to(member, offset_bytes);
         // The bytes may belong to several steps.
@@ -113,35 +99,32 @@ impl Exchange {
         stream
     }
 
-    /// Notes a finished block of a stream.
     pub(super) fn done(&self, stream: &mut Stream, block: &Block) {
         self.progress().done(stream, block);
         self.steps[block.step].notify_waiters();
     }
 
-    /// Notes that a block was sent that its stream has skipped, and all blocks before it.
+    /// Notes that a skipped block of a stream was sent, and all before it.
     pub(in super::super) fn given(&self, block: &Block) {
         self.progress().given(block);
         self.steps[block.step].notify_waiters();
     }
 
-    /// Returns the number of final bytes of the target, in the order in which they become final.
     pub(super) fn final_bytes(&self) -> u64 {
         self.progress().final_bytes()
     }
 
-    /// Waits until a block may be done, and the sources have the bytes that it reads.
+    /// Waits until a block may be done, and the sources have its bytes.
     pub(in super::super) async fn may_do(&self, block: &Block) -> Result<(), SourceLost> {
         self.supplied(|progress| progress.lack(block)).await;
         let Reading::Source { index, range, part_end } = self.reading(block) else { return Ok(()) };
-        // Is checked in any case, because a failed source is useless.
+        // Checked in any case, because a failed source is useless.
         match self.sources[index].beyond_within(range.end - 1, part_end).await {
             Ok(valid_bytes) if valid_bytes >= range.end => Ok(()),
             _ => Err(SourceLost),
         }
     }
 
-    /// Waits until `lack` returns `None`.
     async fn supplied(&self, lack: impl Fn(&Progress) -> Option<Lack>) {
         let look = || lack(&self.progress());
         while let Some(lacking) = look() {
@@ -150,7 +133,7 @@ impl Exchange {
                 Work::Step(step) => &self.steps[step],
             };
             let mut progressed = pin!(waiters.notified());
-            // Enables notifications before the check, so that none is missed.
+            // Enabled before the check, so that no notification is missed.
             progressed.as_mut().enable();
             if look() == Some(lacking) {
                 progressed.await;
@@ -162,7 +145,7 @@ impl Exchange {
         self.progress().reading(&self.plan, block)
     }
 
-    /// Returns the copy that a block reads, and the offset in it.
+    /// The copy that a block reads, and the offset in it.
     pub(in super::super) fn origin<'a>(
         &'a self,
         block: &Block,
@@ -174,7 +157,6 @@ impl Exchange {
         }
     }
 
-    /// Combines the taken bytes with the available ones, into the target.
     pub(super) fn combine_into(&self, block: &Block, target: &LiveCopy, taken: &mut [u8]) {
         let (own, Range { start: mut own_at, .. }) = self.origin(block, target);
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
@@ -190,7 +172,6 @@ impl Exchange {
         }
     }
 
-    /// Combines the member's own sources into the target, if the program demands it.
     pub(super) async fn fold(&self, target: &LiveCopy) -> Result<(), SourceLost> {
         let Some((first, others)) = self.sources.split_first() else { return Ok(()) };
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
@@ -207,7 +188,6 @@ impl Exchange {
             sum.resize(PIECE_BYTES, 0);
             operand.resize(PIECE_BYTES, 0);
             for at in (start..end).step_by(PIECE_BYTES) {
-                // At most a piece.
                 let length = (end - at).min(PIECE_BYTES as u64) as usize;
                 let sum = &mut sum[..length];
                 first.buffer().read(at, sum);
@@ -224,7 +204,6 @@ impl Exchange {
         }
     }
 
-    /// Copies the parts that the ranks of this member have for each other.
     pub(super) async fn copy_own(&self, target: &LiveCopy) -> Result<(), SourceLost> {
         let own = self.plan.index;
         let (mut given, mut taken) = (self.stream_to(own, 0), self.stream_from(own));
@@ -233,7 +212,6 @@ impl Exchange {
             self.may_do(&give).await?;
             let (source, Range { start, end }) = self.origin(&give, target);
             for at in (start..end).step_by(PIECE_BYTES) {
-                // At most a piece.
                 let piece = &mut buffer[..(end - at).min(PIECE_BYTES as u64) as usize];
                 source.buffer().read(at, piece);
                 target.buffer().write(take.range.start + (at - start), piece);
@@ -247,7 +225,7 @@ impl Exchange {
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        // Operations under the lock leave no half change.
+        // Every change is whole, so a panic elsewhere is harmless.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

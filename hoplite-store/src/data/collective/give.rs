@@ -1,5 +1,3 @@
-//! The giving end of a stream between two members.
-
 use std::sync::Arc;
 
 use hoplite_core::id::NodeId;
@@ -18,8 +16,7 @@ use super::super::serving::{Ending, HopHost, ServeRequest, ServeSource, Served, 
 use super::MemberHost;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Sends the bytes that this member's program gives to another member, whose request may come
-    /// before the plan.
+    /// Gives bytes to another member, whose request may come before the plan.
     pub(in super::super) async fn answer_take(
         &self,
         connection: &mut PeerConnection,
@@ -35,7 +32,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             awaits_hop: true,
             trace,
         };
-        // The plan may never come: this store may have restarted after it was enlisted.
+        // The plan may never come, if this store restarted after it was enlisted.
         let limit = plan_timeout(take.offset_bytes);
         let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
@@ -49,15 +46,14 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             Err(error) => tracing::debug!(%id, %put, %peer, member, %error, "gave in part"),
         }
         match ending? {
-            // The taker knows the length of the stream, and may already use the connection for
-            // another request.
+            // The taker knows the length, and may already use the connection for another request.
             Ending::Complete if !has_lanes => Ok(()),
             ending => connection.write_control(Kind::End, &end_message(ending)).await,
         }
     }
 
-    /// Gives over this connection and the lanes that join it. Returns the end, and `true` if the
-    /// taker was asked for lanes.
+    /// Gives over this connection and its lanes. Returns the end, and `true` if the taker was asked
+    /// for lanes.
     async fn give(
         &self,
         connection: &mut PeerConnection,

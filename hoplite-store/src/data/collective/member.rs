@@ -18,32 +18,27 @@ use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
 
-/// Takes part in attempts for coordinators.
 pub(crate) trait MemberHost: Send + Sync + 'static {
     /// Becomes a member until the result is dropped. `trace` is the causing span.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
-    /// Notes that an attempt will not make its target.
     fn reject(self: &Arc<Self>, target: ObjectId, attempt: AttemptId, error: Error);
 
-    /// Returns this store's record of the making of a target.
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;
 }
 
-/// A member, until it is dropped.
+/// A membership, which ends when dropped.
 pub(crate) struct Enlisted {
-    /// The reports: at most `Filled`, and then `Done` or `Failed`.
+    /// At most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
     tell: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Enlisted {
-    /// Most reports that a member makes.
     pub(crate) const MAX_REPORTS: usize = 2;
 
-    /// Creates a member that sends its reports through `reports`, gets the coordinator's decision
-    /// by `tell`, and ends with `leave`.
+    /// Sends `reports`, gets the coordinator's decision by `tell`, and ends with `leave`.
     pub(crate) fn new(
         reports: mpsc::Receiver<Report>,
         tell: impl Fn(Decision) + Send + Sync + 'static,
@@ -62,8 +57,8 @@ impl Drop for Enlisted {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in an attempt until the coordinator ends it, it fails, or the coordinator is gone
-    /// or silent for too long.
+    /// Takes part in an attempt until it ends or fails, or the coordinator is gone or silent for
+    /// too long.
     pub(in super::super) async fn host_member(
         &self,
         connection: &mut PeerConnection,
@@ -76,7 +71,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins an attempt");
         let mut enlisted = self.source.enlist(plan, trace);
         let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
-        // Comes before the answer, after which the coordinator may expect the member to be gone.
+        // Before the answer, after which the coordinator may expect the member to be gone.
         drop(enlisted);
         match &ended {
             Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left an attempt"),
@@ -88,7 +83,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Forwards reports to the coordinator and decisions to the member. Returns the member's end.
 async fn attend(
     connection: &mut PeerConnection,
     enlisted: &mut Enlisted,

@@ -1,4 +1,4 @@
-//! The taking end of the streams between members, and a member's whole part of an attempt.
+//! The taking end of streams between members, and a member's whole part of an attempt.
 
 use std::ops::Range;
 
@@ -27,12 +27,10 @@ use super::super::puller::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
-/// The rest of an all-to-all's stream at which the next stream begins, to hide its round trip.
-/// Steps are independent, but concurrent streams share links: one stream at a time keeps each link
-/// busy with one pair of members.
+/// The rest of an all-to-all's stream at which the next one begins, to hide its round trip. One
+/// stream at a time keeps each link busy with one pair of members.
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
-/// The reason why a stream between members ended early.
 #[derive(Debug, thiserror::Error)]
 enum TakeError {
     #[error(transparent)]
@@ -67,9 +65,8 @@ impl TakeError {
 }
 
 impl Puller {
-    /// Follows the program of this member until `target` is complete, calls `filled`, and goes on
-    /// until the other members are complete, or `cancel`. Afterwards only served copies are still
-    /// read.
+    /// Follows the program until `target` is complete, calls `filled`, and goes on until the other
+    /// members are complete, or `cancel`. Afterwards only served copies are still read.
     ///
     /// On the wire: as many bytes as the program gives, and takes.
     pub(crate) async fn exchange(
@@ -121,8 +118,8 @@ impl Puller {
         tokio::try_join!(fold, try_join_all(takes)).map(drop)
     }
 
-    /// Takes everything that the program takes from one member, and resumes a broken stream. Holds
-    /// the turn except while the stream is broken.
+    /// Takes the program's bytes from one member, and resumes a broken stream. Holds the turn
+    /// except while it is broken.
     async fn take_from(
         &self,
         exchange: &Exchange,
@@ -156,7 +153,6 @@ impl Puller {
         }
     }
 
-    /// Takes one stream, from its present position.
     async fn take(
         &self,
         exchange: &Exchange,
@@ -214,12 +210,12 @@ impl Puller {
         match block.taking {
             Some(Taking::Replace) => {
                 exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
-                // The sender may have waited for sources or other members, too.
+                // The sender may have waited for others, too.
                 lanes.resume();
                 lanes.connection(lane)?.read_block(header, target.buffer(), block.range.start).await?;
             }
             Some(Taking::Combine) => {
-                // Reads before the wait for the sources, so that the sender can go on.
+                // Reads before the wait for sources, so that the sender can go on.
                 taken.resize(header.length_bytes() as usize, 0);
                 lanes.connection(lane)?.read_payload(header, taken).await?;
                 exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
@@ -232,7 +228,7 @@ impl Puller {
     }
 }
 
-/// Waits for the block that begins the `missing` bytes of a stream, past keepalives.
+/// Waits for the block at the start of `missing`, past keepalives.
 async fn next_block(lanes: &mut Incoming<'_>, missing: Range<u64>) -> Result<(LaneId, Header), TakeError> {
     loop {
         match lanes.next(missing.start, missing.end).await? {

@@ -1,5 +1,3 @@
-//! The bytes of a stream.
-
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::pin;
@@ -16,26 +14,23 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
 use super::super::serving::{Ending, Served};
 
-/// Time limit for the block that is in flight when its copy fails. The end behind it tells the
-/// receiver why the transfer ends.
+/// Time for the block in flight when its copy fails. The end behind it has the reason.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(in super::super) enum Content {
-    /// A part of a copy.
     Copy(Served),
-    /// The output of a hop, or a part of it.
+    /// A part of a hop's output, or all of it.
     Hop(Served),
     Gift(Gift),
 }
 
-/// The blocks that the program of a member gives to another member.
+/// Blocks that a member's program gives to another member.
 #[derive(Debug)]
 pub(in super::super) struct Gift {
-    /// The copy of the result.
     target: Served,
     exchange: Arc<Exchange>,
-    /// The blocks that lanes have taken, in order, and `true` if the block was sent.
+    /// Taken blocks in order, and `true` if sent.
     taken: Mutex<VecDeque<(Block, bool)>>,
     _giving: TaskTrackerToken,
 }
@@ -74,7 +69,7 @@ impl Gift {
         Self { target, exchange, taken: Mutex::default(), _giving: giving }
     }
 
-    /// Waits until a block can be sent. The error is the end of the stream.
+    /// Waits until a block can be sent. The error is the stream's end.
     async fn ready(&self, block: &Block) -> Result<(), Ending> {
         let is_ready = tokio::select! {
             ready = self.exchange.may_do(block) => ready.is_ok(),
@@ -90,7 +85,7 @@ impl Gift {
         tokio::select! {
             biased;
             sent = sending => sent?,
-            // A frame is cut short, so the connection cannot be used again.
+            // A frame is cut short, so the connection is useless.
             () = self.exchange.ended() => return Err(ConnectionError::Closed),
         }
         // A block counts as given only after all blocks before it.
@@ -114,12 +109,11 @@ impl Content {
         }
     }
 
-    /// Returns `true` if the rate measures the link. The receiver of a hop also waits for other inputs.
+    /// Returns `false` for a hop, whose receiver also waits for other inputs.
     pub(super) const fn measures_link(&self) -> bool {
         !matches!(self, Self::Hop(_))
     }
 
-    /// Returns the source of the signs for the receiver.
     pub(super) fn awaited(&self) -> Awaited<'_> {
         match self {
             Self::Copy(served) | Self::Hop(served) => Awaited::Copy(served),
@@ -127,13 +121,13 @@ impl Content {
         }
     }
 
-    /// Waits for the next bytes: of a program, at most `most_bytes`. The error is the end of the
-    /// stream.
+    /// Waits for the next bytes: of a program, at most `most_bytes`. The error is the stream's end.
     pub(super) async fn ready(&self, cursor: &Cursor, most_bytes: u64) -> Result<Piece, Ending> {
         let start = cursor.next_bytes;
         match self {
             Self::Copy(served) | Self::Hop(served) => {
-                // A receiver of a part learns of its end when the object is complete, even if there are no more bytes to send.
+                // A receiver of a part learns of its end when the object is complete, even without
+                // more bytes.
                 match served.beyond_within(start, cursor.end_bytes).await {
                     Err(_) => Err(Ending::NoCopy),
                     Ok(valid_bytes) if valid_bytes <= start => Err(Ending::Complete),
@@ -149,7 +143,7 @@ impl Content {
         }
     }
 
-    /// Takes at most `most_bytes` of a piece that is ready.
+    /// Takes at most `most_bytes` of a ready piece.
     pub(super) fn take(&self, cursor: &mut Cursor, piece: Piece, most_bytes: u64) -> Piece {
         let Range { start, end } = piece.range;
         let length_bytes = most_bytes.min(end - start);

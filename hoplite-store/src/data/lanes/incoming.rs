@@ -1,5 +1,3 @@
-//! Receives a stream over its lanes.
-
 use std::future::pending;
 
 use futures::future::select_all;
@@ -20,16 +18,13 @@ use super::super::handshake;
 use super::super::pool::Peer;
 use super::super::puller::{LanedStream, Puller};
 
-/// The next part of a stream.
 #[derive(Debug)]
 pub(in super::super) enum Event {
-    /// A block that continues the stream. Its payload is still to be read from this lane.
+    /// Continues the stream. Its payload must be read from this lane.
     Block(LaneId, Header),
-    /// A sign of the producer, and no bytes.
     Sign(Sign),
-    /// A lane broke with the bytes from here to there: request them again.
+    /// Bytes that a lane lost: request them again.
     Lost(std::ops::Range<u64>),
-    /// The end, as the sender sees it.
     End(v1::End),
 }
 
@@ -43,13 +38,10 @@ pub(in super::super) struct Incoming<'a> {
     lanes: Vec<Lane<'a>>,
     next_lane: usize,
     opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
-    /// `true` once the sender has asked for further lanes.
     has_asked: bool,
     /// Counts the stream once its bytes arrive.
     taking_in: Option<LanedStream>,
-    /// The sender's last word on the request.
     end: Option<v1::End>,
-    /// Connections whose lanes have ended.
     ended: Vec<Call<'a>>,
 }
 
@@ -59,24 +51,19 @@ struct Lane<'a> {
     call: Call<'a>,
     /// `true` if the lane answers a request for bytes, which decides how the stream ends.
     is_request: bool,
-    /// The header of the next block, which waits for its turn.
     block: Option<Header>,
-    /// The control frame that is arriving, and the length of its payload so far.
+    /// The arriving control frame, and the length of its payload so far.
     control: Option<(Header, usize)>,
     payload: Vec<u8>,
 }
 
-/// A frame of a lane.
 enum Heard {
     Block(Header),
     Control(Kind),
 }
 
 impl Lane<'_> {
-    /// Reads the header of the next block, or a whole control frame.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
+    /// Reads the next block's header, or a whole control frame. Cancel safe.
     async fn listen(&mut self) -> Result<Heard, CallError> {
         let header = match self.control {
             Some((header, _)) => header,
@@ -108,7 +95,6 @@ impl Lane<'_> {
     }
 }
 
-/// The end of a wait.
 enum Waited {
     Heard(LaneId, Result<Heard, CallError>),
     Opened(Result<Box<PeerConnection>, ConnectionError>),
@@ -117,7 +103,7 @@ enum Waited {
 }
 
 impl<'a> Incoming<'a> {
-    /// A stream that was requested with `call`. The request allows up to `max_lanes` lanes.
+    /// Starts on the lane of `call`, whose request allows `max_lanes`.
     pub(in super::super) fn new(puller: &'a Puller, peer: Peer, call: Call<'a>, max_lanes: usize) -> Self {
         let (merge, opening) = (Merge::default(), JoinSet::new());
         let (lanes, ended, end) = (Vec::new(), Vec::new(), None);
@@ -139,7 +125,6 @@ impl<'a> Incoming<'a> {
         incoming
     }
 
-    /// Adds the answer to a request for bytes that were lost.
     pub(in super::super) fn add_request(&mut self, call: Call<'a>) {
         self.add(call, true);
     }
@@ -151,13 +136,11 @@ impl<'a> Incoming<'a> {
         self.lanes.push(Lane { id, call, is_request, block: None, control: None, payload: Vec::new() });
     }
 
-    /// Waits for the next part of a stream whose bytes before `next_bytes` have arrived, and which ends at `end_bytes`.
+    /// Waits for the next part of a stream whose bytes before `next_bytes` have arrived, and which
+    /// ends at `end_bytes`. Cancel safe.
     ///
     /// # Errors
     /// The last lane broke, or the sender broke the protocol.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
     pub(in super::super) async fn next(
         &mut self,
         next_bytes: u64,
@@ -195,7 +178,7 @@ impl<'a> Incoming<'a> {
                 }
                 Waited::Opened(Err(error)) => {
                     tracing::debug!(peer = %self.peer.0, %error, "a lane could not be opened");
-                    // The sender may have used it already.
+                    // The sender may have used the lane already.
                     self.merge.lose(LaneId(self.next_lane));
                     if self.is_without_lanes() && self.end.is_none() {
                         return Err(error.into());
@@ -206,8 +189,8 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// The end of a stream without lanes; `None` if bytes are missing that a broken lane has lost, or
-    /// that a lane may bring that is being opened.
+    /// The end of a stream without lanes; `None` if bytes are missing that a lane has lost, or may
+    /// bring.
     fn whole_end(&mut self, has_arrived: bool) -> Option<v1::End> {
         let complete = || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
         let Some(end) = &self.end else { return has_arrived.then(complete) };
@@ -216,7 +199,7 @@ impl<'a> Incoming<'a> {
         if is_complete && !has_arrived && may_come { None } else { self.end.take() }
     }
 
-    /// Waits until a lane has heard something, or is opened.
+    /// Waits for a lane's frame or opening.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -232,7 +215,7 @@ impl<'a> Incoming<'a> {
         let opened = async {
             match self.opening.join_next().await {
                 Some(Ok(opened)) => Waited::Opened(opened),
-                // It panicked, or was aborted.
+                // The task panicked, or was aborted.
                 Some(Err(_)) => Waited::Opened(Err(ConnectionError::Closed)),
                 None => pending().await,
             }
@@ -303,7 +286,6 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Opens the lanes that the sender asks for, up to the limit.
     fn open(&mut self, lanes: &v1::Lanes) -> Result<(), ConnectionError> {
         let (key, count) = decode_lanes(lanes)?;
         self.has_asked = true;
@@ -325,10 +307,10 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    /// Goes on without a lane that broke.
+    /// Goes on without a broken lane.
     ///
     /// # Errors
-    /// The error of the lane, if it was the last one, or if the sender broke the protocol.
+    /// The lane's error, if it was the last one, or if the sender broke the protocol.
     pub(in super::super) fn lost(&mut self, id: LaneId, error: CallError) -> Result<(), CallError> {
         let is_malformed = matches!(&error, CallError::Connection(error) if error.is_malformed());
         self.lanes.retain(|lane| lane.id != id);
@@ -348,10 +330,10 @@ impl<'a> Incoming<'a> {
         self.lanes.iter_mut().find(|lane| lane.id == id)
     }
 
-    /// The connection of a lane, which has a block.
+    /// The connection of a lane with a block.
     ///
     /// # Errors
-    /// [`ConnectionError::Closed`] if there is no such lane.
+    /// [`ConnectionError::Closed`] without this lane.
     pub(in super::super) fn connection(
         &mut self,
         id: LaneId,
@@ -359,7 +341,6 @@ impl<'a> Incoming<'a> {
         self.lane(id).map(|lane| lane.call.connection()).ok_or(ConnectionError::Closed)
     }
 
-    /// Notes that the payload of a block has been read.
     pub(in super::super) fn taken(&mut self, id: LaneId) {
         self.merge.taken(id);
         if self.max_lanes > 1 {
@@ -370,13 +351,13 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Restarts the time limits after a pause of the receiver, which the sender may have waited for.
+    /// Restarts the time limits after a pause of the receiver.
     pub(in super::super) fn resume(&mut self) {
         let limit = Some(self.puller.config.silence_timeout);
         self.lanes.iter_mut().for_each(|lane| lane.call.connection().expect_within(limit));
     }
 
-    /// Keeps the connections of a stream of a collective for others, after its last byte.
+    /// Keeps a collective's connections for others, after the last byte.
     pub(in super::super) async fn finish_silent(mut self, end_bytes: u64) {
         if self.has_asked {
             let last_words = async {
@@ -389,7 +370,6 @@ impl<'a> Incoming<'a> {
         self.finish();
     }
 
-    /// Keeps the connections for others.
     pub(in super::super) fn finish(self) {
         self.ended.into_iter().for_each(Call::finish);
     }

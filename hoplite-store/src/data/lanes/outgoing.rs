@@ -1,4 +1,4 @@
-//! The streams that a store sends: what each has left, its lanes, and what a lane does next.
+//! Streams that a store sends: their remaining bytes, their lanes, and each lane's next step.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,24 +19,21 @@ use tokio::time::Instant;
 use super::super::serving::Ending;
 use super::content::{Content, Cursor, Piece};
 
-/// The streams that a store sends.
 #[derive(Debug)]
 pub(in super::super) struct OutgoingStreams {
-    /// The streams that other connections may join.
     open: Mutex<HashMap<StreamKey, Weak<Outgoing>>>,
     host: Mutex<HostLanes>,
-    /// The bytes that receivers have acknowledged, of all streams.
     acknowledged_bytes: AtomicU64,
 }
 
 impl OutgoingStreams {
-    /// No streams. The first one to a store begins with `first`.
+    /// Makes an empty set. The first stream to a store begins with `first`.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
     }
 
-    /// Returns the key of a stream. From the first call on, other connections may join the stream.
+    /// Returns a stream's key. From the first call on, other connections may join the stream.
     pub(super) fn key_of(&self, stream: &Arc<Outgoing>) -> io::Result<StreamKey> {
         if let Some(key) = stream.key.get() {
             return Ok(*key);
@@ -48,7 +45,7 @@ impl OutgoingStreams {
         Ok(key)
     }
 
-    /// Begins a stream over a connection with this `delivery`. Returns it with its first lane.
+    /// Begins a stream over a connection with this `delivery`. Returns the first lane, too.
     pub(super) fn begin(
         &self,
         (now, peer): (Time, &NodeId),
@@ -64,7 +61,7 @@ impl OutgoingStreams {
         (Arc::new(Outgoing { peer: peer.clone(), content, key: OnceLock::new(), cursor, id }), lane)
     }
 
-    /// Ends a stream: no lane can join it from now on.
+    /// Ends a stream: no further lane can join.
     pub(super) fn end(&self, stream: &Outgoing) {
         if let Some(key) = stream.key.get() {
             lock(&self.open).remove(key);
@@ -74,8 +71,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Adds a lane to the stream of `peer` with this key, if that wants one. The peer takes in
-    /// `others` further streams.
+    /// Adds a lane to the stream of `peer` with this key, if the stream wants one. The peer
+    /// receives `others` further streams.
     pub(super) fn join(
         &self,
         (key, others): (StreamKey, usize),
@@ -95,8 +92,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Decides what the lane does whose turn it is. It sends at most `block_bytes`, and `new_bytes` of its bytes have been
-    /// acknowledged since its last turn.
+    /// Decides on a lane's turn, with at most `block_bytes`. Of its bytes, `new_bytes` were
+    /// acknowledged since the last turn.
     pub(super) fn take_turn(
         &self,
         stream: &Outgoing,
@@ -127,37 +124,32 @@ impl OutgoingStreams {
     }
 }
 
-/// A stream to one receiver.
 #[derive(Debug)]
 pub(in super::super) struct Outgoing {
     pub(super) peer: NodeId,
     pub(super) content: Content,
     key: OnceLock<StreamKey>,
-    /// The holder of the lock takes the next piece, so the lanes wait in line.
+    /// Lanes wait for this lock in line, and its holder takes the next piece.
     cursor: tokio::sync::Mutex<Cursor>,
     /// `None` if the stream stays with one lane.
     id: Option<StreamId>,
 }
 
-/// The turn of a lane.
 pub(super) struct Turn {
     pub(super) action: Action,
-    /// The number of lanes that the stream has, or is about to have; `None` if it stays with one.
+    /// Open or announced lanes; `None` if the stream stays with one.
     pub(super) lanes: Option<usize>,
-    /// The delivery of all lanes together.
     pub(super) delivery: Option<Delivery>,
 }
 
 pub(super) enum Action {
-    /// Send this piece.
     Send(Piece),
-    /// Ask the receiver for so many further lanes.
     Ask(usize),
     /// Leave the stream, which needs fewer lanes.
     Leave,
 }
 
-/// The next piece of a stream, for the lane whose turn it is.
+/// The next piece, for the lane whose turn it is.
 pub(super) struct Ready<'a> {
     cursor: TurnGuard<'a, Cursor>,
     piece: Piece,
@@ -165,8 +157,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Outgoing {
-    /// Waits for the turn of a lane, and for bytes. The error is the end of the stream.
-    /// The lane sends at most `most_bytes` of them.
+    /// Waits for a lane's turn, and for at most `most_bytes`. The error is the stream's end.
     pub(super) async fn ready(&self, most_bytes: u64) -> Result<Ready<'_>, Ending> {
         let cursor = self.cursor.lock().await;
         let begun = Instant::now();
@@ -174,18 +165,18 @@ impl Outgoing {
         Ok(Ready { cursor, piece, starved: begun.elapsed() })
     }
 
-    /// Returns `true` if the sizes of blocks depend on the rate, not on the plan of a collective.
+    /// Returns `true` if block sizes depend on the rate, not on a collective's plan.
     pub(super) const fn is_measured(&self) -> bool {
         self.id.is_some() || !matches!(self.content, Content::Gift(_))
     }
 
-    /// Returns `true` if other connections may have joined the stream.
+    /// Returns `true` if other connections may have joined.
     pub(super) fn has_key(&self) -> bool {
         self.key.get().is_some()
     }
 }
 
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change is one call, so a panic elsewhere leaves the state whole.
+    // Each change is one call, so a panic elsewhere is harmless.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Sends a stream over its lanes. Each lane is a task.
+//! Sends a stream over its lanes, each a task.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,21 +22,18 @@ use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::content::{Content, Cursor};
 use super::outgoing::{Action, Outgoing};
 
-/// Fewest unsent bytes that the kernel accepts for a lane: two of the smallest blocks. A faster
-/// lane cannot send what a slow one has accepted.
+/// Least limit of a lane's unsent bytes: two of the smallest blocks. A faster lane cannot send
+/// bytes that a slow one has accepted.
 const MIN_UNSENT_BYTES: u64 = 32 << 10;
 
-/// The end of a lane.
 enum LaneEnd {
-    /// The stream has ended.
     WithStream(Ending),
-    /// The stream goes on with fewer lanes.
     Left,
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Sends a stream over this connection and the lanes that join it. Returns the end, and `true` if
-    /// the receiver was asked for lanes.
+    /// Sends a stream over this connection and its lanes. Returns the end, and `true` if the
+    /// receiver was asked for lanes.
     pub(in super::super) async fn send_stream(
         &self,
         connection: &mut PeerConnection,
@@ -56,10 +53,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         (ended, stream.has_key())
     }
 
-    /// Makes a connection a lane of a stream of its peer.
+    /// Makes a connection a lane of its peer's stream.
     ///
     /// # Errors
-    /// The errors of the connection; [`ConnectionError::Closed`] if the stream needs it no longer.
+    /// The connection's errors; [`ConnectionError::Closed`] if the stream needs it no longer.
     pub(in super::super) async fn answer_lane(
         &self,
         connection: &mut PeerConnection,
@@ -67,7 +64,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         lane: (StreamKey, usize),
     ) -> Result<(), ConnectionError> {
         let Some((stream, lane)) = self.streams.join(lane, peer, connection.delivery()) else {
-            // The stream may have ended in the meantime.
+            // The stream may have ended.
             return connection.write_control(Kind::End, &end_message(Ending::NoCopy)).await;
         };
         count(&self.metrics.lanes_opened, 1);
@@ -93,7 +90,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Sends blocks of a stream over one of its lanes until the stream ends, or needs fewer lanes.
+    /// Sends blocks over one lane until the stream ends, or needs fewer lanes.
     async fn send_lane(
         &self,
         connection: &mut PeerConnection,
@@ -155,8 +152,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Returns the limit of the unsent bytes of a lane. A stream that may get further lanes starts with
-/// a limit too, because they cannot overtake the bytes that the first one has accepted.
+/// A lane's limit. A stream that may get further lanes has one from the start, because they cannot
+/// overtake accepted bytes.
 fn unsent_limit(lanes: Option<usize>, block_bytes: u64) -> u64 {
     match lanes {
         None => 0,

@@ -1,4 +1,4 @@
-//! The datagrams of echoes. The socket lives as long as a probe, and answers the peer that a step
+//! Echoes in datagrams. The socket lives as long as a probe, and answers the peer that a step
 //! names.
 
 use std::io;
@@ -11,10 +11,9 @@ use hoplite_proto::data::probe::{PACKET_BYTES, decode_packet, encode_packet};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The pause after a socket error, so that a permanent error does not keep a processor busy.
+/// A pause, so that a permanent socket error does not keep a processor busy.
 const ERROR_PAUSE: Duration = Duration::from_millis(1);
 
-/// A socket for echoes.
 #[derive(Debug)]
 pub(super) struct Echo {
     socket: UdpSocket,
@@ -23,18 +22,17 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Binds a socket to any port of `address`. It answers no peer yet.
+    /// Binds any port of `address`. Answers no peer yet.
     pub(super) async fn bind(address: IpAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(SocketAddr::new(address, 0)).await?;
         Ok(Self { socket, origin: Instant::now(), answerer: None })
     }
 
-    /// The port of the socket.
     pub(super) fn port(&self) -> io::Result<u16> {
         Ok(self.socket.local_addr()?.port())
     }
 
-    /// Restricts answers to `asker`, and to requests with `nonce`.
+    /// Answers only `asker`, and only requests with `nonce`.
     pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
         self.answerer = asker.map(|asker| Answerer::new(nonce, asker));
     }
@@ -46,10 +44,8 @@ impl Echo {
         }
     }
 
-    /// Requests echoes and also answers requests. Returns `None` if there was no reply.
-    ///
-    /// # Cancel safety
-    /// Cancel safe; the measurements are lost.
+    /// Requests echoes, and also answers requests. Returns `None` without a reply. Cancel safe; the
+    /// measurements are lost.
     pub(super) async fn ask(&mut self, peer: SocketAddr, nonce: u64, probes: Probes) -> Option<Echoes> {
         let mut asker = Asker::new(self.now_ns(), nonce, probes);
         loop {
@@ -73,9 +69,8 @@ impl Echo {
         }
     }
 
-    /// Handles one datagram.
     async fn receive(&mut self, asker: Option<(&mut Asker, SocketAddr)>) {
-        // One byte longer than a packet, so that longer datagrams are recognized.
+        // One byte longer than a packet, to recognize longer datagrams.
         let mut bytes = [0; PACKET_BYTES + 1];
         let Ok((length, from)) = self.socket.recv_from(&mut bytes).await else {
             return sleep(ERROR_PAUSE).await;
@@ -89,7 +84,7 @@ impl Echo {
         }
         if let Some(reply) = self.answerer.as_mut().and_then(|answerer| answerer.reply(now_ns, from, &packet))
         {
-            // A reply that would block is dropped, so that no peer can make this store wait.
+            // Drops a reply that would block, so that no peer can make this store wait.
             let _ = self.socket.try_send_to(&encode_packet(&reply), from);
         }
     }
@@ -135,7 +130,7 @@ mod tests {
         let Action::Send(packet) = probe.next_action(0) else { panic!("nothing to send") };
         let ask = encode_packet(&packet);
         let heard = async {
-            // From another address; with another nonce; cut; too long; and then the expected one.
+            // Wrong address; wrong nonce; cut; too long; and then the expected packet.
             forger.send_to(&ask, answerer).await.unwrap();
             let mut other = ask;
             other[8] ^= 1;

@@ -32,7 +32,6 @@ pub(in super::super) struct ProbePlace {
     directed: Mutex<Option<Directed>>,
 }
 
-/// The peer that this step may answer, and the rest of its budget.
 #[derive(Debug)]
 struct Directed {
     nonce: u64,
@@ -47,7 +46,6 @@ impl Default for ProbePlace {
 }
 
 impl ProbePlace {
-    /// Answers an echo over TCP.
     pub(in super::super) async fn answer_echo(
         &self,
         connection: &mut PeerConnection,
@@ -60,7 +58,6 @@ impl ProbePlace {
         if is_directed { connection.write_control(Kind::Echo, echo).await } else { refuse(connection).await }
     }
 
-    /// Sends a train.
     pub(in super::super) async fn send_train(
         &self,
         connection: &mut PeerConnection,
@@ -74,7 +71,7 @@ impl ProbePlace {
         if is_directed { train::send(connection, bytes).await } else { refuse(connection).await }
     }
 
-    /// Charges the budget of the peer with `nonce`. Returns `true` if it was enough.
+    /// Charges the budget of the peer with `nonce`. Returns `false` if it is spent.
     fn take(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
         let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
         directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()
@@ -95,7 +92,7 @@ async fn refuse(connection: &mut PeerConnection) -> Result<(), ConnectionError> 
     connection.write_control(Kind::End, &end_message(Ending::Refused(error))).await
 }
 
-/// Ends all answers when it is dropped.
+/// Ends all answers when dropped.
 struct Participation<'a>(&'a ProbePlace);
 
 impl Drop for Participation<'_> {
@@ -104,7 +101,6 @@ impl Drop for Participation<'_> {
     }
 }
 
-/// The next event: a finding, or a message of the coordinator.
 enum Next {
     Found(Finding),
     Said(hoplite_proto::data::frame::Header),
@@ -125,7 +121,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let participation = Participation(&self.probe);
         let limit = Instant::now() + MAX_PARTICIPATION;
         let ended = timeout_at(limit, self.take_part(connection)).await;
-        // Comes before the answer, after which the coordinator may expect the place to be free.
+        // Before the answer, after which the coordinator may expect the place to be free.
         drop((participation, place));
         match &ended {
             Ok(Ok(())) => tracing::info!(%coordinator, "a probe ended"),
@@ -183,7 +179,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Answers requests, and measures if there is a measurement to make.
     async fn work(&self, echo: Option<&mut Echo>, measure: Option<&Measure>) -> Finding {
         let Some(measure) = measure else {
             match echo {
@@ -212,7 +207,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Returns the address for datagrams of the store with the data address `data`.
+/// The address for datagrams of the store with the data address `data`.
 pub(super) const fn echo_address(data: SocketAddr, port: u16) -> Option<SocketAddr> {
     if port == 0 { None } else { Some(SocketAddr::new(data.ip(), port)) }
 }

@@ -1,8 +1,5 @@
-//! Probes of the network, as `hoplite-core/src/topology/probe` decides them.
-//!
-//! * [`survey`]: the coordinator, which directs the stores.
-//! * [`host`]: the participating store; [`echo`]: its datagrams; [`train`]: its trains, and its
-//!   echoes over TCP.
+//! Probes of the network, as `hoplite-core/src/topology/probe` decides them: [`survey`]
+//! coordinates, and [`host`] takes part.
 
 mod survey;
 

@@ -30,19 +30,15 @@ use super::host::echo_address;
 
 /// Most unread directions of a node: to answer, and to measure.
 const MAX_DIRECTIONS: usize = 4;
-/// Most events that wait for the state machine; further events block their nodes.
+/// Most events for the state machine; further ones block their nodes.
 const MAX_EVENTS: usize = 1024;
 
-/// The reason why a probe has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SurveyFailure {
-    /// The nodes do not suit the probe.
     #[error(transparent)]
     Survey(#[from] SurveyError),
-    /// This store already coordinates a probe.
     #[error("this store coordinates another probe")]
     Busy,
-    /// The system has no random numbers for nonces.
     #[error("no random numbers")]
     Random(#[source] io::Error),
 }
@@ -72,27 +68,20 @@ pub(crate) struct Surveyor {
     tally: Mutex<SurveyTally>,
 }
 
-/// The results of the probes that a store has coordinated.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SurveyTally {
-    /// The number of probes with a result.
     pub(crate) complete: u64,
-    /// The number of probes that failed.
     pub(crate) failed: u64,
-    /// The number of probes whose caller went away.
+    /// Probes whose caller went away.
     pub(crate) cancelled: u64,
-    /// The last probe with a result.
     pub(crate) last: Option<LastSurvey>,
 }
 
-/// A probe with a result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastSurvey {
     pub(crate) ended: SystemTime,
     pub(crate) elapsed: Duration,
-    /// The number of nodes in the matrix.
     pub(crate) measured: usize,
-    /// The number of other nodes.
     pub(crate) left_out: usize,
 }
 
@@ -101,12 +90,11 @@ impl Surveyor {
         Self { config, place: Semaphore::new(1), progress: Mutex::default(), tally: Mutex::default() }
     }
 
-    /// Returns the progress of the present probe; zero steps without one.
+    /// The present probe's progress; zero steps without one.
     pub(crate) fn progress(&self) -> SurveyProgress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the results so far.
     pub(crate) fn tally(&self) -> SurveyTally {
         *self.lock_tally()
     }
@@ -180,14 +168,13 @@ impl Surveyor {
     }
 }
 
-/// Resets the progress when it is dropped, and counts an unfinished probe as cancelled.
+/// Resets the progress when dropped, and counts an unfinished probe as cancelled.
 struct UnderWay<'a> {
     surveyor: &'a Surveyor,
     is_over: bool,
 }
 
 impl UnderWay<'_> {
-    /// Notes the end of the probe, with a result or without.
     fn over(&mut self, elapsed: Duration, report: Option<&SurveyReport>) {
         self.is_over = true;
         let mut tally = self.surveyor.lock_tally();
@@ -213,7 +200,6 @@ impl Drop for UnderWay<'_> {
 /// The participating stores. Dropping it closes all connections.
 struct Team {
     members: Vec<Member>,
-    /// The stores that never took part.
     missing: Vec<(String, SurveyLoss)>,
     events: mpsc::Receiver<SurveyEvent>,
     tasks: JoinSet<()>,
@@ -221,13 +207,11 @@ struct Team {
 
 struct Member {
     peer: Peer,
-    /// The source address of its datagrams.
     echo_address: Option<SocketAddr>,
     /// `None` after it has left.
     directions: Option<mpsc::Sender<Direction>>,
 }
 
-/// A command for a store.
 #[derive(Debug)]
 enum Direction {
     Arm(Arm),
@@ -235,7 +219,6 @@ enum Direction {
 }
 
 impl Team {
-    /// Connects to all stores at once.
     async fn gather(config: &Arc<DataConfig>, peers: Vec<Peer>) -> Self {
         let mut joining = JoinSet::new();
         for (index, peer) in peers.into_iter().enumerate() {
@@ -289,7 +272,6 @@ impl Team {
         (!is_told).then_some(SurveyEvent::Lost { node, loss: SurveyLoss::Gone })
     }
 
-    /// Releases all stores, and waits until they have left.
     async fn dismiss(mut self) {
         for member in &mut self.members {
             member.directions = None;
@@ -304,7 +286,6 @@ struct Joined {
     echo_address: Option<SocketAddr>,
 }
 
-/// Invites a store to take part.
 async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, ConnectionError)> {
     let unreachable = |error| (SurveyLoss::Unreachable, error);
     let (mut connection, _) = handshake::connect(config, peer).await.map_err(unreachable)?;
@@ -388,7 +369,6 @@ async fn converse(
     }
 }
 
-/// Releases a store, and waits until it has left.
 async fn release(connection: &mut PeerConnection) -> Result<(), ConnectionError> {
     connection.write_control(Kind::Release, &()).await?;
     loop {

@@ -17,11 +17,10 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::serving::{Ending, end_message};
 
-/// Bytes per block of a train: headers cost little, and a quarter of the shortest train has several
-/// blocks.
+/// Headers cost little, and a quarter of the shortest train has several blocks.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Takes trains from a peer, until one takes at least `at_least`.
+/// Takes trains until one takes at least `at_least`.
 pub(super) async fn take(
     config: &DataConfig,
     measure: &Measure,
@@ -73,7 +72,6 @@ async fn receive(
     }
 }
 
-/// Sends a train of this many bytes.
 pub(super) async fn send(connection: &mut PeerConnection, bytes: u64) -> Result<(), ConnectionError> {
     const _: () = assert!(BLOCK_BYTES <= MAX_BLOCK_BYTES as usize, "blocks fit in frames");
     let block = vec![0; BLOCK_BYTES];
@@ -86,7 +84,6 @@ pub(super) async fn send(connection: &mut PeerConnection, bytes: u64) -> Result<
     connection.write_control(Kind::End, &end_message(Ending::Complete)).await
 }
 
-/// Exchanges echoes over a connection of the data plane.
 pub(super) async fn echoes(
     config: &DataConfig,
     measure: &Measure,

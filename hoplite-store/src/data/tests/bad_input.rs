@@ -1,4 +1,4 @@
-//! Peers that do not speak the protocol, or speak it wrongly.
+//! Peers that break the protocol, or do not speak it.
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::id::ClusterId;
@@ -24,7 +24,8 @@ fn hello(version: u32, cluster: &str, node: &str) -> Vec<u8> {
     frame(Kind::Hello, &hello)
 }
 
-/// Sends `bytes` and waits until the server closes; `half_close` says whether we do so before.
+/// Sends `bytes`, closes the sending half if `and_then_close` says so, and waits until the server
+/// closes.
 async fn send_until_closed(node: &TestNode, bytes: &[u8], and_then_close: Close) {
     let mut stream = TcpStream::connect(node.address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
@@ -32,12 +33,12 @@ async fn send_until_closed(node: &TestNode, bytes: &[u8], and_then_close: Close)
         stream.shutdown().await.unwrap();
     }
     let mut answer = Vec::new();
-    // An error is as good an end as any: closing with unread bytes resets the connection.
+    // An error counts as an end, because closing with unread bytes resets the connection.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server closes");
 }
 
-/// Waits until `node` has counted so many refused connections: it closes first, and counts when the
-/// peer has heard why.
+/// Waits for this many refused connections. The server closes first, and counts when the peer has
+/// heard why.
 async fn refusals(node: &TestNode, count: u64) {
     let counted = async {
         while read(&node.metrics.malformed_connections) < count {
@@ -156,7 +157,7 @@ async fn connections_are_limited() {
     assert_eq!(receiver.pull(&sender, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable));
     assert_eq!(read(&sender.metrics.refused_connections), 1);
     drop(first);
-    // Whether the server has noticed by now is a race that each further attempt may lose.
+    // The server may have noticed already or not; further attempts decide the race.
     let served = async { while receiver.pull(&sender, "x", &empty(9)).await.1 != PullOutcome::Complete {} };
     timeout(PATIENCE, served).await.unwrap();
 }
@@ -171,7 +172,7 @@ async fn another_cluster_is_refused_by_either_side() {
     assert_eq!(read(&sender.metrics.serves), 0);
 }
 
-/// A wrong answer of a sender to a request for bytes.
+/// A wrong answer to a request for bytes.
 enum Lie {
     Frame(Kind, u64, &'static [u8]),
     End(v1::end::Outcome),

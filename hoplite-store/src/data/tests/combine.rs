@@ -1,4 +1,4 @@
-//! Combinations of inputs that are here and elsewhere, complete and growing.
+//! Combinations of local and remote inputs, complete and growing.
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::dtype::Dtype;
@@ -13,7 +13,7 @@ use super::faults::{BIG_BYTES, damaged_positions, flipping_proxy};
 use super::*;
 use crate::data::{CombineRequest, CombineSource};
 
-/// The output of a combination: readers miss the last block until it is complete.
+/// Keeps back the last block until it is complete.
 fn output(size_bytes: u64) -> Arc<LiveCopy> {
     Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Reduce))
 }
@@ -43,14 +43,13 @@ fn remote_at(node: &str, address: SocketAddr, name: &str, size_bytes: u64) -> Co
     })
 }
 
-/// Bytes that differ from the bytes of other seeds.
+/// Makes different bytes for each seed.
 fn seeded(size_bytes: usize, seed: usize) -> Vec<u8> {
     let mut bytes = content(size_bytes + 8 * seed);
     bytes.drain(..8 * seed);
     bytes
 }
 
-/// The first of `inputs` combined with the others in turn.
 fn expected(dtype: Dtype, inputs: &[Vec<u8>]) -> Vec<u8> {
     let mut sum = inputs[0].clone();
     for input in &inputs[1..] {
@@ -59,7 +58,6 @@ fn expected(dtype: Dtype, inputs: &[Vec<u8>]) -> Vec<u8> {
     sum
 }
 
-/// Combines at `node`, on a spawned task.
 fn start(
     node: &TestNode,
     request: CombineRequest,
@@ -143,7 +141,7 @@ async fn ranges_of_inputs_are_combined_from_an_offset_on() {
         assert!(prefix(&out, 40_000)[20_004..] == expected[20_004..40_000]);
         assert_eq!(prefix(&out, 20_004), [7; 20_004], "what nobody asks for is left alone");
     }
-    // What comes before and after the ranges is not sent.
+    // Bytes outside of the ranges are not sent.
     assert_eq!(read(&a.metrics.sent_bytes), 2 * (40_000 - 20_004));
     assert_eq!(here.puller.idle_connections(), 1);
 }
@@ -161,7 +159,7 @@ async fn the_output_grows_as_the_slowest_input_does() {
     let (task, _) = start(&here, sum(Dtype::U16, lanes), &out);
     let mut written = 0;
     for end in [4096, 8192, 20_480, 36_864] {
-        // In turn, so that either is the one that is waited for.
+        // In turn, so that each is waited for once.
         for (source, bytes) in growing.iter().zip(&inputs) {
             source.buffer().write(written, &bytes[written as usize..end]);
             source.advance(end as u64);
@@ -195,7 +193,7 @@ async fn a_chain_of_combinations_streams() {
     });
     source.buffer().write(0, &inputs[0]);
     source.advance(1 << 20);
-    // The last in the chain has the head of the sum while the first is still without its tail.
+    // The last in the chain has the head of the sum while the first still lacks its tail.
     arrived(&outs[1], 1 << 20).await;
     source.complete();
     for (task, out) in tasks.into_iter().zip(&outs) {
@@ -257,7 +255,7 @@ async fn frames_may_end_inside_of_elements() {
     assert_eq!(task.await.unwrap(), (20_000, CombineOutcome::Complete));
     assert!(prefix(&out, 20_000) == all);
 
-    // Also where they go straight into the output.
+    // Also straight into the output.
     let (sender, address) = Impostor::start("c").await;
     let bytes = inputs[0].clone();
     scripts.push(tokio::spawn(async move { send_in_pieces(&sender, &bytes, &[5, 4099, 1]).await }));
@@ -314,7 +312,7 @@ async fn an_input_that_fails_ends_the_combination_where_it_is() {
         assert_eq!(task.await.unwrap(), (40_960, failed(failing, PullOutcome::SenderHasNoCopy)));
         assert!(prefix(&out, 40_960) == expected(Dtype::F32, &inputs)[..40_960]);
         a.shelf.wait_for_serves(0).await;
-        // It is kept if it was the sender who ended it, and closed if it was us.
+        // The connection is kept if the sender ended the stream, and closed if the receiver did.
         assert_eq!(here.puller.idle_connections(), 1 - failing);
 
         // The combination resumes with equal inputs.
@@ -435,7 +433,8 @@ async fn a_fast_sender_is_not_kept_waiting_for_a_slow_input() {
     let lanes = vec![remote(&a, "fast", BIG_BYTES), remote(&a, "slow", BIG_BYTES), local(&slower)];
     let (task, _) = start(&here, sum(Dtype::I8, lanes), &out);
     a.shelf.wait_for_serves(2).await;
-    // The fast one is left, instead of its sender giving up; the slow one is not: its sender says that it is alive.
+    // The fast connection is closed, before its sender times out. The slow one stays, because its
+    // sender sends keepalives.
     a.shelf.wait_for_serves(1).await;
     slow.complete();
     a.shelf.wait_for_serves(0).await;
@@ -453,7 +452,7 @@ async fn an_idle_connection_that_turns_out_dead_is_replaced() {
         let bytes = bytes.clone();
         async move {
             let mut first = send_in_pieces(&sender, &bytes, &[800]).await;
-            // It dies with the second request on it.
+            // The connection dies with the second request.
             first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
             drop(first);
             send_in_pieces(&sender, &bytes, &[800]).await
@@ -508,7 +507,8 @@ async fn a_range_ends_where_it_was_said_to() {
 async fn the_end_of_a_range_waits_until_the_object_is_complete() {
     let a = TestNode::start("a").await;
     let bytes = content(100_000);
-    // A node that has all of a range of an object that is aborted afterwards would take it for a part of a complete one.
+    // A node with a whole range of an object that is aborted later would count as a source of a
+    // complete part.
     for (start_bytes, end_bytes) in [(0, Some(61_000)), (61_000, Some(61_000)), (0, Some(0)), (61_440, None)]
     {
         let growing = empty(100_000);

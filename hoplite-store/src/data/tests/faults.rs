@@ -33,7 +33,7 @@ async fn when_the_sender_dies_the_receiver_keeps_what_it_has() {
     assert!(prefix(&copy, 40_960) == bytes[..40_960]);
     shelf.wait_for_serves(0).await;
 
-    // Elsewhere it goes on from there.
+    // The transfer goes on from there at another sender.
     let other = TestNode::start("c").await;
     other.shelf.add("x", &filled(&bytes));
     let request = PullRequest { offset_bytes: 40_960, ..other.request("x") };
@@ -98,7 +98,7 @@ async fn a_cancelled_pull_ends_at_once_and_so_does_the_serve() {
     arrived(&copy, 4096).await;
     cancel.cancel();
     assert_eq!(pull.await.unwrap(), (4096, PullOutcome::Cancelled));
-    // The sender has nothing to send, and still notices.
+    // A sender without bytes notices, too.
     sender.shelf.wait_for_serves(0).await;
     assert_eq!(receiver.puller.idle_connections(), 0);
     assert_eq!(read(&sender.metrics.malformed_connections), 0);
@@ -139,7 +139,8 @@ async fn a_receiver_that_dies_while_being_sent_to_harms_nobody() {
         let mut receiver = connect(&sender).await;
         receiver.write_control(Kind::Pull, &pull_message("x", BIG_BYTES)).await.unwrap();
         assert_eq!(receiver.read_header().await.unwrap().kind(), Kind::Block);
-        // Closing with unread bytes resets the connection: the sender's next write is what raises SIGPIPE elsewhere.
+        // Closing with unread bytes resets the connection. The sender's next write would raise
+        // SIGPIPE.
         drop(receiver);
         sender.shelf.wait_for_serves(0).await;
     }
@@ -155,7 +156,7 @@ async fn an_idle_connection_that_turns_out_dead_is_replaced() {
         let mut first = sender.accept().await;
         first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
         first.write_control(Kind::End, &refusal).await.unwrap();
-        // It dies with the second request on it.
+        // The connection dies with the second request.
         first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
         drop(first);
         let mut second = sender.accept().await;
@@ -219,7 +220,7 @@ pub(super) async fn flipping_proxy(target: SocketAddr, position: usize) -> Socke
 pub(super) fn damaged_positions() -> Vec<(usize, u64)> {
     let mut positions = vec![(150_000, 65_536), (5_000, 0), (60, 0)];
     if matches!(transport(), TransportKind::Tls(_)) {
-        // Still within the handshake, which does not come about then.
+        // Lies within the handshake, which then fails.
         positions.pop();
     }
     positions
@@ -243,7 +244,7 @@ async fn damaged_bytes_are_never_taken_for_good() {
         assert_eq!(read(&receiver.metrics.corrupt_frames), 1);
         assert_eq!(receiver.puller.idle_connections(), 0, "the connection is of no more use");
 
-        // It is fetched again from where it was good.
+        // The bytes are fetched again from the last good one.
         let request = PullRequest { offset_bytes: valid_bytes, ..sender.request("x") };
         assert_eq!(receiver.start_pull(request, &copy).0.await.unwrap(), (300_000, PullOutcome::Complete));
         assert!(prefix(&copy, 300_000) == bytes);

@@ -1,4 +1,4 @@
-//! Hops: coordinators and hosts, as they should be and as they should not.
+//! Hops, with correct and faulty coordinators and hosts.
 
 use hoplite_core::dtype::Dtype;
 use hoplite_core::error::Error;
@@ -35,7 +35,6 @@ pub(super) fn hop(inputs: &[&str]) -> Hop {
     }
 }
 
-/// A hop as its coordinator has it.
 struct Directed {
     task: JoinHandle<()>,
     ended: CancellationToken,
@@ -61,7 +60,7 @@ impl Directed {
         timeout(PATIENCE, self.reports.recv()).await.unwrap()
     }
 
-    /// Releases the hop; there must be no more reports.
+    /// Releases the hop, which must make no more reports.
     async fn end(mut self) {
         self.ended.cancel();
         timeout(PATIENCE, self.task).await.unwrap().unwrap();
@@ -76,7 +75,7 @@ async fn asked(host: &mut TestNode) -> (Hop, mpsc::Sender<HopReport>) {
 #[tokio::test]
 async fn a_hop_lasts_until_it_is_released() {
     let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
-    // The second one goes over the connection of the first one.
+    // The second one uses the connection of the first one.
     for _ in 0..2 {
         let mut directed = Directed::start(&coordinator, "h", host.address, hop(&["x", "y"]));
         let (received, reports) = asked(&mut host).await;
@@ -85,7 +84,7 @@ async fn a_hop_lasts_until_it_is_released() {
         assert_eq!(directed.report().await, Some(HopReport::Complete));
         host.shelf.wait_for_hosted(1).await;
         directed.end().await;
-        // The coordinator knows that it has ended, without waiting for it.
+        // The coordinator knows the end without waiting.
         assert_eq!(*host.shelf.hosted.borrow(), 0);
         assert_eq!(coordinator.puller.idle_connections(), 1);
     }
@@ -130,7 +129,7 @@ async fn failures_travel_and_the_connection_stays() {
     for failure in failures {
         let mut directed = Directed::start(&coordinator, "h", host.address, hop(&["x", "y"]));
         let (_, reports) = asked(&mut host).await;
-        // It may fail also after it was complete.
+        // A complete hop may still fail.
         reports.send(HopReport::Complete).await.unwrap();
         reports.send(HopReport::Failed(failure.clone())).await.unwrap();
         assert_eq!(directed.report().await, Some(HopReport::Complete));
@@ -165,7 +164,7 @@ async fn a_release_that_meets_a_failure_on_its_way_harms_nobody() {
 
 #[tokio::test]
 async fn both_sides_say_that_they_are_alive() {
-    // A busy machine keeps the thread of the test from running for a while, which is no silence.
+    // A busy machine may keep the test's thread from running for a while.
     let (often, silence) = (Duration::from_millis(20), Duration::from_secs(1));
     let lively = |name| DataConfig {
         keepalive_interval: often,
@@ -289,7 +288,7 @@ async fn a_hop_is_asked_for_again_if_the_idle_connection_was_dead() {
         first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
         let refusal = v1::End { outcome: v1::end::Outcome::NoCopy.into(), ..v1::End::default() };
         first.write_control(Kind::End, &refusal).await.unwrap();
-        // It dies with the second request on it.
+        // The connection dies with the second request.
         first.read_expected::<v1::Combine>(Kind::Combine).await.unwrap();
         drop(first);
         let mut second = host.accept().await;

@@ -12,10 +12,9 @@ use super::*;
 
 const MAX_LANES: usize = 8;
 const KEY: StreamKey = StreamKey([7; KEY_BYTES]);
-/// The length of the blocks that impostors send.
 const BLOCK: u64 = 400 << 10;
 
-/// A node whose streams have so many lanes from the start.
+/// Makes a node whose streams start with so many lanes.
 fn laned(name: &str, lanes: usize) -> DataConfig {
     let first_lanes = Start { lanes, is_settled: true };
     DataConfig { max_lanes: MAX_LANES, first_lanes, ..config(name) }
@@ -39,7 +38,7 @@ fn pull_message(name: &str, size_bytes: u64, max_lanes: u32) -> v1::Pull {
     v1::Pull { id, put: PUT.0, size_bytes, max_lanes, ..v1::Pull::default() }
 }
 
-/// Reads up to the next frame of this kind, and its message.
+/// Reads up to the next frame of this kind.
 async fn await_control<M: prost::Message + Default>(connection: &mut PeerConnection, kind: Kind) -> M {
     loop {
         let header = timeout(PATIENCE, connection.read_header()).await.unwrap().unwrap();
@@ -66,7 +65,7 @@ async fn a_stream_arrives_whole_over_several_lanes() {
         sender.shelf.add(&name, &source);
         let copy = empty(size);
         let (pull, _) = receiver.start_pull(sender.request(&name), &copy);
-        // No byte can be sent over the first lane alone before the others are there.
+        // The first lane alone cannot send a byte before the others are there.
         source.buffer().write(0, &bytes);
         source.advance(LANE_BYTES);
         await_lanes(&sender, 3).await;
@@ -171,8 +170,8 @@ async fn small_objects_and_single_lanes_are_requested_as_ever() {
     }
 }
 
-/// A receiver, a pull of five blocks from an impostor that has sent the first block and asked for
-/// another lane, and both lanes.
+/// A receiver that pulls five blocks from an impostor. The impostor has sent the first block and
+/// requested another lane.
 struct Scene {
     receiver: TestNode,
     impostor: Impostor,
@@ -221,7 +220,7 @@ async fn a_broken_lane_costs_only_its_own_frames() {
     let head = Header::block(3 * BLOCK, BLOCK, 0).unwrap().encode();
     scene.lane.write_raw(&[&head[..], &scene.bytes[3 * BLOCK as usize..][..1000]].concat()).await.unwrap();
     drop(scene.lane);
-    // The last block waits for the one before it, so the lane may accept only a part of it.
+    // The last block waits for its predecessor, so the lane may accept only a part.
     let rest = async {
         scene.main.write_block(block(4), &scene.source).await.unwrap();
         scene.main.write_control(Kind::End, &complete()).await.unwrap();
@@ -247,7 +246,7 @@ async fn a_lane_that_is_being_opened_may_have_the_next_block() {
     let frame = |from: u64, to: u64| BLOCK + from..BLOCK + to;
     scene.main.write_block(frame(1000, 2000), &scene.source).await.unwrap();
     scene.lane.write_block(frame(2000, 3000), &scene.source).await.unwrap();
-    // The receiver hears of both frames while it shakes hands.
+    // The receiver hears of both frames during its handshake.
     let mut third = scene.impostor.accept().await;
     third.write_block(frame(0, 1000), &scene.source).await.unwrap();
     third.write_block(BLOCK + 3000..2 * BLOCK, &scene.source).await.unwrap();
@@ -282,7 +281,7 @@ async fn a_stream_ends_with_its_last_lane() {
 
 #[tokio::test]
 async fn frames_that_repeat_overlap_or_are_missing_end_the_stream() {
-    // Small enough to be accepted by the kernel even if nobody reads them.
+    // Small enough that the kernel accepts them without a reader.
     let frame = |from: u64, to: u64| BLOCK + from..BLOCK + to;
     let cases: [(&str, [std::ops::Range<u64>; 2]); 4] = [
         ("repeats", [0..1000, frame(1000, 2000)]),
@@ -294,7 +293,7 @@ async fn frames_that_repeat_overlap_or_are_missing_end_the_stream() {
         let mut scene = Scene::start().await;
         arrived(&scene.copy, BLOCK).await;
         for (range, lane) in ranges.iter().zip([&mut scene.lane, &mut scene.main]) {
-            // The receiver may have closed the connection by then.
+            // The receiver may have closed the connection.
             let _ = lane.write_block(range.clone(), &scene.source).await;
         }
         assert_eq!(scene.pull.await.unwrap().1, PullOutcome::Corrupt, "{name}");
@@ -318,7 +317,7 @@ async fn a_sender_gets_no_more_lanes_than_were_offered() {
         scene.main.write_block(block(index), &scene.source).await.unwrap();
     }
     scene.main.write_control(Kind::End, &complete()).await.unwrap();
-    // The silent lanes do not hold up the stream.
+    // Silent lanes do not hold up the stream.
     assert_eq!(scene.pull.await.unwrap(), (5 * BLOCK, PullOutcome::Complete));
     let waiting = timeout(Duration::ZERO, scene.impostor.listener.accept()).await;
     assert!(waiting.is_err(), "seven lanes in all: the first one, the second one, and five more");
@@ -362,7 +361,7 @@ async fn forged_finished_and_surplus_lanes_get_nothing() {
     let stolen = handshake::open(&config("thief"), stream, Side::Connecting(&thief), PATIENCE).await;
     assert_eq!(outcome_of_lane(&mut stolen.unwrap().0, key).await, Outcome::NoCopy, "another peer");
 
-    // Lanes that leave without a word do not disturb the stream.
+    // Lanes that leave without a message do not disturb the stream.
     drop(lanes);
     source.complete();
     assert_eq!(await_control::<v1::End>(&mut main, Kind::End).await.outcome(), Outcome::Complete);

@@ -1,4 +1,4 @@
-//! Tests of the data plane over real sockets on the loopback interface, once for each transport.
+//! The data plane over loopback sockets, once for each transport.
 
 mod over_buffers;
 mod over_plain_tcp;

@@ -1,14 +1,14 @@
-//! Senders that are alive and have nothing to send: worth waiting for, or not.
+//! Senders that are alive and have nothing to send, with and without a live producer.
 
 use super::*;
 
 const SIZE_BYTES: u64 = 100_000;
 
-/// A node that says often that it is alive, and waits a while for a sign of a producer.
+/// Sends many keepalives, and waits a while for a sign of a producer.
 async fn start(name: &str) -> TestNode {
     let config = DataConfig {
         keepalive_interval: Duration::from_millis(50),
-        // A busy machine keeps the thread of the test from running for a while.
+        // A busy machine may keep the test's thread from running for a while.
         silence_timeout: Duration::from_millis(900),
         stall_timeout: Duration::from_millis(1000),
         ..config(name)
@@ -32,7 +32,7 @@ async fn cycle(valid_bytes: u64) {
     for pull in [pull(0), pull(1)] {
         assert_eq!(pull.await.unwrap(), (valid_bytes, PullOutcome::SenderStalled));
     }
-    // The timeout, and a keepalive to notice it by; the rest is for a busy machine.
+    // The timeout, and a keepalive to notice it; the rest is for a busy machine.
     assert!(begun.elapsed() >= nodes[0].config.stall_timeout);
     assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     for node in &nodes {
@@ -61,7 +61,7 @@ async fn a_cycle_in_which_the_producer_was_heard_ends() {
     }
     producer.stop().await;
     assert_eq!(from_producer.await.unwrap(), (0, PullOutcome::SenderUnreachable));
-    // Now the one goes on with the other, which has heard the producer too.
+    // One node goes on with the other, which has heard the producer too.
     let (from_b, _) = a.start_pull(b.request("x"), &copies[0]);
     for pull in [from_a, from_b] {
         assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderStalled));

@@ -1,4 +1,4 @@
-//! The tests, and the nodes and peers that they are made of.
+//! The tests, with their nodes and peers.
 
 mod bad_input;
 mod combine;
@@ -38,16 +38,15 @@ use crate::data::{
 };
 
 const PUT: PutId = PutId(7);
-/// Longer than anything here takes; a test that reaches it has hung.
+/// Only a hanging test waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The copies of a node under test, and how many of them are being served.
+/// A node's copies, with the number of running serves.
 struct Shelf {
     copies: watch::Sender<HashMap<(ObjectId, PutId), Arc<LiveCopy>>>,
     serves: watch::Sender<usize>,
-    /// The time to think about each request.
     delay: Duration,
-    /// The hops that were asked for, and how many of them have not ended.
+    /// Requested hops, and the number of running ones.
     hops: mpsc::UnboundedSender<(Hop, mpsc::Sender<HopReport>)>,
     hosted: watch::Sender<usize>,
 }
@@ -121,7 +120,6 @@ impl Shelf {
     }
 }
 
-/// A data plane without a store around it.
 struct TestNode {
     config: Arc<DataConfig>,
     metrics: Arc<DataMetrics>,
@@ -168,13 +166,11 @@ impl TestNode {
         request(name, self.config.node.as_str(), self.address)
     }
 
-    /// Pulls all of `live` from `sender`.
     async fn pull(&self, sender: &Self, name: &str, live: &LiveCopy) -> (u64, PullOutcome) {
         let cancel = CancellationToken::new();
         timeout(PATIENCE, self.puller.pull(&sender.request(name), live, &cancel)).await.unwrap()
     }
 
-    /// Starts a `pull` on a spawned task.
     fn start_pull(
         &self,
         request: PullRequest,
@@ -194,7 +190,7 @@ impl TestNode {
 
 fn config(name: &str) -> DataConfig {
     let config = DataConfig::new(ClusterId::new("test").unwrap(), NodeId::new(name).unwrap());
-    // Tests count connections. Those of lanes set their own limit.
+    // Tests count connections. Tests of lanes set their own limit.
     DataConfig { transport: transport(), max_lanes: 1, ..config }
 }
 
@@ -211,7 +207,7 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Bytes that differ from block to block.
+/// Differs from block to block.
 fn content(size_bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(size_bytes + 8);
@@ -223,7 +219,6 @@ fn content(size_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// An object in a separate arena.
 fn buffer(size_bytes: u64) -> Buffer {
     let (arena, extent) = arena(size_bytes);
     let buffer = arena.buffer(extent, size_bytes).unwrap();
@@ -231,18 +226,16 @@ fn buffer(size_bytes: u64) -> Buffer {
     buffer
 }
 
-/// An arena, and an extent in it that holds an object of `size_bytes`.
+/// An arena, and an extent for an object in it.
 fn arena(size_bytes: u64) -> (Arc<Arena>, Extent) {
     let length_bytes = (HEADER_BYTES + size_bytes).next_multiple_of(4096);
     (Arena::create(Backing::Pages, length_bytes).unwrap(), Extent { offset_bytes: 0, length_bytes })
 }
 
-/// A copy without any valid byte.
 fn empty(size_bytes: u64) -> Arc<LiveCopy> {
     Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Store))
 }
 
-/// A complete copy.
 fn filled(bytes: &[u8]) -> Arc<LiveCopy> {
     let live = empty(bytes.len() as u64);
     live.buffer().write(0, bytes);
@@ -250,7 +243,6 @@ fn filled(bytes: &[u8]) -> Arc<LiveCopy> {
     live
 }
 
-/// The leading bytes of a copy.
 fn prefix(live: &LiveCopy, length_bytes: u64) -> Vec<u8> {
     let mut bytes = vec![0; length_bytes as usize];
     live.buffer().read(0, &mut bytes);
@@ -262,7 +254,7 @@ async fn arrived(live: &LiveCopy, valid_bytes: u64) {
     while timeout(PATIENCE, live.beyond(valid_bytes - 1)).await.unwrap().unwrap() < valid_bytes {}
 }
 
-/// A node that is scripted by the test: it listens, and has shaken hands on each connection that it hands out.
+/// A scripted node: it listens, and hands out connections after their handshake.
 struct Impostor {
     listener: TcpListener,
     config: DataConfig,
@@ -281,7 +273,7 @@ impl Impostor {
     }
 }
 
-/// A connection to `node` as from a store, for a test to send on what no store would.
+/// Connects as a store, to send anything.
 async fn connect(node: &TestNode) -> PeerConnection {
     let stream = TcpStream::connect(node.address).await.unwrap();
     handshake::open(

@@ -21,7 +21,7 @@ async fn node(name: &str, secret: &[u8]) -> TestNode {
     TestNode::start_with(with_token(name, secret), Duration::ZERO).await
 }
 
-/// Returns the reason for which `config` cannot connect to `node`.
+/// Returns the reason why `config` cannot connect to `node`.
 async fn refusal(config: &DataConfig, node: &TestNode) -> Error {
     let stream = TcpStream::connect(node.address).await.unwrap();
     let peer = (node.config.node.clone(), node.address);
@@ -32,7 +32,7 @@ async fn refusal(config: &DataConfig, node: &TestNode) -> Error {
     }
 }
 
-/// A connection on which nothing was said yet.
+/// Opens a connection and sends nothing.
 async fn silent(node: &TestNode) -> PeerConnection {
     let stream = TcpStream::connect(node.address).await.unwrap();
     PeerConnection::new(Transport::connect(&transport(), stream).await.unwrap(), PATIENCE)
@@ -52,7 +52,7 @@ fn is_closed(ended: &Result<v1::DataProof, ConnectionError>) -> bool {
     matches!(ended, Err(ConnectionError::Closed | ConnectionError::Io(_)))
 }
 
-/// The answer to a wrong proof: a refusal, and nothing made with the token.
+/// Expects a refusal, and nothing made with the token.
 fn is_refused(answer: &Result<v1::DataProof, ConnectionError>) -> bool {
     matches!(answer, Ok(proof) if proof.tag.is_empty() && proof.refusal.is_some())
 }
@@ -198,7 +198,7 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
 
 #[tokio::test]
 async fn a_proof_that_is_sent_back_proves_nothing() {
-    // To the store that connects: its own challenge and its own proof.
+    // Sends the connecting store its own challenge and proof.
     let (impostor, address) = Impostor::start("a").await;
     let receiver = node("b", SECRET).await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));

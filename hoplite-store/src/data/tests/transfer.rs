@@ -1,4 +1,4 @@
-//! What goes well.
+//! Transfers without faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,7 +86,8 @@ async fn bytes_arrive_while_the_object_is_still_being_written() {
         source.buffer().write(written, &bytes[written as usize..end]);
         written = end as u64;
         source.advance(written);
-        // Each step arrives before the next one is taken: nothing waits for more than there is.
+        // Each step arrives before the next one is taken, so no receiver waits for more than
+        // exists.
         arrived(&copy, written).await;
         assert!(prefix(&copy, written) == bytes[..end]);
     }
@@ -110,7 +111,7 @@ async fn a_worker_that_writes_is_asked_to_ring() {
         let live = Arc::clone(&live);
         async move { live.beyond(8192).await }
     });
-    // On this single thread the waiter has set the flag, and sleeps, once it ran.
+    // On this single thread, the waiter has set the flag and sleeps.
     tokio::task::yield_now().await;
     live.ring();
     tokio::task::yield_now().await;
@@ -134,7 +135,7 @@ async fn a_worker_that_writes_is_asked_to_ring() {
 async fn what_a_worker_says_does_not_complete_an_object() {
     for (size_bytes, head_bytes) in [(0, 0), (1, 0), (4096, 0), (12_288, 8192), (12_289, 12_288)] {
         let live = Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Worker));
-        // As a worker could that writes to the header itself.
+        // A worker could write to the header itself.
         live.buffer().publish(size_bytes);
         live.ring();
         assert_eq!(live.valid_bytes(), head_bytes);
@@ -164,7 +165,7 @@ async fn a_header_that_another_worker_forges_changes_nothing_of_what_the_store_k
         buffer.initialise();
         LiveCopy::new(buffer, producer)
     };
-    // What the store fills itself.
+    // Copies that the store fills.
     for producer in [Producer::Store, Producer::Reduce] {
         let live = live(producer);
         forge(SIZE_BYTES);
@@ -176,8 +177,7 @@ async fn a_header_that_another_worker_forges_changes_nothing_of_what_the_store_k
         forge(0);
         assert_eq!(timeout(PATIENCE, live.beyond(8192)).await.unwrap(), Ok(SIZE_BYTES), "{producer:?}");
     }
-    // What a worker writes: nothing that was seen is taken back, and the end is the store's
-    // decision.
+    // A worker's copy: the number never shrinks, and the store decides on the end.
     let live = live(Producer::Worker);
     forge(8192);
     assert_eq!(live.valid_bytes(), 8192);
@@ -262,7 +262,7 @@ async fn a_receiver_relays_what_it_is_still_receiving() {
     let (to_c, _) = c.start_pull(b.request("x"), &copies[2]);
     copies[0].buffer().write(0, &bytes);
     copies[0].advance(1 << 20);
-    // The last in the chain has the head of the object while the first is still without its tail.
+    // The last in the chain has the head of the object while the first still lacks its tail.
     arrived(&copies[2], 1 << 20).await;
     copies[0].complete();
     for pull in [to_b, to_c] {

@@ -1,4 +1,4 @@
-//! The suite over a transport that copies all bytes through buffers, which must not change anything.
+//! A transport that copies all bytes through buffers changes nothing.
 
 use hoplite_net::TransportKind;
 

@@ -1,4 +1,4 @@
-//! The suite over TCP, with bytes going straight between arenas and sockets.
+//! TCP, with bytes straight between arenas and sockets.
 
 use hoplite_net::TransportKind;
 

@@ -21,7 +21,7 @@ fn config(name: &str, transport: TransportKind) -> DataConfig {
     DataConfig { transport, ..config }
 }
 
-/// Returns the results of a handshake, at `connecting` and at `accepting`.
+/// Returns the results at `connecting` and at `accepting`.
 async fn meet(
     connecting: TransportKind,
     accepting: TransportKind,
@@ -76,12 +76,12 @@ async fn with_one_name_for_all_either_side_refuses_any_other() {
     connected.unwrap();
     accepted.unwrap();
     let plain = TransportKind::Tls(certificates.tls("127.0.0.1"));
-    // It would connect anywhere; the other side knows better.
+    // It would connect anywhere, but the other side refuses.
     let (connected, accepted) = meet(plain.clone(), named("127.0.0.1.hoplite", "127.0.0.1.hoplite")).await;
     assert!(connected.is_err() && accepted.is_err());
     let (connected, _) = meet(named("store.hoplite", "store.hoplite"), plain).await;
     assert!(why(connected).contains("certificate"));
-    // Not even its own would pass: this is said at the start.
+    // Its own check would fail: an error at the start.
     let files = certificates.files("other", &certificates.issue("other", today()));
     assert!(Tls::read(files, Some("store.hoplite")).is_err());
 }
@@ -93,7 +93,7 @@ async fn another_authority_is_refused_by_either_side() {
     let (connected, accepted) = meet(kind(&theirs), kind(&ours)).await;
     assert!(why(connected).contains("certificate"));
     assert!(accepted.is_err());
-    // The peer trusts our authority, but another authority issued its certificate.
+    // The peer trusts our authority, but another one issued its certificate.
     let files = ours.files("foreign", &theirs.issue("127.0.0.1", today()));
     write(&files.ca, &theirs.authority.cert);
     let foreign = Tls::read(files.clone(), None).unwrap();
@@ -110,7 +110,7 @@ async fn another_authority_is_refused_by_either_side() {
 #[tokio::test]
 async fn an_expired_certificate_is_refused_by_either_side() {
     let certificates = Certificates::new();
-    // Read while it is valid, for which a busy machine takes longer.
+    // Read while valid, which takes longer on a busy machine.
     let mut remaining = Duration::from_millis(1500);
     let (ends_soon, short, expiring) = loop {
         let ends_soon = SystemTime::now() + remaining;
@@ -132,7 +132,7 @@ async fn an_expired_certificate_is_refused_by_either_side() {
     let (connected, accepted) = meet(TransportKind::Tls(expiring), good).await;
     assert!(why(accepted).contains("xpired"));
     assert!(connected.is_err());
-    // Said at the start, too.
+    // Also an error at the start.
     let error = Tls::read(certificates.files("short", &short), None).unwrap_err();
     assert!(format!("{:#}", anyhow::Error::from(error)).contains("xpired"));
 }
@@ -171,7 +171,7 @@ async fn what_is_not_tls_is_refused_with_an_alert() {
         ("a message that is too long", endless_message.repeat(20)),
     ] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // It may be closed before it has heard all of this.
+        // The store may close before it has read all.
         let _ = stream.write_all(&said).await;
         let mut answer = Vec::new();
         match timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap() {
@@ -212,7 +212,7 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
     assert!(!works(&old_peer).await);
 }
 
-/// Connects a client with `config` to a store. Returns the errors of the client and the store.
+/// Returns the errors of a client with `config` and of the store.
 async fn visit(
     certificates: &Certificates,
     config: ClientConfig,
@@ -264,7 +264,7 @@ async fn a_member_that_names_no_protocol_is_refused() {
 #[tokio::test]
 async fn who_is_refused_hears_why_although_more_was_said() {
     let (ours, theirs) = (Certificates::new(), Certificates::new());
-    // A certificate that our store refuses, while its own is accepted.
+    // Our store refuses this certificate, and its own is accepted.
     let files = theirs.files("node", &theirs.issue("127.0.0.1", today()));
     write(&files.ca, &format!("{}{}", theirs.authority.cert, ours.authority.cert));
     let stranger = Tls::read(files, None).unwrap();
@@ -285,7 +285,7 @@ async fn a_message_that_is_long_for_a_handshake_is_refused_before_it_is_kept() {
         let (stream, _) = listener.accept().await.unwrap();
         handshake::open(&accepting, stream, Side::Accepting, PATIENCE).await.map(drop)
     });
-    // Of a length that rustls itself would believe, in records that are none too long.
+    // rustls itself would accept this length, in records of a permitted size.
     let head = [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
     let more = [&[22, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();
     let mut stream = TcpStream::connect(address).await.unwrap();

@@ -1,4 +1,4 @@
-//! The suite over TLS; then what only TLS does.
+//! The suite over TLS, and tests of TLS alone.
 
 use std::fs;
 use std::ops::Range;
@@ -23,7 +23,7 @@ fn today() -> Range<SystemTime> {
     now - DAY..now + DAY
 }
 
-/// The certificates of a cluster, whose nodes all listen on loopback.
+/// A cluster whose nodes all listen on loopback.
 struct Certificates {
     place: TempDir,
     authority: Authority,
@@ -37,7 +37,6 @@ impl Certificates {
         certificates
     }
 
-    /// Writes the files of a certificate.
     fn files(&self, file: &str, issued: &Issued) -> TlsFiles {
         let path = |suffix: &str| self.place.path().join(format!("{file}{suffix}"));
         let files = TlsFiles { cert: path(".pem"), key: path("-key.pem"), ca: path(".ca.pem") };
