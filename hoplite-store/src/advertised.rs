@@ -1,9 +1,7 @@
-//! The address at which other stores reach this store. A configured host name is resolved again
-//! before each session with a shard begins.
+//! The address at which other stores reach this store.
 //!
-//! A host whose address changes loses its sessions. The store then reports the new address to each
-//! shard when it opens the next session. While the name cannot be resolved, the store reports the
-//! last known address.
+//! A host whose address changes loses its sessions. So the store resolves its configured name again
+//! before each session with a shard, or reports the last known address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,30 +13,28 @@ use hoplite_net::{Tls, TlsError};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-/// Time limit of one lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Checks that other stores will accept this store's certificate when they connect to `address`.
-/// They accept a certificate for that IP address, or for the name that all daemons share.
+/// Checks that other stores will accept this store's certificate: for the IP address, or for the
+/// name that all daemons share.
 pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), TlsError> {
     tls.check_reached_at(&address.ip().to_canonical().to_string())
 }
 
-/// The address that the store reports to the shards. Clones share the last result of the lookup.
+/// Clones share the last lookup.
 #[derive(Debug, Clone)]
 pub(crate) struct Advertised {
-    /// `HOST:PORT`; `None` if the store reports the address on which its data plane listens.
+    /// `HOST:PORT`; `None` to report the address of the data plane.
     name: Option<String>,
     listened: SocketAddr,
-    /// The result of the last successful lookup.
     address: Arc<Mutex<SocketAddr>>,
 }
 
 impl Advertised {
-    /// Resolves `name`, or uses `listened`, the address of the data plane, if there is no name.
+    /// Resolves `name`, or uses `listened`, the address of the data plane.
     ///
     /// # Errors
-    /// `name` is not of the form `HOST:PORT`, or cannot be looked up.
+    /// `name` is not `HOST:PORT`, or cannot be looked up.
     pub(crate) async fn find(name: Option<String>, listened: SocketAddr) -> io::Result<Self> {
         let address = match &name {
             Some(name) => look_up(name, listened).await?,
@@ -47,12 +43,11 @@ impl Advertised {
         Ok(Self { name, listened, address: Arc::new(Mutex::new(address)) })
     }
 
-    /// The result of the last successful lookup.
     pub(crate) fn address(&self) -> SocketAddr {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resolves the name again. Returns the last known address if the lookup fails.
+    /// Resolves the name again, or returns the last known address.
     pub(crate) async fn now(&self) -> SocketAddr {
         let last = self.address();
         let Some(name) = &self.name else { return last };
@@ -72,7 +67,7 @@ impl Advertised {
     }
 }
 
-/// Resolves `name`. Prefers an address of the same family (IPv4 or IPv6) as `like`.
+/// Prefers an address of the same family (IPv4 or IPv6) as `like`.
 async fn look_up(name: &str, like: SocketAddr) -> io::Result<SocketAddr> {
     let found = timeout(LOOKUP_TIMEOUT, lookup_host(name)).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let found: Vec<_> = found.collect();
@@ -109,7 +104,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_is_of_the_kind_that_the_store_listens_at() {
-        // Earlier, the name had only an address of the other family.
+        // The name had only an address of the other family.
         let found = found_before("localhost:7", "127.0.0.1:7", "[2001:db8::1]:7");
         assert_eq!(found.now().await.to_string(), "127.0.0.1:7");
         assert_eq!(found.address().to_string(), "127.0.0.1:7");

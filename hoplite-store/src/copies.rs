@@ -1,8 +1,6 @@
-//! The local copies for the tasks that move bytes: the memory of each copy, the number of its valid
-//! bytes, and waits for more.
+//! Local copies for the tasks that move bytes: memory, valid bytes, and waits for more.
 //!
-//! `hoplite_core::node` decides when a copy begins and ends. No entry here outlives that decision
-//! on its own.
+//! `hoplite_core::node` decides when a copy begins and ends; entries never outlive that decision.
 
 use std::fmt;
 use std::pin::pin;
@@ -23,37 +21,32 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// Interval at which a waiting task reads the progress in the shared header. Normally the worker
-/// rings when it has made progress, but another worker may have cleared the request to ring.
+/// A worker rings when it has made progress, but another worker may have cleared the request to
+/// ring.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One local copy, from `CopyOpened` to `CopyClosed`.
 ///
-/// At most one task writes it at a time; any number wait for its bytes and read them.
+/// At most one task writes it at a time; any number read it, or wait for its bytes.
 pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// The number of leading bytes that this store knows to be valid. For a copy that a worker
-    /// fills, a larger number in the shared header counts too. For other copies the header never
-    /// counts, because every worker can write to it.
+    /// Leading bytes that this store knows to be valid. The shared header, which every worker can
+    /// write to, counts only for copies that a worker fills.
     known_bytes: AtomicU64,
-    /// `true` once the node has declared the copy complete.
     completed: AtomicBool,
     /// Set before the memory can be given to another copy. A task that writes to the header without
-    /// owning the copy holds this lock while it writes.
+    /// owning the copy holds this lock.
     failure: Mutex<Option<Box<Error>>>,
-    /// The session that fills the copy, if there is one.
     exchange: OnceLock<Arc<Exchange>>,
-    /// The notifications for transfers of the copy. Most small objects are never transferred.
+    /// Boxed, because most small objects are never transferred.
     transfers: OnceLock<Box<Transfers>>,
 }
 
-/// The part of a copy that its transfers use.
 #[derive(Default)]
 struct Transfers {
     failed: CancellationToken,
-    /// The latest sign of life of the object's producer, if a sender has forwarded one.
     heard: watch::Sender<Sign>,
 }
 
@@ -69,7 +62,6 @@ impl fmt::Debug for LiveCopy {
 }
 
 impl LiveCopy {
-    /// A copy in `buffer` without any valid byte.
     pub(crate) fn new(buffer: Buffer, producer: Producer) -> Self {
         Self {
             buffer,
@@ -83,41 +75,36 @@ impl LiveCopy {
         }
     }
 
-    /// The memory of the copy.
     pub(crate) const fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
-    /// The session that fills the copy, if there is one.
     pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
         self.exchange.get()
     }
 
-    /// Records that the session `exchange` fills the copy.
     pub(crate) fn set_exchange(&self, exchange: Arc<Exchange>) {
-        // A copy gets at most one session.
+        // Set once per copy.
         let _ = self.exchange.set(exchange);
     }
 
-    /// The size of the object.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.buffer.size_bytes()
     }
 
-    /// The number of leading bytes that may be read or forwarded now. Copies that a worker or a
-    /// reduce fills keep back their end until the node declares them complete: a node that holds
-    /// all bytes holds a complete object.
+    /// Leading bytes that may be read or forwarded. Copies of workers and reduces keep back their
+    /// end until the node declares them complete, because a node with all bytes counts as having a
+    /// complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
 
-    /// The number of leading bytes that this store has declared valid.
     pub(crate) fn known_bytes(&self) -> u64 {
         self.known_bytes.load(Ordering::Acquire)
     }
 
-    /// The number of leading bytes that are valid. Reads the number from `header` only if a worker
-    /// fills the copy. The number never shrinks, even if the worker writes a smaller one.
+    /// Reads the progress from `header` if a worker fills the copy. Never shrinks, even if the
+    /// worker writes a smaller number.
     fn shown_bytes(&self, header: impl FnOnce(&Buffer) -> u64) -> u64 {
         if self.producer != Producer::Worker || self.is_completed() {
             return self.known_bytes();
@@ -126,8 +113,7 @@ impl LiveCopy {
         self.known_bytes.fetch_max(shown_bytes, Ordering::AcqRel).max(shown_bytes)
     }
 
-    /// The number of bytes before `end_bytes` that may be forwarded if the first `valid_bytes` are
-    /// valid.
+    /// Bytes before `end_bytes` that may be forwarded if the first `valid_bytes` are valid.
     fn forwardable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
         node::forwardable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
     }
@@ -136,10 +122,9 @@ impl LiveCopy {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// Declares the first `valid_bytes` valid, and wakes all tasks that wait for them.
+    /// Declares bytes valid, and wakes tasks that wait for them.
     pub(crate) fn advance(&self, valid_bytes: u64) {
-        // Workers read the header too, so the header omits the end of a reduce that is not
-        // complete.
+        // Workers read the header too, so it omits the end of an incomplete reduce.
         let is_reduce = self.producer == Producer::Reduce;
         let forwardable = self.forwardable(valid_bytes, self.size_bytes());
         self.known_bytes.fetch_max(valid_bytes, Ordering::AcqRel);
@@ -147,7 +132,6 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Declares all bytes valid, and the copy complete.
     pub(crate) fn complete(&self) {
         self.buffer.set_complete();
         self.known_bytes.fetch_max(self.size_bytes(), Ordering::AcqRel);
@@ -155,7 +139,7 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Ends every wait with `error`, in this process and in all clients. The first error stays.
+    /// Ends every wait, here and in all clients, with `error`. The first error stays.
     pub(crate) fn fail(&self, error: Error) {
         {
             let mut failure = self.lock_failure();
@@ -171,44 +155,36 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Marks the memory as no longer of this copy, so that [`bytes`](Self::bytes) returns nothing. A
-    /// copy that is only in a spill file has not failed before its memory is used again.
+    /// Makes [`bytes`](Self::bytes) return nothing, because the memory is no longer of this copy. A
+    /// copy that is only in a spill file has not failed.
     fn retire(&self) {
         self.lock_failure()
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
     }
 
-    /// Wakes the waiting tasks after a worker has advanced the progress in the shared header.
+    /// Wakes waiting tasks after a worker has advanced the shared header.
     pub(crate) fn ring(&self) {
         self.progressed.notify_waiters();
     }
 
-    /// Waits until more than `offset_bytes` are valid, or all are, and returns the number of valid
-    /// bytes. All bytes of an empty object are valid once it is complete.
+    /// Waits until more than `offset_bytes` are valid, or all are, and returns their number. All
+    /// bytes of an empty object are valid once it is complete. Cancel safe.
     ///
     /// # Errors
     /// The error with which the copy failed.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
     pub(crate) async fn beyond(&self, offset_bytes: u64) -> Result<u64, Error> {
         self.beyond_within(offset_bytes, self.size_bytes()).await
     }
 
-    /// Acts as [`beyond`](Self::beyond) for an object that ends at `end_bytes`. The end of this
-    /// part, too, is kept back until the copy is complete: a node that holds a whole part counts as
-    /// a source of a complete object.
+    /// Acts as [`beyond`](Self::beyond) for a part that ends at `end_bytes`, and keeps back its
+    /// end, too: a node with a whole part counts as a source of a complete object. Cancel safe.
     ///
     /// # Errors
     /// The error with which the copy failed.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
     pub(crate) async fn beyond_within(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         loop {
             let mut progressed = pin!(self.progressed.notified());
-            // From here on `notified` catches every notification, so the number read below cannot
-            // be stale during the wait.
+            // Catches every later notification, so the number read below cannot be stale.
             progressed.as_mut().enable();
             let valid_bytes = self.valid_or_wanted(offset_bytes, end_bytes)?;
             if !self.is_old_news(valid_bytes, offset_bytes, end_bytes) {
@@ -222,8 +198,8 @@ impl LiveCopy {
         }
     }
 
-    /// Returns the number of valid bytes. If a caller at `offset_bytes` gains nothing from it,
-    /// requests a ring from the worker that writes the copy.
+    /// Returns the valid bytes. Requests a ring from the worker if a caller at `offset_bytes` gains
+    /// nothing.
     fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();
         if let Some(error) = &*failure {
@@ -231,8 +207,7 @@ impl LiveCopy {
         }
         let valid_bytes = self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), end_bytes);
         if self.is_old_news(valid_bytes, offset_bytes, end_bytes) && self.producer == Producer::Worker {
-            // The result includes all progress that the worker published before it could see the
-            // request to ring.
+            // Includes all progress that the worker published before it saw the request.
             return Ok(self.forwardable(self.shown_bytes(|buffer| buffer.want_doorbell()), end_bytes));
         }
         Ok(valid_bytes)
@@ -242,15 +217,13 @@ impl LiveCopy {
         !node::is_news(self.is_completed(), valid_bytes, offset_bytes, end_bytes)
     }
 
-    /// All bytes of a small, complete copy. `None` if the copy has failed, because its memory may
-    /// already hold another object.
+    /// Returns `None` for a failed copy, whose memory may hold another object.
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         let mut bytes = vec![0; usize::try_from(self.size_bytes()).ok()?];
         self.buffer.read(0, &mut bytes);
         self.failure().is_none().then(|| bytes.into())
     }
 
-    /// The error with which the copy failed, if it did.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.lock_failure().as_deref().cloned()
     }
@@ -259,17 +232,14 @@ impl LiveCopy {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a new sign of life of the producer, which the copy's sender has forwarded.
     pub(crate) fn heard(&self, sign: Sign) {
         self.transfers().heard.send_replace(sign);
     }
 
-    /// The producer's signs of life that the copy's sender forwards.
     pub(crate) fn signs(&self) -> watch::Receiver<Sign> {
         self.transfers().heard.subscribe()
     }
 
-    /// The sign of life that this store sends to the stores that pull the copy.
     pub(crate) fn sign(&self, now: Time) -> Sign {
         let heard = self.transfers.get().map(|transfers| *transfers.heard.borrow()).unwrap_or_default();
         Sign::of(self.producer, heard, now)
@@ -285,33 +255,30 @@ impl LiveCopy {
     /// Cancel safe.
     pub(crate) async fn failed(&self) {
         let transfers = self.transfers();
-        // A failure before the line above has cancelled nothing.
+        // The copy may have failed before the line above.
         if self.failure().is_none() {
             transfers.failed.cancelled().await;
         }
     }
 }
 
-/// All copies of this store.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     live: DashMap<CopyId, Arc<LiveCopy>>,
 }
 
 impl Copies {
-    /// Adds a copy that has begun.
     pub(crate) fn open(&self, copy: CopyId, live: LiveCopy) -> Arc<LiveCopy> {
         let live = Arc::new(live);
         self.live.insert(copy, Arc::clone(&live));
         live
     }
 
-    /// The copy, if it has not been closed.
     pub(crate) fn get(&self, copy: CopyId) -> Option<Arc<LiveCopy>> {
         self.live.get(&copy).map(|entry| Arc::clone(entry.value()))
     }
 
-    /// Removes a copy whose memory is about to be used for something else.
+    /// Removes a copy, before its memory is used for another one.
     pub(crate) fn close(&self, copy: CopyId) -> Option<Arc<LiveCopy>> {
         let (_, live) = self.live.remove(&copy)?;
         live.retire();

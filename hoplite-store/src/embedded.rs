@@ -1,4 +1,4 @@
-//! The directory shard that runs in the store's process, if one is configured.
+//! The directory shard in the store's process, if one is configured.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,25 +13,20 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Directory, StoreConfig};
 use crate::error::StoreError;
 
-/// The name of a directory that listens on no port.
+/// Names a directory that listens on no port.
 const IN_PROCESS: &str = "in-process:0";
 
-/// The addresses of the shards, and the shard that runs in this process.
 pub(crate) struct EmbeddedDirectory {
-    /// The addresses of all shards.
     pub(crate) shards: Vec<String>,
-    /// The way to connect to the shards.
     pub(crate) route: Route,
-    /// The address on which the embedded shard listens.
     pub(crate) address: Option<SocketAddr>,
-    /// The address of the embedded shard's dashboard.
     pub(crate) dashboard: Option<SocketAddr>,
     pub(crate) failure: DirectoryFailure,
 }
 
 pub(crate) type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
 
-/// Starts the embedded directory if it is configured, and returns the addresses of all shards.
+/// Starts the embedded directory if configured, and returns all shards.
 pub(crate) async fn start_directory(
     config: &StoreConfig,
     metrics: Option<Metrics>,
@@ -85,8 +80,7 @@ pub(crate) async fn start_directory(
     Ok(EmbeddedDirectory { shards, route, address, dashboard: dashboard_address, failure })
 }
 
-/// The address at which the store connects to its own directory. Replaces the unspecified address
-/// by loopback, because no certificate can name the unspecified address.
+/// Replaces the unspecified address by loopback, because no certificate can name it.
 fn own(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         let is_v4 = address.is_ipv4();

@@ -2,7 +2,7 @@
 //!
 //! [`Engine::apply`] gives an event to the [`Node`] and performs the effects (`effects`) in order,
 //! under one short lock that never waits. `tasks` has the longer work. The local plane, the data
-//! plane, the sessions and the alarm make events. Requests of other stores come through `hosts`.
+//! plane, the sessions and the alarm make events; requests of other stores come through `hosts`.
 
 mod drain;
 mod effects;
@@ -44,10 +44,8 @@ use crate::outbox::Outbox;
 use crate::spill::SpillFiles;
 use crate::traces::Traces;
 
-/// The room for effects that the engine keeps.
 const KEPT_EFFECTS: usize = 1024;
 
-/// The state under the lock.
 #[derive(Debug)]
 struct State {
     node: Node,
@@ -55,35 +53,28 @@ struct State {
     alarm_at: Option<Time>,
     pulls: BTreeMap<PullId, CancellationToken>,
     combines: BTreeMap<CombineId, CancellationToken>,
-    /// Events that follow from effects that were performed at once.
     done: VecDeque<Event>,
-    /// Requested serves without a decision.
     verdicts: BTreeMap<ServeId, oneshot::Sender<Option<Arc<LiveCopy>>>>,
-    /// The hops that this store directs.
     hops: BTreeMap<HopId, CancellationToken>,
-    /// The hops that this store performs, with the channels of reports to their coordinators.
+    /// Hops that this store performs, with the reports to their coordinators.
     hostings: BTreeMap<HostingId, mpsc::Sender<HopReport>>,
-    /// The members of attempts that this store coordinates, with the channels of decisions to them.
+    /// Members of attempts that this store coordinates, with the decisions for them.
     enlistments: BTreeMap<EnlistmentId, mpsc::Sender<Decision>>,
-    /// The attempts in which this store is a member, with the channels of reports to their
-    /// coordinators.
+    /// Attempts in which this store is a member, with the reports to their coordinators.
     memberships: BTreeMap<MembershipId, mpsc::Sender<Report>>,
-    /// The outbox of the current session with each shard.
+    /// The queue of the current session with each shard.
     sessions: Vec<Option<Outbox>>,
-    /// Counts events, if metrics are on.
     observer: Option<Observer>,
-    /// Records spans, if traces are on.
     traces: Option<Traces>,
 }
 
-/// The puller of other stores' bytes, and the runtime of its connections.
+/// Pulls bytes of other stores, on the runtime of its connections.
 #[derive(Debug, Clone)]
 struct RuntimePuller {
     puller: Arc<Puller>,
     runtime: Handle,
 }
 
-/// The state of the store, and the parts that perform its effects.
 #[derive(Debug)]
 pub(crate) struct Engine {
     state: Mutex<State>,
@@ -92,7 +83,6 @@ pub(crate) struct Engine {
     arena: Arc<Arena>,
     copies: Copies,
     clients: DashMap<ClientId, Arc<Answers>>,
-    /// Pulls any object.
     bulk: RuntimePuller,
     /// Pulls small objects and results, on the thread of clients and shards.
     small: RuntimePuller,
@@ -101,15 +91,13 @@ pub(crate) struct Engine {
     tasks: TaskTracker,
     stop: CancellationToken,
     alarm: Notify,
-    /// The spill files, if this store spills.
     spill: OnceLock<Arc<SpillFiles>>,
-    /// The result of the latest drain.
     drained: watch::Sender<Option<DrainReport>>,
 }
 
 impl Engine {
-    /// Returns an engine around `node` with extents in `arena`. Pulls run on `tasks` until `stop`:
-    /// pulls of small objects in the runtime `for_small`, others in the current one.
+    /// Makes an engine around `node`. Pulls run on `tasks` until `stop`: pulls of small objects in
+    /// the runtime `for_small`, others in the current one.
     pub(crate) fn new(
         node: Node,
         arena: Arc<Arena>,
@@ -163,12 +151,10 @@ impl Engine {
         engine
     }
 
-    /// Lets `observer` count events.
     pub(crate) fn observe(&self, observer: Observer) {
         self.lock().observer = Some(observer);
     }
 
-    /// Lets `traces` record spans.
     pub(crate) fn trace(&self, traces: Traces) {
         self.lock().traces = Some(traces);
     }
@@ -178,14 +164,13 @@ impl Engine {
         self.apply_locked(&mut self.lock(), event);
     }
 
-    /// Performs [`Engine::apply`] for a request with a trace.
+    /// Acts as [`Engine::apply`] for a request with a trace.
     pub(crate) fn apply_traced(self: &Arc<Self>, event: Event, trace: Option<TraceContext>) {
         self.apply_caused(&mut self.lock(), event, trace);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a bug that the panic reports. The other threads continue with
-        // the state.
+        // A panic under the lock is reported as a bug. Other threads go on with the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -233,8 +218,8 @@ impl Engine {
         }
     }
 
-    /// Takes in a new session with this run of `shard` in this version of the protocol, as
-    /// [`Event::ShardUp`] says. Messages to the shard go to `outbox`.
+    /// Begins a session with this run of `shard`, whose messages go to `outbox`. See
+    /// [`Event::ShardUp`].
     pub(crate) fn session_up(
         self: &Arc<Self>,
         shard: usize,
@@ -247,43 +232,38 @@ impl Engine {
         self.apply_locked(&mut state, Event::ShardUp { shard, run, asked_at, version });
     }
 
-    /// The session with `shard` is lost.
     pub(crate) fn session_down(self: &Arc<Self>, shard: usize) {
         let mut state = self.lock();
         state.sessions[shard] = None;
         self.apply_locked(&mut state, Event::ShardDown { shard });
     }
 
-    /// Takes in that a session could not be opened.
     pub(crate) fn session_failed(&self, cause: &str) {
         if let Some(observer) = &self.lock().observer {
             observer.session_failed(cause);
         }
     }
 
-    /// Ends all sessions, after their queued messages.
     pub(crate) fn end_sessions(&self) {
         self.lock().sessions.iter_mut().for_each(|session| *session = None);
     }
 
-    /// Returns the version of the session with each shard; `None` without a session.
     pub(crate) fn shard_versions(&self) -> Vec<Option<Version>> {
         let state = self.lock();
         (0..state.sessions.len()).map(|shard| state.node.shard_version(shard)).collect()
     }
 
-    /// Counts and notes a client or store that was refused because of its version.
+    /// Counts a client or store that was refused because of its version.
     pub(crate) fn refused_version(self: &Arc<Self>, error: Error) {
         self.metrics().incompatible_peers.fetch_add(1, Ordering::Relaxed);
         self.apply(Event::Incompatible { error });
     }
 
-    /// Returns `true` for each shard with a session.
     pub(crate) fn shards_up(&self) -> Vec<bool> {
         self.lock().sessions.iter().map(Option::is_some).collect()
     }
 
-    /// Enters a client that holds these owners. Returns the queue of its answers.
+    /// Adds a client that holds these owners. Returns the queue of its answers.
     pub(crate) fn client_connected(
         self: &Arc<Self>,
         name: String,
@@ -296,13 +276,11 @@ impl Engine {
         (client, answers)
     }
 
-    /// Releases all references of a client.
     pub(crate) fn client_gone(self: &Arc<Self>, client: ClientId) {
         self.clients.remove(&client);
         self.apply(Event::ClientGone { client });
     }
 
-    /// Returns the number of connected clients.
     pub(crate) fn clients(&self) -> usize {
         self.clients.len()
     }
@@ -311,32 +289,29 @@ impl Engine {
         &self.copies
     }
 
-    /// Closes connections to other stores that are idle for too long, until `stop`.
+    /// Closes connections to other stores that are idle too long, until `stop`.
     pub(crate) async fn close_idle_connections(&self, stop: CancellationToken) {
         tokio::join!(self.bulk.puller.maintain(stop.clone()), self.small.puller.maintain(stop));
     }
 
-    /// Returns the puller for requests of clients, on their thread.
+    /// Pulls for requests of clients, on their thread.
     pub(crate) fn asker(&self) -> &Puller {
         &self.small.puller
     }
 
-    /// Returns the puller for so many bytes. Both ends of a connection must choose alike.
+    /// Chooses the puller by size. Both ends of a connection must choose alike.
     const fn puller_for(&self, size_bytes: u64) -> &RuntimePuller {
         if size_bytes <= SMALL_BYTES { &self.small } else { &self.bulk }
     }
 
-    /// Returns the estimate of the links to other stores.
     fn link(&self) -> LinkEstimate {
         self.bulk.puller.link()
     }
 
-    /// Returns the progress of the probe that this store coordinates.
     pub(crate) fn probe_progress(&self) -> SurveyProgress {
         self.surveyor.progress()
     }
 
-    /// Returns the results of the probes that this store coordinated.
     pub(crate) fn probe_tally(&self) -> SurveyTally {
         self.surveyor.tally()
     }
@@ -371,18 +346,15 @@ impl Engine {
         &self.arena
     }
 
-    /// Returns the metrics of the data plane.
     pub(crate) fn metrics(&self) -> &DataMetrics {
         &self.metrics
     }
 
-    /// Returns the status of the node.
     pub(crate) fn status(&self) -> NodeStatus {
         self.lock().node.status()
     }
 
-    /// Returns the other members of the attempt that makes this target, with their indices, and the
-    /// number of members.
+    /// Returns the other members of the target's attempt, and the number of all.
     pub(crate) fn others_making(&self, target: &ObjectId) -> (Vec<(usize, Member)>, usize) {
         let state = self.lock();
         let Some((own, members)) = state.node.members_making(target) else { return (Vec::new(), 0) };
@@ -390,7 +362,6 @@ impl Engine {
         (others.collect(), members.len())
     }
 
-    /// Describes how this target is made, or was, as far as this store knows.
     pub(crate) fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord> {
         let mut record = self.lock().node.how_made(target, self.now())?;
         if let Some(position) = &mut record.position
@@ -401,18 +372,15 @@ impl Engine {
         Some(record)
     }
 
-    /// Returns the troubles of this store, with the current time.
     pub(crate) fn troubles(&self) -> (Troubles, Time) {
         let now = self.now();
         (self.lock().node.troubles(now), now)
     }
 
-    /// Returns the time that the store has been running.
     pub(crate) fn uptime(&self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// The time, as the node sees it.
     pub(crate) fn now(&self) -> Time {
         Time::ZERO + self.origin.elapsed()
     }
@@ -421,7 +389,6 @@ impl Engine {
         self.last_number.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Wakes the node at its deadlines.
     pub(crate) async fn run_alarm(self: Arc<Self>) {
         loop {
             let alarm_at = self.lock().alarm_at;
@@ -461,7 +428,7 @@ mod tests {
     use super::*;
     use crate::data::{DataConfig, HopHost, HopRequest, ServeRequest, ServeSource, Served};
 
-    /// The longest wait of a test. A test that reaches it hangs.
+    /// Only a hanging test waits so long.
     const PATIENCE: Duration = Duration::from_secs(300);
     const PUT: PutId = PutId(7);
 
@@ -496,7 +463,6 @@ mod tests {
         tokio::spawn(async move { engine.serve(request).await })
     }
 
-    /// Returns a hop with an input at an unreachable node.
     fn hop() -> Hop {
         let input = HopInput {
             id: ObjectId::new("x").unwrap(),

@@ -1,18 +1,10 @@
 //! The node daemon: shares memory with the workers of its node, and moves objects between nodes.
 //!
-//! [`run()`] is the table of contents. `hoplite_core::node` decides; this crate performs the
-//! decisions:
-//!
-//! * `engine`: performs the decisions.
-//! * `local`: the Unix socket on which workers reach the store.
-//! * `data`: the TCP connections over which stores exchange bytes.
-//! * `embedded`: a shard of the directory in the same process.
-//! * `advertised`: where other stores reach this one.
-//! * `session`: the sessions with the shards of the directory; `outbox`: their queues; `report`: load reports for
-//!   tools that watch the cluster.
-//! * `metrics`: the metrics for Prometheus.
-//! * `spill`: the files to which cold objects move when the arena is full.
-//! * `copies`: the memory of the copies, and the tasks that wait for their bytes.
+//! `hoplite_core::node` decides; `engine` performs the decisions. [`run()`] is the table of
+//! contents. Bytes come through `local`, the Unix socket of workers, and `data`, the TCP
+//! connections between stores, into the memory in `copies`; `spill` moves cold ones to files.
+//! `session` has the conversations with the shards of the directory, with `outbox` as queue;
+//! `embedded` runs a shard in the same process.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

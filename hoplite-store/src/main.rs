@@ -47,7 +47,6 @@ async fn serve(config: StoreConfig, process: Process) -> anyhow::Result<()> {
     Ok(hoplite_store::run(config, metrics, tell, shutdown).await?)
 }
 
-/// Logs which programs may connect to the ports.
 fn log_access(addresses: &hoplite_store::Addresses, access: &str) {
     if addresses.data.is_none() && addresses.directory.is_none() && addresses.dashboard.is_none() {
         tracing::info!("no port is open: only clients of the socket have access");

@@ -1,8 +1,8 @@
-//! The metrics of a store. `docs/reference/metrics.md` lists them.
+//! The metrics of a store, listed in `docs/reference/metrics.md`.
 //!
 //! An [`Observer`] sees every event and effect of the node, so the node needs no code for metrics.
-//! The observer remembers when a call, a write or a pull began, and counts it when it ends.
-//! [`look`] reads the values that have no history.
+//! It remembers when a call, a write or a pull began, and counts it when it ends. [`look`] reads
+//! values without a history.
 
 mod levels;
 
@@ -24,7 +24,7 @@ use hoplite_daemon::metrics::{
 
 pub(crate) use levels::look;
 
-/// The operations of clients. A put is two requests: one for room, and the seal.
+/// A put is two requests: one for room, and the seal.
 const OPERATIONS: [&str; 11] = [
     "put",
     "get",
@@ -38,14 +38,12 @@ const OPERATIONS: [&str; 11] = [
     "allgather",
     "all-to-all",
 ];
-/// The operations whose bytes are counted.
 const WITH_BYTES: [&str; 2] = ["put", "get"];
 const COLLECTIVES: [Collective; 4] =
     [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll];
-/// Most stores that get a separate value of the label `peer`, so that the number of series stays
-/// bounded.
+/// Most values of the label `peer`, so that the number of series stays bounded.
 const MAX_PEERS: usize = 32;
-/// The label value of all further stores. No node can have this name.
+/// The label of further stores. No node can have this name.
 const OTHER_PEERS: &str = "(others)";
 const PULL_OUTCOMES: [PullOutcome; 7] = [
     PullOutcome::Complete,
@@ -70,12 +68,10 @@ const GRANT_REASONS: [GrantReason; 11] = [
     GrantReason::SlowButOnly,
 ];
 const HOP_FAILURES: [&str; 3] = ["unreachable", "input", "refused"];
-/// The label value for a failed handshake of TLS. Other failed sessions are labelled with the code
-/// of their error.
+/// The label of failed TLS handshakes. Other failures have the code of their error.
 pub(crate) const TLS: &str = "tls";
 
-/// Counts events and effects. The engine passes each event before the node handles it, and each
-/// effect afterwards.
+/// The engine passes each event before the node handles it, and each effect afterwards.
 pub(crate) struct Observer {
     seconds: HistogramVec,
     bytes: IntCounterVec,
@@ -97,20 +93,16 @@ pub(crate) struct Observer {
     open_calls: IntGauge,
     active_serves: IntGauge,
 
-    /// The arrival time of the present event.
     now: Instant,
-    /// The number of earlier events.
     events: u64,
     calls: BTreeMap<(ClientId, CallId), Call>,
-    /// The operations of open batches, in the order of their items.
+    /// The operations of open batches, in the order of items.
     batches: BTreeMap<(ClientId, CallId), Vec<Call>>,
-    /// The copies that clients are writing.
     writes: BTreeMap<CopyId, Write>,
     pulls: BTreeMap<PullId, Pull>,
     /// The first stores from which this store has pulled.
     peers: BTreeSet<NodeId>,
     exchanges: BTreeMap<CombineId, Exchange>,
-    /// The first byte of each running combination.
     combinations: BTreeMap<CombineId, u64>,
     accepted_serves: BTreeSet<ServeId>,
 }
@@ -119,9 +111,7 @@ struct Call {
     operation: &'static str,
     began: Instant,
     event: u64,
-    /// The copy that this call seals.
     copy: Option<CopyId>,
-    /// The size of a put that carries its bytes in the request.
     put_bytes: Option<u64>,
 }
 
@@ -132,12 +122,10 @@ struct Write {
 
 struct Pull {
     began: Instant,
-    /// The counter of the pulled bytes.
     bytes: IntCounter,
     offset_bytes: u64,
 }
 
-/// This store's part in a collective.
 struct Exchange {
     collective: String,
     began: Instant,
@@ -150,7 +138,6 @@ impl std::fmt::Debug for Observer {
     }
 }
 
-/// Removes the entries of a client.
 fn forget_client<T>(entries: &mut BTreeMap<(ClientId, CallId), T>, client: ClientId) {
     let mut later = entries.split_off(&(client, CallId(0)));
     if let Some(next) = client.0.checked_add(1) {
@@ -352,7 +339,6 @@ impl Observer {
         self.count_calls();
     }
 
-    /// Returns the operation of a request, if it is measured.
     fn call(&self, request: &Request) -> Option<Call> {
         let mut put_bytes = None;
         let (operation, copy) = match request {
@@ -455,7 +441,7 @@ impl Observer {
         }
     }
 
-    /// Counts a put whose client has written all bytes.
+    /// Counts a put after its last write.
     fn sealed(&mut self, copy: CopyId) {
         if let Some(Write { began, size_bytes }) = self.writes.remove(&copy) {
             self.put_ended(began, size_bytes);
@@ -467,7 +453,6 @@ impl Observer {
         self.seconds.with_label_values(&["put"]).observe(self.since(began));
     }
 
-    /// Returns the counter for bytes from `sender`.
     fn pulled_from(&mut self, sender: &NodeId) -> IntCounter {
         if self.peers.len() < MAX_PEERS {
             self.peers.insert(sender.clone());

@@ -1,5 +1,5 @@
-//! The queue of the engine for one shard, and the timer of deferrable messages.
-//! [`hoplite_core::batch`] decides when messages leave.
+//! The engine's queue for one shard, and the timer of deferrable messages. [`hoplite_core::batch`]
+//! decides when messages leave.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,19 +21,16 @@ use tokio::sync::Notify;
 
 use crate::copies::LiveCopy;
 
-/// A message that waits to be sent to a shard.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) message: ToShard,
-    /// The copy whose bytes go with the message. They are read when it is sent, because a full
-    /// publication of all inline objects would double their memory.
+    /// The source of the message's bytes, which are read when it is sent: a full publication of all
+    /// inline objects would double their memory.
     pub(crate) inline_from: Option<Arc<LiveCopy>>,
-    /// The span that caused the message.
     pub(crate) trace: Option<TraceContext>,
 }
 
 impl Outgoing {
-    /// Returns the complete message, and the span that caused it.
     fn into_message(self) -> (ToShard, Option<TraceContext>) {
         let Self { mut message, inline_from, trace } = self;
         if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
@@ -57,7 +54,8 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     news: Notify,
-    /// Wakes the session when deferrable messages have waited long enough. Tokio's own timers count in milliseconds.
+    /// Fires when deferrable messages have waited long enough. Tokio's own timers count in
+    /// milliseconds.
     timer: AsyncFd<OwnedFd>,
     origin: Instant,
 }
@@ -71,7 +69,6 @@ impl Shared {
         Time::ZERO + self.origin.elapsed()
     }
 
-    /// Wakes the session when a frame leaves.
     fn wake(&self, next_frame: NextFrame) {
         let is_armed = match next_frame {
             NextFrame::Never => return,
@@ -92,18 +89,17 @@ impl Shared {
     }
 }
 
-/// The engine's end of the queue. Dropping it ends the session after the queued messages.
+/// The engine's end. Dropping it ends the session after the queued messages.
 #[derive(Debug)]
 pub(crate) struct Outbox(Arc<Shared>);
 
-/// The session's end of the queue, in order.
 #[derive(Debug)]
 pub(crate) struct Batches(Arc<Shared>);
 
 /// Creates an empty queue.
 ///
 /// # Errors
-/// If the process has no file descriptor left for the timer.
+/// If no file descriptor is free for the timer.
 pub(crate) fn outbox() -> io::Result<(Outbox, Batches)> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
     let timer = register(timer, Interest::READABLE)?;
@@ -113,7 +109,6 @@ pub(crate) fn outbox() -> io::Result<(Outbox, Batches)> {
 }
 
 impl Outbox {
-    /// Adds a message.
     pub(crate) fn push(&self, message: Outgoing, urgency: Urgency) -> Result<(), Full> {
         let change = self.0.lock().batches.push(self.0.now(), message, urgency)?;
         if let Some(next_frame) = change {
@@ -131,10 +126,7 @@ impl Drop for Outbox {
 }
 
 impl Batches {
-    /// Waits until a frame leaves, and takes its messages; `None` after the last one.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
+    /// Waits until a frame leaves, and takes its messages; `None` after the last one. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Vec<(ToShard, Option<TraceContext>)>> {
         loop {
             if let Some(batch) = self.take() {
@@ -147,8 +139,7 @@ impl Batches {
         }
     }
 
-    /// Returns the messages that leave now: none after the last one; `None` if the frame is not
-    /// due.
+    /// Takes the messages that leave now: empty after the last one; `None` if the frame is not due.
     fn take(&self) -> Option<Vec<Outgoing>> {
         let now = self.0.now();
         let mut queue = self.0.lock();
@@ -157,11 +148,10 @@ impl Batches {
     }
 }
 
-/// Waits until the timer has fired.
 async fn expired(timer: &AsyncFd<OwnedFd>) {
     let mut expirations = [0; 8];
     loop {
-        // A timer cannot fail here; if it does, messages leave at once.
+        // If the timer fails, messages leave at once.
         let Ok(mut ready) = timer.readable().await else { return };
         match ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut expirations)?)) {
             Ok(_) => return,

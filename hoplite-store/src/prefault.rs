@@ -9,12 +9,10 @@ use std::time::Instant;
 use hoplite_shm::Arena;
 use tokio_util::sync::CancellationToken;
 
-/// Touches all pages on a separate thread until done or `stop`. Counts the touched bytes in
-/// `done_bytes`.
+/// Touches all pages on a separate thread until `stop`. Counts the bytes in `done_bytes`.
 ///
 /// # Errors
-/// Promised memory is missing. A put or get that touched that memory would kill its process
-/// (SIGBUS).
+/// Promised memory is missing. A put or get that touched it would kill its process (SIGBUS).
 pub(crate) async fn prefault(
     arena: Arc<Arena>,
     done_bytes: Arc<AtomicU64>,

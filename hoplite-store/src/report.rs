@@ -1,4 +1,4 @@
-//! Reports the store's load to a shard that has a dashboard, or while `hoplite top` looks.
+//! Reports the store's load to a shard with a dashboard, or while `hoplite top` looks.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -19,22 +19,19 @@ use tonic::Status;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// Most reports in the queue. A shard that does not read gets no more.
+/// A shard that does not read gets no further reports.
 const MAX_QUEUED: usize = 2;
 
-/// Sends load reports to shards.
 pub(crate) struct LoadReports {
-    /// The store.
     pub(crate) engine: Arc<Engine>,
-    /// The name of the store's node.
     pub(crate) node: NodeId,
-    /// The shards, by number, in the order of their names.
+    /// Shard numbers, in the order of their names.
     pub(crate) order: Arc<[usize]>,
 }
 
 impl LoadReports {
-    /// Sends a report to the shard at `link` whenever the shard requests one, even if the shard
-    /// refuses reports. Returns the error of the gRPC connection once that is lost.
+    /// Sends a report whenever the shard requests one. Returns the error of the gRPC connection
+    /// once that is lost.
     pub(crate) async fn run(&self, link: &ShardLink) -> Error {
         if let Err(status) = self.tell(link).await {
             tracing::debug!(shard = link.address, %status, "cannot send load reports to the shard");

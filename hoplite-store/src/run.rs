@@ -1,4 +1,4 @@
-//! The life of a store, from its configuration to its end.
+//! The life of a store.
 
 use std::collections::HashSet;
 use std::future::pending;
@@ -42,38 +42,34 @@ use crate::shard_link::ShardLink;
 use crate::spill::SpillFiles;
 use crate::traces::Traces;
 
-/// The time that the daemon may take to end after a request.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time that the shards may take to hear that this store leaves.
+/// Time for the shards to hear that this store leaves.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The addresses of a running store.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Addresses {
-    /// The Unix socket for workers.
     pub socket: PathBuf,
-    /// The data plane, if there is one.
     pub data: Option<SocketAddr>,
-    /// The embedded directory, if there is one.
     pub directory: Option<SocketAddr>,
-    /// The dashboard, if there is one.
     pub dashboard: Option<SocketAddr>,
 }
 
-/// The progress of the start of a store.
+/// The progress of a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Milestone {
-    /// It accepts clients.
+    /// Clients can connect.
     Listening(Addresses),
-    /// Each shard has had a session, and the memory is touched if the configuration demands it.
+    /// Each shard has had a session, and the memory is touched if configured.
     Ready,
 }
 
 /// Runs a store until `shutdown`. Reports the progress of its start, and counts in `metrics`.
 ///
-/// Sessions with the directory are established in the background. Calls that need the directory
-/// wait for it until their deadlines.
+/// Connects to the directory in the background. Calls that need the directory wait for it until
+/// their deadlines.
 ///
 /// # Errors
 /// The obstacle to the start, or the refusal of a shard, see [`StoreError`]. A clean end is `Ok`.
@@ -111,21 +107,17 @@ pub async fn run(
     ended
 }
 
-/// The resources of a store on its machine, and its addresses for others.
 struct Places {
     arena: Arc<Arena>,
-    /// The data plane, if there is one.
     data: Option<DataPlace>,
     local: LocalListener,
-    /// The directories for spill files, if there are any.
     spill: Option<SpillFiles>,
 }
 
-/// The data plane before it is served.
+/// Not served yet.
 struct DataPlace {
     listener: TcpListener,
     address: SocketAddr,
-    /// The address for other stores.
     advertised: Advertised,
 }
 
@@ -175,20 +167,20 @@ fn socket_access(config: &StoreConfig) -> SocketAccess {
     SocketAccess { mode, owner, group, clients: config.clients.clone() }
 }
 
-/// The address of each shard, and the state of its session.
 type Sessions = Vec<(String, watch::Receiver<SessionState>)>;
 
-/// A running store. Dropping it ends everything at once.
+/// Dropping this ends everything at once.
 struct Running {
     addresses: Addresses,
     engine: Arc<Engine>,
     sessions: Sessions,
     directory_failed: DirectoryFailure,
-    /// Ends when the arena's pages are touched; `None` if the start does not wait for that.
+    /// `None` if the start does not wait for the arena's pages.
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
-    /// Ends when the last client is gone.
+    /// Ends with the last client.
     clients: JoinHandle<()>,
-    /// The thread for clients and shards: a small message of one leads to a message of the other.
+    /// Serves clients and shards on one thread: a small message of one leads to a message of the
+    /// other.
     event_loop: EventLoop,
     /// Ends the sessions, while `stop` ends everything.
     leaving: CancellationToken,
@@ -306,7 +298,7 @@ impl Running {
         })
     }
 
-    /// Ends the store: tells clients first, then the directory; then everything ends at once.
+    /// Tells clients first, then the directory; then everything ends at once.
     async fn end(mut self) {
         self.engine.apply(Event::ShutDown);
         self.leaving.cancel();
@@ -323,7 +315,7 @@ impl Running {
     }
 }
 
-/// Makes the links to the shards at `addresses`, which must be distinct and complete.
+/// Makes links to the shards, which must be distinct and complete.
 fn links(
     addresses: &[String],
     credentials: &Credentials,
@@ -347,7 +339,6 @@ fn links(
     }
 }
 
-/// Starts the timed tasks of the engine: its alarm, and the end of idle connections.
 fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTracker, event_loop: &EventLoop) {
     let (alarm, alarm_stop) = (Arc::clone(engine), stop.clone());
     event_loop.spawn(async move { alarm_stop.run_until_cancelled(alarm.run_alarm()).await });
@@ -355,7 +346,6 @@ fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTrac
     tasks.spawn(async move { pool.close_idle_connections(pool_stop).await });
 }
 
-/// Starts a session with each shard through `start`.
 fn start_sessions(
     engine: &Arc<Engine>,
     links: &[ShardLink],
@@ -388,8 +378,7 @@ fn start_sessions(
     links.iter().enumerate().map(start_one).collect()
 }
 
-/// Ends when each shard has had a session and the pages are touched, or at once when memory is
-/// missing.
+/// Ends when each shard has had a session and the pages are touched, or when memory is missing.
 async fn ready(
     sessions: Sessions,
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
@@ -426,7 +415,7 @@ async fn refusal(sessions: Sessions) -> StoreError {
     futures::future::select_all(watches).await.0
 }
 
-/// Waits for a moment until the shards have taken the queued messages and ended their sessions.
+/// Waits briefly until the shards have taken the queued messages and ended their sessions.
 async fn goodbye(sessions: &mut Sessions) {
     let ended = sessions.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
     let _ = timeout(GOODBYE_TIMEOUT, futures::future::join_all(ended)).await;

@@ -1,7 +1,7 @@
 //! The session with one shard: connects, introduces the store, carries messages both ways, and
 //! starts again after a loss.
 //!
-//! The messages travel over a direct connection. The pings of gRPC beside it detect a dead shard
+//! Messages travel over a direct connection. The pings of gRPC beside it detect a dead shard
 //! sooner.
 
 use std::collections::VecDeque;
@@ -34,35 +34,30 @@ use crate::shard_link::ShardLink;
 
 /// Frames to read in a row before queued messages are written.
 const FRAMES_PER_TURN: usize = 16;
-/// The state of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
-    /// Not connected (yet); attempts go on.
+    /// Not connected; attempts go on.
     Down,
-    /// Connected.
     Up,
     /// The shard refuses this store, and attempts have ended.
     GivenUp(Error),
 }
 
-/// The conversation of this store with one shard.
 pub(crate) struct Session {
     pub(crate) engine: Arc<Engine>,
     /// The shard's number in the configured list.
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
     pub(crate) load_reports: LoadReports,
-    /// The identity of the store; its data address is the one from the start.
+    /// The data address is the one from the start.
     pub(crate) info: NodeInfo,
-    /// The present address of the data plane for other stores, if there is one.
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
     pub(crate) started: Instant,
 }
 
 impl Session {
-    /// Keeps a session until it ends while `leaving`, or until `stop`. Publishes its state in
-    /// `state`.
+    /// Keeps a session until it ends while `leaving`, or until `stop`.
     pub(crate) async fn run(
         mut self,
         state: watch::Sender<SessionState>,
@@ -143,8 +138,8 @@ impl Session {
         Ok(ended?)
     }
 
-    /// Connects and introduces this store. Returns the connection, the run of the shard, the version
-    /// of the session, and its first messages.
+    /// Connects and introduces this store. Returns the shard's run, the session's version, and its
+    /// first messages.
     async fn open(
         &self,
         hello: StoreMessages,
@@ -162,7 +157,6 @@ impl Session {
         Ok((reader, writer, agreed, first))
     }
 
-    /// Exchanges messages until either side ends the session.
     async fn talk(
         &self,
         mut reader: FrameReader,
@@ -218,14 +212,13 @@ impl Session {
         Time::ZERO + self.started.elapsed()
     }
 
-    /// Tells the node that the shard has answered a ping. The lease of a shard in this process does not end.
+    /// Renews the lease, unless the shard runs in this process and needs none.
     fn answered(&self, pinged_at: Time) {
         if !self.link.is_in_process() {
             self.engine.apply(Event::ShardAnswered { shard: self.shard, pinged_at });
         }
     }
 
-    /// Gives the shard's messages to the node.
     fn take(&self, batch: ShardMessages) -> Result<(), Error> {
         for message in decode_shard_batch(batch)? {
             self.engine.apply(Event::FromShard { shard: self.shard, message });
@@ -234,8 +227,8 @@ impl Session {
     }
 }
 
-/// The unanswered pings of a session: the number of answered ones, and the times of the others,
-/// oldest first. The session ends before there are many.
+/// The number of answered pings, and the times of the others, oldest first: only a few, before the
+/// session ends.
 #[derive(Debug, Default)]
 struct SentPings(Mutex<(u64, VecDeque<Time>)>);
 
@@ -244,8 +237,8 @@ impl SentPings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(now);
     }
 
-    /// Takes in the number of all pings that the shard has received; zero if a frame answers none. Returns the time of
-    /// the latest ping that it answers.
+    /// Notes the number of pings that the shard has received; zero if a frame answers none. Returns
+    /// the time of the latest one.
     fn answered(&self, pings: u64) -> Option<Time> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (answered, times) = &mut *state;
@@ -260,7 +253,6 @@ impl SentPings {
     }
 }
 
-/// Returns `true` if a reachable shard refuses this store.
 const fn is_refusal(error: &Error) -> bool {
     matches!(
         error,
@@ -276,22 +268,19 @@ fn lost() -> Error {
     Error::unavailable("the directory shard")
 }
 
-/// The cause of the end of a session, or of a failed attempt.
 struct Failure {
     error: Error,
     is_tls: bool,
 }
 
 impl Failure {
-    /// Returns the cause as the value of a label.
     fn cause(&self) -> String {
         if self.is_tls { metrics::TLS.to_owned() } else { label_of(self.error.code()) }
     }
 
-    /// Returns the failure of an attempt to connect.
     fn of_opening(credentials: &Credentials, error: &io::Error) -> Self {
-        // Either this side rejected the certificate, or the peer sent invalid TLS. A rejection by
-        // the peer ends the connection later, without a reason.
+        // This side rejected the certificate, or the peer sent invalid TLS. A rejection by the peer
+        // ends the connection later, without a reason.
         let is_tls = cause::<rustls::Error>(error).is_some();
         Self { error: credentials.error_of(error), is_tls }
     }
@@ -303,7 +292,6 @@ impl From<Error> for Failure {
     }
 }
 
-/// Waits for the next frame of queued messages.
 async fn next_frame(batches: &mut Batches) -> Option<StoreMessages> {
     let encode = |(message, cause)| StoreMessage { trace: trace::encode(cause), ..encode_to_shard(message) };
     let messages = batches.next().await?.into_iter().map(encode).collect();

@@ -1,5 +1,3 @@
-//! The settings of a store and their defaults.
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -22,8 +20,7 @@ use hoplite_store::{ClientRules, Directory, LinkSettings, Prefault, SpillSetting
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Owner and group have access.
 const DEFAULT_SOCKET_MODE: u32 = 0o660;
-/// The default share of memory for the arena: the same as Ray's object store, so that both fit side
-/// by side.
+/// The share of memory of Ray's object store, so that both fit side by side.
 const DEFAULT_MEMORY_PERCENT: u64 = 30;
 
 /// The settings. Unset fields have defaults.
@@ -201,7 +198,6 @@ impl From<AllreduceSchedule> for SchedulePreference {
     }
 }
 
-/// The huge pages to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HugePages {
     None,
@@ -222,7 +218,6 @@ impl FromStr for HugePages {
     }
 }
 
-/// The reason for which settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error(transparent)]
@@ -266,7 +261,6 @@ pub(crate) enum SettingsError {
 }
 
 impl Settings {
-    /// Fills in the defaults and checks the result.
     pub(crate) fn resolve(self) -> Result<StoreConfig, SettingsError> {
         let limits = self.limits()?;
         // A store without peers needs no port.
@@ -391,7 +385,6 @@ fn numbers(users: Vec<User>) -> Vec<u32> {
     users.into_iter().map(|user| user.0).collect()
 }
 
-/// Splits labels into pairs, sorted by key.
 fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
     if texts.len() > MAX_LABELS {
         return Err(SettingsError::TooManyLabels);
@@ -415,8 +408,7 @@ fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
     }
 }
 
-/// The host name and the process id. They differ for two stores on one host, and for two runs of
-/// one store.
+/// Host name and process id, which differ for stores on one host and for runs of one store.
 fn default_node_id() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };

@@ -1,5 +1,3 @@
-//! The way to one shard of the directory.
-
 use std::io;
 
 use hoplite_core::session::{CONNECT_TIMEOUT, STORE_PINGS};
@@ -10,10 +8,8 @@ use hoplite_proto::v1::directory_client::DirectoryClient;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
-/// One shard, as a store reaches it.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardLink {
-    /// The address as configured.
     pub(crate) address: String,
     uri: Uri,
     channel: Channel,
@@ -23,8 +19,8 @@ pub(crate) struct ShardLink {
 }
 
 impl ShardLink {
-    /// A link of `caller` to the shard at `address`; `None` if that is not of the form `HOST:PORT`. Connects when it is first
-    /// used.
+    /// Makes a link to the shard at `address`; `None` if that is not `HOST:PORT`. Connects at first
+    /// use.
     pub(crate) fn new(
         address: &str,
         credentials: &Credentials,
@@ -32,7 +28,7 @@ impl ShardLink {
         route: Route,
     ) -> Option<Self> {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
-        // Without a port, that of HTTP would be meant.
+        // The default port of HTTP must not apply.
         endpoint.uri().port()?;
         let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
@@ -54,17 +50,14 @@ impl ShardLink {
         })
     }
 
-    /// A client for calls to the shard.
     pub(crate) fn client(&self) -> DirectoryClient<Channel> {
         DirectoryClient::new(self.channel.clone()).max_decoding_message_size(MAX_SHARD_FRAME_BYTES)
     }
 
-    /// Returns `true` if the shard runs in the process of the store.
     pub(crate) const fn is_in_process(&self) -> bool {
         matches!(self.route, Route::InProcess(_))
     }
 
-    /// Opens a direct connection to the shard, for a session.
     pub(crate) async fn connect(&self) -> io::Result<(FrameReader, FrameWriter)> {
         self.credentials.connect_direct(&self.uri, &self.caller, &self.route).await
     }

@@ -1,11 +1,10 @@
 //! The spans of a store: one for each operation of a client, and one for each step that a shard,
 //! another store or this store performs for it.
 //!
-//! Like the observer of metrics, [`Traces`] sees every event and effect of the node. An effect
-//! belongs to the trace of an open call for its object. Without such a call, it belongs to the
-//! trace of the event that caused it. An event also triggers work that is due for other calls.
-//! Requests to shards, pulls, combinations and hops have numbers, which assign their later events
-//! to the same trace.
+//! Like the observer of metrics, [`Traces`] sees every event and effect of the node. An event also
+//! triggers work for other calls, so an effect belongs to the trace of an open call for its object.
+//! Without such a call, it belongs to the event's trace. Requests to shards, pulls, combinations
+//! and hops have numbers, which assign later events to the same trace.
 
 mod collective;
 
@@ -22,12 +21,11 @@ use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Most sources of a reduce that are linked to its trace. Work for further sources belongs to the
-/// trace of the event that caused it.
+/// Most sources of a reduce in its trace. Work for further ones belongs to the event that caused
+/// it.
 const MAX_SOURCES: usize = 256;
 
-/// Begins and ends spans. The engine passes each event before the node handles it, and each effect
-/// afterwards.
+/// The engine passes each event before the node handles it, and each effect afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -35,35 +33,29 @@ pub(crate) struct Traces {
     /// The span that caused the present event.
     cause: Option<TraceContext>,
     calls: BTreeMap<(ClientId, CallId), Span>,
-    /// Puts whose clients still write bytes.
     writes: BTreeMap<CopyId, Span>,
-    /// The open calls for each object, and their spans if these are recorded.
+    /// Open calls by object, with their spans if recorded.
     callers: BTreeMap<ObjectId, BTreeMap<(ClientId, CallId), Option<TraceContext>>>,
-    /// The objects of each open call.
     objects: BTreeMap<(ClientId, CallId), Vec<ObjectId>>,
     asks: BTreeMap<RequestId, Ask>,
     pulls: BTreeMap<PullId, Work>,
     combines: BTreeMap<CombineId, Work>,
     hops: BTreeMap<HopId, Work>,
     hostings: BTreeMap<HostingId, Span>,
-    /// The open calls that coordinate collectives.
     coordinating: BTreeSet<(ClientId, CallId)>,
-    /// The members of the collectives that this store coordinates.
     enlistments: BTreeMap<EnlistmentId, Work>,
-    /// The collectives in which this store is a member: the put of the target, and the span if it
-    /// is recorded.
+    /// Collectives in which this store is a member: the put of the target, and the span if
+    /// recorded.
     memberships: BTreeMap<MembershipId, (PutId, Option<Span>)>,
     serves: BTreeMap<ServeId, Span>,
 }
 
-/// A step that is done for the span `parent`.
 #[derive(Debug)]
 struct Work {
     span: Span,
     parent: TraceContext,
 }
 
-/// A request to a shard.
 #[derive(Debug)]
 struct Ask {
     work: Work,
@@ -94,7 +86,7 @@ impl Traces {
         }
     }
 
-    /// Handles an event. `given` is the caller's span, if the caller has named one.
+    /// Handles an event. `given` is the caller's span, if named.
     pub(crate) fn event(&mut self, event: &Event, given: Option<TraceContext>) {
         self.cause = match event {
             Event::Request { client, call, request } => self.request((*client, *call), request, given),
@@ -155,7 +147,7 @@ impl Traces {
         };
     }
 
-    /// Handles an effect. Returns the span for which the node performs it.
+    /// Returns the span for which the node performs the effect.
     pub(crate) fn effect(&mut self, effect: &Effect) -> Option<TraceContext> {
         match effect {
             Effect::Reply { client, call, response } => {
@@ -255,7 +247,6 @@ impl Traces {
         context
     }
 
-    /// Forgets a call that is no longer open.
     fn forget(&mut self, key: (ClientId, CallId)) {
         self.coordinating.remove(&key);
         for id in self.objects.remove(&key).into_iter().flatten() {
@@ -274,7 +265,6 @@ impl Traces {
         callers.map_or(self.cause, |callers| callers.values().flatten().next().copied())
     }
 
-    /// Begins and ends the spans of a request.
     fn asked(
         &mut self,
         key: (ClientId, CallId),
@@ -314,8 +304,7 @@ impl Traces {
         self.begin_for(name, SpanKind::Server, given, id)
     }
 
-    /// Handles a message to a shard. Begins a span for a new request, and keeps the span of a
-    /// repeated one.
+    /// Begins a span for a new request, and keeps the span of a repeated one.
     fn tells(&mut self, shard: usize, message: &ToShard) -> Option<TraceContext> {
         let (id, request) = match message {
             ToShard::Query(query) => (&query.id, query.request),
@@ -337,7 +326,6 @@ impl Traces {
         Some(context)
     }
 
-    /// Handles a message from a shard. Returns the span for which the request was made.
     fn answered(&mut self, message: &ToStore) -> Option<TraceContext> {
         let (request, failure) = match message {
             ToStore::Granted(grant) => (grant.request, None),
@@ -381,7 +369,6 @@ impl Traces {
 }
 
 impl Work {
-    /// Ends the span with an outcome. Returns the span's parent.
     fn end(mut self, outcome: String, is_success: bool) -> TraceContext {
         if !is_success {
             self.span.fail(outcome.clone());
@@ -391,7 +378,6 @@ impl Work {
     }
 }
 
-/// Records running work. Returns the context for its child spans.
 fn enter<K: Ord>(works: &mut BTreeMap<K, Work>, key: K, work: Work) -> TraceContext {
     let context = work.span.context();
     works.insert(key, work);

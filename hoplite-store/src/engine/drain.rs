@@ -1,5 +1,3 @@
-//! The drain of the store before it stops.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +7,7 @@ use tokio::sync::watch;
 use super::Engine;
 
 impl Engine {
-    /// Moves the pinned copies to other stores. Ends when that is over, well or not.
+    /// Moves pinned copies to other stores. Ends when that is over, well or not.
     pub(crate) async fn drain(self: &Arc<Self>, timeout: Duration) {
         tracing::info!(?timeout, "draining");
         let mut ended = self.drained.subscribe();

@@ -1,5 +1,3 @@
-//! Performs the effects of the node.
-
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -18,7 +16,6 @@ use crate::data::{CombineRequest, CombineSource, CompareRequest, Exchange, HopRe
 use crate::local::CallWork;
 use crate::outbox::Outgoing;
 
-/// Most decisions of a coordinator for a member.
 const MAX_DECISIONS: usize = 2;
 
 impl Engine {
@@ -136,7 +133,6 @@ impl Engine {
         }
     }
 
-    /// Adds the bytes of the object to an answer, if it wants them.
     fn with_contents(&self, response: node::Response) -> node::Response {
         let view = match response {
             node::Response::Contents { view, .. } => view,
@@ -212,7 +208,6 @@ impl Engine {
         }
     }
 
-    /// Returns the place from which the shell reads an input.
     fn source(&self, input: CombineInput) -> CombineSource {
         match input {
             CombineInput::Local { copy, base_bytes } => {
@@ -225,8 +220,7 @@ impl Engine {
 }
 
 impl State {
-    /// Tells the waiting task the node's decision about a serve. A task that is gone ends the
-    /// serve.
+    /// Tells the waiting task the node's decision. If the task is gone, the serve ends.
     fn decide(&mut self, serve: ServeId, live: Option<Arc<LiveCopy>>) {
         if let Some(verdict) = self.verdicts.remove(&serve) {
             let _ = verdict.send(live);
@@ -238,7 +232,7 @@ fn tell_shard(state: &mut State, shard: usize, outgoing: Outgoing, urgency: Urge
     if let Some(session) = &state.sessions[shard]
         && session.push(outgoing, urgency) == Err(Full)
     {
-        // The shard is too slow. Without its outbox the session ends, and the next one starts with
+        // The shard is too slow. The session ends without its outbox, and the next one starts with
         // a full publication.
         warn_repeated!(shard, "the session's queue is full, starting a new session");
         state.sessions[shard] = None;

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Engine;
 use crate::data::{Enlisted, HopHost, HopRequest, Hosted, MemberHost, ServeRequest, ServeSource, Served};
 
-/// Ends a serve when it is dropped.
+/// Ends a serve when dropped.
 struct Serve {
     engine: Arc<Engine>,
     serve: ServeId,

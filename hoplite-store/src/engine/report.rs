@@ -1,5 +1,3 @@
-//! Descriptions of the store for people and for load reports.
-
 use std::sync::atomic::Ordering;
 
 use hoplite_core::id::ObjectId;
@@ -11,11 +9,11 @@ use hoplite_core::text::cut;
 
 use super::Engine;
 
-/// Most clients that the explanation of a full store names.
+/// Most clients that explain a full store.
 const MAX_NAMED_HOLDERS: usize = 3;
 
 impl Engine {
-    /// Explains the used room: by pinned objects, and by references of clients.
+    /// Explains the used room: pinned objects, and clients' references.
     pub(crate) fn holders(&self) -> String {
         let (status, holders, troubles) = {
             let state = self.lock();
@@ -40,12 +38,10 @@ impl Engine {
         parts.join(", ")
     }
 
-    /// Describes the end of an object, if this store ends it.
     pub(crate) fn lifetime(&self, id: &ObjectId) -> Option<LifetimeReport> {
         self.lock().node.lifetime(id, self.now())
     }
 
-    /// Describes the clients with references or calls, those with most bytes first.
     pub(crate) fn client_loads(&self) -> Vec<ClientLoad> {
         let uses = self.lock().node.client_uses();
         let describe = |used: ClientUse| {
@@ -56,7 +52,7 @@ impl Engine {
         uses.into_iter().filter_map(describe).take(MAX_CLIENTS).collect()
     }
 
-    /// Returns the load of the store. Its sessions are in this `order` of the shards.
+    /// The store's load, with sessions in this `order` of the shards.
     pub(crate) fn load(&self, order: &[usize]) -> Load {
         let state = self.lock();
         let load = state.node.load(self.now());

@@ -1,4 +1,4 @@
-//! Writes and reads of spill files, in tasks that report their end to the node.
+//! Writes and reads spill files, in tasks that report to the node.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,14 +12,13 @@ use super::Engine;
 use crate::spill::{Source, SpillFiles};
 
 impl Engine {
-    /// Lets the store spill to these files, if there are any. Called once, at the start.
+    /// Enables spilling to these files. Called once, at the start.
     pub(crate) fn spill_to(&self, files: Option<SpillFiles>) {
         if let Some(files) = files {
             let _ = self.spill.set(Arc::new(files));
         }
     }
 
-    /// Returns `true` if this store spills.
     pub(crate) fn spills(&self) -> bool {
         self.spill.get().is_some()
     }
@@ -31,7 +30,6 @@ impl Engine {
         }
     }
 
-    /// The runtime for work on disks, and the signal that ends it.
     fn disk(&self) -> (&Handle, CancellationToken) {
         (&self.bulk.runtime, self.stop.clone())
     }

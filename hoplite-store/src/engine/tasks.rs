@@ -82,7 +82,6 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Directs a hop at `host`, and reports its progress to the node.
     pub(super) fn spawn_hop(
         self: &Arc<Self>,
         hop: HopId,
@@ -100,7 +99,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Gives the report of a host about a hop to the node, unless the hop has ended.
+    /// Reports a host's message to the node, unless the hop has ended.
     fn hop_reported(self: &Arc<Self>, hop: HopId, report: HopReport) {
         tracing::debug!(?hop, ?report, "hop reported");
         let mut state = self.lock();
@@ -155,7 +154,6 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Connects to a member, and reports to the node.
     pub(super) fn spawn_enlistment(
         self: &Arc<Self>,
         enlistment: EnlistmentId,
@@ -173,7 +171,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Gives the report of a member to the node, unless the member is not needed any more.
+    /// Reports a member's message to the node, unless the enlistment has ended.
     fn member_reported(self: &Arc<Self>, enlistment: EnlistmentId, report: Report) {
         tracing::debug!(?enlistment, ?report, "a member reported");
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! The queue of answers and work for one client.
+//! The answers and the work for one client.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,29 +10,36 @@ use tokio::sync::Notify;
 
 use crate::copies::LiveCopy;
 
-/// An answer on its way to a client.
 pub(crate) type Answer = (CallId, Result<Response, Error>);
 
-/// Work for the client's connection on one of its calls, as decided by the node.
+/// Work for the connection on one of its calls, as decided by the node.
 #[derive(Debug)]
 pub(crate) enum CallWork {
-    /// Report to the node when more than `beyond_bytes` of a copy are valid, or the copy fails.
-    Follow { call: CallId, live: Arc<LiveCopy>, beyond_bytes: u64 },
-    /// Query these shards, answer the client, and report the end of the call to the node.
-    Inspect { call: CallId, inspection: Inspection, shards: Vec<usize> },
-    /// The call has ended.
-    End { call: CallId },
+    /// Report more than `beyond_bytes` valid bytes of a copy, or its failure.
+    Follow {
+        call: CallId,
+        live: Arc<LiveCopy>,
+        beyond_bytes: u64,
+    },
+    /// Query these shards, answer the client, and report the end of the call.
+    Inspect {
+        call: CallId,
+        inspection: Inspection,
+        shards: Vec<usize>,
+    },
+    End {
+        call: CallId,
+    },
 }
 
-/// The answers that wait for one client, in order. For each subscription only the latest update is
-/// kept.
+/// The answers that wait for one client, in order, with only the latest update of each
+/// subscription.
 ///
-/// So each open call has at most one answer here, however slowly the client reads. The store must
-/// not drop a client that is suspended: the client may hold views, and the store would reuse their
-/// memory.
+/// So each open call has at most one answer here, however slowly the client reads. A suspended
+/// client is not dropped, because the store would reuse the memory of its views.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// The client program and its process, for reports about the holders of memory.
+    /// Program and process, for reports about holders of memory.
     client: String,
     waiting: Mutex<Waiting>,
     added: Notify,
@@ -42,42 +49,35 @@ pub(crate) struct Answers {
 struct Waiting {
     last_number: u64,
     answers: BTreeMap<u64, Answer>,
-    /// The number of the latest update of each call.
     news: BTreeMap<CallId, u64>,
-    /// At most two entries for each of the client's calls that the node has handled since the
-    /// connection last looked.
+    /// At most two entries for each call since the connection last looked.
     work: VecDeque<CallWork>,
 }
 
 impl Answers {
-    /// Creates an empty queue for the client named `client`.
     pub(crate) fn of(client: String) -> Self {
         Self { client, ..Self::default() }
     }
 
-    /// The name of the client.
     pub(crate) fn client(&self) -> &str {
         &self.client
     }
 
-    /// Adds an answer. An update replaces the older update of the same call.
+    /// Adds an answer. An update replaces the older update of its call.
     pub(crate) fn add(&self, answer: Answer) {
         self.lock().add(answer);
         self.added.notify_one();
     }
 
-    /// Adds work.
     pub(crate) fn add_work(&self, work: CallWork) {
         self.lock().work.push_back(work);
         self.added.notify_one();
     }
 
-    /// Takes the oldest work.
     pub(super) fn take_work(&self) -> Option<CallWork> {
         self.lock().work.pop_front()
     }
 
-    /// Takes the oldest answer.
     pub(super) fn take(&self) -> Option<Answer> {
         let mut waiting = self.lock();
         let (number, answer) = waiting.answers.pop_first()?;
@@ -87,15 +87,11 @@ impl Answers {
         Some(answer)
     }
 
-    /// Returns `true` if no answer waits.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().answers.is_empty()
     }
 
-    /// Waits until an answer or work was added since the last return of this function. The queue
-    /// may be empty again by then.
-    ///
-    /// # Cancel safety
+    /// Waits until an answer or work was added since the last return. The queue may be empty again.
     /// Cancel safe.
     pub(super) async fn added(&self) {
         self.added.notified().await;

@@ -36,61 +36,52 @@ use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 use crate::engine::Engine;
 
-/// Limit on unwritten answers, in bytes. Beyond it, the connection neither reads requests nor
-/// writes answers to its buffer.
+/// With more unwritten answers, reads no requests and buffers no answers.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
-/// Most requests of one client in a row before other clients have their turn.
+/// Most requests in a row before other clients have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
-/// Size of the read buffer at the start. A longer request takes room from the user's share.
+/// The read buffer's initial size. A longer request takes room from the user's share.
 const READ_BYTES: usize = 64 << 10;
-/// Smallest free part of the read buffer before a read.
+/// Least free part of the read buffer before a read.
 const MIN_READ_BYTES: usize = 4 << 10;
 /// Time that a long request waits for room in the user's share while the user's other requests
 /// arrive.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the rest of a long request, because other requests of the user wait for its room.
+/// Time for the rest of a long request, because other requests of the user wait for its room.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Room in the user's share for the answer to an inspection: one page of a listing.
+/// Room in the user's share for an inspection's answer: one page of a listing.
 const INSPECTION_BYTES: usize = 4 << 20;
 
-/// Work for a call and its result; `None` if the call has ended already.
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
 
-/// The result that a call was waiting for.
 enum WorkResult {
-    /// The number of valid bytes of a copy, or the error with which the copy failed.
     Progress(Result<u64, Error>),
-    /// The combined answer of the shards, and the room that the answer takes.
+    /// The shards' combined answer, and the room that it takes.
     Inspected(Box<Result<Response, Error>>, Option<OwnedSemaphorePermit>),
 }
 
-/// A connected client. Dropping it takes back all that the client held.
+/// Dropping this takes back all that the client held.
 struct Connection {
     plane: Arc<LocalPlane>,
     client: ClientId,
     role: Role,
     answers: Arc<Answers>,
-    /// Work that the node has requested for calls of this client.
     works: FuturesUnordered<Working>,
-    /// Handles that end entries of `works`.
     ends: HashMap<CallId, AbortHandle>,
     outbox: BytesMut,
-    /// `true` while the outbox has grown beyond its usual size.
     is_outbox_stretched: bool,
     intake: AnswerIntake,
-    /// The client's place in the store, with the share that all clients of its user have for long
-    /// requests and answers.
+    /// The client's seat, and the share of all clients of its user.
     seat: Seat,
-    /// The room of open calls whose requests are long, or name several ids.
+    /// Room of open calls with long requests or several ids.
     open_requests: HashMap<CallId, OpenRoom>,
-    /// The room of long answers in the outbox.
+    /// Room of long answers in the outbox.
     unwritten: Vec<OwnedSemaphorePermit>,
-    /// The last field, so that it is dropped last: a client returns its seat before the engine
-    /// stops counting the client.
+    /// Last, because a client returns its seat before the engine stops counting the client.
     _entry: Entry,
 }
 
-/// The engine's entry for a client. Dropping it removes the client.
+/// Removes the client from the engine when dropped.
 struct Entry {
     engine: Arc<Engine>,
     client: ClientId,
@@ -102,27 +93,21 @@ impl Drop for Entry {
     }
 }
 
-/// The state of the client as a reader of answers.
 #[derive(Debug, PartialEq, Eq)]
 enum AnswerIntake {
     Open,
     Closed,
 }
 
-/// A client that has completed the handshake.
 struct Greeted {
     program: String,
-    /// The version of the protocol in which both sides speak.
     version: Version,
     role: Role,
     seat: Seat,
-    /// The owners that it holds.
     owners: Vec<Owner>,
-    /// The bytes that followed its hello.
     inbox: BytesMut,
 }
 
-/// Serves one client until it leaves or the daemon stops.
 pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
     let peer = match LocalPeer::of(&stream) {
         Ok(peer) => peer,
@@ -145,7 +130,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         Ok(Err(error)) => return tracing::debug!(%error, user, "a connection failed the handshake"),
         Err(_) => return tracing::debug!("a connection sent no hello in time"),
     };
-    // The number of a process in another PID namespace, such as that of another pod, is 0.
+    // A process in another PID namespace, such as another pod's, has number 0.
     let process_id =
         stream.peer_cred().ok().and_then(|credentials| credentials.pid()).filter(|process| *process != 0);
     let socket = match Socket::new(stream) {
@@ -166,7 +151,6 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
     }
 }
 
-/// The reason for which a connection ended, unless the client closed it.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionError {
     #[error(transparent)]
@@ -175,7 +159,6 @@ enum ConnectionError {
     Protocol(#[from] Error),
 }
 
-/// Exchanges the first messages.
 async fn greet(
     stream: &mut UnixStream,
     plane: &LocalPlane,
@@ -225,7 +208,7 @@ async fn greet(
         Ok((_, _, Role::Reader, ..)) => &[readable],
         Err(_) => &[],
     };
-    // The file descriptors travel with the first byte that is sent.
+    // The file descriptors travel with the first byte.
     let sent =
         stream.async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds)).await?;
     let mut rest = &frame[sent..];
@@ -234,7 +217,7 @@ async fn greet(
     Ok(Greeted { program, version, role, seat, owners, inbox })
 }
 
-/// The error for a request of a read-only client that would change something.
+/// Rejects a change by a read-only client.
 const fn no_writer() -> Error {
     Error::permission_denied("this user may only read")
 }
@@ -271,8 +254,8 @@ impl Connection {
         let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.seat.share));
         let mut long_request = None;
         loop {
-            // Checked here, because a client that never pauses would keep the select below from
-            // seeing it.
+            // Checked here, because the select below never sees it while a client sends without
+            // pause.
             let stopping = shutdown.is_cancelled();
             let (mut handled, mut is_left) = (0, false);
             loop {
@@ -285,7 +268,7 @@ impl Connection {
                 handled += item_count(&request);
                 self.handle(request, before - inbox.len())?;
                 if long_request.take().is_some() {
-                    // Shrinks the buffer that the long request has grown.
+                    // Shrinks the buffer after a long request.
                     inbox = usual(&inbox);
                 }
             }
@@ -297,8 +280,7 @@ impl Connection {
                 continue;
             }
             if stopping {
-                // The answers to the shutdown have been sent, as far as the client's socket had
-                // room.
+                // Answers to the shutdown were sent, as far as the client's socket had room.
                 return Ok(());
             }
             // The decoder has checked the length.
@@ -310,8 +292,7 @@ impl Connection {
             let has_room = self.outbox.len() < MAX_UNWRITTEN_BYTES;
             let may_read = long_request.as_ref().is_none_or(LongRequest::may_be_read);
             tokio::select! {
-                // Reads come first: readable is the common case, and polling the other branches
-                // costs time.
+                // Reads come first, because polling the other branches costs time.
                 biased;
                 read = socket.read(&mut inbox), if has_room && may_read => {
                     if read? == 0 {
@@ -331,7 +312,6 @@ impl Connection {
         }
     }
 
-    /// Starts and stops work that the node has requested.
     fn take_work(&mut self) {
         while let Some(work) = self.answers.take_work() {
             match work {
@@ -369,7 +349,7 @@ impl Connection {
         self.works.push(Box::pin(async move { (call, work.await.ok()) }));
     }
 
-    /// Passes a result of work to the node, unless the call has ended in the meantime.
+    /// Passes a result to the node, unless the call has ended.
     fn found(&mut self, call: CallId, finding: WorkResult) -> Result<(), Error> {
         self.take_work();
         if self.ends.remove(&call).is_none() {
@@ -423,8 +403,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Adds the holders of this store to the error of a full store. Other stores that take part in a
-    /// reduce or collective name only themselves.
+    /// Names the holders of memory in the error of a full store. Other stores name only themselves.
     fn with_holders(&self, error: Error) -> Error {
         match error {
             Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
@@ -439,8 +418,8 @@ impl Connection {
 
     /// Writes as many bytes as the socket takes.
     ///
-    /// A client that no longer reads answers has left, but its earlier requests still count, for
-    /// example the seal of a put. So the connection ends only after all requests were read.
+    /// A client that no longer reads has left, but its earlier requests still count, such as the
+    /// seal of a put. So the connection ends only after all were read.
     fn flush(&mut self, socket: &Socket) {
         while !self.outbox.is_empty() {
             match socket.write(&self.outbox) {
@@ -458,14 +437,13 @@ impl Connection {
         }
     }
 
-    /// Sends the reason for closing the connection under call number 0, if the socket has room.
+    /// Sends the reason of the end under call number 0, if the socket has room.
     fn say_last(&mut self, socket: &Socket, error: Error) {
         if self.write((CallId(0), Err(error))).is_ok() {
             self.flush(socket);
         }
     }
 
-    /// Passes a request of `length_bytes` to the node, or answers it directly.
     fn handle(&mut self, request: v1::Request, length_bytes: usize) -> Result<(), Error> {
         let trace = trace::decode(&request.trace);
         let (call, request) = decode_request(request, self.plane.limits.max_ids_per_request);
@@ -504,7 +482,6 @@ impl Connection {
     }
 }
 
-/// Returns the number of requests in a message.
 fn item_count(request: &v1::Request) -> usize {
     match &request.body {
         Some(v1::request::Body::Batch(batch)) => batch.items.len().max(1),
@@ -512,14 +489,13 @@ fn item_count(request: &v1::Request) -> usize {
     }
 }
 
-/// The error for a request or an answer that has waited too long for room in the user's share.
+/// The request or answer has waited too long for room in the user's share.
 const fn no_room() -> Error {
     Error::limit_exceeded("bytes of a user's requests and answers under way", MAX_ARRIVING_BYTES as u64)
 }
 
-/// A request that is longer than the usual buffer, and the room for it in the share of its user.
 enum LongRequest {
-    /// Waits for room. The rest of the request stays unread until then.
+    /// Waits for room in the user's share. The rest of the request stays unread until then.
     WaitsForRoom { room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>, until: Instant },
     /// Holds its room while the rest arrives.
     Arrives { _room: Option<OwnedSemaphorePermit>, until: Instant },
@@ -536,7 +512,7 @@ impl LongRequest {
     }
 }
 
-/// Waits until the long request has room. Fails at the deadline of the request.
+/// Waits until the long request has room. Fails at its deadline.
 async fn progress(request: &mut Option<LongRequest>) -> Result<(), Error> {
     match request {
         None => std::future::pending().await,
@@ -552,15 +528,14 @@ async fn progress(request: &mut Option<LongRequest>) -> Result<(), Error> {
     }
 }
 
-/// Returns a buffer of the usual size with the bytes of `inbox`.
 fn usual(inbox: &BytesMut) -> BytesMut {
     let mut usual = BytesMut::with_capacity(READ_BYTES.max(inbox.len()));
     usual.extend_from_slice(inbox);
     usual
 }
 
-/// Makes room to read in `inbox`. The buffer grows with the bytes that have arrived, up to one
-/// message of `length` bytes.
+/// Makes room to read. The buffer grows with the bytes that have arrived, up to one message of
+/// `length` bytes.
 fn make_room(inbox: &mut BytesMut, length: Option<usize>) {
     let rest = length.map_or(0, |length| length.saturating_sub(inbox.len()));
     if inbox.capacity() - inbox.len() < MIN_READ_BYTES {

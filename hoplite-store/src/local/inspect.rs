@@ -1,5 +1,4 @@
-//! Answers for people and tools about the directory and this store. No code of the data path is
-//! here.
+//! Answers for people and tools about the directory and this store, apart from the data path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -42,17 +41,15 @@ use super::LocalPlane;
 use crate::advertised::Advertised;
 use crate::shard_link::ShardLink;
 
-/// Room for tag and length in front of each object.
+/// Room for the tag and length of each object.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
-/// Total time limit for all members of a session to report their progress.
+/// Time limit for the progress of all members together.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for each of these members, so that one slow member does not block the rest.
+/// Time limit for one member, so that a slow one does not block the rest.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
-/// Most members that are queried at once.
 const MAX_ASKED_AT_ONCE: usize = 32;
 
-/// Answers an inspection from the combined answers of these shards.
 pub(super) async fn answer(
     plane: &LocalPlane,
     inspection: Inspection,
@@ -69,7 +66,7 @@ pub(super) async fn answer(
     }
 }
 
-/// Measures the links between `nodes`, or between all connected nodes if `nodes` is empty.
+/// Measures the links between `nodes`, or between all connected nodes.
 async fn probe(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -93,7 +90,6 @@ async fn probe(
     Ok(Response::Probed(Box::new(probed)))
 }
 
-/// Sends the measured groups and uplink bandwidths to all shards.
 async fn apply(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -103,12 +99,11 @@ async fn apply(
     let status =
         shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
     let known = join_all(status).await.into_iter().flatten().map(|status| status.places_version);
-    // A restarted shard may have lost its version, but stores keep theirs, so this store's version
-    // counts too.
+    // A restarted shard may have lost its version, so this store's version counts too.
     let known = known.chain([plane.engine.status().place.version]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let version = version_above(known, now);
-    // This takes a second for thousands of nodes, and small requests would wait on this thread.
+    // Takes a second for thousands of nodes, which would delay small requests on this thread.
     let matrix = matrix.clone();
     let label = move |node: &str| labels.get(node).copied().unwrap_or(EVERYWHERE);
     let places = spawn_blocking(move || MeasuredPlaces::of(&matrix, label, version));
@@ -133,11 +128,9 @@ async fn apply(
     })
 }
 
-/// The nodes that are connected to any shard.
 #[derive(Default)]
 struct Known {
     addresses: BTreeMap<NodeId, SocketAddr>,
-    /// The place of each node according to its labels.
     labels: BTreeMap<String, Path>,
 }
 
@@ -191,7 +184,6 @@ async fn ask<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::S
     }
 }
 
-/// Returns one page of the cluster's objects.
 async fn list(shards: &[&ShardLink], prefix: Bytes, after: Bytes, limit: usize) -> Result<Response, Error> {
     let request = v1::ListRequest { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) };
     let pages = join_all(shards.iter().map(|link| {
@@ -212,12 +204,10 @@ fn decode_page(page: v1::ListReply) -> Result<Page, Error> {
     Ok(Page { objects, more: page.more })
 }
 
-/// Size of an object in an answer.
 fn size_bytes(object: &Locations) -> usize {
     encode_locations(object).encoded_len() + OBJECT_OVERHEAD_BYTES
 }
 
-/// Returns the most complete description of one object that the directory has.
 async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> Result<Response, Error> {
     // Read before the query, because an object that completes during the query would be missing
     // from both answers.
@@ -237,7 +227,7 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
         join(answers, with_positions(plane, id, reduce)).await;
     let known = answers.iter().map(|answer| Some(&answer.as_ref().ok()?.1));
     let Some(best) = best_informed(known) else {
-        // The first error explains why the shards of the object could not answer.
+        // The first error explains why the object's shards could not answer.
         return Err(answers.into_iter().find_map(Result::err).unwrap_or(Error::unavailable("the directory")));
     };
     let (object, locations) = answers.swap_remove(best)?;
@@ -262,7 +252,7 @@ fn encode_lifetime(report: LifetimeReport) -> v1::response::LifetimeReport {
     }
 }
 
-/// Queries the other members of a running session for their progress.
+/// Queries the other members of a running attempt for their progress.
 async fn with_positions(
     plane: &LocalPlane,
     id: &ObjectId,
@@ -300,7 +290,7 @@ async fn with_positions(
     Some(record)
 }
 
-/// Queries a store once a turn is free. `None` if the time limit passes first.
+/// Queries a store once a turn is free. `None` after the time limit.
 async fn in_turn<T>(
     turns: &Semaphore,
     asking: impl Future<Output = Result<T, Error>>,
@@ -313,8 +303,8 @@ async fn in_turn<T>(
     timeout(POSITION_TIMEOUT, asked).await.ok()
 }
 
-/// Queries other stores for the record of a reduce that this store does not know. Queries the
-/// stores that hold a copy, or all stores if no copy exists yet.
+/// Queries other stores for the record of a reduce: holders of a copy, or all stores without a
+/// copy.
 async fn made_elsewhere(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -347,7 +337,6 @@ async fn made_elsewhere(
     Some(v1::ReduceRecord { position: None, positions, ..record })
 }
 
-/// Returns the cluster's status from the first shard that answers.
 async fn cluster(shards: &[&ShardLink]) -> Result<Response, Error> {
     let mut last = Error::unavailable("the directory");
     for link in shards {
@@ -359,7 +348,6 @@ async fn cluster(shards: &[&ShardLink]) -> Result<Response, Error> {
     Err(last)
 }
 
-/// The counters of the store and of its shards.
 async fn status(plane: &LocalPlane) -> Response {
     let versions = plane.engine.shard_versions();
     let shards =
@@ -402,7 +390,6 @@ async fn status(plane: &LocalPlane) -> Response {
     }))
 }
 
-/// Describes spilling, if this store spills.
 fn spill(plane: &LocalPlane, status: SpillStatus) -> Option<v1::SpillStatus> {
     if !plane.engine.spills() {
         return None;
@@ -454,7 +441,6 @@ fn encode_link(link: PeerLink) -> v1::PeerLink {
     v1::PeerLink { node: peer.as_str().to_owned(), alpha_ns, ps_per_byte, is_slow }
 }
 
-/// Counts the label keys by which the connected nodes describe their places.
 fn place_keys(nodes: &[v1::status_reply::Node]) -> Vec<v1::PlaceKeys> {
     let mut counts = KeyCounts::default();
     for node in nodes.iter().filter(|node| node.connected) {

@@ -1,8 +1,8 @@
 //! The listening Unix socket. It replaces the socket file of a dead daemon, never of a live one,
 //! and removes its own file at the end.
 //!
-//! A cleaner of `/tmp` may remove the file of the socket while the store runs.
-//! [`LocalListener::restore`] then creates it again.
+//! A cleaner of `/tmp` may remove the file while the store runs. [`LocalListener::restore`] then
+//! creates it again.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -23,84 +23,63 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::ClientRules;
 
-/// Time that another daemon may take to create its socket; normally less than a millisecond.
+/// Another daemon needs less than a millisecond to create its socket.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-/// The permissions of a directory that is created for the socket: only this daemon's user has
-/// access.
+/// Access for this daemon's user only.
 const PRIVATE: u32 = 0o700;
-/// The largest backlog that the system allows.
+/// The largest that the system allows.
 const LARGEST_BACKLOG: i32 = -1;
 
-/// The reason for which the store cannot listen on a socket.
+/// A reason why the store cannot listen on a socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum SocketError {
-    /// Another daemon accepts connections there.
     #[error("another daemon listens on {}", path.display())]
-    InUse {
-        /// The path of the socket.
-        path: PathBuf,
-    },
-    /// There is a file at the path that is not a socket.
+    InUse { path: PathBuf },
     #[error("{} exists and is not a socket", path.display())]
-    NotASocket {
-        /// The path that was to become a socket.
-        path: PathBuf,
-    },
+    NotASocket { path: PathBuf },
     /// Another user could replace the socket.
     #[error("cannot listen on {}", path.display())]
     Untrusted {
-        /// The path of the socket.
         path: PathBuf,
-        /// The untrusted directory, and the reason.
         #[source]
         source: Distrust,
     },
-    /// The operating system reports an error.
     #[error("cannot listen on {}", path.display())]
     Io {
-        /// The path of the socket.
         path: PathBuf,
-        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// The users who may use the socket.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
-    /// The permissions of the socket file.
     pub(crate) mode: u32,
-    /// The user who owns it; by default the user of the process.
+    /// Owner; by default the process's user.
     pub(crate) owner: Option<u32>,
-    /// The group of the socket file; by default the group of the process.
+    /// Group; by default the process's.
     pub(crate) group: Option<u32>,
-    /// The users who may be clients, in addition to the check of the permissions.
     pub(crate) clients: ClientRules,
 }
 
-/// The rights of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Reads and writes.
     Writer,
-    /// Only reads. A reader never gets writable memory.
+    /// Never gets writable memory.
     Reader,
 }
 
-/// The process at the other end of a connection, as the kernel knows it.
+/// The process at the other end, as the kernel knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalPeer {
-    /// The user of the process.
     pub(crate) user: u32,
-    /// The groups of the process.
     pub(crate) groups: Vec<u32>,
 }
 
 impl LocalPeer {
-    /// Reads the credentials of the peer from the kernel.
     pub(crate) fn of(stream: &UnixStream) -> io::Result<Self> {
         let credentials = stream.peer_cred()?;
         let mut groups = hoplite_shm::peer_groups(stream.as_fd())?;
@@ -113,7 +92,7 @@ impl SocketAccess {
     /// Returns the rights of `peer`.
     ///
     /// # Errors
-    /// [`Error::PermissionDenied`] if `peer` must not be a client at all.
+    /// [`Error::PermissionDenied`] if `peer` must not be a client.
     pub(crate) fn role(&self, peer: &LocalPeer) -> Result<Role, Error> {
         let ClientRules { users, groups, readers } = &self.clients;
         let user = peer.user;
@@ -130,12 +109,12 @@ impl SocketAccess {
         Ok(if is_reader { Role::Reader } else { Role::Writer })
     }
 
-    /// Returns `true` if a process of `user` that has connected may stay.
+    /// Returns `true` if a connected process of `user` may stay.
     ///
-    /// The system has checked the permissions of the file. If these admit the group or everybody,
-    /// they alone decide, because only one of a peer's groups is known here. A socket for its owner
-    /// only admits the owner, this daemon's user and root. Any other user connected before the
-    /// permissions were set, or circumvented them.
+    /// The system has checked the file's permissions. If these admit the group or everybody, they
+    /// decide, because only one of a peer's groups is known. Otherwise only the owner, this
+    /// daemon's user and root may stay: others connected before the permissions were set, or
+    /// circumvented them.
     fn admits(&self, user: u32) -> bool {
         self.mode & 0o022 != 0
             || user == 0
@@ -144,20 +123,19 @@ impl SocketAccess {
     }
 }
 
-/// A listening socket. Dropping it removes its file.
+/// Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct LocalListener {
     listener: UnixListener,
     path: PathBuf,
     access: SocketAccess,
-    /// The permissions of the socket's directory.
     directory_mode: u32,
     file: FileIdentity,
     /// The last logged reason for which the file could not be created again.
     complaint: Option<String>,
 }
 
-/// The device and inode of a file. No other file has the same pair while the socket listens.
+/// Device and inode. They are unique while the socket listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
@@ -171,8 +149,8 @@ impl FileIdentity {
 }
 
 impl LocalListener {
-    /// Binds `path` for the users in `access`. Creates missing directories, accessible only to this
-    /// daemon's user.
+    /// Binds `path` for the users in `access`. Creates missing directories for this daemon's user
+    /// only.
     pub(crate) fn bind(path: &Path, access: &SocketAccess) -> Result<Self, SocketError> {
         Self::bind_within(LOCK_TIMEOUT, path, access, PRIVATE)
     }
@@ -213,9 +191,8 @@ impl LocalListener {
         Ok(Self { listener, path, access, directory_mode, file, complaint: None })
     }
 
-    /// Creates the socket file again, and its directory if necessary, after another process has
-    /// removed it. Logs the recovery, and logs a failure once. Never waits, and never replaces an
-    /// existing file.
+    /// Creates the socket file again, and its directory if necessary. Logs the recovery, and a
+    /// failure once. Never waits, and never replaces a file.
     pub(crate) fn restore(&mut self) {
         let complaint = match fs::symlink_metadata(&self.path) {
             Ok(found) if FileIdentity::of(&found) == self.file => None,
@@ -242,7 +219,6 @@ impl LocalListener {
         self.complaint = complaint;
     }
 
-    /// Waits for the next client.
     pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
     }
@@ -256,7 +232,7 @@ impl AsFd for LocalListener {
 
 impl Drop for LocalListener {
     fn drop(&mut self) {
-        // Another socket may have taken the path in the meantime. That file stays.
+        // Another socket may have taken the path; its file stays.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| FileIdentity::of(&found) == self.file) {
             let _ = fs::remove_file(&self.path);
         }
@@ -287,8 +263,8 @@ fn listen_on(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// Locks a directory against other daemons that start. Waits at most `timeout`, because any process
-/// that can read the directory can hold the lock.
+/// Locks a directory against other daemons that start, within `timeout`. Any process that can read
+/// the directory can hold the lock.
 fn lock(directory: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -325,7 +301,7 @@ fn remove_leftover(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketEr
     }
 }
 
-/// Connects without waiting, so that a suspended daemon does not block this one.
+/// Connects without waiting, because a daemon may be suspended.
 fn probe(address: &SocketAddrUnix) -> Result<(), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -348,7 +324,7 @@ mod tests {
         assert!(matches!(LocalListener::bind(&path, &ACCESS), Err(SocketError::InUse { .. })));
         drop(first);
         assert!(!path.exists(), "a clean end leaves nothing");
-        // As after kill -9: the file exists and no process listens.
+        // As after kill -9: the file exists, and no process listens.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let second = LocalListener::bind(&path, &ACCESS).unwrap();

@@ -1,4 +1,4 @@
-//! The local plane: the Unix socket on which the node's workers reach the store.
+//! The local plane: the Unix socket on which workers reach the store.
 
 mod answers;
 mod connection;
@@ -27,31 +27,25 @@ use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// Interval at which the store checks that its socket file exists. A client that misses the file
-/// retries.
+/// Interval at which the store looks for its socket file. A client that misses the file retries.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Most connections that have not sent a hello. Beyond that, the oldest one is closed.
+/// Most connections before their hello. One more closes the oldest.
 pub(crate) const MAX_HALF_OPEN: usize = 1024;
 
-/// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct LocalPlane {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
-    /// The number of copies of an object whose put does not say how many it wants.
+    /// Copies of an object whose put requests no number.
     pub(crate) replicas: u8,
     pub(crate) access: SocketAccess,
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
-    /// The newest version of the protocol that the store speaks.
     pub(crate) newest: Version,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) shards: Vec<ShardLink>,
-    /// The connections that have not sent a hello.
     pub(crate) half_open: Arc<HalfOpen>,
-    /// The limits of each user.
     pub(crate) shares: Shares,
-    /// The number of bytes of the arena that have been touched so far.
     pub(crate) prefaulted_bytes: Arc<std::sync::atomic::AtomicU64>,
 }
 

@@ -1,12 +1,11 @@
-//! Limits on the connections of one user, and on the memory that these connections take together
-//! for requests.
+//! Limits on a user's connections, and on their memory for requests together.
 //!
-//! One seat in sixteen is reserved for users without a connection, so that no single user can
-//! occupy the store. A store with fewer than sixteen seats reserves none.
+//! One seat in sixteen is reserved for users without a connection, so that no user can occupy the
+//! store. A store with fewer than sixteen seats reserves none.
 //!
-//! A request of usual length is free, because it fits into the first buffer of its connection. A
-//! longer request, such as a wait for thousands of ids, takes room from two budgets of its user:
-//! one while it arrives, and one until its call ends.
+//! Requests that fit into the first buffer of their connection are free. A longer one, such as a
+//! wait for thousands of ids, takes room from two budgets of its user: one while it arrives, and
+//! one until its call ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,62 +13,50 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use hoplite_core::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Most bytes of long requests that arrive at once on the connections of one user. One request
-/// always fits.
+/// Most bytes of long requests of a user that arrive at once. One request always fits.
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
-/// Most bytes of long requests of one user whose calls are open.
+/// Most bytes of long requests of a user with open calls.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
-/// Most ids in the open calls of one user, counting calls that name several ids. The limit is twice
-/// that of one client. A shard limits the requests of all clients of a node together, so one user
-/// must not take all of them.
+/// Most ids in a user's open calls: twice the limit of one client. A shard limits a node's clients
+/// together, so no user must take all.
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
-/// The unit of the budgets.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// Number of seats for each seat that is reserved for users without a connection.
+/// Seats for each one that is reserved for users without a connection.
 const SEATS_PER_KEPT_SEAT: usize = 16;
 
-/// The shares of all users that have connections.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// One permit for each possible client.
     seats: Arc<Semaphore>,
     max_clients: usize,
-    /// The number of seats that are reserved for users without a connection.
     kept_seats: usize,
-    /// The longest request. Each user may send one of this length at any time.
+    /// The longest request. Each user may always send one.
     max_request_bytes: usize,
-    /// Most ids in a request. Each user may send one request with this many.
+    /// Most ids in a request. Each user may always send one with so many.
     max_ids: usize,
     by_user: Mutex<HashMap<u32, Weak<Share>>>,
 }
 
-/// The share of one user, over all their connections.
 #[derive(Debug)]
 pub(super) struct Share {
     arriving: Arc<Semaphore>,
     open: Arc<Semaphore>,
     ids: Arc<Semaphore>,
-    /// The size of `open`, in bytes.
     max_open_bytes: usize,
-    /// The size of `ids`.
     max_ids: usize,
 }
 
 impl Shares {
-    /// Returns the shares of a store for at most `max_clients` with requests of up to
-    /// `max_request_bytes` and `max_ids`.
     pub(crate) fn new(max_clients: usize, max_request_bytes: usize, max_ids: usize) -> Self {
         let seats = Arc::new(Semaphore::new(max_clients.min(Semaphore::MAX_PERMITS)));
         let kept_seats = max_clients / SEATS_PER_KEPT_SEAT;
         Self { seats, max_clients, kept_seats, max_request_bytes, max_ids, by_user: Mutex::default() }
     }
 
-    /// Takes a seat for one more client of `user`.
+    /// Takes a seat for a client of `user`.
     ///
     /// # Errors
-    /// `LimitExceeded` if no seat is free, or if only reserved seats are free and the user already
-    /// has a connection.
+    /// `LimitExceeded` without a free seat; a user with a connection gets no reserved one.
     pub(super) fn enter(&self, user: u32) -> Result<Seat, Error> {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         let known = by_user.get(&user).and_then(Weak::upgrade);
@@ -84,7 +71,6 @@ impl Shares {
         Ok(Seat { share, _permit: permit })
     }
 
-    /// Creates a share for a user without one.
     fn begin(&self, by_user: &mut HashMap<u32, Weak<Share>>, user: u32) -> Arc<Share> {
         by_user.retain(|_, share| share.strong_count() > 0);
         let budget = |bytes: usize| Arc::new(Semaphore::new(units(bytes) as usize));
@@ -102,22 +88,19 @@ impl Shares {
     }
 }
 
-/// A client's place in the store.
 #[derive(Debug)]
 pub(super) struct Seat {
-    /// The share of the client's user. It exists as long as any client of the user holds it.
+    /// The user's share, which ends with the user's last client.
     pub(super) share: Arc<Share>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Share {
-    /// Waits for room for a request of `length_bytes` that arrives.
     pub(super) async fn arrive(&self, length_bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.arriving).acquire_many_owned(units(length_bytes)).await.ok()
     }
 
-    /// Takes room for a request of `length_bytes` with `ids` ids until its call ends. Zero bytes
-    /// and zero ids take no room.
+    /// Takes room for a request until its call ends. Zero bytes and zero ids take none.
     ///
     /// # Errors
     /// `LimitExceeded` if there is not enough.
@@ -135,7 +118,6 @@ impl Share {
     }
 }
 
-/// The part of the budgets that an open request takes.
 #[derive(Debug, Default)]
 pub(super) struct OpenRoom {
     _bytes: Option<OwnedSemaphorePermit>,

@@ -1,5 +1,3 @@
-//! The socket of a client.
-
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -16,9 +14,9 @@ use tokio::time::sleep;
 /// Retry interval if no file descriptor is free to wait for writability.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// A connected socket that registers for readability only, and for writability only while a task
-/// waits for it. A tokio stream always registers for both. Each answer that a client reads would
-/// then wake the store, which costs about as much as a small request.
+/// Registers for writability only while a task waits for it. A tokio stream always does; each
+/// answer that a client reads would then wake the store, which costs about as much as a small
+/// request.
 #[derive(Debug)]
 pub(super) struct Socket(AsyncFd<OwnedFd>);
 
@@ -28,10 +26,7 @@ impl Socket {
     }
 
     /// Waits for bytes and appends them to `inbox`, which must have room. Returns zero if the
-    /// client has closed the connection.
-    ///
-    /// # Cancel safety
-    /// Cancel safe: no bytes are lost.
+    /// client has closed the connection. Cancel safe: no bytes are lost.
     pub(super) async fn read(&self, inbox: &mut BytesMut) -> io::Result<usize> {
         // Yields to other tasks even if the socket always has bytes.
         consume_budget().await;
@@ -47,7 +42,6 @@ impl Socket {
         }
     }
 
-    /// Writes as many bytes as the socket takes now.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         Ok(rustix::io::retry_on_intr(|| send(self.0.get_ref(), bytes, flags))?)

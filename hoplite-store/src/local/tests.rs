@@ -74,7 +74,7 @@ struct Client {
 }
 
 impl Client {
-    /// Connects and sends the hello. The caller still has to read the answer.
+    /// The caller must read the answer.
     async fn connect(plane: &Arc<LocalPlane>) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         tokio::spawn(connection::serve(theirs, Arc::clone(plane), CancellationToken::new()));
@@ -106,8 +106,8 @@ impl Client {
             if let Some(message) = framing::decode(&mut self.inbox, MAX_RESPONSE_BYTES).unwrap() {
                 return Some(message);
             }
-            // Reads byte by byte: tokio takes a short read for an empty socket, but reads also end
-            // at passed descriptors.
+            // Reads byte by byte: reads also end at passed descriptors, and tokio takes a short
+            // read for an empty socket.
             let mut byte = [0];
             if self.stream.read(&mut byte).await.unwrap() == 0 {
                 return None;
@@ -181,7 +181,7 @@ async fn a_client_that_reads_late_gets_all_answers() {
         let follow = node::Request::Follow { copy: unknown, beyond_bytes: 0, timeout: HOUR };
         calls.push(client.ask(Request::Node(follow)).await);
     }
-    // The store has had turns to answer. The socket has no room for all answers.
+    // The store has had turns to answer, but the socket has no room for all answers.
     let mut other = Client::greeted(&plane).await;
     other.ask(STATUS).await;
     other.answer().await.1.unwrap();
@@ -224,7 +224,7 @@ async fn what_a_client_said_before_it_left_counts_even_if_it_takes_no_answer() {
     let (copy, _) = client.create("a", 10).await;
     rustix::net::shutdown(&client.stream, rustix::net::Shutdown::Read).unwrap();
     client.ask(STATUS).await;
-    // After these answers the store knows that the first client reads nothing.
+    // These answers show that the first client reads nothing.
     for _ in 0..3 {
         other.ask(STATUS).await;
         other.answer().await.1.unwrap();
@@ -279,6 +279,6 @@ async fn all_that_a_client_held_is_taken_back() {
     let (_, extent) = client.create("a", 10).await;
     drop(client);
     let mut other = Client::greeted(&plane).await;
-    // The second client waits until the other writer of the id is gone, then gets the freed room.
+    // The second client waits until the other writer is gone, and gets the freed room.
     assert_eq!(other.create("a", 10).await.1, extent);
 }

@@ -1,4 +1,4 @@
-//! Metrics whose present values are read on each scrape.
+//! Metrics whose values are read on each scrape.
 
 mod spill;
 
@@ -17,9 +17,8 @@ use crate::data::SurveyTally;
 use crate::engine::Engine;
 use spill::SpillLevels;
 
-/// Most links that are exported, so that the number of series stays bounded.
+/// Bounds the number of series.
 const MAX_EXPORTED_LINKS: usize = 8;
-/// The possible results of a probe.
 const PROBE_RESULTS: [&str; 3] = ["complete", "failed", "cancelled"];
 const PICOSECONDS: i64 = 1_000_000_000_000;
 
@@ -226,7 +225,7 @@ impl Levels {
 }
 
 impl Levels {
-    /// Exports the slowest links of now. Series of other peers are removed.
+    /// Exports the slowest links. Removes the series of other peers.
     fn update_links(&self, worst_first: &[PeerLink]) {
         self.slow_links.set(level(worst_first.iter().filter(|link| link.is_slow).count()));
         self.link_rate.reset();
@@ -271,8 +270,7 @@ impl Levels {
     }
 }
 
-/// Updates the levels on each scrape. Reports the store as ready while it has a session with a
-/// shard.
+/// Updates the levels. The store is ready while it has a session with a shard.
 pub(crate) fn look(
     metrics: &Metrics,
     engine: &Arc<Engine>,
@@ -280,8 +278,7 @@ pub(crate) fn look(
     prefaulted_bytes: Arc<AtomicU64>,
 ) {
     let levels = Levels::new(metrics);
-    // Holds the engine weakly: metrics outlive the engine, and the engine's end must free its
-    // memory.
+    // A weak reference: metrics outlive the engine, whose end must free its memory.
     let engine: Weak<Engine> = Arc::downgrade(engine);
     metrics.look_when_asked(Box::new(move || {
         let ready = match engine.upgrade() {

@@ -1,4 +1,4 @@
-//! A directory for spill files, and the part of it that this run of the store uses.
+//! A directory for spill files, and this run's part of it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,73 +11,47 @@ use rustix::fs::{FlockOperation, OFlags, flock, statvfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The name of the lock file.
 const LOCK_NAME: &str = "hoplite-spill.lock";
-/// The beginning of the names of the directories of runs.
 const RUN_PREFIX: &str = "hoplite-spill.run.";
-/// The store leaves this share of a file system free, in percent,
+/// The share of a file system that stays free, unless [`FREE_BYTES`] are less.
 const FREE_PERCENT: u64 = 5;
-/// or this number of bytes, whichever is less.
 const FREE_BYTES: u64 = 1 << 30;
 
-/// The reason for which a directory cannot have spill files.
+/// The reason why a directory cannot have spill files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum SpillDirError {
-    /// There is no such directory.
     #[error("the spill directory {} does not exist", path.display())]
-    Missing {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The path names something else.
+    Missing { path: PathBuf },
     #[error("{} is not a directory, so it cannot have spill files", path.display())]
-    NotADirectory {
-        /// The path.
-        path: PathBuf,
-    },
+    NotADirectory { path: PathBuf },
     /// Another user could exchange the files.
     #[error(
         "the spill directory {} belongs to user {owner}: it must belong to the user of the store, or to root",
         path.display()
     )]
-    OtherOwner {
-        /// The directory.
-        path: PathBuf,
-        /// The user who owns it.
-        owner: u32,
-    },
-    /// Another store uses the directory.
+    OtherOwner { path: PathBuf, owner: u32 },
     #[error("the spill directory {} is in use by another store", path.display())]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The directory is named twice.
+    InUse { path: PathBuf },
     #[error("the spill directory {} is named more than once", path.display())]
-    Twice {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The store cannot make files there, for example because the file system is read-only.
+    Twice { path: PathBuf },
+    /// For example, the file system is read-only.
     #[error("cannot use the spill directory {}", path.display())]
     Unusable {
-        /// The directory.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// The directory of this run below a directory of the settings.
 #[derive(Debug)]
 pub(super) struct RunDirectory {
     parent: PathBuf,
     path: PathBuf,
-    /// The device and the number of the parent directory.
+    /// Device and inode of the parent.
     identity: (u64, u64),
-    /// Locked until it is closed.
+    /// Locked until closed.
     _lock: File,
 }
 
@@ -117,12 +91,10 @@ impl RunDirectory {
         Ok(Self { parent: parent.to_owned(), path, identity, _lock: lock })
     }
 
-    /// The directory of the settings.
     pub(super) fn parent(&self) -> &Path {
         &self.parent
     }
 
-    /// The directory of this run.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -142,7 +114,6 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Removes the directory of this run, with its files.
     pub(super) fn remove(&self) {
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -172,7 +143,7 @@ fn lock(parent: &Path) -> Result<File, SpillDirError> {
     }
 }
 
-/// Removes the directories of stores that have ended. The caller has the lock.
+/// Removes the directories of ended stores. The caller has the lock.
 fn remove_earlier_runs(parent: &Path, user: u32) -> io::Result<()> {
     for entry in fs::read_dir(parent)? {
         let entry = entry?;

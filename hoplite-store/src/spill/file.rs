@@ -31,16 +31,12 @@ const FILE_HEADER_BYTES: usize = SpillRecord::FILE_HEADER_BYTES as usize;
 const HEADER_BYTES: usize = SpillRecord::HEADER_BYTES as usize;
 const BLOCK_BYTES: usize = SpillRecord::BLOCK_BYTES as usize;
 
-/// The place of the bytes of a copy that is written.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// The copy is in the arena.
     Memory(Arc<LiveCopy>),
-    /// The record is in another file.
     Record(SpillRecord),
 }
 
-/// The store that writes the files.
 #[derive(Debug)]
 pub(super) struct Owner {
     pub(super) node: NodeId,
@@ -123,12 +119,12 @@ pub(super) fn write(
     let file = out.into_inner().map_err(|error| fault(error.into_error()))?;
     // Some file systems notice only here that the disk is full.
     file.sync_data().map_err(fault)?;
-    // The bytes would be in memory twice, until the kernel needs the room.
+    // Otherwise the bytes would be in memory twice, until the kernel needs the room.
     let _ = fadvise(&file, 0, None, Advice::DontNeed);
     Ok(())
 }
 
-/// Reads the record of a copy into its memory, and checks all of it.
+/// Reads a record into memory, and checks all of it.
 pub(super) fn read(
     path: &Path,
     owner: &Owner,
@@ -152,13 +148,11 @@ fn check_runs(stop: &CancellationToken) -> Result<(), SpillFault> {
     if stop.is_cancelled() { Err(SpillFault::Failed("the store stops".to_owned())) } else { Ok(()) }
 }
 
-/// A record that is read. Its headers and its list of checksums are right.
+/// A record with correct headers and list of checksums.
 struct Record<'a> {
     path: &'a Path,
     file: File,
-    /// The offset of the object in the file.
     first_byte: u64,
-    /// The checksums of the blocks.
     checksums: Vec<u8>,
 }
 
@@ -194,7 +188,6 @@ impl<'a> Record<'a> {
         Ok(record)
     }
 
-    /// Reads the block of the object at an offset, and checks it.
     fn read(&self, offset_bytes: u64, block: &mut [u8]) -> Result<(), SpillFault> {
         self.read_at(self.first_byte + offset_bytes, block)?;
         let index = usize::try_from(offset_bytes / SpillRecord::BLOCK_BYTES).unwrap_or(usize::MAX);
@@ -221,7 +214,6 @@ fn fault_of(path: &Path, error: &io::Error) -> SpillFault {
     }
 }
 
-/// The offsets and the lengths of the blocks of an object.
 fn blocks(size_bytes: u64) -> impl Iterator<Item = (u64, usize)> {
     let length = move |offset_bytes: u64| {
         usize::try_from(size_bytes - offset_bytes).unwrap_or(usize::MAX).min(BLOCK_BYTES)

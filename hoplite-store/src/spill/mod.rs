@@ -1,8 +1,7 @@
-//! Spill files: their directories, and writes and reads of whole files and records.
+//! Spill files: directories, and writes and reads of whole files and records.
 //!
-//! Each directory of the settings has a lock file, and below it a directory for this run of the
-//! store. The lock ends with the process. So a store that has the lock may remove the directories
-//! of earlier runs.
+//! Each configured directory has a lock file, and a directory for this run of the store. The lock
+//! ends with the process, so its owner may remove the directories of earlier runs.
 
 mod directory;
 mod file;
@@ -27,10 +26,8 @@ pub use directory::SpillDirError;
 use file::Owner;
 pub(crate) use file::Source;
 
-/// Most records that are read at the same time.
 const MAX_READS: usize = 16;
 
-/// The spill files of this run of the store.
 #[derive(Debug)]
 pub(crate) struct SpillFiles {
     directories: Vec<RunDirectory>,
@@ -40,11 +37,11 @@ pub(crate) struct SpillFiles {
 }
 
 impl SpillFiles {
-    /// Takes the directories of a store, and removes the files of stores that have ended. `None` if
-    /// the store does not spill.
+    /// Takes the configured directories, and removes the files of ended stores. `None` if the store
+    /// does not spill.
     ///
     /// # Errors
-    /// The reason for which a directory cannot be used.
+    /// The reason why a directory cannot be used.
     pub(crate) async fn take(config: &StoreConfig) -> Result<Option<Self>, StoreError> {
         let (settings, node) = (config.spill.clone(), config.node.clone());
         let run = random_number().map_err(StoreError::Random)?;
@@ -69,7 +66,6 @@ impl SpillFiles {
         }))
     }
 
-    /// The settings that the node needs.
     pub(crate) fn config(&self) -> SpillConfig {
         let names = self.directories.iter().map(|directory| directory.parent().display().to_string());
         SpillConfig { directories: names.collect(), limit_bytes: self.limit_bytes }
@@ -79,10 +75,10 @@ impl SpillFiles {
         self.directories[file.directory].path().join(format!("{:016x}.spill", file.number))
     }
 
-    /// Writes a file with these copies, and waits until the disk has it. `stop` ends it early.
+    /// Writes a file, and waits until the disk has it. `stop` ends it early.
     ///
     /// # Errors
-    /// The reason of the failure. The file is removed.
+    /// The failure. The file is removed.
     pub(crate) async fn write(
         self: &Arc<Self>,
         (runtime, stop): (&Handle, CancellationToken),
@@ -105,10 +101,10 @@ impl SpillFiles {
         runtime.spawn_blocking(write).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
-    /// Reads a copy from its record, and checks it. `stop` ends it early.
+    /// Reads and checks a copy. `stop` ends it early.
     ///
     /// # Errors
-    /// The reason of the failure. The memory of the copy has no meaning then.
+    /// The failure. The copy's memory is then meaningless.
     pub(crate) async fn read(
         self: &Arc<Self>,
         (runtime, stop): (&Handle, CancellationToken),
@@ -126,7 +122,6 @@ impl SpillFiles {
         runtime.spawn_blocking(read).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
-    /// Removes a file.
     pub(crate) fn remove(&self, file: SpillFile) {
         let path = self.path(file);
         if let Err(error) = fs::remove_file(&path) {
@@ -134,7 +129,6 @@ impl SpillFiles {
         }
     }
 
-    /// Removes all files of this run.
     pub(crate) fn remove_all(&self) {
         self.directories.iter().for_each(RunDirectory::remove);
     }

@@ -1,5 +1,5 @@
-//! The spans of collectives. The coordinator's call has a child `enlist` for each remote member.
-//! Its child is the member's `take part`, and each member has a span `exchange`.
+//! The spans of collectives: the coordinator's call has a child `enlist` for each remote member,
+//! whose child is the member's `take part`. Each member has a span `exchange`.
 
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Decision, Plan, Report};
@@ -84,8 +84,8 @@ impl Traces {
         }
     }
 
-    /// The span of the call that coordinates the collective, if it is recorded. Other calls on the
-    /// target or a source have separate traces.
+    /// The span of the coordinating call, if recorded. Other calls on the objects have separate
+    /// traces.
     fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
         let callers = self.callers.get(&plan.target).into_iter().flatten();
         let mut coordinating = callers.filter(|(key, _)| self.coordinating.contains(key)).peekable();

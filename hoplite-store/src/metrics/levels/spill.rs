@@ -1,9 +1,6 @@
-//! Metrics of spilling.
-
 use hoplite_core::node::SpillStatus;
 use hoplite_daemon::metrics::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level};
 
-/// The directions of objects.
 const DIRECTIONS: [&str; 2] = ["spilled", "loaded"];
 
 pub(super) struct SpillLevels {
