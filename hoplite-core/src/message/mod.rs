@@ -1,7 +1,5 @@
-//! The inputs and outputs of a [`Node`](crate::node::Node), and its settings.
-//!
-//! [`Event`]s go in, [`Effect`]s come out. The [`Request`]s of clients are events, the
-//! [`Response`]s to them effects.
+//! Inputs and outputs of a [`Node`](crate::node::Node): [`Event`]s go in, [`Effect`]s come out.
+//! Clients' [`Request`]s are events; [`Response`]s are effects.
 
 mod drain;
 mod effect;

@@ -1,5 +1,3 @@
-//! The answers to clients.
-
 use bytes::Bytes;
 
 use super::{ByteRange, CopyId, DrainReport, OwnerlessPage};
@@ -9,18 +7,15 @@ use crate::id::PutId;
 use crate::metadata::Metadata;
 use crate::shard::Locations;
 
-/// The place where a client finds a copy.
+/// The place of a copy for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct ObjectView {
-    /// The reference, to be given back with [`Request::Release`](super::Request::Release).
+    /// The reference, until [`Request::Release`](super::Request::Release).
     pub copy: CopyId,
-    /// The extent of the copy in the arena.
     pub extent: Extent,
-    /// The put that the copy is of.
     pub put: PutId,
-    /// The size of the object.
     pub size_bytes: u64,
-    /// The metadata of the object.
     pub metadata: Metadata,
     /// `true` if no shard with a lease knows the copy, so the object may be deleted or replaced.
     pub is_stale: bool,
@@ -28,60 +23,49 @@ pub struct ObjectView {
 
 /// An answer to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Response {
-    /// Room was made: the client writes the bytes, publishes progress, seals.
+    /// Room was made: the client writes the bytes, publishes progress, and seals.
     Created(ObjectView),
-    /// The id exists with the same size and metadata: the client compares the bytes, then releases.
-    /// The put succeeds if they are equal.
+    /// The id exists with the same size and metadata. The client compares the bytes, then releases;
+    /// the put succeeds if they are equal.
     Existing(ObjectView),
-    /// The object is sealed and the directory has accepted it.
+    /// The directory has accepted the sealed object.
     Sealed,
-    /// A reference to a copy.
     Object(ObjectView),
-    /// The bytes of an object. The client gets no reference.
+    /// The bytes of an object, without a reference.
     Contents {
-        /// The copy that the bytes were read from. It may be gone when the client reads this.
+        /// The source of the bytes, which may be gone.
         view: ObjectView,
-        /// All bytes of the object. Empty in the effects of the node's state machine: the store
-        /// reads the bytes from the copy when it performs the effect.
+        /// Empty in the node's effects: the store reads the bytes when it performs the effect.
         bytes: Bytes,
     },
-    /// The answers to the items of a batch, in their order.
     Batch(Vec<Result<Self, Error>>),
-    /// A reference to a copy that grows in parts: its progress counts the bytes of `order`, one
-    /// range after the other.
+    /// A reference to a copy that grows in parts: its progress counts the bytes of `order`, range
+    /// by range.
     Ranges {
-        /// The copy.
         view: ObjectView,
-        /// The ranges of bytes that become valid, in this order. Together they are the whole
-        /// object.
+        /// All ranges of the object, as they become valid.
         order: Vec<ByteRange>,
     },
     /// The number of ids that named an object.
     Deleted {
-        /// The number of ids that named an object.
         count: usize,
     },
-    /// The available ids, as ascending indices into the request's list. Fewer than requested if the
-    /// deadline passed.
+    /// Available ids, as ascending indices into the request's list; fewer than requested after the
+    /// deadline.
     Ready {
-        /// The indices of the available ids.
         indices: Vec<usize>,
     },
-    /// The sources that were reduced, as indices into the request's list, in joining order.
+    /// Reduced sources, as indices into the request's list, in joining order.
     Reduced {
-        /// The indices of the reduced sources.
         indices: Vec<usize>,
     },
-    /// The locations of an object.
     Locations(Locations),
-    /// The progress of a drain, or its result.
     Drain(DrainReport),
-    /// Ownerless objects.
     Ownerless(OwnerlessPage),
-    /// The number of valid leading bytes of the followed copy.
+    /// Valid leading bytes of a followed copy.
     Progress {
-        /// The number of valid bytes.
         valid_bytes: u64,
     },
 }
