@@ -1,5 +1,5 @@
-//! The adapter between the machine of collectives and the rest of the store. It feeds the machine,
-//! and performs its [`Action`]s when the current event is complete.
+//! Connects the machine of collectives to the store: feeds it, and performs its [`Action`]s when
+//! the current event is complete.
 
 use std::time::Duration;
 
@@ -24,11 +24,10 @@ use crate::plan::collective::Collective;
 use crate::reduction::{Fallback, Reductions, query, what_to_query_for};
 use crate::shard::{Locations, UnpublishReason, Wants};
 
-/// The time in which a participant's store expects a plan before it queries the directory for the
-/// target. It is twice the time until the last of 16 members on 2 cores has its plan.
+/// A participant's store queries the directory if it has no plan by then: twice the time until the
+/// last of 16 members on 2 cores has one.
 const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// The machines that collectives need.
 pub(super) struct Adapter<'n> {
     pub(super) objects: &'n mut Objects,
     pub(super) reductions: &'n mut Reductions,
@@ -36,7 +35,6 @@ pub(super) struct Adapter<'n> {
 }
 
 impl Adapter<'_> {
-    /// Coordinates a collective. The request is checked, and the call is entered.
     pub(super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
         // A reduce may take over.
         let makes_target = kind.properties().makes_target;
@@ -46,7 +44,6 @@ impl Adapter<'_> {
         self.collectives.coordinator.coordinate(ctx, key, (kind, request), existence, queries);
     }
 
-    /// Lets a participant wait for the target of a collective.
     pub(super) fn join(
         &mut self,
         key: CallKey,
@@ -78,7 +75,6 @@ impl Adapter<'_> {
         }
     }
 
-    /// Refers the waiting participants of a target to the copy that a member fills here.
     pub(super) fn refer_participants(&mut self, target: &ObjectId) {
         if self.objects.ctx.is_shutting_down() || self.growing_copy(target).is_none() {
             return;
@@ -90,7 +86,6 @@ impl Adapter<'_> {
         }
     }
 
-    /// Answers a participant with the copy that a member fills here, if it can follow that copy.
     fn refer_to_parts(&mut self, key: CallKey, target: &ObjectId) -> Option<Result<Response>> {
         let copy = self.growing_copy(target)?;
         let (membership, order) = self.collectives.members.order_of(copy)?;
@@ -99,13 +94,12 @@ impl Adapter<'_> {
         Some(view.map(|view| Response::Ranges { view, order }))
     }
 
-    /// Returns the copy of a target that is incomplete and unknown to the directory.
+    /// The target's copy, if it is incomplete and unknown to the directory.
     fn growing_copy(&self, target: &ObjectId) -> Option<CopyId> {
         let (copy, local) = self.objects.copies.live(target)?;
         (!local.is_complete() && !local.is_public).then_some(copy)
     }
 
-    /// Takes in the locations of a source.
     pub(super) fn source_located(&mut self, target: &ObjectId, index: usize, locations: Locations) {
         let ctx = &mut self.objects.ctx.of_collectives();
         if let Some(locations) = self.collectives.coordinator.source_located(ctx, target, index, locations) {
@@ -113,15 +107,14 @@ impl Adapter<'_> {
         }
     }
 
-    /// Takes in the directory's answer about the target of a reduce or collective.
+    /// Handles the directory's answer about a target.
     pub(super) fn target_located(&mut self, locations: &Locations) {
         if !self.collectives.coordinator.target_located(&mut self.objects.ctx.of_collectives(), locations) {
             self.reductions.target_located(self.objects, locations);
         }
     }
 
-    /// Takes in the end of a member's exchange. `outcome` is `None` if the copy was given up
-    /// before.
+    /// `outcome` is `None` if the copy was given up before.
     pub(super) fn exchange_ended(&mut self, membership: MembershipId, outcome: Option<CombineOutcome>) {
         let failure = outcome.map(|outcome| match outcome {
             CombineOutcome::InputFailed { index, outcome } => Failure::Peer { index, outcome },
@@ -130,8 +123,8 @@ impl Adapter<'_> {
         self.collectives.members.exchange_ended(&mut self.objects.ctx.of_collectives(), membership, failure);
     }
 
-    /// Fails a collective whose target can have no room here unless objects are deleted. It waits a
-    /// little, because objects of the previous round may be about to be deleted.
+    /// Fails a collective without room, unless objects are deleted soon: the previous round's may
+    /// be about to go.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let is_waiting = objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone()));
@@ -148,13 +141,11 @@ impl Adapter<'_> {
         self.fail_target(target, self.objects.copies.store_full(self.objects.ctx.node(), size_bytes));
     }
 
-    /// Fails the reduce or the collective that makes an object.
     pub(super) fn fail_target(&mut self, target: &ObjectId, error: Error) {
         self.collectives.coordinator.fail(&mut self.objects.ctx.of_collectives(), target, &error);
         self.reductions.fail(self.objects, target, error);
     }
 
-    /// Drops an announced target that the directory does not know yet.
     pub(super) fn withdraw_announcement(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         if self.collectives.coordinator.withdraw_announcement(&mut objects.ctx.of_collectives(), target)
@@ -167,7 +158,6 @@ impl Adapter<'_> {
         }
     }
 
-    /// Performs the actions of the machine, in order.
     pub(super) fn perform_all(&mut self) {
         while let Some(action) = self.collectives.next_action(&mut self.objects.ctx.of_collectives()) {
             self.perform(action);
@@ -247,7 +237,7 @@ impl Adapter<'_> {
         }
     }
 
-    /// Makes the target of an allreduce with a reduce, which takes over the queries of a search.
+    /// Makes the target of an allreduce by a reduce, which takes over the queries of a search.
     fn take_general_path(&mut self, key: CallKey, request: Reduce, reason: String, found: Option<Found>) {
         let Self { objects, reductions, .. } = self;
         let target = request.target.clone();
@@ -264,7 +254,6 @@ impl Adapter<'_> {
         }
     }
 
-    /// Starts the exchange of a member if there is room for its copy, and waits for room if not.
     pub(super) fn open_member(&mut self, membership: MembershipId) {
         let Some(plan) = self.collectives.members.awaits_room(membership).cloned() else { return };
         let checked = self.check_plan(&plan);
@@ -295,10 +284,10 @@ impl Adapter<'_> {
             return objects.copies.wait_for_space(SpaceWaiter::Membership(membership));
         };
         objects.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
-        // Calls that wait here get this copy.
+        // Waiting calls get this copy.
         objects.stop_fetch(&plan.target);
         let id = plan.target.clone();
-        // The replicas and the lifetime of a source say nothing of the target.
+        // Replicas and lifetime of a source say nothing about the target.
         let (agreement, replicas) = (Some(plan.agreement), Replicas::default());
         let mut metadata = Metadata { agreement, replicas, lifetime: None, ..plan.metadata.clone() };
         objects.set_default_replicas(&mut metadata);
@@ -316,7 +305,7 @@ impl Adapter<'_> {
         objects.wake(&id);
     }
 
-    /// Checks that this store can follow a plan. Returns the copies of its sources.
+    /// Returns the sources' copies if this store can follow the plan.
     fn check_plan(&self, plan: &Plan) -> Result<Vec<CopyId>, Failure> {
         let Self { objects, reductions, .. } = self;
         if objects.ctx.is_shutting_down() {
@@ -339,7 +328,6 @@ impl Adapter<'_> {
     }
 }
 
-/// Returns the waiting participants of this node and their agreements.
 pub(super) fn participants_of(objects: &Objects, target: &ObjectId) -> Vec<(CallKey, Agreement)> {
     let agreement = |key| match objects.calls.get(key) {
         Some(Call::Get { terms, .. }) => Some((key, terms.join?)),

@@ -13,7 +13,7 @@ use crate::text::{cut, escape};
 use crate::time::Time;
 
 impl View<'_> {
-    /// Describes the load of a store with this status. The data plane knows the rest.
+    /// The data plane knows the rest.
     pub(super) fn load(&self, status: &NodeStatus, now: Time) -> Load {
         let running = self.reductions.running(self.objects.ctx.link(), now).map(ReduceLoad::from);
         let coordinated = self.collectives.coordinator.under_way().map(|one| coordinated(now, one));
@@ -21,7 +21,7 @@ impl View<'_> {
         Load {
             capacity_bytes: status.capacity_bytes,
             free_bytes: status.free_bytes,
-            // The store frees copies that a spill file has without a loss.
+            // The store can free copies that a spill file has, too.
             pinned_bytes: status.pinned_bytes.saturating_sub(status.spill.clean_bytes),
             evictable_bytes: status.evictable_bytes + status.spill.clean_bytes,
             reserved_bytes: status.reserved_bytes,
@@ -35,7 +35,6 @@ impl View<'_> {
         }
     }
 
-    /// As [`Node::how_made`](super::Node::how_made).
     pub(super) fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
         let link = self.objects.ctx.link();
         self.collectives
@@ -50,7 +49,6 @@ impl View<'_> {
             .or_else(|| self.reductions.record(target).cloned())
     }
 
-    /// Describes a target with only waiting participants.
     fn record_waiting(&self, target: &ObjectId) -> Option<ReduceRecord> {
         let (_, agreement) = *participants_of(self.objects, target).first()?;
         let plan = "not known here yet: participants of this node wait for the store of rank 0".to_owned();
@@ -58,7 +56,6 @@ impl View<'_> {
         Some(ReduceRecord { plan, is_running: true, ..known })
     }
 
-    /// Describes troubles in words, the most important first.
     fn trouble_lines(&self, now: Time) -> Vec<Trouble> {
         let Troubles { full_waiters, long_waits, waits, shards, peers, incompatible, spill } =
             self.troubles(now);
@@ -104,7 +101,6 @@ impl From<ReduceRecord> for ReduceLoad {
     }
 }
 
-/// Describes a collective that this store coordinates.
 fn coordinated(now: Time, (request, started, members, plan): (&Reduce, Time, usize, &str)) -> ReduceLoad {
     let has_begun = members > 0;
     let plan =

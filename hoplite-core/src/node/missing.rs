@@ -1,4 +1,4 @@
-//! The causes of waits: for errors of timeouts, and for people who look at long waits.
+//! The causes of waits, for errors of timeouts and for people.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::objects::table::LocalCopy;
 use crate::reduction::{Lack, Reductions};
 use crate::time::Time;
 
-/// A call that has waited for so long is shown to people.
+/// Calls that have waited so long are shown to people.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
-/// Most long waits that a store shows.
+/// Most long waits that are shown.
 pub const MAX_LONG_WAITS: usize = 16;
 
-/// The view of a node for people: the causes of waits, troubles, and load.
+/// The view of a node for people.
 pub(super) struct View<'a> {
     pub(super) objects: &'a Objects,
     pub(super) reductions: &'a Reductions,
@@ -28,7 +28,6 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The thing that a call waits for, if this store knows it.
     pub(super) fn missing(&self, key: CallKey) -> Option<Missing> {
         match self.objects.calls.get(key)? {
             Call::Create(create) => {
@@ -54,7 +53,6 @@ impl View<'_> {
         }
     }
 
-    /// The thing that calls for an object wait for.
     fn missing_of_object(&self, id: &ObjectId) -> Option<Missing> {
         let live = self.objects.copies.live(id).map(|(_, local)| local);
         if let Some(local) = live.filter(|local| !local.awaits_sender()) {
@@ -66,7 +64,6 @@ impl View<'_> {
         Some(self.objects.missing_of_fetch(id))
     }
 
-    /// The thing that a copy of this store waits for.
     fn missing_of_copy(&self, local: &LocalCopy) -> Option<Missing> {
         let id = &local.id;
         if local.is_written() {
@@ -89,7 +86,7 @@ impl View<'_> {
         self.objects.missing_of_verdict(copy)
     }
 
-    /// The thing that a reduce or a collective waits for that this store coordinates.
+    /// The cause for a coordinated reduce or collective.
     fn missing_of_target(&self, target: &ObjectId) -> Option<Missing> {
         if self.objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
             return Some(self.objects.copies.lacks_room(self.reductions.target_size(target)?));
@@ -103,7 +100,7 @@ impl View<'_> {
             return self.objects.missing_of_stores(nodes);
         }
         let Some(lack) = self.reductions.lack(target) else {
-            // It stands, and waits for the directory.
+            // The target is complete, and waits for the directory.
             return self.objects.missing_of_verdict(self.objects.copies.complete_copy(target)?);
         };
         let Lack { absent, unusable, fetched, working } = lack;
@@ -136,7 +133,6 @@ impl View<'_> {
         self.objects.missing_of_stores(if working.is_empty() { unusable } else { working })
     }
 
-    /// Describes the troubles of this store at `now`.
     pub(super) fn troubles(&self, now: Time) -> Troubles {
         let waits = || self.objects.calls.waiting_for(now, LONG_WAIT);
         let wait = |(key, operation, waited)| LongWait { operation, waited, missing: self.missing(key) };

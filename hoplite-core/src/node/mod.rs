@@ -3,8 +3,7 @@
 //! [`Event`]s go into a [`Node`], [`Effect`]s come out, and the shell performs the effects in their
 //! order. A node owns no bytes, sockets or clocks.
 //!
-//! This file is the router. It gives each event, deadline and notice to the machine that it
-//! concerns:
+//! This file routes each event, deadline and notice to its machine:
 //!
 //! * `objects`: copies, calls of clients, fetches, queries and publication.
 //! * `reduction`: reduces that this store coordinates, and hops that it performs.
@@ -21,8 +20,8 @@
 //! * At most one copy of an id is in the index; a copy leaves the index once (deleted, lost, lost a
 //!   conflict, evicted) and never comes back.
 //! * Every `StartPull` is followed by one `PullEnded` before its memory is used for anything else.
-//! * Every request is answered exactly once, unless its client is gone. Exceptions are documented
-//!   at the request: some have no answer, and a subscription has any number of answers.
+//! * Every request is answered exactly once, unless its client is gone. Requests without an answer,
+//!   and subscriptions with several, say so.
 
 mod collectives;
 mod inspect;
@@ -51,7 +50,7 @@ use crate::version::Version;
 use collectives::Adapter;
 use missing::View;
 
-/// The state machine of one store. See the [module documentation](self).
+/// The state machine of one store.
 #[derive(Debug)]
 pub struct Node {
     objects: Objects,
@@ -60,7 +59,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// An empty store.
+    /// Makes an empty store.
     pub fn new(config: NodeConfig) -> Self {
         Self {
             objects: Objects::new(config),
@@ -69,7 +68,7 @@ impl Node {
         }
     }
 
-    /// Takes in an event at `now`, and appends its effects to `effects`.
+    /// Handles an event at `now`, and appends its effects to `effects`.
     pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
         self.objects.ctx.advance(now);
         self.take(event);
@@ -170,7 +169,6 @@ impl Node {
         }
     }
 
-    /// Begins all items of a batch as single calls.
     fn batch(&mut self, key: CallKey, requests: Vec<Request>) {
         if let Err(error) = self.objects.open_batch(key, &requests) {
             return self.objects.ctx.reply(key, Err(error));
@@ -180,7 +178,6 @@ impl Node {
         }
     }
 
-    /// Deletes objects, and ends the reduces and collectives that make some of them.
     fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration) {
         if let Err(error) = self.objects.calls.check_ids(self.objects.ctx.limits(), key, ids.len()) {
             return self.objects.ctx.reply(key, Err(error));
@@ -206,7 +203,6 @@ impl Node {
         self.adapter().coordinate(key, kind, request);
     }
 
-    /// Checks that this store may coordinate a reduce or a collective.
     fn check_reduce(&self, key: CallKey, request: &Reduce) -> Result<()> {
         request.check()?;
         self.objects.calls.check_ids(self.objects.ctx.limits(), key, request.sources.len())?;
@@ -217,25 +213,21 @@ impl Node {
         Ok(())
     }
 
-    /// Enters the call of a reduce or a collective.
     fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
         self.collectives.attempt_begins(&mut self.objects.ctx.of_collectives(), &request.target);
         self.objects.enter_reduce(key, request);
     }
 
-    /// Returns `true` if a reduce or a collective that is coordinated here makes this object.
     fn makes(&self, target: &ObjectId) -> bool {
         self.reductions.contains(target) || self.collectives.coordinator.contains(target)
     }
 
-    /// Lets a reduce or a collective go on, if it can.
     fn reconsider_target(&mut self, target: &ObjectId) {
         self.adapter().give_up_without_room(target);
         self.reductions.reconsider(&mut self.objects, target);
     }
 
-    /// Ends the reduce or the collective that makes a deleted object. Returns `true` if there was
-    /// one.
+    /// Ends the reduce or collective of a deleted object. Returns `true` if there was one.
     fn delete_target(&mut self, target: &ObjectId) -> bool {
         let is_under_way = self.makes(target);
         self.adapter().withdraw_announcement(target);
@@ -307,8 +299,8 @@ impl Node {
         self.collectives.expire(&mut self.objects.ctx.of_collectives());
     }
 
-    /// Lets waiters for room try again, in the order of their arrival. A waiter that still does not
-    /// fit lets the others pass. Returns `true` if there was new room.
+    /// Lets waiters for room try again, in the order of their arrival; waiters that fit pass the
+    /// others. Returns `true` if there was new room.
     fn retry_space(&mut self) -> bool {
         let Some(waiters) = self.objects.copies.take_space_waiters() else { return false };
         for waiter in waiters {
@@ -333,17 +325,17 @@ impl Node {
         self.objects.withdraw_copies();
     }
 
-    /// Returns the time at which [`Event::Tick`] is due, at the latest.
+    /// The latest time for the next [`Event::Tick`].
     pub fn next_deadline(&self) -> Option<Time> {
         self.objects.ctx.next_deadline()
     }
 
-    /// Returns the version of the session with a shard; `None` without a session.
+    /// Returns the version of the session with a shard.
     pub fn shard_version(&self, shard: usize) -> Option<Version> {
         self.objects.ctx.sessions.version(shard)
     }
 
-    /// Describes the contents of the store now.
+    /// Describes the store's contents.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             reductions: self.reductions.len() + self.collectives.coordinator.len(),
@@ -353,12 +345,12 @@ impl Node {
         }
     }
 
-    /// Describes the load of the state machine. The data plane knows the rest.
+    /// Describes the state machine's load. The data plane knows the rest.
     pub fn load(&self, now: Time) -> Load {
         self.view().load(&self.status(), now)
     }
 
-    /// Describes the troubles of this store at `now`.
+    /// Describes this store's troubles.
     pub fn troubles(&self, now: Time) -> Troubles {
         self.view().troubles(now)
     }
@@ -373,17 +365,17 @@ impl Node {
         View { objects, reductions, collectives }
     }
 
-    /// Returns the clients that refer to copies which are deleted or could be evicted.
+    /// Returns clients with references to copies that are deleted or could be evicted.
     pub fn holders(&self) -> Holders {
         self.objects.holders()
     }
 
-    /// Returns the references and calls of the clients that have any, those with most bytes first.
+    /// Returns each client's references and calls, most bytes first.
     pub fn client_uses(&self) -> Vec<ClientUse> {
         self.objects.client_uses()
     }
 
-    /// Returns the copies that are pulled now, at most [`MAX_REPORTED`].
+    /// Returns running pulls, at most [`MAX_REPORTED`].
     pub fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
         self.objects.copies.pulled().take(MAX_REPORTED)
     }
@@ -398,19 +390,18 @@ impl Node {
         self.objects.lifetime(id, now)
     }
 
-    /// Describes the latest reduce of this target that this store coordinated and remembers.
+    /// Returns the latest reduce of this target that this store coordinated and remembers.
     pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
         self.reductions.record(target)
     }
 
-    /// Describes how `target` is made, or was: this store coordinates it, is a member, or has
-    /// participants that wait for it. It remembers the latest collective of a target.
+    /// Describes the making of `target`: this store coordinates it, is a member, or has waiting
+    /// participants. It remembers the latest collective.
     pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
         self.view().how_made(target, now)
     }
 
-    /// Returns the members of the attempt that makes `target`, in their order, and the index of
-    /// this store among them.
+    /// Returns the members of the attempt that makes `target`, and this store's index among them.
     pub fn members_making(&self, target: &ObjectId) -> Option<(usize, &[Member])> {
         self.collectives.members.members_making(target)
     }

@@ -1,7 +1,7 @@
 //! Calls with several requests: puts, gets and deletes of many small objects in one message.
 //!
-//! Each item is a call with its own [`CallKey`], so it waits, fails and expires as a single request does. The batch
-//! collects the answers, and is answered when its last item is. Until then it keeps the references of its gets.
+//! Each item is a call with its own [`CallKey`], so it waits, fails and expires as a single request
+//! does. The batch is answered with its last item, and keeps the references of its gets until then.
 
 use bytes::Bytes;
 
@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::message::{CallKey, ClientId, CopyId, Effect, MAX_CONTENTS_BYTES, ObjectView, Request, Response};
 
 impl Objects {
-    /// Begins a batch whose items follow as single requests.
     pub(crate) fn open_batch(&mut self, key: CallKey, requests: &[Request]) -> Result<()> {
         if requests.is_empty() {
             return Err(Error::invalid_request("a batch without items"));
@@ -23,7 +22,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Answers a batch. Returns the bytes of small objects instead of references.
+    /// Answers with the bytes of small objects instead of references.
     pub(crate) fn end_batch(&mut self, key: CallKey) {
         let Some(mut answers) = self.ctx.batches.remove(key) else { return };
         self.calls.leave_batch(key);
@@ -46,11 +45,11 @@ impl Objects {
             }
         }
         self.ctx.push(Effect::Reply { client, call, response: Ok(Response::Batch(answers)) });
-        // The store reads the bytes when it performs the effect above, so the copies may go afterwards.
+        // The store reads the bytes when it performs the effect above; the copies may go
+        // afterwards.
         held.into_iter().for_each(|copy| self.release(ClientId::STORE, copy));
     }
 
-    /// Forgets a batch whose client no longer wants the answer.
     pub(crate) fn forget_batch(&mut self, key: CallKey) {
         let Some(answers) = self.ctx.batches.remove(key) else { return };
         self.calls.leave_batch(key);
@@ -60,13 +59,11 @@ impl Objects {
         held_by(&answers).into_iter().for_each(|copy| self.release(ClientId::STORE, copy));
     }
 
-    /// Forgets the batches of a client that is gone.
     pub(crate) fn forget_batches(&mut self, client: ClientId) {
         self.ctx.batches.of_client(client).into_iter().for_each(|key| self.forget_batch(key));
     }
 }
 
-/// The copies that a batch with these answers holds, each once for each reference.
 fn held_by(answers: &[Result<Response>]) -> Vec<CopyId> {
     let held = answers.iter().filter_map(|answer| match answer {
         Ok(Response::Object(view) | Response::Existing(view)) => Some(view.copy),

@@ -1,19 +1,16 @@
-//! The open batches: calls with several requests, and the answers to their items so far.
+//! Open batches, and the answers to their items so far.
 
 use std::collections::BTreeMap;
 
 use crate::error::Result;
 use crate::message::{CallId, CallKey, ClientId, Response};
 
-/// The open batches.
 #[derive(Debug, Default)]
 pub(crate) struct Batches(BTreeMap<CallKey, Batch>);
 
-/// The answers to the items of a batch, in the order of the items.
 #[derive(Debug)]
 struct Batch {
     answers: Vec<Option<Result<Response>>>,
-    /// The number of items without an answer.
     open_items: usize,
 }
 
@@ -27,12 +24,10 @@ impl Batches {
         self.0.contains_key(&key)
     }
 
-    /// Counts the items of all open batches of a client.
     pub(super) fn items(&self, client: ClientId) -> usize {
         self.range(client).map(|(_, batch)| batch.answers.len()).sum()
     }
 
-    /// Takes in the answer to an item. Returns `true` if it was the last one of its batch.
     pub(crate) fn answered(&mut self, item: CallKey, response: Result<Response>) -> bool {
         let Some(batch) = self.0.get_mut(&item.whole()) else { return false };
         let answer = (item.item as usize).checked_sub(1).and_then(|index| batch.answers.get_mut(index));
@@ -42,12 +37,10 @@ impl Batches {
         batch.open_items == 0
     }
 
-    /// Removes a batch, and returns the answers that have come.
     pub(super) fn remove(&mut self, key: CallKey) -> Option<Vec<Result<Response>>> {
         self.0.remove(&key).map(|batch| batch.answers.into_iter().flatten().collect())
     }
 
-    /// The batches of a client.
     pub(super) fn of_client(&self, client: ClientId) -> Vec<CallKey> {
         self.range(client).map(|(key, _)| *key).collect()
     }

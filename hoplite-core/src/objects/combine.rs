@@ -1,4 +1,5 @@
-//! Fills copies with combinations of other copies: for a reduce of this store, for a hop, or as a member of a collective.
+//! Fills copies with combinations of other copies: for a reduce, for a hop, or as a member of a
+//! collective.
 
 use super::Objects;
 use super::combinations::{Combination, CombineUser};
@@ -9,7 +10,6 @@ use crate::message::{CombineId, CombineInput, CopyId, Effect, HopInput};
 use crate::reduce::ReduceOp;
 
 impl Objects {
-    /// Starts to fill `copy` from `offset_bytes` on.
     pub(crate) fn start_combine(
         &mut self,
         copy: CopyId,
@@ -26,8 +26,6 @@ impl Objects {
         self.ctx.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
     }
 
-    /// Starts to fill `copy` as a member of an attempt, from these copies and the data of other
-    /// members.
     pub(crate) fn start_exchange(
         &mut self,
         copy: CopyId,
@@ -35,7 +33,7 @@ impl Objects {
         plan: Box<Plan>,
         membership: MembershipId,
     ) -> CombineId {
-        // The copy too: when it is complete, the exchange goes on for others.
+        // The copy too: once complete, its exchange goes on for others.
         let held: Vec<CopyId> = sources.iter().copied().chain([copy]).collect();
         let combine = self.enter_combination(copy, held, CombineUser::Membership(membership));
         self.ctx.push(Effect::Collective(CollectiveEffect::StartExchange { combine, copy, sources, plan }));
@@ -52,14 +50,14 @@ impl Objects {
         combine
     }
 
-    /// Cancels the combination that fills `copy`. Returns `true` if there is one.
+    /// Returns `false` without a combination.
     pub(crate) fn cancel_combine(&mut self, copy: CopyId) -> bool {
         let combine = self.copies.get(&copy).and_then(LocalCopy::combination);
         combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
     }
 
-    /// Ends a combination that no longer touches any memory. Returns its user, and the number of valid bytes if the copy is still
-    /// wanted.
+    /// Ends a combination that no longer touches memory. Returns its user, and the valid bytes if
+    /// the copy is still wanted.
     pub(crate) fn combine_ended(
         &mut self,
         combine: CombineId,
@@ -74,7 +72,7 @@ impl Objects {
         Some((user, is_live.then_some(valid_bytes)))
     }
 
-    /// Returns where an input is read; `None` if it should be here and is not, or is of another size.
+    /// Returns an input's place; `None` if it should be here and is not, or has another size.
     pub(crate) fn resolve_input(&self, input: &HopInput) -> Option<CombineInput> {
         if input.node != *self.ctx.node() {
             return Some(CombineInput::Remote(input.clone()));
@@ -84,7 +82,7 @@ impl Objects {
             // The serve waits until the copy is read from its spill file.
             Some(copy) if !self.copies[&copy].is_resident() => Some(CombineInput::Remote(input.clone())),
             Some(copy) => Some(CombineInput::Local { copy, base_bytes: input.base_bytes }),
-            // A hop of this node that has not begun: waits for it as for one elsewhere.
+            // A hop of this node that has not begun is awaited like a remote one.
             None => input.is_hop.then(|| CombineInput::Remote(input.clone())),
         }
     }

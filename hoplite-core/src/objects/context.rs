@@ -1,5 +1,4 @@
-//! The context that all machines of a node share: settings, time, effects, deadlines, numbers and
-//! notices.
+//! The context of all machines of a node: settings, time, effects, deadlines, numbers and notices.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
@@ -19,26 +18,21 @@ use crate::tally::Tally;
 use crate::time::Time;
 use crate::vocabulary::number::Numbers;
 
-/// See the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct Context {
     config: NodeConfig,
     now: Time,
     link: LinkEstimate,
-    /// The version of the measured places of nodes that the directory told.
     places_version: u64,
     slow_peers: Vec<NodeId>,
     effects: Vec<Effect>,
     notices: VecDeque<Notice>,
     deadlines: BTreeSet<(Time, Deadline)>,
-    /// The actions and deadlines of collectives.
     collectives: collective::Outbox,
-    /// The sessions with the shards.
     pub(crate) sessions: ShardSessions,
     numbers: Numbers,
     tally: Tally,
     is_shutting_down: bool,
-    /// The open calls with several requests.
     pub(super) batches: Batches,
     is_draining: bool,
 }
@@ -72,7 +66,6 @@ impl Context {
         &self.config.limits
     }
 
-    /// The name of this node.
     pub(crate) const fn node(&self) -> &NodeId {
         &self.config.node
     }
@@ -81,7 +74,6 @@ impl Context {
         self.now
     }
 
-    /// Returns the part that the machine of collectives sees and acts on.
     pub(crate) fn of_collectives(&mut self) -> collective::Context<'_> {
         collective::Context {
             now: self.now,
@@ -98,7 +90,6 @@ impl Context {
         self.now = self.now.max(now);
     }
 
-    /// The estimate for links between this node and others.
     pub(crate) const fn link(&self) -> LinkEstimate {
         self.link
     }
@@ -107,8 +98,7 @@ impl Context {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
-    /// The directory says in which groups this node is, and what uplinks carry. Returns whether
-    /// that is news.
+    /// Notes this node's groups and uplinks. Returns `true` if they are news.
     pub(crate) fn be_placed(&mut self, placed: Placed) -> bool {
         let known = self.place();
         let place = match placed.version.cmp(&known.version) {
@@ -120,12 +110,12 @@ impl Context {
         place != known
     }
 
-    /// The place of this node as the directory told it; of version zero, if nothing was measured.
+    /// The place from the directory; version zero if nothing was measured.
     pub(crate) const fn place(&self) -> Placed {
         Placed { version: self.places_version, path: self.config.path, uplink: self.link.uplink }
     }
 
-    /// The peers to which the links have been slow for long.
+    /// Peers with slow links for long.
     pub(crate) fn slow_peers(&self) -> &[NodeId] {
         &self.slow_peers
     }
@@ -138,7 +128,6 @@ impl Context {
         self.is_shutting_down
     }
 
-    /// Returns `true` while the store moves its copies to other stores.
     pub(crate) const fn is_draining(&self) -> bool {
         self.is_draining
     }
@@ -151,23 +140,19 @@ impl Context {
         self.is_shutting_down = true;
     }
 
-    /// Returns `true` if a complete object of this size is also kept in its shard.
+    /// Returns `true` if the shard also keeps the bytes of a complete object of this size.
     pub(crate) fn is_inline(&self, size_bytes: u64) -> bool {
         size_bytes < self.config.limits.inline_below_bytes
     }
 
-    /// Returns `true` if an object of this size is small: complete soon after it was begun, so that
-    /// it is published only then.
     pub(crate) fn is_small(&self, size_bytes: u64) -> bool {
         self.is_inline(size_bytes) || size_bytes < self.config.limits.confirmed_from_bytes
     }
 
-    /// Appends what the shell must do next.
     pub(crate) fn push(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
 
-    /// Moves all effects to the end of `effects`.
     pub(crate) fn take_effects(&mut self, effects: &mut Vec<Effect>) {
         effects.append(&mut self.effects);
     }
@@ -177,7 +162,6 @@ impl Context {
         self.reply_after(Duration::ZERO, key, response);
     }
 
-    /// Answers a call that has waited for this time.
     pub(crate) fn reply_after(&mut self, waited: Duration, key: CallKey, response: Result<Response, Error>) {
         let CallKey { client, call, .. } = key;
         if client == ClientId::STORE {
@@ -197,7 +181,6 @@ impl Context {
         self.push(Effect::Reply { client, call, response });
     }
 
-    /// Returns the counts of the calls that were answered.
     pub(crate) const fn tally(&self) -> Tally {
         self.tally
     }
@@ -226,13 +209,11 @@ impl Context {
         first.into_iter().chain(self.collectives.next_deadline()).min()
     }
 
-    /// Takes the first deadline that is due now.
     pub(crate) fn next_due(&mut self) -> Option<Deadline> {
         self.deadlines.first().filter(|(time, _)| *time <= self.now)?;
         self.deadlines.pop_first().map(|(_, deadline)| deadline)
     }
 
-    /// A number never given before in this run.
     pub(crate) fn next_number(&mut self) -> u64 {
         self.numbers.next()
     }
@@ -241,7 +222,7 @@ impl Context {
         self.numbers.next_put()
     }
 
-    /// Returns `true` if a shard is connected; `false` if there is no such shard.
+    /// Returns `false` for an unknown shard.
     pub(crate) fn is_up(&self, shard: usize) -> bool {
         self.sessions.is_up(shard)
     }
@@ -250,12 +231,11 @@ impl Context {
         self.sessions.count()
     }
 
-    /// The connected shards that are responsible for `id`, the one that decides first.
+    /// Connected shards that are responsible for `id`, the deciding one first.
     pub(crate) fn responsible_shards(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
         self.config.shards.replicas(id, |shard| self.sessions.is_up(shard))
     }
 
-    /// The shard that decides about `id`.
     pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
         self.responsible_shards(id).next()
     }
@@ -297,7 +277,7 @@ mod tests {
         // A measurement of links does not change the uplink.
         ctx.set_link(LinkEstimate { bytes_per_second: 7, ..LinkEstimate::default() });
         assert_eq!((ctx.link().bytes_per_second, ctx.link().uplink), (7, Uplink::measured(250)));
-        // A probe that finds no groups takes all back.
+        // A probe without groups removes all places.
         ctx.be_placed(Placed { version: 6, path: [0; 4], uplink: Uplink::default() });
         assert_eq!((ctx.config().path, ctx.link().uplink), ([0; 4], Uplink::default()));
     }

@@ -1,4 +1,4 @@
-//! Opens and ends copies, and tells waiting calls and the directory of that.
+//! Opens and ends copies, and tells waiting calls and the directory.
 
 use super::Objects;
 use super::calls::Access;
@@ -11,7 +11,7 @@ use crate::message::{ClientId, CopyId, ObjectView};
 use crate::shard::{LocationState, UnpublishReason};
 
 impl Objects {
-    /// Finds room for an object, evicting what may be evicted, least recently used first.
+    /// Finds room for an object by evicting the least recently used copies.
     pub(crate) fn allocate(&mut self, size_bytes: u64) -> Option<Extent> {
         loop {
             match self.copies.find_room(self.ctx.limits(), size_bytes) {
@@ -29,7 +29,7 @@ impl Objects {
         }
     }
 
-    /// As [`Objects::allocate`], without evicting `kept`, which the object is computed from.
+    /// Acts as [`Objects::allocate`] without evicting `kept`, the object's sources.
     pub(crate) fn allocate_keeping(&mut self, kept: &[CopyId], size_bytes: u64) -> Option<Extent> {
         for copy in kept {
             self.copies.hold(*copy);
@@ -39,19 +39,16 @@ impl Objects {
         room
     }
 
-    /// Opens a copy in room that was found before.
     pub(crate) fn open(&mut self, object: Object, room: Extent, phase: Phase) -> CopyId {
         self.copies.open(&mut self.ctx, LocalCopy::begin(object, room, phase))
     }
 
-    /// Lets all calls that wait for a change of `id` try again.
     pub(crate) fn wake(&mut self, id: &ObjectId) {
         if self.calls.is_awaited(id) {
             self.ctx.notify(Notice::Changed(id.clone()));
         }
     }
 
-    /// Marks all bytes valid and wakes waiting calls.
     pub(crate) fn complete(&mut self, copy: CopyId) {
         let id = self.copies[&copy].id.clone();
         self.copies.complete(&mut self.ctx, copy);
@@ -64,7 +61,7 @@ impl Objects {
     pub(crate) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         if local.is_live() {
-            // The fetch for the copy ends too. Calls that still wait start another one.
+            // The copy's fetch ends too. Waiting calls start another one.
             self.end_fetch(&local.id.clone());
             self.detach_copy(copy, error);
         }
@@ -90,7 +87,6 @@ impl Objects {
         }
     }
 
-    /// Detaches a copy that no shard knows and no call waits for.
     pub(crate) fn drop_private(&mut self, copy: CopyId, error: Error) {
         self.copies.detach(&mut self.ctx, copy, error);
     }
@@ -101,13 +97,12 @@ impl Objects {
         self.detach(copy, error);
     }
 
-    /// As [`Objects::abandon`], for a partial copy whose fetch goes on.
+    /// Acts as [`Objects::abandon`] for a partial copy whose fetch goes on.
     pub(crate) fn abandon_received(&mut self, copy: CopyId, error: Error) {
         self.unpublish(copy, UnpublishReason::PullEnded);
         self.detach_copy(copy, error);
     }
 
-    /// Tells the directory that this store stops serving its copies, because the daemon stops.
     pub(crate) fn withdraw_copies(&mut self) {
         for copy in self.copies.live_copies() {
             self.unpublish(copy, self.reason_to_leave(copy));
@@ -115,7 +110,6 @@ impl Objects {
         }
     }
 
-    /// Returns the reason that the directory is told when the store gives up a copy now.
     pub(crate) fn reason_to_leave(&self, copy: CopyId) -> UnpublishReason {
         match self.copies[&copy].location_state() {
             LocationState::Producing => UnpublishReason::Aborted,
@@ -124,7 +118,6 @@ impl Objects {
         }
     }
 
-    /// Gives `client` one more reference.
     pub(crate) fn refer(
         &mut self,
         client: ClientId,
@@ -137,7 +130,7 @@ impl Objects {
         Ok(self.copies.view(copy))
     }
 
-    /// A writer gives up its copy, even if the same client reads it and keeps that reference.
+    /// Keeps other references of the same client.
     pub(crate) fn give_up(&mut self, client: ClientId, copy: CopyId) {
         if self.copies.get(&copy).is_some_and(|local| local.is_written_by(client)) {
             self.abort(copy);
@@ -145,8 +138,7 @@ impl Objects {
         self.release(client, copy);
     }
 
-    /// Takes back one reference. Ignores an unknown one, because the client may have raced with its
-    /// own release.
+    /// Ignores an unknown reference: the client may have raced with its own release.
     pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {
         if !self.calls.remove_reference(client, copy) {
             return;
@@ -158,7 +150,6 @@ impl Objects {
         self.let_go(copy);
     }
 
-    /// Ends one [`Table::hold`](super::table::Table::hold).
     pub(crate) fn let_go(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let fetched = local.is_received().then(|| local.id.clone());

@@ -1,23 +1,27 @@
-//! Queries to the directory shards, and the messages of shards.
+//! Queries to the directory shards, and their messages.
 //!
-//! # Failures and who notices them
+//! # Failures and their detection
 //!
-//! * **A sender dies or sends damaged bytes.** The pull ends. The receiver returns the slot with the outcome, queries again, names the
-//!   sender to avoid, and resumes at its offset (`gets.rs`). Repeated failures back off up to a second.
-//! * **A sender freezes.** A sender without bytes sends keepalives; five seconds of silence end the pull.
-//! * **A transfer stalls although its sender lives.** The producer of an object makes signs of life that relays pass on. A receiver
-//!   that gets neither a byte nor a new sign for ten seconds leaves its sender ([`stall`](crate::transfer::stall)).
-//! * **Two stores are sent to each other.** The store that is asked by its own sender leaves it and serves it (`gets.rs`).
+//! * **A sender dies or sends damaged bytes.** The pull ends. The receiver returns the slot with
+//!   the outcome, queries again, names the sender to avoid, and resumes at its offset (`gets.rs`).
+//!   Repeated failures back off up to a second.
+//! * **A sender freezes.** A sender without bytes sends keepalives; five seconds of silence end the
+//!   pull.
+//! * **A transfer stalls although its sender lives.** Relays forward signs of life of the object's
+//!   producer. A receiver without a byte or a new sign for ten seconds leaves its sender
+//!   ([`stall`](crate::transfer::stall)).
+//! * **Two stores are sent to each other.** A store leaves a sender that requests bytes from it,
+//!   and serves that sender (`gets.rs`).
 //! * **A client dies.** Its connection closes. The node ends its calls, releases its references and
 //!   aborts its unsealed puts (`requests.rs`).
-//! * **A store dies.** Its shards notice when its connection closes, or after six seconds without an answer to a ping. They grant its
-//!   copies no more, and after another second count them as lost (`shard/session.rs`, `shard/loss.rs`). A surviving complete copy
-//!   of a pinned object is promoted. If a shard has the bytes of an inline object, another store keeps them (`shard/orphans.rs`).
-//!   Otherwise gets fail with `ObjectLost`.
-//! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries to the
-//!   next shard of each id. It publishes its copies at the shard that is second now (`publish.rs`).
-//!   A shard that comes back is refilled in the same way. Until then it holds deletes of ids that
-//!   it does not know (`shard/delete.rs`).
+//! * **A store dies.** Its shards notice when its connection closes, or after six seconds without
+//!   an answer to a ping. They grant its copies no more, and after another second count them as
+//!   lost (`shard/session.rs`, `shard/loss.rs`). A surviving complete copy of a pinned object is
+//!   promoted. If a shard has the bytes of an inline object, another store keeps them
+//!   (`shard/orphans.rs`). Otherwise gets fail with `ObjectLost`.
+//! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries and
+//!   publications to the next shard of each id (`publish.rs`). A shard that comes back is refilled
+//!   in the same way. Until then it holds deletes of ids that it does not know (`shard/delete.rs`).
 
 use std::time::Duration;
 
@@ -32,12 +36,10 @@ use crate::shard::{
     InlineBytes, Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants,
 };
 
-/// The time limit of a query that only clients need which follow a copy without a sender. The node
-/// repeats the query after that time.
+/// Time limit of queries that only followers of a copy need; the node repeats them.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Objects {
-    /// Sends a query to the first connected shard of its id.
     pub(crate) fn query(&mut self, id: ObjectId, purpose: Purpose) -> RequestId {
         let request = self.queries.enter(&mut self.ctx, id, purpose);
         self.send_query(request);
@@ -84,22 +86,19 @@ impl Objects {
         self.ctx.tell_shard(shard, message);
     }
 
-    /// Withdraws a query.
     pub(crate) fn withdraw_query(&mut self, request: RequestId) {
         self.queries.withdraw(&mut self.ctx, request);
     }
 
-    /// Moves queries to the shards that are responsible now that the session with `changed` came or
-    /// went.
+    /// Moves queries, because the session with `changed` came or went.
     pub(crate) fn rehome_queries(&mut self, changed: usize) {
         for request in self.queries.rehome(&mut self.ctx, changed) {
             self.send_query(request);
         }
-        // Slots that a lost shard had granted need not be returned.
+        // Slots of a lost shard need not be returned.
         self.copies.forget_grants_of(changed);
     }
 
-    /// Takes in a message of a shard: the answer to a query, or news of a copy.
     pub(crate) fn shard_said(&mut self, shard: usize, message: ToStore) {
         if self.ctx.is_shutting_down() || shard >= self.ctx.shard_count() {
             return;
@@ -153,12 +152,12 @@ impl Objects {
         }
     }
 
-    /// A shard cannot answer a query, or the object of a subscription was deleted.
     fn query_failed(&mut self, shard: usize, request: RequestId, error: Error) {
         if let Error::Deleted { id } = &error
             && self.queries.is_subscription_at(shard, request)
         {
-            // The deleted id had no put. That concerns only a store that is about to make the object.
+            // The deleted id had no put. That concerns only a store that is about to make the
+            // object.
             if self.queries.purpose_at(shard, request) == Some(Purpose::Target) {
                 self.ctx.notify(Notice::TargetDeleted(id.clone()));
             }
@@ -177,7 +176,6 @@ impl Objects {
         }
     }
 
-    /// The directory has deleted a put, or knew none.
     fn delete_done(&mut self, shard: usize, request: RequestId, put: Option<PutId>) {
         // The message answers queries for deletes only.
         let Some(Purpose::Delete(key)) = self.queries.purpose_at(shard, request) else { return };
@@ -189,8 +187,7 @@ impl Objects {
         self.delete_answered(key, request, put.is_some());
     }
 
-    /// Takes in the place of this node, and tells the other shards, because they may have missed
-    /// the measurement.
+    /// Notes this node's place, and tells the other shards, which may have missed the measurement.
     fn placed(&mut self, shard: usize, placed: Placed) {
         if self.ctx.be_placed(placed) {
             for other in (0..self.ctx.shard_count()).filter(|other| *other != shard) {
@@ -199,7 +196,7 @@ impl Objects {
         }
     }
 
-    /// Tells a shard that is connected where this store is, if that was measured: a shard that was restarted has forgotten it.
+    /// Repeats the measured place to a connected shard, which may have restarted.
     pub(crate) fn tell_place(&mut self, shard: usize) {
         let placed = self.ctx.place();
         if placed.version > 0 && self.ctx.is_up(shard) {
@@ -214,7 +211,6 @@ impl Objects {
         }
     }
 
-    /// Tells a shard that is connected which links are slow.
     pub(crate) fn tell_slow_links(&mut self, shard: usize) {
         if self.ctx.is_up(shard) {
             let peers = self.ctx.slow_peers().to_vec();
@@ -222,7 +218,7 @@ impl Objects {
         }
     }
 
-    /// Also shards that are not responsible now may know the object from a time when another was away.
+    /// Includes shards that know the object from a time when they were responsible.
     fn tell_other_shards(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         for other in 0..self.ctx.shard_count() {
             if other != shard && self.ctx.is_up(other) {
@@ -231,7 +227,6 @@ impl Objects {
         }
     }
 
-    /// Tells a shard that this store does not keep the bytes with which the shard answered.
     pub(crate) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         if self.copies.live_put(id, put).is_none() {
             self.fetches.decline(id);
@@ -244,7 +239,6 @@ impl Objects {
         self.ctx.tell_shard(shard, ToShard::ReturnSlot { grant, outcome });
     }
 
-    /// Checks an object against the limits of this store.
     pub(crate) fn check_incoming(
         &self,
         id: &ObjectId,

@@ -1,13 +1,13 @@
 //! The drain of a store: its pinned copies move to other stores before it stops.
 //!
-//! 1. The store tells its shards that it drains, and for each pinned copy which shard is the first one
-//!    ([`ToShard::Drain`], [`ToShard::Lead`]). It refuses new puts, and serves reads as before.
-//! 2. The shards assign each object to another store (`shard/replicas.rs`). Once enough copies exist, the
-//!    store gives its pin up.
-//! 3. The drain ends when no pinned copy is left, and no call and no put from before the drain is open. The
-//!    shell then stops the store.
+//! 1. The store tells its shards that it drains, and for each pinned copy which shard is the first
+//!    one ([`ToShard::Drain`], [`ToShard::Lead`]). It refuses new puts, and serves reads as before.
+//! 2. The shards assign each object to another store (`shard/replicas.rs`). Once enough copies
+//!    exist, the store gives its pin up.
+//! 3. The drain ends when no pinned copy is left, and no call and no put from before the drain is
+//!    open. The shell then stops the store.
 //!
-//! A drain fails at its deadline, or at once if no other store is there. The store then accepts puts
+//! A drain fails at its deadline, or at once without another store. The store then accepts puts
 //! again, unless the shell stops it anyway.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::message::{CallKey, CopyId, DrainReport, DrainState, Effect, MAX_UNMOV
 use crate::shard::{Obstacle, Replication, ToShard};
 
 impl Objects {
-    /// Begins a drain, or joins the one under way. Answers `caller`, if given, at its end.
+    /// Begins a drain, or joins the one under way. Answers `caller` at its end.
     pub(crate) fn drain(&mut self, caller: Option<CallKey>, timeout: Duration) {
         let now = self.ctx.now();
         let deadline = now + timeout;
@@ -55,7 +55,6 @@ impl Objects {
         }
     }
 
-    /// Tells a shard that is connected if this store drains.
     pub(crate) fn tell_drain(&mut self, shard: usize) {
         if self.ctx.is_up(shard) {
             let is_draining = self.ctx.is_draining();
@@ -63,7 +62,6 @@ impl Objects {
         }
     }
 
-    /// Notes a pinned copy that has to move.
     pub(crate) fn note_left(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let has_to_move = local.is_pinned() && local.is_complete() && local.is_public && local.is_live();
@@ -72,21 +70,20 @@ impl Objects {
         }
     }
 
-    /// Forgets a copy that was deleted or lost.
     pub(crate) fn forget_left(&mut self, copy: CopyId) {
         if let Some(drain) = &mut self.drain {
             drain.remove(copy);
         }
     }
 
-    /// Gives the pin of a copy up if enough other stores have one. Notes why not, otherwise.
+    /// Gives up a copy's pin if enough other stores have one, or notes the obstacle.
     pub(crate) fn drain_told(&mut self, copy: CopyId, news: &Replication) {
         let Some(drain) = self.drain.as_mut().filter(|drain| drain.left.contains_key(&copy)) else { return };
         let local = &self.copies[&copy];
         let wanted = u32::try_from(local.metadata.replicas.to_keep()).unwrap_or(u32::MAX);
         let is_safe = news.copies >= wanted.min(news.nodes).max(1);
         if !is_safe {
-            // With other stores, a copy may still come about once one of them has room.
+            // With other stores, a copy may still come about once one has room.
             let obstacle = news.obstacle.filter(|obstacle| *obstacle != Obstacle::NoNode || news.nodes == 0);
             return drain.set_obstacle(copy, obstacle);
         }
@@ -97,8 +94,8 @@ impl Objects {
         self.publish(copy);
     }
 
-    /// Ends the drain if nothing is left to do or nothing can be done. `is_busy` if the store still
-    /// works for others.
+    /// Ends the drain if nothing is left to do, or nothing can be done. `is_busy` if the store
+    /// still works for others.
     pub(crate) fn settle_drain(&mut self, is_busy: bool) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining) else {
             return;
@@ -115,7 +112,7 @@ impl Objects {
         }
     }
 
-    /// Handles the deadline of the drain: calls alone do not make it fail.
+    /// Handles the drain's deadline: calls alone do not make it fail.
     pub(crate) fn drain_expired(&mut self) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining) else {
             return;
@@ -147,14 +144,12 @@ impl Objects {
         }
     }
 
-    /// Removes a caller that no longer waits. The drain goes on.
     pub(crate) fn forget_drain_caller(&mut self, key: CallKey) {
         if let Some(drain) = &mut self.drain {
             drain.callers.remove(&key);
         }
     }
 
-    /// Describes the drain under way, or the last one.
     pub(crate) fn drain_report(&self) -> DrainReport {
         let Some(drain) = &self.drain else { return DrainReport::default() };
         if let Some(last) = &drain.last {
@@ -177,7 +172,6 @@ impl Objects {
         }
     }
 
-    /// Checks that the store accepts new objects.
     pub(crate) fn check_accepts_puts(&self) -> Result<()> {
         if self.ctx.is_draining() { Err(crate::Error::Draining) } else { Ok(()) }
     }

@@ -1,5 +1,3 @@
-//! A drain under way, and the copies that it has to move.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::message::{CallKey, CopyId, DrainReport, DrainState};
@@ -12,15 +10,12 @@ pub(crate) struct Drain {
     pub(crate) state: DrainState,
     pub(crate) began: Time,
     pub(crate) deadline: Time,
-    /// The calls to answer at the end.
     pub(crate) callers: BTreeSet<CallKey>,
-    /// The pinned copies that are not safe elsewhere, and why.
+    /// Pinned copies that are not safe elsewhere, with the obstacle.
     pub(crate) left: BTreeMap<CopyId, Option<Obstacle>>,
-    /// The number of copies in `left` for which there is no other store.
     pub(crate) without_node: usize,
     pub(crate) moved_objects: u64,
     pub(crate) moved_bytes: u64,
-    /// The report at the end.
     pub(crate) last: Option<DrainReport>,
 }
 

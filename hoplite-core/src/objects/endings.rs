@@ -1,12 +1,11 @@
-//! Ends objects whose put has set an end: a time to live, or an owner that is gone.
+//! Ends objects whose put has set an end: a time to live, or an owner.
 //!
 //! A lifetime begins when the put has all bytes. The store of the put counts the time to live, and
 //! knows the clients that hold the owner. It deletes the object through the directory, as a client
 //! does. Reads, views and queries extend no lifetime.
 //!
-//! A shard may order a store to keep a copy, as a replica or in place of a lost one. The store then
-//! starts the time to live again, unless its action is to free. The owner counts only at the store of
-//! the put.
+//! A store that keeps a copy by a shard's order starts the time to live again, unless its action is
+//! to free. The owner counts only at the store of the put.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -24,22 +23,18 @@ use crate::message::{
 use crate::shard::UnpublishReason;
 use crate::time::Time;
 
-/// Most objects that end in one request to the directory.
 const MAX_DELETED_AT_ONCE: usize = 1024;
-/// Time for the directory to delete these objects.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before the next attempt to delete an object.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl Objects {
-    /// Begins the lifetime of a put that has all bytes.
     pub(super) fn begin_lifetime(&mut self, copy: CopyId) {
         if let Some(lifetime) = self.copies[&copy].metadata.lifetime.clone() {
             self.lifetimes.begin(&mut self.ctx, copy, lifetime);
         }
     }
 
-    /// Pins a copy that a shard orders this store to keep, and starts its time to live.
+    /// Pins a copy by a shard's order, and starts its time to live.
     pub(super) fn pin(&mut self, copy: CopyId) {
         let ttl = self.copies[&copy].metadata.lifetime.as_ref().and_then(|lifetime| lifetime.ttl);
         if let Some(lifetime) = Lifetime::of(None, ttl.filter(|ttl| ttl.action() == TtlAction::Delete)) {
@@ -48,7 +43,7 @@ impl Objects {
         self.copies.pin(copy);
     }
 
-    /// Acts at the end of a time to live, or tries again to delete an object.
+    /// Acts at the end of a time to live, or deletes again.
     pub(crate) fn lifetime_due(&mut self, copy: CopyId) {
         let Some(ending) = self.lifetimes.endings.get_mut(&copy) else { return };
         ending.due = None;
@@ -66,7 +61,7 @@ impl Objects {
         self.delete_doomed();
     }
 
-    /// Deletes the objects of an owner whose grace period is over.
+    /// Deletes the objects of an owner after the grace period.
     pub(crate) fn owner_due(&mut self, owner: &Owner) {
         for copy in self.lifetimes.owners.end(owner) {
             if self.lifetimes.end(&mut self.ctx, copy) {
@@ -76,7 +71,6 @@ impl Objects {
         self.delete_doomed();
     }
 
-    /// Sends the next request to delete objects, unless one is running.
     fn delete_doomed(&mut self) {
         if self.lifetimes.deleting.is_some() || self.ctx.is_shutting_down() {
             return;
@@ -98,8 +92,8 @@ impl Objects {
         self.delete(CallKey::of(ClientId::STORE, call), ids, 0, DELETE_TIMEOUT);
     }
 
-    /// Takes in the answer to a call of the store itself. Returns `false` unless it was a request to
-    /// delete objects at their end. Tries again later with the copies that are still there.
+    /// Handles the answer to the store's own call. Returns `false` unless it was a delete at an
+    /// end. Copies that are still there are deleted later.
     pub(crate) fn doomed_deleted(&mut self, call: CallId) -> bool {
         let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call) else {
             return false;
@@ -115,7 +109,7 @@ impl Objects {
         true
     }
 
-    /// Describes the lifetime of an object that this store ends; `None` if the store ends no object of this name.
+    /// Describes an object's lifetime, if this store ends it.
     pub(crate) fn lifetime(&self, id: &ObjectId, now: Time) -> Option<LifetimeReport> {
         let (copy, _) = self.copies.live(id)?;
         let Ending { lifetime, due, is_over } = self.lifetimes.endings.get(&copy)?;
@@ -132,7 +126,6 @@ impl Objects {
         })
     }
 
-    /// Lists ownerless objects in the order of their ids.
     pub(crate) fn ownerless(&self, prefix: &[u8], after: &[u8], limit: usize) -> OwnerlessPage {
         let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
         let mut page = OwnerlessPage::default();

@@ -1,4 +1,4 @@
-//! Shards and stores that refuse this store, or cannot be reached.
+//! Shards and stores that refuse this store, or are unreachable.
 
 use super::context::Context;
 use crate::error::{Error, Missing};
@@ -8,18 +8,15 @@ use crate::message::ShardFault;
 use crate::placement::REPLICAS;
 use crate::time::Time;
 
-/// See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// By the number of the shard; none while a session with it is up.
+    /// The faults by shard; none during a session.
     shards: Vec<Option<Fault>>,
     peers: PeerFaults,
-    /// The last refusal of a client or store of an incompatible version.
     incompatible: Option<Fault>,
 }
 
 impl Faults {
-    /// A session with a shard has ended, or did not come about.
     pub(crate) fn shard_failed(&mut self, ctx: &Context, shard: usize, error: Error) {
         if shard >= ctx.shard_count() || ctx.is_up(shard) {
             return;
@@ -29,52 +26,44 @@ impl Faults {
         self.shards[shard] = Some(Fault { error, since, at: ctx.now() });
     }
 
-    /// A session with a shard is up.
     pub(crate) fn shard_reached(&mut self, shard: usize) {
         if let Some(fault) = self.shards.get_mut(shard) {
             *fault = None;
         }
     }
 
-    /// The data plane could not connect to a store.
     pub(crate) fn peer_failed(&mut self, ctx: &Context, peer: &NodeId, error: Error) {
         self.peers.failed(ctx.now(), peer, error);
     }
 
-    /// The data plane has connected to a store.
     pub(crate) fn peer_reached(&mut self, peer: &NodeId) {
         self.peers.reached(peer);
     }
 
-    /// Notes that a client or store was refused, because its version is incompatible.
     pub(crate) fn refused_version(&mut self, ctx: &Context, error: Error) {
         let since = self.incompatible(ctx.now()).map_or(ctx.now(), |fault| fault.since);
         self.incompatible = Some(Fault { error, since, at: ctx.now() });
     }
 
-    /// The last refusal because of an incompatible version, if it is recent.
+    /// The last refusal of an incompatible version, if recent.
     pub(crate) fn incompatible(&self, now: Time) -> Option<&Fault> {
         self.incompatible.as_ref().filter(|fault| now.since(fault.at) <= FAULT_TTL)
     }
 
-    /// The shards that are not connected.
     pub(crate) fn shards(&self) -> impl Iterator<Item = ShardFault> {
         let faults = self.shards.iter().enumerate();
         faults.filter_map(|(shard, fault)| Some(ShardFault { shard, fault: fault.clone()? }))
     }
 
-    /// The stores that could not be reached lately.
     pub(crate) fn peers(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
         self.peers.recent(now)
     }
 
-    /// Returns the reason for which a store cannot be asked, if that is so.
     pub(crate) fn peer(&self, ctx: &Context, node: &NodeId) -> Option<Missing> {
         let fault = self.peers.of(ctx.now(), node)?;
         Some(Missing::Peer { node: node.clone(), reason: Box::new(fault.error.clone()) })
     }
 
-    /// Returns the reason for which no shard can be asked about an object, if that is so.
     pub(crate) fn directory(&self, ctx: &Context, id: &ObjectId) -> Option<Missing> {
         if ctx.first_shard(id).is_some() {
             return None;

@@ -1,4 +1,4 @@
-//! Gets: answered by a copy that is here, or by fetching the object from one sender after another.
+//! Gets: answered by a local copy, or by fetching the object from one sender after another.
 
 use std::time::Duration;
 
@@ -18,12 +18,11 @@ use crate::message::{
 };
 use crate::shard::{Grant, Obstacle, PullOutcome, UnpublishReason};
 
-/// While a client has more open calls than this, it gets references instead of bytes: the bytes wait in the store until the
-/// client reads its answers.
+/// A client with more open calls gets references instead of bytes, which would wait in the store
+/// until it reads its answers.
 const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Objects {
-    /// Begins a get, maybe by a participant of the collective that makes the object.
     pub(crate) fn get(&mut self, key: CallKey, id: ObjectId, terms: GetTerms, timeout: Duration) {
         if let Some(response) = self.ready_copy(key, &id, terms) {
             return self.ctx.reply(key, response);
@@ -34,9 +33,9 @@ impl Objects {
         self.retry_get(key, &id, terms);
     }
 
-    /// Answers a get if a copy can. An empty object is ready only when it is complete. A copy that a
-    /// member of a collective fills is only for participants that join. A complete copy that may not
-    /// be served answers only gets that allow it.
+    /// Answers a get if a copy can. An empty object must be complete. Only participants that join
+    /// get a copy that a member of a collective fills. A complete copy that may not be served
+    /// answers only gets that allow it.
     fn ready_copy(
         &mut self,
         key: CallKey,
@@ -51,7 +50,7 @@ impl Objects {
         if !is_ready || (is_stale && !(allow_stale && local.is_complete())) {
             return None;
         }
-        // Without a session, this store is the first to compare the agreements.
+        // Without an attempt, this store is the first to compare the agreements.
         let checked = join.map_or(Ok(()), |agreement| local.metadata.check_made_by(id, &agreement));
         // A batch holds references until all of its objects are there.
         let is_small = until == Until::Contents && !key.is_item() && local.size_bytes <= MAX_CONTENTS_BYTES;
@@ -64,7 +63,6 @@ impl Objects {
         Some(view.map(|view| Response::Object(ObjectView { is_stale, ..view })))
     }
 
-    /// Answers a get if it can be answered, and else sees to it that the object is on its way.
     pub(crate) fn retry_get(&mut self, key: CallKey, id: &ObjectId, terms: GetTerms) {
         if let Some(response) = self.ready_copy(key, id, terms) {
             self.finish(key, response);
@@ -96,15 +94,14 @@ impl Objects {
         }
     }
 
-    /// Ends whatever a fetch waits for and forgets it.
     pub(crate) fn end_fetch(&mut self, id: &ObjectId) {
         if self.stop_fetch(id) {
             self.copies.refuse_awaiting_of(&mut self.ctx, id);
         }
     }
 
-    /// As [`Objects::end_fetch`], when the awaiting serves are about to be accepted. Returns `true`
-    /// if there was a fetch.
+    /// Acts as [`Objects::end_fetch`] before the awaiting serves are accepted. Returns `true` if
+    /// there was a fetch.
     pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         self.decline_order(id, Obstacle::Failed);
@@ -133,16 +130,18 @@ impl Objects {
         self.wake(id);
     }
 
-    /// Another node queries for a copy. It may be the one from which this store pulls it: two shards that know different things have
-    /// sent each to the other then, and neither gets a byte that the other does not have. So the store that is asked leaves
-    /// such a sender, and serves it. A store that does not want the copy itself would not ask for another sender, so it
-    /// refuses instead.
+    /// Handles another node's request for a copy.
     ///
-    /// If two stores ask each other at once, both leave. If their shards know no other sender, the
-    /// two come back to each other, after pauses that grow as for all fetches. Only who closes a
-    /// cycle of two is seen here: longer ones end because they stall ([`stall`](crate::stall)).
+    /// Two shards with different knowledge may send two stores to each other. Neither would get a
+    /// byte that the other lacks, so the requested store leaves its sender, and serves it. A store
+    /// that does not want the copy itself would not query for another sender, so it refuses
+    /// instead.
     ///
-    /// The name of the peer is only believed for this: if it is false, this store queries for another sender without need.
+    /// If two stores request from each other at once, both leave. Without another sender they come
+    /// back to each other, after growing pauses. Longer cycles end because they stall
+    /// ([`stall`](crate::stall)).
+    ///
+    /// A false name of the peer only makes this store query for another sender without need.
     pub(crate) fn serve_receiver(&mut self, serve: ServeId, peer: &NodeId, id: &ObjectId, put: PutId) {
         if let Some(copy) = self.copies.live_put(id, put)
             && self.copies[&copy].sender() == Some(peer)
@@ -155,13 +154,12 @@ impl Objects {
         if matches!(self.bring_put(id, put), Fetched::Failed(_)) {
             return self.ctx.push(Effect::ServeRefused { serve });
         }
-        // A receiver may hear of its grant before this store hears of the one before it in the chain.
+        // The receiver's grant may arrive before this store's own grant.
         let is_expected = self.is_querying(id);
         self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
     }
 
-    /// Returns `true` if a query for a sender is open. The directory may have sent receivers here
-    /// by now.
+    /// Returns `true` if an open query may have made the directory send receivers here.
     fn is_querying(&self, id: &ObjectId) -> bool {
         matches!(self.fetches.step(id), Some(FetchStep::Querying(_)))
     }
@@ -172,8 +170,8 @@ impl Objects {
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
-    /// Queries again after room has appeared, because the sender that was granted before serves
-    /// another receiver now.
+    /// Queries again after room has appeared, because the granted sender serves another receiver
+    /// now.
     pub(crate) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
         if self.copies.may_fit(size_bytes) {
@@ -183,7 +181,7 @@ impl Objects {
         }
     }
 
-    /// Opens a copy to receive into, or finds the one that was begun. `None`: the fetch waits for room, or has failed.
+    /// Opens a copy, or finds the present one. `None` if the fetch waits for room, or has failed.
     fn receiving_copy(&mut self, object: Object) -> Option<CopyId> {
         if !self.fetches.contains(&object.id) {
             return None;
@@ -290,7 +288,6 @@ impl Objects {
         }
     }
 
-    /// The directory cannot name a sender.
     pub(crate) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
         self.decline_order(id, Obstacle::Failed);
         if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
@@ -308,7 +305,6 @@ impl Objects {
         self.wake(id);
     }
 
-    /// Takes in the bytes of an object with which a shard answered a fetch.
     pub(crate) fn inline_came(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let (id, put) = (object.id.clone(), object.put);
         let Some(copy) = self.receiving_copy(object) else { return self.decline_inline(shard, &id, put) };
@@ -320,12 +316,11 @@ impl Objects {
         if has_declined || is_ordered {
             self.publish(copy);
         } else {
-            // The shard that answered counts the copy already.
+            // The answering shard counts the copy already.
             self.publish_elsewhere(copy, shard);
         }
     }
 
-    /// Takes in the bytes of an object for which a reduce has queried. Keeps them if there is room, as a get would.
     pub(crate) fn source_came(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let (id, put) = (object.id.clone(), object.put);
         if self.fetches.contains(&id) {
@@ -338,7 +333,7 @@ impl Objects {
         self.publish_elsewhere(copy, shard);
     }
 
-    /// Opens a copy of an object whose bytes are at hand; `None` if there is no room, or it exceeds a limit.
+    /// Opens a copy of an object whose bytes are available; `None` without room, or beyond a limit.
     fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
         self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
         let room = self.allocate(object.size_bytes)?;
@@ -349,7 +344,7 @@ impl Objects {
     pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let id = object.id.clone();
         if self.copies.live(&id).is_some() {
-            // It is here already, or another put is.
+            // This put or another one is here already.
             return self.promoted(shard, &id, object.put);
         }
         let Some(copy) = self.copy_to_fill(object) else { return };
@@ -360,7 +355,6 @@ impl Objects {
         self.publish_as_kept(shard, copy);
     }
 
-    /// Writes all bytes of an object into its copy, which is complete then.
     fn fill(&mut self, copy: CopyId, bytes: Bytes) {
         self.ctx.push(Effect::Fill { copy, bytes });
         self.complete(copy);

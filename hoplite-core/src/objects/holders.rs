@@ -1,52 +1,47 @@
-//! The clients whose references alone keep room in use. A full store names them to a caller that
-//! found no room.
+//! Clients whose references alone keep room in use. A full store names them to a caller without
+//! room.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Objects;
 use crate::message::ClientId;
 
-/// The number of references that are looked at: all that one client may hold by default. It bounds the time that a full store spends
-/// on an explanation.
+/// As many as one client may hold by default. Bounds the time for an explanation.
 const MAX_LOOKED_AT: usize = 1 << 16;
 
-/// The room that one client keeps in use by references alone.
+/// The room that one client's references keep in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Holder {
-    /// The client.
     pub client: ClientId,
-    /// The number of copies that it refers to, and that would be freed or evictable without references.
+    /// Copies that would be free or evictable without references.
     pub copies: usize,
-    /// The size of these copies. A copy to which several clients refer counts for each of them.
+    /// Their size. A copy counts for each client that refers to it.
     pub bytes: u64,
 }
 
-/// The room that is in use only because clients refer to it.
+/// The room that only references keep in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holders {
-    /// The clients that refer to copies which are deleted or could be evicted, those with most bytes first.
+    /// Clients with references to copies that are deleted or could be evicted, most bytes first.
     pub clients: Vec<Holder>,
-    /// The size of those copies that were pinned and are deleted.
+    /// The size of deleted copies that were pinned.
     pub deleted_bytes: u64,
 }
 
-/// The references and the open calls of one client.
+/// One client's references and calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct ClientUse {
-    /// The client.
     pub client: ClientId,
-    /// The number of copies to which it refers.
     pub references: usize,
-    /// The size of these copies.
     pub bytes: u64,
-    /// The size of the copies that would be freed or evictable without references.
+    /// The size of copies that would be free or evictable without references.
     pub held_bytes: u64,
-    /// The number of open calls.
     pub calls: usize,
 }
 
 impl Objects {
-    /// Returns the references and calls of the clients that have any, those with most bytes first.
     pub(crate) fn client_uses(&self) -> Vec<ClientUse> {
         let mut found: BTreeMap<ClientId, ClientUse> = BTreeMap::new();
         let calls = self.calls.clients().map(|client| (client, self.calls.open_calls(client)));
@@ -68,7 +63,6 @@ impl Objects {
         clients
     }
 
-    /// Returns the clients that refer to copies which are deleted or could be evicted.
     pub(crate) fn holders(&self) -> Holders {
         let mut deleted = BTreeSet::new();
         let mut deleted_bytes = 0;

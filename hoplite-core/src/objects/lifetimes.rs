@@ -1,4 +1,4 @@
-//! The lifetimes of the copies of a store. `endings` acts at their ends.
+//! The lifetimes of copies. `endings` acts at their ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,46 +12,32 @@ use crate::message::{CallId, ClientId, CopyId};
 use crate::metadata::Metadata;
 use crate::time::Time;
 
-/// The ends of the copies of this store.
 #[derive(Debug, Default)]
 pub(crate) struct Lifetimes {
     pub(super) owners: Owners,
     pub(super) endings: BTreeMap<CopyId, Ending>,
-    /// The copies of objects that the store deletes next.
     pub(super) doomed: VecDeque<CopyId>,
-    /// The running request to delete, and its copies.
     pub(super) deleting: Option<(CallId, Vec<CopyId>)>,
-    /// The number of objects whose time to live has ended.
     pub(super) expired: u64,
-    /// The number of objects whose owner was gone for the grace period.
     pub(super) abandoned: u64,
 }
 
-/// The end of one copy.
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) lifetime: Arc<Lifetime>,
-    /// The time of the next action.
     pub(super) due: Option<Time>,
-    /// `true` once the lifetime is over.
     pub(super) is_over: bool,
 }
 
 impl Lifetimes {
-    /// Enters a client that holds these owners while it is connected.
     pub(crate) fn client_connected(&mut self, ctx: &mut Context, client: ClientId, owners: Vec<Owner>) {
         self.owners.connected(ctx, client, owners);
     }
 
-    /// Forgets a client that is gone.
     pub(crate) fn client_gone(&mut self, ctx: &mut Context, client: ClientId) {
         self.owners.gone(ctx, client);
     }
 
-    /// Checks the lifetime of a put.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`].
     pub(crate) fn check(&self, metadata: &Metadata) -> Result<()> {
         let Some(Lifetime { owner, ttl }) = metadata.lifetime.as_deref() else { return Ok(()) };
         if let Some(owner) = owner.as_ref().filter(|owner| !self.owners.is_held(owner)) {
@@ -65,7 +51,6 @@ impl Lifetimes {
         Ok(())
     }
 
-    /// Begins the lifetime of a copy.
     pub(super) fn begin(&mut self, ctx: &mut Context, copy: CopyId, lifetime: Arc<Lifetime>) {
         if self.endings.contains_key(&copy) {
             return;
@@ -80,7 +65,7 @@ impl Lifetimes {
         self.endings.insert(copy, Ending { lifetime, due, is_over: false });
     }
 
-    /// Forgets the lifetime of a copy that has left the index, or is a copy of another put.
+    /// Forgets the lifetime of a copy that has left the index, or changed its put.
     pub(super) fn forget(&mut self, ctx: &mut Context, copy: CopyId) {
         let Some(Ending { lifetime, due, .. }) = self.endings.remove(&copy) else { return };
         if let Some(time) = due {
@@ -91,7 +76,7 @@ impl Lifetimes {
         }
     }
 
-    /// Marks the lifetime of a copy as over. Returns `true` if it was not over before.
+    /// Returns `false` if the lifetime was over before.
     pub(super) fn end(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
         let Some(ending) = self.endings.get_mut(&copy).filter(|ending| !ending.is_over) else { return false };
         ending.is_over = true;
@@ -102,7 +87,7 @@ impl Lifetimes {
         true
     }
 
-    /// The number of objects that ended after their time to live, and after their owner.
+    /// Counts objects that ended after their time to live, and after their owner.
     pub(super) const fn ended(&self) -> (u64, u64) {
         (self.expired, self.abandoned)
     }

@@ -1,4 +1,4 @@
-//! What calls wait for, as far as it concerns objects: the causes of timeouts.
+//! The causes of calls' waits for objects.
 
 use super::Objects;
 use super::calls::DeleteCall;
@@ -10,14 +10,12 @@ use crate::missing::Named;
 use crate::shard::RequestId;
 
 impl Objects {
-    /// The error of a query to which no shard has answered.
     pub(crate) fn no_answer(&self, key: CallKey) -> Error {
         let query = self.calls.get(key).and_then(|call| call.queries().first().copied());
         let id = query.and_then(|query| self.queries.id(query));
         id.map_or_else(|| Error::unavailable("the directory"), |id| self.no_shard(id))
     }
 
-    /// The error of a query about an object for which no shard is connected.
     pub(crate) fn no_shard(&self, id: &ObjectId) -> Error {
         match self.faults.directory(&self.ctx, id) {
             Some(Missing::Shard { address, reason }) => {
@@ -27,21 +25,19 @@ impl Objects {
         }
     }
 
-    /// The object about which a query waits for an answer, or the reason for which no shard can answer.
+    /// The object whose answer a query awaits, or the reason why no shard can answer.
     pub(crate) fn missing_of_query(&self, query: RequestId) -> Option<Missing> {
         let id = self.queries.id(query)?;
         let refused = self.faults.directory(&self.ctx, id);
         Some(refused.unwrap_or_else(|| Missing::Object { id: id.clone() }))
     }
 
-    /// As [`Objects::missing_of_query`], for several queries of one call.
     pub(crate) fn missing_of_queries(&self, queries: &[RequestId]) -> Option<Missing> {
         let mut missing = queries.iter().filter_map(|query| self.missing_of_query(*query));
         let refused = missing.clone().find(|missing| !matches!(missing, Missing::Object { .. }));
         refused.or_else(|| missing.next())
     }
 
-    /// The thing that the fetch of an object waits for.
     pub(crate) fn missing_of_fetch(&self, id: &ObjectId) -> Missing {
         if let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) {
             return self.copies.lacks_room(size_bytes);
@@ -57,7 +53,6 @@ impl Objects {
         }
     }
 
-    /// The thing that a complete put waits for.
     pub(crate) fn missing_of_verdict(&self, copy: CopyId) -> Option<Missing> {
         let local = self.copies.get(&copy)?;
         if let Some(missing) = self.faults.directory(&self.ctx, &local.id) {

@@ -1,25 +1,26 @@
-//! The copies of a store, and all that concerns single objects: gets, puts, deletes, publication and room.
+//! The copies of a store, and all that concerns single objects: gets, puts, deletes, publication
+//! and room.
 //!
-//! [`Objects`] knows nothing of reduces and collectives. Machines of higher levels call it. It informs them through a
-//! [`Notice`](notice::Notice) in the queue of the [`Context`], which the router of [`node`](crate::node) delivers after the current
-//! event is complete.
+//! [`Objects`] knows nothing of reduces and collectives. Machines of higher levels call it. It
+//! informs them through a [`Notice`](notice::Notice) in the queue of the [`Context`], which the
+//! router of [`node`](crate::node) delivers after the current event is complete.
 //!
-//! | files | what they do |
+//! | files | tasks |
 //! | --- | --- |
-//! | `requests`, `calls`, `missing`, `holders` | begin and end calls, and explain what calls wait for |
-//! | `batch`, `batches` | collect the answers to a call with several requests |
-//! | `gets`, `fetch` | answer gets from a local copy, and fetch objects from one sender after another |
+//! | `requests`, `calls`, `missing`, `holders` | begin, end and explain calls |
+//! | `batch`, `batches` | collect the answers of a batch |
+//! | `gets`, `fetch` | answer gets, and fetch objects from one sender after another |
 //! | `put` | create, seal and abort puts, and resolve conflicts |
-//! | `copies`, `table` | allocate, complete, detach and free copies; serve them to other nodes |
+//! | `copies`, `table` | allocate, complete, detach, free and serve copies |
 //! | `combine`, `combinations` | fill copies from other copies |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
 //! | `shard_sessions`, `returning` | decide if a copy may be served, and how it returns to the directory |
 //! | `endings`, `lifetimes`, `owners` | end objects after their time to live or their owner |
-//! | `replicas`, `orders` | keep copies that shards order, and let puts wait for copies at other stores |
+//! | `replicas`, `orders` | keep ordered copies, and let puts wait for copies elsewhere |
 //! | `spill` | moves pinned copies to files, and reads them on demand |
 //! | `drain`, `draining` | move all pinned copies to other stores |
-//! | `directory`, `queries`, `faults` | query the shards, and take in their messages |
-//! | `context`, `notice` | the time, effects, deadlines, notices and numbers |
+//! | `directory`, `queries`, `faults` | query the shards, and handle their messages |
+//! | `context`, `notice` | time, effects, deadlines, notices and numbers |
 
 mod batch;
 mod batches;
@@ -68,7 +69,6 @@ use queries::Queries;
 use recent_ends::RecentEnds;
 use table::Table;
 
-/// See the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) ctx: Context,
@@ -86,7 +86,6 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// An empty store.
     pub(crate) fn new(config: NodeConfig) -> Self {
         let mut copies = Table::new(config.capacity_bytes);
         config.spill.clone().into_iter().for_each(|spill| copies.spill_to(spill));
@@ -106,7 +105,6 @@ impl Objects {
         }
     }
 
-    /// Describes the copies of the store for a status report.
     pub(crate) fn status(&self) -> NodeStatus {
         let (expired, abandoned) = self.lifetimes.ended();
         NodeStatus {

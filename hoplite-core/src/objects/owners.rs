@@ -1,4 +1,4 @@
-//! The owners that connected clients hold, and the copies that end with an owner.
+//! Owners that connected clients hold, and the copies that end with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,27 +8,22 @@ use crate::lifetime::Owner;
 use crate::message::{ClientId, CopyId};
 use crate::time::Time;
 
-/// See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    /// The connected clients, and the owners that each of them holds.
     clients: BTreeMap<ClientId, Vec<Owner>>,
-    /// The owners with a holder or a copy.
     owners: BTreeMap<Owner, Record>,
 }
 
-/// One owner.
 #[derive(Debug, Default)]
 struct Record {
-    /// The number of clients that hold it.
     holders: usize,
     copies: BTreeSet<CopyId>,
-    /// The end of the grace period, while no client holds it.
+    /// The end of the grace period without holders.
     ends_at: Option<Time>,
 }
 
 impl Owners {
-    /// Enters a client that holds `owners` while it is connected.
+    /// Adds a client that holds `owners` while connected.
     pub(super) fn connected(&mut self, ctx: &mut Context, client: ClientId, mut owners: Vec<Owner>) {
         owners.sort_unstable();
         owners.dedup();
@@ -39,7 +34,6 @@ impl Owners {
         self.clients.insert(client, owners);
     }
 
-    /// Forgets a client that is gone.
     pub(super) fn gone(&mut self, ctx: &mut Context, client: ClientId) {
         for owner in self.clients.remove(&client).unwrap_or_default() {
             if let Some(record) = self.owners.get_mut(&owner) {
@@ -49,12 +43,10 @@ impl Owners {
         }
     }
 
-    /// Returns `true` if the client is connected.
     pub(super) fn is_connected(&self, client: ClientId) -> bool {
         self.clients.contains_key(&client)
     }
 
-    /// Returns `true` if a connected client holds the owner.
     pub(super) fn is_held(&self, owner: &Owner) -> bool {
         self.owners.get(owner).is_some_and(|record| record.holders > 0)
     }
@@ -70,7 +62,6 @@ impl Owners {
         self.changed(ctx, owner);
     }
 
-    /// Forgets a copy that has left the index.
     pub(super) fn remove(&mut self, ctx: &mut Context, owner: &Owner, copy: CopyId) {
         if let Some(record) = self.owners.get_mut(owner) {
             record.copies.remove(&copy);
@@ -78,12 +69,11 @@ impl Owners {
         }
     }
 
-    /// Ends an owner whose grace period is over. Returns its copies.
     pub(super) fn end(&mut self, owner: &Owner) -> BTreeSet<CopyId> {
         self.owners.remove(owner).unwrap_or_default().copies
     }
 
-    /// Begins or ends the grace period of an owner, or forgets the owner.
+    /// Begins or ends an owner's grace period, or forgets the owner.
     fn changed(&mut self, ctx: &mut Context, owner: &Owner) {
         let Some(record) = self.owners.get_mut(owner) else { return };
         let is_gone = record.holders == 0 && !record.copies.is_empty();

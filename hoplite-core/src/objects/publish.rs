@@ -1,4 +1,4 @@
-//! Publication: each copy is known at the first two connected shards of its id.
+//! Publication: the first two connected shards of an id know each copy.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::message::{CopyId, Effect, Urgency};
 use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToShard, UnpublishReason};
 
 impl Objects {
-    /// The shards to tell of changes of a copy: those responsible now, and those told before.
+    /// The responsible shards, and all that were told before.
     fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
         let local = &self.copies[&copy];
         let responsible = self.ctx.responsible_shards(&local.id);
@@ -26,12 +26,11 @@ impl Objects {
         shards
     }
 
-    /// Tells all shards of a copy how far it is.
     pub(crate) fn publish(&mut self, copy: CopyId) {
         self.publish_and_return(copy, None);
     }
 
-    /// Tells all shards of a copy how far it is, and returns the slot over which it was pulled, if a shard waits for that.
+    /// Also returns the slot of the pull, if a shard waits for it.
     pub(crate) fn publish_and_return(&mut self, copy: CopyId, mut slot: Option<(usize, GrantId)>) {
         if self.copies[&copy].is_public {
             let shards = self.informed_shards(copy);
@@ -45,7 +44,7 @@ impl Objects {
         }
     }
 
-    /// Tells the other shards of a copy how far it is; the one that answered the query for it knows.
+    /// Skips the answering shard, which knows.
     pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
         self.is_listed_at(copy, answered_by);
         for shard in self.informed_shards(copy) {
@@ -62,7 +61,7 @@ impl Objects {
             && self.ctx.is_inline(self.copies[&copy].size_bytes);
         let returning = self.begin_publication(copy, shard);
         let local = &self.copies[&copy];
-        // The store acts on the verdict about a put, and has to know when a dispute is over.
+        // The store acts on the verdict about a put, and must know when a dispute is over.
         let must_answer = local.is_pinned() || local.publication.is_unverified_at(shard);
         let wants_answer = must_answer || local.publication.is_disputed();
         let message = ToShard::Publish(Publish {
@@ -87,7 +86,7 @@ impl Objects {
         self.tell_lead(copy);
     }
 
-    /// Notes that a shard is told of a copy. Returns the absence of this store from the shard if the copy returns to it.
+    /// Returns the store's absence from the shard if the copy returns to it.
     fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -105,7 +104,6 @@ impl Objects {
         returns.then_some(absence)
     }
 
-    /// Publishes a copy at the responsible shards that do not know it.
     pub(crate) fn tell_missing_shards(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let is_unpublished =
@@ -131,8 +129,8 @@ impl Objects {
         }
     }
 
-    /// A shard that does not decide knows another put of the id. Two shards may hear of two puts in different order; if
-    /// each could reject a put, both would be lost.
+    /// Handles a second put at a shard that does not decide. Two shards may hear of two puts in
+    /// different order; if each could reject a put, both would be lost.
     pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
         if local.publication.has_outlasted_rivals() {
@@ -149,14 +147,12 @@ impl Objects {
         }
     }
 
-    /// Tells all shards of a copy that it is gone.
     pub(crate) fn unpublish(&mut self, copy: CopyId, reason: UnpublishReason) {
         let local = &self.copies[&copy];
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
         for shard in 0..self.ctx.shard_count() {
             // A shard may have handed the bytes over while another shard was away. Without this
-            // message it would hand them over again, and bring the put back when the first put is
-            // deleted.
+            // message it would do so again, and bring the put back when the first put is deleted.
             let has_bytes = reason == UnpublishReason::Conceded && self.ctx.is_up(shard);
             if has_bytes || local.publication.is_known_at(shard) {
                 self.ctx.tell_shard(shard, message.clone());
@@ -167,8 +163,8 @@ impl Objects {
         }
     }
 
-    /// Publishes copies at shards that are responsible only now, and moves queries, because a
-    /// session came or went.
+    /// Handles a change of sessions: publishes copies at newly responsible shards, and moves
+    /// queries.
     pub(crate) fn shard_changed(&mut self, shard: usize) {
         let is_up = self.ctx.is_up(shard);
         if is_up {
@@ -193,7 +189,6 @@ impl Objects {
         self.rehome_queries(shard);
     }
 
-    /// Remembers the end of a put for shards that are away.
     pub(crate) fn remember_end(&mut self, message: ToShard) {
         let ttl = self.ctx.limits().tombstone_ttl;
         self.recent_ends.push(self.ctx.now(), ttl, message);
@@ -203,7 +198,7 @@ impl Objects {
         self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
-    /// Tells a shard of the end of this put, if it is remembered: the shard has missed it, or has not been responsible then.
+    /// Tells a shard the remembered end of this put. Returns `false` if none is remembered.
     pub(crate) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
         let message = self.recent_ends.of(id, put).cloned();
         message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
@@ -216,7 +211,6 @@ impl Objects {
         }
     }
 
-    /// The directory tells this store to drop a copy.
     pub(crate) fn dropped(&mut self, shard: usize, id: &ObjectId, put: PutId, reason: DropReason) {
         match reason {
             DropReason::Deleted => self.dropped_as_deleted(id, put, shard),
@@ -224,7 +218,8 @@ impl Objects {
             DropReason::Lost => {
                 let Some(copy) = self.copies.public_put(id, put) else { return };
                 match self.copies[&copy].location_state() {
-                    // The first shard knows better; this one may have lost a session that the other has.
+                    // The first shard knows better; this one may have lost a session that the other
+                    // has.
                     LocationState::Partial if self.ctx.first_shard(id) != Some(shard) => {
                         self.publish_again_later(copy);
                     }
@@ -234,7 +229,7 @@ impl Objects {
                         self.fail_gets(id, &error);
                         self.wake(id);
                     }
-                    // All bytes are here, so the object is not lost: say so again.
+                    // All bytes are here, so the object is not lost.
                     LocationState::Complete => self.publish(copy),
                     LocationState::Producing => {}
                 }
@@ -242,8 +237,8 @@ impl Objects {
         }
     }
 
-    /// Drops the partial copy of a put that its producer makes again. Calls that wait for the whole
-    /// object go on waiting.
+    /// Drops the partial copy of a put that its producer makes again. Calls for the whole object go
+    /// on waiting.
     fn dropped_as_superseded(&mut self, id: &ObjectId, put: PutId) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         if self.copies[&copy].is_received() {
@@ -253,7 +248,7 @@ impl Objects {
         }
     }
 
-    /// Drops the copy of a deleted put, and says so to every shard that may count on it.
+    /// Also tells every shard that may count on the copy.
     pub(crate) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
         self.remember_deletion(id, put);
         let copy = self.copies.public_put(id, put);
@@ -272,7 +267,7 @@ impl Objects {
         }
         if let Some(copy) = copy {
             let error = Error::Deleted { id: id.clone() };
-            // Gets that wait for a copy which returns have not seen it: they look for what replaced it.
+            // Gets that wait for a returning copy have not seen it: they look for its replacement.
             let was_served = self.may_serve(copy);
             self.detach(copy, error.clone());
             if was_served {
@@ -290,8 +285,8 @@ impl Objects {
         }
     }
 
-    /// Tells all shards of a copy that is kept on the word of one of them. That one is told too, even if it is not responsible
-    /// any more: it would go on to look for somebody who keeps the object, and not hear of its end.
+    /// Tells all shards of a copy that one of them asked to keep, even if that one is not
+    /// responsible any more: it would look for another keeper, and not hear of the copy's end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

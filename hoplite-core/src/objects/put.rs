@@ -1,22 +1,25 @@
 //! Puts: create, seal, abort, and conflicts with another put of the same id.
 //!
-//! A put of up to 8 KiB carries its bytes in its request. The node makes the copy, fills it and seals it at once. A larger put, and
-//! every writer, takes these steps:
+//! A put of up to 8 KiB carries its bytes in its request. The node makes the copy, fills it and
+//! seals it at once. A larger put, and every writer, takes these steps:
 //!
-//! 1. The client sends `Create` with the id, the size and the metadata. If the store has a complete copy of equal size and
-//!    metadata, the put refers to it, and the client compares the bytes. A copy that differs fails the call with `AlreadyExists`;
-//!    for a copy that is not complete yet, the call waits.
-//! 2. The node finds an extent (`table/space.rs`). If the arena is full, it evicts copies that are unpinned and
-//!    unreferenced, the least recently used first, unless even all of them would make too little room. If no copy can be evicted, the call waits for room.
-//! 3. The node publishes the copy as *producing* at the first two connected shards of the id. It publishes small objects, below
-//!    64 KiB by default, only when they are complete.
-//! 4. The client copies the bytes into the arena and advances the progress in the header of the extent. A task of the store that
-//!    waits for bytes sets a flag in the header; the client then rings a doorbell on the socket.
-//! 5. The client seals the object. The node completes the copy and publishes it again, with its bytes if it is inline.
+//! 1. The client sends `Create` with the id, the size and the metadata. If the store has a complete
+//!    copy of equal size and metadata, the client compares the bytes with it. A different copy
+//!    fails the call with `AlreadyExists`; the call waits for an incomplete one.
+//! 2. The node finds an extent (`table/space.rs`). If the arena is full, it evicts unpinned,
+//!    unreferenced copies, the least recently used first, unless even all of them would make too
+//!    little room. Otherwise the call waits for room.
+//! 3. The node publishes the copy as *producing* at the first two connected shards of the id, but
+//!    small objects, below 64 KiB by default, only when complete.
+//! 4. The client copies the bytes into the arena and advances the progress in the extent's header.
+//!    A waiting task of the store sets a flag there; the client then rings a doorbell on the
+//!    socket.
+//! 5. The client seals the object. The node completes the copy and publishes it again, with its
+//!    bytes if it is inline.
 //!
-//! The seal of a large object is answered when the directory has accepted it. The seal of a small object does not wait for the
-//! directory, so its put costs one round trip on the socket, unless the client queries for a confirmed put. A seal that waits while no
-//! shard is connected ends with `Timeout`.
+//! The seal of a large object is answered when the directory has accepted it. The seal of a small
+//! object is answered at once, so its put costs one round trip on the socket, unless the client
+//! requests a confirmed put. A seal that waits while no shard is connected ends with `Timeout`.
 
 use std::time::Duration;
 
@@ -32,18 +35,16 @@ use crate::message::{CallKey, Confirm, CopyId, Effect, Response};
 use crate::metadata::{Metadata, Replicas};
 use crate::shard::{Equality, UnpublishReason, Verdict};
 
-/// The result of an attempt to create a copy.
 #[derive(Debug, PartialEq, Eq)]
 enum Attempt {
     Answered(Result<Response>),
-    /// Another writer makes a copy of the object, or has made one that the directory has not
-    /// accepted yet.
+    /// Another writer makes the object, or has made it without the directory's acceptance.
     IsBusy,
     LacksSpace,
 }
 
 impl Objects {
-    /// Makes room for an object, or refers to the copy that is already there, or waits for either.
+    /// Makes room for an object, refers to an existing copy, or waits for either.
     pub(crate) fn create(&mut self, key: CallKey, create: CreateCall, timeout: Duration) {
         if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
             return self.ctx.reply(key, Err(error));
@@ -66,7 +67,6 @@ impl Objects {
         }
     }
 
-    /// Decides a create whose circumstances may have changed.
     pub(crate) fn retry_create(&mut self, key: CallKey) {
         let Some(Call::Create(create)) = self.calls.get(key) else { return };
         let create = create.clone();
@@ -80,7 +80,6 @@ impl Objects {
         }
     }
 
-    /// Answers a create if that can be done now.
     fn try_create(&mut self, key: CallKey, create: &CreateCall) -> Attempt {
         let client = key.client;
         if let Some((copy, local)) = self.copies.live(&create.id) {
@@ -107,7 +106,7 @@ impl Objects {
             return Attempt::Answered(Err(error));
         }
         let Some(room) = self.allocate(create.size_bytes) else { return Attempt::LacksSpace };
-        // Calls that wait here for the object get this one.
+        // Waiting calls get this copy.
         self.end_fetch(&create.id);
         let put = self.ctx.next_put();
         let phase = Phase::Writing { client };
@@ -116,7 +115,7 @@ impl Objects {
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
-    /// A put repeats one of this store, and may want more copies: waits for them. `None` if they exist.
+    /// Returns `None` if enough copies exist.
     fn repeat_replicated(&mut self, copy: CopyId, replicas: Replicas) -> Option<Attempt> {
         if replicas.to_keep() == 1 || !self.is_put(copy) {
             return None;
@@ -130,7 +129,6 @@ impl Objects {
         (!self.has_awaited_copies(copy, replicas)).then_some(Attempt::IsBusy)
     }
 
-    /// Answers a create, and tells others if it has made a copy. `left` is the time that the call still has.
     fn answer_create(
         &mut self,
         key: CallKey,
@@ -154,7 +152,6 @@ impl Objects {
         }
     }
 
-    /// Does at once what else the requests for a fill, a seal and a release do.
     fn put_whole(&mut self, key: CallKey, copy: CopyId, contents: Contents, left: Duration) {
         let Contents { bytes, confirm } = contents;
         let awaits_copies = self.copies[&copy].metadata.replicas.to_await() > 1;
@@ -167,7 +164,6 @@ impl Objects {
         self.release(key.client, copy);
     }
 
-    /// Makes a create wait for changes of the object, and for room if it lacks room.
     fn wait_to_create(&mut self, id: &ObjectId, key: CallKey, lacks_space: bool) {
         self.calls.wait_for_copy(id, key);
         if lacks_space {
@@ -177,7 +173,7 @@ impl Objects {
         }
     }
 
-    /// Takes a copy as complete on its writer's word. Answers `confirm`, if given, once the directory has spoken.
+    /// Trusts the writer. Answers `confirm` after the directory's verdict.
     pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
         if !is_writer {
@@ -199,13 +195,11 @@ impl Objects {
         self.complete_put(copy);
     }
 
-    /// Makes a call wait until the directory has accepted a put.
     fn await_verdict(&mut self, key: CallKey, copy: CopyId, timeout: Duration) {
         self.calls.enter(&mut self.ctx, key, Call::Seal { copy }, Operation::Put, timeout);
         self.copies.publication_mut(copy).sealer = Some(key);
     }
 
-    /// All bytes of a put are there: tells the directory, and the call that waits for its verdict once that is known.
     pub(crate) fn complete_put(&mut self, copy: CopyId) {
         self.complete(copy);
         self.begin_lifetime(copy);
@@ -216,7 +210,6 @@ impl Objects {
         self.answer_sealer(copy);
     }
 
-    /// Opens the target of a reduce in the room that was made for it, and publishes it as one that is being produced.
     pub(crate) fn open_target(
         &mut self,
         id: &ObjectId,
@@ -228,7 +221,7 @@ impl Objects {
         if self.copies.live(id).is_some() {
             return Err(Error::AlreadyExists { id: id.clone() });
         }
-        // Calls that wait here for the object get this copy.
+        // Waiting calls get this copy.
         self.end_fetch(id);
         let put = self.ctx.next_put();
         let object = Object { id: id.clone(), put, size_bytes, metadata };
@@ -240,8 +233,7 @@ impl Objects {
         Ok(copy)
     }
 
-    /// Completes the target of a reduce. The call is answered with the indices of the `reduced` sources once the directory has
-    /// accepted the target.
+    /// The call gets the indices of the `reduced` sources after the directory's acceptance.
     pub(crate) fn complete_target(&mut self, key: CallKey, copy: CopyId, reduced: Vec<usize>) {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
@@ -250,7 +242,7 @@ impl Objects {
         self.complete_put(copy);
     }
 
-    /// Gives up a copy that is still being written: no copy of this put can ever be complete, anywhere.
+    /// Gives up an unfinished copy: no copy of this put can become complete anywhere.
     pub(crate) fn abort(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy) else { return };
         if !local.is_written() {
@@ -263,12 +255,11 @@ impl Objects {
         }
     }
 
-    /// Gives up a put that is not complete, everywhere.
     pub(crate) fn abandon_put(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let id = local.id.clone();
-        // If no shard knows this put, or another put was first, waiting calls may still get the
-        // object.
+        // Without a shard that knows this put, or after another put, waiting calls may still get
+        // the object.
         let is_all_there_was = local.publication.is_only_known_put();
         let error = Error::ObjectLost { id: id.clone() };
         self.abandon(copy, error.clone(), UnpublishReason::Aborted);
@@ -278,7 +269,6 @@ impl Objects {
         self.wake(&id);
     }
 
-    /// Takes in the verdict of a shard on a publication.
     pub(crate) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         let is_decisive = self.ctx.first_shard(id) == Some(shard);
@@ -310,7 +300,8 @@ impl Objects {
             Verdict::Conflict { winner, equality } => match equality {
                 Equality::Equal => self.adopt(copy, winner),
                 Equality::Unknown { holder: Some(holder) } if self.is_put(copy) => {
-                    // Another shard may have accepted it while this one, which decides now, was away.
+                    // Another shard may have accepted it while this one, which decides now, was
+                    // away.
                     self.copies.publication_mut(copy).contest();
                     if self.copies[&copy].is_complete() && self.bring(copy) == Fetched::Here {
                         self.compare(copy, winner, holder);
@@ -335,7 +326,8 @@ impl Objects {
     ) {
         let local = &self.copies[&copy];
         if local.is_comparing {
-            // One comparison at a time: if it is with another put, publish again once it is done.
+            // Only one comparison at a time: during one with another put, publish again once it is
+            // done.
             if local.publication.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
                 self.publish_again_later(copy);
             }
@@ -364,7 +356,7 @@ impl Objects {
         }
     }
 
-    /// The copy has the same contents as the put that was first: it becomes a copy of that put.
+    /// Makes the copy one of the first put, which has the same contents.
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
         // The second shard may have accepted the put under its own name.
         self.unpublish(copy, UnpublishReason::Conceded);
@@ -377,12 +369,10 @@ impl Objects {
         }
     }
 
-    /// Another put of the id was first and is not the same.
     fn lost_conflict(&mut self, copy: CopyId) {
         self.put_conflicts += 1;
         let id = self.copies[&copy].id.clone();
-        // The local copy is dropped, so that all nodes agree on the contents. Calls that wait here
-        // get the winner.
+        // All nodes must agree on the contents. Waiting calls get the first put.
         let reason = match self.reason_to_leave(copy) {
             UnpublishReason::Evicted => UnpublishReason::Conceded,
             unfinished => unfinished,
@@ -392,14 +382,13 @@ impl Objects {
         self.wake(&id);
     }
 
-    /// Returns `true` if the shard that decides about a copy now has accepted its put.
     pub(crate) fn is_accepted(&self, copy: CopyId) -> bool {
         let local = &self.copies[&copy];
         let decisive = self.ctx.first_shard(&local.id);
         decisive.is_some_and(|decisive| local.publication.is_accepted_by(decisive))
     }
 
-    /// A shard has accepted a put, or is away, so that another one decides: the directory may have accepted the put now.
+    /// Reconsiders a put after a shard's acceptance, or a change of the deciding shard.
     pub(crate) fn settle_publication(&mut self, copy: CopyId) {
         if self.is_accepted(copy) {
             self.copies.publication_mut(copy).settle();
@@ -413,14 +402,14 @@ impl Objects {
         }
     }
 
-    /// The call that waits for the directory's verdict has ended.
     pub(crate) fn forget_sealer(&mut self, copy: CopyId, key: CallKey) {
         if self.copies.get(&copy).is_some_and(|local| local.publication.sealer == Some(key)) {
             self.copies.publication_mut(copy).sealer.take();
         }
     }
 
-    /// Answers a seal if the directory has accepted the put, is there, and knows enough copies.
+    /// Answers a seal once the directory has accepted the put, is connected, and knows enough
+    /// copies.
     pub(crate) fn answer_sealer(&mut self, copy: CopyId) {
         if self.copies[&copy].is_complete()
             && self.is_accepted(copy)

@@ -1,8 +1,6 @@
-//! Waiters in the order of their arrival.
-
 use std::collections::BTreeMap;
 
-/// A set that remembers in which order its members came. O(log n) per operation: thousands may wait for one object.
+/// A set in the order of arrival. O(log n) per operation: thousands may wait for one object.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     by_place: BTreeMap<u64, T>,
@@ -17,7 +15,6 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Ord + Clone> Queue<T> {
-    /// Adds `member` at the end; one that is there keeps its place.
     pub(crate) fn push(&mut self, member: T) {
         if !self.contains(&member) {
             self.places.insert(member.clone(), self.next_place);
@@ -44,12 +41,10 @@ impl<T: Ord + Clone> Queue<T> {
         self.places.len()
     }
 
-    /// The members, the first to come first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.by_place.values()
     }
 
-    /// Takes all members out, the first to come first.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::take(self).by_place.into_values()
     }

@@ -1,7 +1,8 @@
-//! Messages to shards about puts that have ended.
+//! Messages to shards about ended puts.
 //!
-//! A shard that is away now must hear of the end of a put when it comes back. Else it would answer with the bytes of a small
-//! object that was deleted for ever, and take what replaces a target that was superseded for another put.
+//! A shard that is away must hear of the end when it comes back. Otherwise it would answer with the
+//! bytes of a deleted small object for ever, and regard the replacement of a superseded target as
+//! another put.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,8 +11,7 @@ use crate::id::{ObjectId, PutId};
 use crate::shard::ToShard;
 use crate::time::Time;
 
-/// Most ends of puts that are told to a shard when it connects: enough for some seconds of a busy store, and a burst of
-/// messages that a shard digests in milliseconds.
+/// Enough for some seconds of a busy store, and a burst that a shard digests in milliseconds.
 const MAX_RECENT_ENDS: usize = 4096;
 
 /// The latest messages, oldest first, for as long as shards remember deleted objects.
@@ -19,7 +19,6 @@ const MAX_RECENT_ENDS: usize = 4096;
 pub(crate) struct RecentEnds(VecDeque<(Time, ToShard)>);
 
 impl RecentEnds {
-    /// Adds a message, and forgets messages older than `ttl`.
     pub(crate) fn push(&mut self, now: Time, ttl: Duration, message: ToShard) {
         self.forget_old(now, ttl);
         if self.0.len() >= MAX_RECENT_ENDS {
@@ -28,7 +27,6 @@ impl RecentEnds {
         self.0.push_back((now, message));
     }
 
-    /// Returns the message about the end of this put.
     pub(crate) fn of(&self, id: &ObjectId, put: PutId) -> Option<&ToShard> {
         let is_meant = |message: &&ToShard| match message {
             ToShard::Forget { id: of, put: ended } | ToShard::Unpublish { id: of, put: ended, .. } => {
@@ -39,7 +37,6 @@ impl RecentEnds {
         self.0.iter().map(|(_, message)| message).find(is_meant)
     }
 
-    /// Returns the messages that are not older than `ttl`.
     pub(crate) fn all(&mut self, now: Time, ttl: Duration) -> impl Iterator<Item = &ToShard> {
         self.forget_old(now, ttl);
         self.0.iter().map(|(_, message)| message)

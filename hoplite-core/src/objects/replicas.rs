@@ -1,4 +1,4 @@
-//! Copies that a shard orders this store to keep, and puts that wait for copies at other stores.
+//! Copies that a shard orders this store to keep, and puts that wait for copies elsewhere.
 
 use super::Objects;
 use super::fetch::FetchStep;
@@ -10,14 +10,13 @@ use crate::metadata::{Metadata, Replicas};
 use crate::shard::{Lead, Obstacle, Replicate, Replication, ToShard};
 
 impl Objects {
-    /// Sets the number of copies of a new object if its put does not say how many it wants.
     pub(crate) fn set_default_replicas(&self, metadata: &mut Metadata) {
         if metadata.replicas.wanted == 0 && self.ctx.config().replicas > 1 {
             metadata.replicas.wanted = self.ctx.config().replicas;
         }
     }
 
-    /// Fetches an object and keeps it, because a shard says so.
+    /// Fetches an object and keeps it, by a shard's order.
     pub(crate) fn replicate(&mut self, shard: usize, order: Replicate) {
         let Replicate { id, put, size_bytes, metadata } = order;
         let refusal = match self.copies.live(&id) {
@@ -47,7 +46,7 @@ impl Objects {
         }
     }
 
-    /// Ends the order to keep an object, because all its bytes are here. Pins the copy.
+    /// Fulfils an order, because all bytes are here. Pins the copy.
     pub(crate) fn keep_ordered(&mut self, copy: CopyId) -> bool {
         let (id, put) = (self.copies[&copy].id.clone(), self.copies[&copy].put);
         if self.orders.get(&id).is_none_or(|order| order.put != put) {
@@ -60,21 +59,19 @@ impl Objects {
         true
     }
 
-    /// Ends the order to keep an object, because it cannot be had here.
     pub(crate) fn decline_order(&mut self, id: &ObjectId, reason: Obstacle) {
         if let Some(Order { shard, put }) = self.orders.remove(id) {
             self.ctx.tell_shard(shard, ToShard::NotReplicated { id: id.clone(), put, reason });
         }
     }
 
-    /// Ends the order to keep another put of an object than the one that is there now.
+    /// Ends an order for another put than the present one.
     pub(crate) fn decline_order_of_other(&mut self, id: &ObjectId, put: PutId) {
         if self.orders.get(id).is_some_and(|order| order.put != put) {
             self.decline_order(id, Obstacle::Failed);
         }
     }
 
-    /// Takes in how many copies of an object exist.
     pub(crate) fn replicated(&mut self, shard: usize, news: Replication) {
         let Some(copy) = self.copies.public_put(&news.id, news.put) else { return };
         if self.ctx.first_shard(&news.id) != Some(shard) {
@@ -92,7 +89,6 @@ impl Objects {
         self.wake(&id);
     }
 
-    /// Removes a put that is complete and has failed, from this store and from all shards.
     fn take_back_put(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);
@@ -105,26 +101,23 @@ impl Objects {
         self.wake(&id);
     }
 
-    /// Returns `true` if a put has as many copies as it waits for.
     pub(crate) fn has_awaited_copies(&self, copy: CopyId, replicas: Replicas) -> bool {
         let awaited = replicas.to_await();
         awaited <= 1 || self.present_copies(copy) >= awaited
     }
 
-    /// Returns the number of copies that the directory has told.
     pub(crate) fn present_copies(&self, copy: CopyId) -> usize {
         let told = self.copies[&copy].publication.replication.as_ref();
         told.map_or(0, |told| usize::try_from(told.copies).unwrap_or(usize::MAX))
     }
 
-    /// Returns the error of a put that repeats a put with more replicas than stores.
+    /// Fails a repeated put with more replicas than stores.
     pub(crate) fn check_nodes(&self, copy: CopyId, replicas: Replicas) -> Option<Error> {
         let told = self.copies[&copy].publication.replication.as_ref()?;
         let (wanted, present) = (replicas.to_keep() as u64, u64::from(told.nodes));
         (wanted > 1 && wanted > present).then_some(Error::NotEnoughNodes { wanted, present })
     }
 
-    /// Tells shards which one of them is the first connected shard of a copy, if that has changed.
     pub(crate) fn tell_lead(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let is_tracked = local.metadata.replicas.to_keep() > 1 || self.ctx.is_draining();

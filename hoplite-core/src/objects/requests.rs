@@ -1,5 +1,3 @@
-//! Begins and ends the calls of clients.
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,7 +13,7 @@ use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Reduce, Requ
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::{Locations, RequestId};
 
-/// Returns the time that a call may take: a timeout of zero stands for one answer of the directory.
+/// Lets a timeout of zero stand for one answer of the directory.
 const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
@@ -29,8 +27,8 @@ fn of_client(mut request: Request) -> Request {
 }
 
 impl Objects {
-    /// Serves a request that was checked and concerns objects only: all but reduces, collectives and deletes, which may concern
-    /// targets that are being made.
+    /// Serves a checked request, except those for targets that are being made: reduces, collectives
+    /// and deletes.
     pub(crate) fn request(&mut self, key: CallKey, request: Request) {
         match self.with_default_replicas(of_client(request)) {
             Request::Create { id, size_bytes, metadata, timeout } => {
@@ -65,7 +63,6 @@ impl Objects {
         }
     }
 
-    /// Sets the number of copies of a put that does not say how many it wants.
     fn with_default_replicas(&self, mut request: Request) -> Request {
         if let Request::Create { metadata, .. } | Request::Put { metadata, .. } = &mut request {
             self.set_default_replicas(metadata);
@@ -73,7 +70,7 @@ impl Objects {
         request
     }
 
-    /// Checks that a request may become a call. Requests that give something back always may.
+    /// Checks a request. One that gives something back is always allowed.
     pub(crate) fn check_request(&self, key: CallKey, request: &Request) -> Result<()> {
         if !request.is_answered() {
             return Ok(());
@@ -98,7 +95,6 @@ impl Objects {
         Ok(())
     }
 
-    /// A request by which a client gives something back, or ends something. It is not answered.
     fn take_back(&mut self, key: CallKey, request: &Request) {
         match request {
             Request::SealUnconfirmed { copy } => self.seal(key, *copy, None),
@@ -113,14 +109,12 @@ impl Objects {
         }
     }
 
-    /// Answers a call and forgets it.
     pub(crate) fn finish(&mut self, key: CallKey, response: Result<Response>) {
         let waited = self.calls.waited(key, self.ctx.now()).map_or(Duration::ZERO, |(_, waited)| waited);
         self.end_call(key, response.as_ref().err().cloned());
         self.ctx.reply_after(waited, key, response);
     }
 
-    /// Forgets a call whose client no longer wants the answer.
     pub(crate) fn forget_call(&mut self, key: CallKey) {
         if let Some(Call::Reduce { target, .. }) = self.calls.get(key) {
             let id = target.clone();
@@ -129,7 +123,7 @@ impl Objects {
         self.end_call(key, None);
     }
 
-    /// Removes all traces of a call, which has failed if there is an `error`.
+    /// Removes a call. It has failed if there is an `error`.
     fn end_call(&mut self, key: CallKey, error: Option<Error>) {
         let Some(call) = self.calls.remove(&mut self.ctx, key) else { return };
         for query in call.queries() {
@@ -153,7 +147,6 @@ impl Objects {
         }
     }
 
-    /// Ends a call at its deadline, because of the thing that is `missing`.
     pub(crate) fn call_expired(&mut self, key: CallKey, missing: Option<Missing>) {
         let Some((operation, waited)) = self.calls.waited(key, self.ctx.now()) else { return };
         let response = match self.calls.get(key) {
@@ -169,7 +162,6 @@ impl Objects {
         self.finish(key, response);
     }
 
-    /// Answers all calls, because the daemon stops.
     pub(crate) fn end_calls(&mut self) {
         for key in self.calls.keys() {
             self.finish(key, Err(Error::ShuttingDown));
@@ -188,7 +180,6 @@ impl Objects {
         self.lifetimes.client_gone(&mut self.ctx, client);
     }
 
-    /// Lets all calls that wait for a change of `id` try again.
     pub(crate) fn changed(&mut self, id: &ObjectId) {
         if self.ctx.is_shutting_down() {
             return;
@@ -208,7 +199,7 @@ impl Objects {
         }
     }
 
-    /// Waits, for a client that reads a copy while it grows, until there is more of it. The shell sees the bytes.
+    /// Waits for more bytes of a growing copy, which the shell sees.
     fn follow(&mut self, key: CallKey, copy: CopyId, beyond_bytes: u64, timeout: Duration) {
         if !self.calls.refers(key.client, copy) {
             return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
@@ -218,7 +209,6 @@ impl Objects {
         self.ctx.push(Effect::Follow { client, call, copy, beyond_bytes });
     }
 
-    /// A copy that is followed has more bytes, or has failed.
     pub(crate) fn followed(&mut self, key: CallKey, progress: Result<u64>) {
         if matches!(self.calls.get(key), Some(Call::Follow { .. })) {
             self.calls.remove(&mut self.ctx, key);
@@ -226,14 +216,13 @@ impl Objects {
         }
     }
 
-    /// Enters the call of a reduce or a collective, which its target answers.
     pub(crate) fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
         let (target, sources) = (request.target.clone(), request.sources.len());
         let call = Call::Reduce { target, sources, reduced: Vec::new() };
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
-    /// Lets the shell request the answer from the shards that have it. The shell bounds the time.
+    /// Lets the shell query the shards. The shell bounds the time.
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
             Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),
@@ -255,14 +244,13 @@ impl Objects {
         self.ctx.push(Effect::Inspect { client, call, inspection, shards });
     }
 
-    /// The shell has answered an inspection.
     pub(crate) fn inspected(&mut self, key: CallKey) {
         if matches!(self.calls.get(key), Some(Call::Inspect)) {
             self.calls.remove(&mut self.ctx, key);
         }
     }
 
-    /// Deletes objects, beside so many targets that were being made and have `ended`.
+    /// Deletes objects, besides the `ended` targets that were being made.
     pub(crate) fn delete(&mut self, key: CallKey, ids: BTreeSet<ObjectId>, ended: usize, timeout: Duration) {
         let queries = ids.into_iter().map(|id| self.query(id, Purpose::Delete(key))).collect();
         let call = Call::Delete(DeleteCall { queries, deleted: ended });
@@ -270,7 +258,6 @@ impl Objects {
         self.finish_delete(key);
     }
 
-    /// The directory has deleted an object, or knows of none.
     pub(crate) fn delete_answered(&mut self, key: CallKey, query: RequestId, was_there: bool) {
         if let Some(Call::Delete(delete)) = self.calls.get_mut(key) {
             delete.answered(query, was_there);
@@ -320,7 +307,6 @@ impl Objects {
         self.calls.enter(&mut self.ctx, key, call, Operation::Locate, Duration::MAX);
     }
 
-    /// Takes in an answer of the directory about object number `index` of a call.
     pub(crate) fn located(&mut self, key: CallKey, index: usize, locations: Locations) {
         let is_lost = locations.object.as_ref().is_some_and(|object| object.lost);
         let is_located = locations.is_available() || !locations.locations.is_empty();
@@ -345,7 +331,6 @@ impl Objects {
 }
 
 impl Request {
-    /// Returns `true` if a client waits for an answer.
     const fn is_answered(&self) -> bool {
         !matches!(
             self,

@@ -2,26 +2,29 @@
 //!
 //! # Serving
 //!
-//! The store serves a copy while a shard that knows the copy has a lease ([`shard_sessions`](super::shard_sessions)).
-//! Otherwise gets wait as if there were no copy. No lease is necessary for a copy that no shard was ever told of, and for
-//! one that is still being produced here. So a small put works without any shard until it is published.
+//! The store serves a copy while a shard that knows the copy has a lease
+//! ([`shard_sessions`](super::shard_sessions)). Otherwise gets wait as if there were no copy. A
+//! copy that no shard was told of, or that is being produced here, needs no lease. So a small put
+//! works without any shard until it is published.
 //!
 //! # Returning
 //!
-//! A shard does not remember deleted objects for ever. But the shard has forgotten nothing that it listed, except in
-//! a restart: if it does not list a put any more that it has listed in its present run, the put was deleted, or all its copies
-//! were lost. It remembers losses (`shard/memory.rs`). So the store remembers which runs of shards have listed the put,
-//! and the first publication of a new session with such a run is marked as *returning*. The shard answers `Deleted`
-//! if it has listed the put and has not lost it.
+//! A shard does not remember deleted objects for ever, but forgets nothing that it lists, except in
+//! a restart. If it no longer lists a put that it has listed in its present run, the put was
+//! deleted, or all its copies were lost; it remembers losses (`shard/memory.rs`). So the store
+//! remembers which runs of shards have listed the put, and marks the first publication of a new
+//! session with such a run as *returning*. The shard answers `Deleted` if it has listed the put and
+//! has not lost it.
 //!
-//! The store is sure that a shard has listed a put if the shard has accepted a publication, or has granted or sent
-//! the object. A publication alone proves nothing, because the session may have ended before the shard read it.
+//! The store is sure that a shard has listed a put if the shard has accepted a publication, or has
+//! granted or sent the object. A publication alone proves nothing, because the session may have
+//! ended before the shard read it.
 //!
 //! After the store has lost contact with all shards of a copy, the copy *returns*: it is served
-//! only after a shard has confirmed that the put exists. The store first queries the shards that
-//! have listed the put in their present run, and tells the others afterwards, for example a
-//! restarted one. If a shard that has listed the put is not connected yet, the store waits two
-//! seconds for it, because a restarted shard would list a deleted put again.
+//! only after a shard has confirmed the put. The store first queries shards that have listed the
+//! put in their present run, and then tells the others, for example a restarted one. If a shard
+//! that has listed the put is not connected yet, the store waits two seconds for it, because a
+//! restarted shard would list a deleted put again.
 
 use super::Objects;
 use super::notice::Deadline;
@@ -32,7 +35,7 @@ use crate::time::Time;
 use crate::version::Version;
 
 impl Objects {
-    /// Returns `true` if a copy may be served: its put cannot have been deleted without this store.
+    /// Returns `true` if the copy's put cannot have been deleted without this store.
     pub(crate) fn may_serve(&self, copy: CopyId) -> bool {
         let local = &self.copies[&copy];
         let has_lease = |shard| self.ctx.sessions.has_lease(self.ctx.now(), shard);
@@ -42,12 +45,11 @@ impl Objects {
             || local.publication.watched_by().any(has_lease)
     }
 
-    /// Returns the complete copy of an object that may be served.
     pub(crate) fn copy_to_serve(&self, id: &ObjectId) -> Option<CopyId> {
         self.copies.complete_copy(id).filter(|copy| self.may_serve(*copy))
     }
 
-    /// Limits `shards`, which must learn of a copy, to the shards that the store may tell now.
+    /// Removes shards that the store may not tell of a copy yet.
     pub(crate) fn limit_to_witnesses(&mut self, copy: CopyId, mut shards: Vec<usize>) -> Vec<usize> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -67,7 +69,7 @@ impl Objects {
         shards
     }
 
-    /// Tells the shards of the copies that waited for other shards to connect.
+    /// Tells shards of copies that waited for other shards to connect.
     pub(crate) fn sessions_settled(&mut self) {
         for copy in self.copies.live_copies() {
             if self.copies[&copy].publication.is_returning() {
@@ -76,7 +78,6 @@ impl Objects {
         }
     }
 
-    /// A shard lists the put of a copy, by its own words.
     pub(crate) fn is_listed_at(&mut self, copy: CopyId, shard: usize) {
         let run = self.ctx.sessions.run(shard);
         let publication = self.copies.publication_mut(copy);
@@ -87,7 +88,6 @@ impl Objects {
         }
     }
 
-    /// A shard has accepted the put of a copy.
     pub(crate) fn accepted(&mut self, copy: CopyId, shard: usize) {
         if let Some(run) = self.ctx.sessions.run(shard) {
             self.copies.publication_mut(copy).is_listed_by(shard, run);
@@ -96,7 +96,6 @@ impl Objects {
         self.verified(copy, shard);
     }
 
-    /// A shard has confirmed that the put of a copy exists: tells the other shards, and answers the calls that wait for it.
     pub(crate) fn verified(&mut self, copy: CopyId, shard: usize) {
         if self.copies.publication_mut(copy).verified(shard) {
             self.tell_missing_shards(copy);
@@ -105,7 +104,6 @@ impl Objects {
         }
     }
 
-    /// Begins a session with a shard.
     pub(crate) fn shard_is_up(&mut self, shard: usize, run: ShardRun, asked_at: Time, version: Version) {
         if shard < self.ctx.shard_count() && !self.ctx.is_shutting_down() {
             self.ctx.sessions.begin(self.ctx.now(), shard, run, asked_at, version);
@@ -113,7 +111,6 @@ impl Objects {
         }
     }
 
-    /// Ends a session with a shard.
     pub(crate) fn shard_is_down(&mut self, shard: usize) {
         if shard < self.ctx.shard_count() && !self.ctx.is_shutting_down() {
             self.ctx.sessions.end(self.ctx.now(), shard);
@@ -121,7 +118,6 @@ impl Objects {
         }
     }
 
-    /// Renews the lease of a shard. Wakes the calls that wait for it.
     pub(crate) fn shard_answered(&mut self, shard: usize, pinged_at: Time) {
         if self.ctx.sessions.answered(self.ctx.now(), shard, pinged_at) {
             for id in self.calls.awaited() {

@@ -1,16 +1,17 @@
 //! The sessions with the shards, and their leases.
 //!
 //! A delete waits until each store with a copy has confirmed it. A shard stops waiting for a store
-//! that was silent for six seconds and then away for the grace period. From then on, others may put
-//! the id again, so the store must not serve its copy any more. A store that is cut off or frozen
-//! hears of none of this.
+//! that was silent for six seconds and then away for the grace period. Then others may put the id
+//! again, so the store must not serve its copy. A store that is cut off or frozen hears of none of
+//! this.
 //!
-//! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping, the shard still waits
-//! for this store. A store serves a local copy only while a shard that knows the copy has a valid lease. The store
-//! compares times when a get arrives, so a process that was stopped for a while answers nothing before a shard has
-//! answered it again.
+//! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping,
+//! the shard still waits for this store. A store serves a local copy only while a shard that knows
+//! the copy has a valid lease. The store compares times when a get arrives, so a process that was
+//! stopped for a while answers nothing before a shard has answered it again.
 //!
-//! A shard in the process of the store stops and resumes together with the store. Its lease lasts as long as the session.
+//! A shard in the process of the store stops and resumes together with the store, so its lease
+//! lasts as long as the session.
 
 use std::time::Duration;
 
@@ -19,15 +20,14 @@ use crate::shard::ShardRun;
 use crate::time::Time;
 use crate::version::Version;
 
-/// Time that the other shards have to connect after the first one, once the store was without any shard. It is longer than the
-/// pause between two attempts, and shorter than the time for which a new shard waits for copies.
+/// Time for other shards to connect after the first one. Longer than the pause between two
+/// attempts, and shorter than the time for which a new shard waits for copies.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// See the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct ShardSessions {
     shards: Vec<ShardSession>,
-    /// The time at which every shard that can be reached should be connected.
+    /// The time when every reachable shard should be connected.
     settled_at: Time,
 }
 
@@ -35,16 +35,14 @@ pub(crate) struct ShardSessions {
 struct ShardSession {
     is_up: bool,
     version: Version,
-    /// The latest run of the shard; `None` before the first session.
     run: Option<ShardRun>,
-    /// The time at which the store sent the latest message that the shard is known to have answered.
+    /// The time of the latest message that the shard is known to have answered.
     heard_at: Time,
-    /// The same, as of the end of the previous session.
+    /// The same for the previous session.
     heard_before: Time,
 }
 
 impl ShardSessions {
-    /// Returns the sessions with `count` shards, all of them down.
     pub(crate) fn new(count: usize) -> Self {
         let none = ShardSession {
             is_up: false,
@@ -56,12 +54,10 @@ impl ShardSessions {
         Self { shards: vec![none; count], settled_at: Time::ZERO }
     }
 
-    /// Returns the number of shards.
     pub(crate) fn count(&self) -> usize {
         self.shards.len()
     }
 
-    /// Begins a session in `version` that the store requested at `asked_at`.
     pub(crate) fn begin(&mut self, now: Time, shard: usize, run: ShardRun, asked_at: Time, version: Version) {
         if !(0..self.count()).any(|other| self.has_lease(now, other)) {
             self.settled_at = now + SETTLING;
@@ -71,14 +67,12 @@ impl ShardSessions {
         *session = ShardSession { is_up: true, version, run: Some(run), heard_at: asked_at, heard_before };
     }
 
-    /// Ends a session.
     pub(crate) fn end(&mut self, now: Time, shard: usize) {
         let session = &mut self.shards[shard];
         session.is_up = false;
         session.heard_at = session.heard_at.min(now);
     }
 
-    /// Renews the lease of a shard. Returns `true` if the lease had expired.
     pub(crate) fn answered(&mut self, now: Time, shard: usize, pinged_at: Time) -> bool {
         let had_expired = !self.has_lease(now, shard);
         let Some(session) = self.shards.get_mut(shard).filter(|session| session.is_up) else { return false };
@@ -86,13 +80,12 @@ impl ShardSessions {
         had_expired && self.has_lease(now, shard)
     }
 
-    /// Returns `true` if a shard is connected; `false` if there is no such shard.
+    /// Returns `false` for an unknown shard.
     pub(crate) fn is_up(&self, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|session| session.is_up)
     }
 
-    /// Returns the version of the session with a shard; `None` while there is no session. A message
-    /// or field of a later version must not be sent.
+    /// Returns the version of a session. Messages and fields of later versions must not be sent.
     pub(crate) fn version(&self, shard: usize) -> Option<Version> {
         self.shards.get(shard).filter(|session| session.is_up).map(|session| session.version)
     }
@@ -102,17 +95,15 @@ impl ShardSessions {
         self.shards.get(shard).is_some_and(|session| session.is_up && now < session.heard_at + LEASE)
     }
 
-    /// The run of a shard that was connected.
     pub(crate) fn run(&self, shard: usize) -> Option<ShardRun> {
         self.shards.get(shard)?.run
     }
 
-    /// Returns the time at which every shard that can be reached should be connected.
     pub(crate) const fn settled_at(&self) -> Time {
         self.settled_at
     }
 
-    /// Returns the time since the store had last heard from a shard before the present session.
+    /// The time since the shard's last answer before the present session.
     pub(crate) fn absence(&self, now: Time, shard: usize) -> Duration {
         self.shards.get(shard).map_or(Duration::MAX, |session| now.since(session.heard_before))
     }

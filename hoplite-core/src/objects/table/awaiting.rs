@@ -1,11 +1,10 @@
-//! Serves that wait for a copy to begin here: the output of a hop, or a copy that was asked for and not granted yet.
+//! Serves that wait for a copy to begin: a hop's output, or a queried copy without a grant.
 
 use std::collections::BTreeMap;
 
 use crate::id::{ObjectId, PutId};
 use crate::message::ServeId;
 
-/// See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct AwaitingServes {
     by_object: BTreeMap<ObjectId, BTreeMap<ServeId, PutId>>,
@@ -18,12 +17,11 @@ impl AwaitingServes {
         self.objects.insert(serve, id.clone());
     }
 
-    /// Returns `true` if a serve waits for this put.
     pub(super) fn contains(&self, id: &ObjectId, put: PutId) -> bool {
         self.by_object.get(id).is_some_and(|serves| serves.values().any(|wanted| *wanted == put))
     }
 
-    /// Takes out the serves of those puts of `id` that `are_meant`.
+    /// Takes the serves of the puts of `id` that `are_meant`.
     pub(super) fn take(&mut self, id: &ObjectId, are_meant: impl Fn(PutId) -> bool) -> Vec<ServeId> {
         let serves = self.by_object.get(id).into_iter().flatten();
         let meant: Vec<ServeId> =
@@ -34,7 +32,6 @@ impl AwaitingServes {
         meant
     }
 
-    /// Takes out all serves.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = ServeId> + use<> {
         std::mem::take(self).objects.into_keys()
     }

@@ -1,5 +1,3 @@
-//! One copy, its progress and its users.
-
 use super::super::context::Context;
 use super::super::publication::Publication;
 use super::spills::Spilled;
@@ -10,35 +8,37 @@ use crate::message::{ClientId, CombineId, Effect, PullId};
 use crate::metadata::Metadata;
 use crate::shard::{GrantId, LocationState, PullOutcome, Retention};
 
-/// The progress of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// A client writes it.
-    Writing { client: ClientId },
-    /// It is pulled from another node, or waits for a sender.
-    Receiving { pull: Option<Box<ActivePull>>, valid_bytes: u64 },
-    /// It is computed from other copies, or waits until that can go on.
-    Combining { combine: Option<CombineId> },
-    /// All bytes are there.
+    Writing {
+        client: ClientId,
+    },
+    /// Pulled from another node, or waiting for a sender.
+    Receiving {
+        pull: Option<Box<ActivePull>>,
+        valid_bytes: u64,
+    },
+    /// Computed from other copies, or waiting for that.
+    Combining {
+        combine: Option<CombineId>,
+    },
     Complete,
 }
 
-/// A pull under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ActivePull {
     pub(crate) pull: PullId,
     pub(crate) sender: NodeId,
-    /// The shard that granted the slot, and which slot; no slot once that shard's session is lost.
+    /// The shard of the slot; no slot once its session is lost.
     pub(crate) shard: usize,
     pub(crate) grant: Option<GrantId>,
-    /// The outcome to report, if this store is ending the pull to have another sender.
+    /// The outcome to report after this store ends the pull to have another sender.
     pub(crate) ends_as: Option<PullOutcome>,
-    /// The number of bytes that were there when it started.
     pub(crate) offset_bytes: u64,
 }
 
 impl ActivePull {
-    /// Has the pull end soon, unless it is being ended already.
+    /// Ends the pull soon, unless it is being ended.
     pub(super) fn end_as(&mut self, ctx: &mut Context, outcome: PullOutcome) {
         if self.ends_as.is_none() {
             self.ends_as = Some(outcome);
@@ -47,7 +47,6 @@ impl ActivePull {
     }
 }
 
-/// The object of a copy.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) id: ObjectId,
@@ -66,25 +65,22 @@ pub(crate) struct LocalCopy {
     pub(crate) extent: Extent,
     pub(super) phase: Phase,
     pub(crate) retention: Retention,
-    /// The client that has put it here.
     pub(crate) creator: Option<ClientId>,
-    /// `true` if the directory may know it. Only nodes that were told its name request a private copy.
+    /// `true` if the directory may know it. Only nodes that were told its name request a private
+    /// copy.
     pub(crate) is_public: bool,
-    /// The reason for which it left the index, which its writer is told.
+    /// The reason why it left the index, for its writer.
     pub(crate) detached: Option<Box<Error>>,
     pub(super) references: u32,
     pub(super) serves: u32,
-    /// A comparison reads the bytes.
     pub(crate) is_comparing: bool,
-    /// The record of the copy in a spill file.
     pub(super) spilled: Option<Box<Spilled>>,
-    /// The shards that know it, and their verdicts.
     pub(crate) publication: Publication,
 }
 
 impl LocalCopy {
-    /// A new copy without users. The copy of a client that writes or of a reduce is a put: it is
-    /// pinned, and the directory has yet to accept it.
+    /// Makes a copy without users. A client's or reduce's copy is a put: pinned, and not yet
+    /// accepted by the directory.
     pub(crate) fn begin(object: Object, extent: Extent, phase: Phase) -> Self {
         let Object { id, put, size_bytes, metadata } = object;
         let is_put = matches!(phase, Phase::Writing { .. } | Phase::Combining { .. });
@@ -109,7 +105,6 @@ impl LocalCopy {
         }
     }
 
-    /// Returns the number of leading bytes that were received so far.
     pub(crate) const fn received_bytes(&self) -> u64 {
         match self.phase {
             Phase::Receiving { valid_bytes, .. } => valid_bytes,
@@ -117,17 +112,14 @@ impl LocalCopy {
         }
     }
 
-    /// The same copy, hidden from the directory.
     pub(crate) fn private(self) -> Self {
         Self { is_public: false, ..self }
     }
 
-    /// The same copy, which may be evicted when it is complete.
     pub(crate) fn evictable(self) -> Self {
         Self { retention: Retention::Evictable, ..self }
     }
 
-    /// Returns `true` if it is in the index.
     pub(crate) const fn is_live(&self) -> bool {
         self.detached.is_none()
     }
@@ -144,17 +136,14 @@ impl LocalCopy {
         matches!(self.phase, Phase::Combining { .. })
     }
 
-    /// Returns `true` if its bytes come from another node.
     pub(crate) const fn is_received(&self) -> bool {
         matches!(self.phase, Phase::Receiving { .. })
     }
 
-    /// Returns `true` if they do, and no pull runs.
     pub(crate) const fn awaits_sender(&self) -> bool {
         matches!(self.phase, Phase::Receiving { pull: None, .. })
     }
 
-    /// The node from which it is pulled now.
     pub(crate) const fn sender(&self) -> Option<&NodeId> {
         match &self.phase {
             Phase::Receiving { pull: Some(active), .. } => Some(&active.sender),
@@ -162,7 +151,6 @@ impl LocalCopy {
         }
     }
 
-    /// The combination that fills it now.
     pub(crate) const fn combination(&self) -> Option<CombineId> {
         match self.phase {
             Phase::Combining { combine } => combine,
@@ -170,7 +158,6 @@ impl LocalCopy {
         }
     }
 
-    /// The state in which it is published.
     pub(crate) const fn location_state(&self) -> LocationState {
         match self.phase {
             Phase::Writing { .. } | Phase::Combining { .. } => LocationState::Producing,
@@ -191,7 +178,6 @@ impl LocalCopy {
         self.retention == Retention::Pinned
     }
 
-    /// Returns `true` if a producer on this node fills it.
     pub(crate) fn is_produced_here(&self) -> bool {
         matches!(self.phase, Phase::Writing { .. } | Phase::Combining { .. })
     }

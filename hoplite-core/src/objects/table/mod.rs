@@ -1,8 +1,7 @@
-//! The table of copies and their users. It frees the space of a copy after the last use.
+//! Copies and their users. The table knows nothing of the directory and of calls.
 //!
-//! It knows nothing of the directory and of calls. An extent is freed only when no client
-//! references its copy, no serve reads it, no pull or combination writes it and no comparison reads
-//! it.
+//! It frees an extent only when no client references its copy, no serve reads it, no pull or
+//! combination writes it and no comparison reads it.
 
 mod awaiting;
 mod copy;
@@ -30,31 +29,27 @@ use awaiting::AwaitingServes;
 pub(crate) use copy::{ActivePull, LocalCopy, Object, Phase};
 use spills::Spills;
 
-/// The result of an attempt to find room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     Found(Extent),
-    /// There will be if this copy, which is the least recently used one, is evicted, or it and others.
+    /// This least recently used copy, and maybe others, must be evicted first.
     AfterEvicting(CopyId),
-    /// There will be if this copy, which a spill file has too, leaves the arena, or it and others.
+    /// This copy, which a spill file has too, and maybe others, must leave the arena first.
     AfterDropping(CopyId),
-    /// There is none now.
     None,
 }
 
-/// See the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct Table {
     allocator: Allocator,
-    /// Boxed, because a node of the map has room for more entries than it has.
+    /// Boxed, because a node of the map has spare entries.
     copies: BTreeMap<CopyId, Box<LocalCopy>>,
-    /// The live copy of each id.
     index: BTreeMap<ObjectId, CopyId>,
-    /// The copies that may be evicted, with the length of their extents, the least recently used one first.
+    /// Evictable copies with their extents' lengths, the least recently used first.
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
-    /// The room that was found for copies that are not open yet.
+    /// Room for copies that are not open yet.
     reserved_bytes: u64,
     pulls: BTreeMap<PullId, CopyId>,
     serves: BTreeMap<ServeId, CopyId>,
@@ -63,7 +58,6 @@ pub(crate) struct Table {
     /// `true` if room may have appeared since waiters last tried.
     has_new_space: bool,
     evictions: u64,
-    /// The spill files, if the store spills.
     spills: Option<Box<Spills>>,
 }
 
@@ -87,7 +81,6 @@ impl Table {
         }
     }
 
-    /// Describes the table for a status report.
     pub(crate) fn status(&self) -> NodeStatus {
         NodeStatus {
             capacity_bytes: self.allocator.capacity_bytes(),
@@ -104,12 +97,11 @@ impl Table {
         }
     }
 
-    /// The copy, as long as its space is not free.
+    /// Returns a copy until its space is free.
     pub(crate) fn get(&self, copy: &CopyId) -> Option<&LocalCopy> {
         self.copies.get(copy).map(Box::as_ref)
     }
 
-    /// The publication of a copy.
     pub(crate) fn publication_mut(&mut self, copy: CopyId) -> &mut Publication {
         &mut self.copy_mut(copy).publication
     }
@@ -118,43 +110,37 @@ impl Table {
         self.copies.get_mut(&copy).expect("copies in the index, in pulls and in references exist")
     }
 
-    /// The live copy of `id`, complete or not.
     pub(crate) fn live(&self, id: &ObjectId) -> Option<(CopyId, &LocalCopy)> {
         let copy = *self.index.get(id)?;
         Some((copy, self.copies[&copy].as_ref()))
     }
 
-    /// The live copy of `id`, if all its bytes are there.
     pub(crate) fn complete_copy(&self, id: &ObjectId) -> Option<CopyId> {
         self.live(id).filter(|(_, copy)| copy.is_complete()).map(|(copy, _)| copy)
     }
 
-    /// The live copy of this very put.
     pub(crate) fn live_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
         self.live(id).filter(|(_, copy)| copy.put == put).map(|(copy, _)| copy)
     }
 
-    /// The live copy of this very put, unless it is one that no shard was told of, nor may speak of.
+    /// The live copy of this put, except a private one.
     pub(crate) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
         self.live_put(id, put).filter(|copy| self.copies[copy].is_public)
     }
 
-    /// Returns `true` if a copy is in the index: not deleted, lost or given up.
+    /// Returns `true` if a copy is not deleted, lost or given up.
     pub(crate) fn is_live(&self, copy: CopyId) -> bool {
         self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
     }
 
-    /// The live copies from an id on, in the order of their ids.
     pub(crate) fn live_from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectId, CopyId)> {
         self.index.range::<[u8], _>((from, Bound::Unbounded)).map(|(id, copy)| (id, *copy))
     }
 
-    /// All live copies, by id.
     pub(crate) fn live_copies(&self) -> Vec<CopyId> {
         self.index.values().copied().collect()
     }
 
-    /// Describes a copy to a client.
     pub(crate) fn view(&self, copy: CopyId) -> ObjectView {
         let local = &self.copies[&copy];
         ObjectView {
@@ -167,7 +153,6 @@ impl Table {
         }
     }
 
-    /// Enters a copy, in room that was found before.
     pub(crate) fn open(&mut self, ctx: &mut Context, opening: LocalCopy) -> CopyId {
         let copy = CopyId(ctx.next_number());
         let producer = match opening.phase {
@@ -187,15 +172,14 @@ impl Table {
         copy
     }
 
-    /// Marks all bytes valid.
     pub(crate) fn complete(&mut self, ctx: &mut Context, copy: CopyId) {
         self.copy_mut(copy).phase = Phase::Complete;
         ctx.push(Effect::CopyCompleted { copy });
         self.settle(ctx, copy);
     }
 
-    /// Takes a copy out of the index. Its users keep it until they let go. Returns `true` if the
-    /// copy was in the index.
+    /// Takes a copy out of the index. Its users keep it until they let go. Returns `false` if the
+    /// copy was not there.
     pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
         let local = self.copy_mut(copy);
         if local.detached.is_some() {
@@ -224,12 +208,10 @@ impl Table {
         true
     }
 
-    /// Makes a private copy the object of its id.
     pub(crate) fn reveal(&mut self, copy: CopyId) {
         self.copy_mut(copy).is_public = true;
     }
 
-    /// Keeps a complete copy until it is deleted.
     pub(crate) fn pin(&mut self, copy: CopyId) {
         let local = self.copy_mut(copy);
         if local.is_pinned() {
@@ -241,7 +223,6 @@ impl Table {
         self.offer_to_spill(copy);
     }
 
-    /// Lets a complete copy go when room is needed.
     pub(crate) fn unpin(&mut self, ctx: &mut Context, copy: CopyId) {
         let local = self.copy_mut(copy);
         if local.is_pinned() {
@@ -252,12 +233,10 @@ impl Table {
         }
     }
 
-    /// Returns `true` if a live copy is being written or computed here.
     pub(crate) fn is_any_written(&self) -> bool {
         self.index.values().any(|copy| self.copies[copy].is_produced_here())
     }
 
-    /// Raises the number of copies that an object wants. Returns `true` if it was lower.
     pub(crate) fn want_replicas(&mut self, copy: CopyId, replicas: Replicas) -> bool {
         let wanted = &mut self.copy_mut(copy).metadata.replicas.wanted;
         let is_more = replicas.wanted > *wanted;
@@ -265,27 +244,24 @@ impl Table {
         is_more
     }
 
-    /// The copy is one of another put of its id, which has the same bytes. The lifetime of its own put is void.
+    /// Moves the copy to another put with the same bytes. The lifetime of the first put is void.
     pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
         let local = self.copy_mut(copy);
         local.put = put;
         local.metadata.lifetime = None;
     }
 
-    /// Keeps a copy from eviction and from being freed.
     pub(crate) fn hold(&mut self, copy: CopyId) {
         self.copy_mut(copy).references += 1;
         self.keep(copy);
     }
 
-    /// Ends one [`Table::hold`].
     pub(crate) fn let_go(&mut self, ctx: &mut Context, copy: CopyId) {
         self.copy_mut(copy).references -= 1;
         self.settle(ctx, copy);
     }
 
-    /// Ends a [`Table::hold`] of each of `kept`, which the caller held during a search for room. It
-    /// wakes no waiter for room, because no room has appeared.
+    /// Acts as [`Table::let_go`] for `kept`, but wakes no waiter, because no room has appeared.
     pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
         let has_new_space = self.has_new_space;
         for copy in kept {
@@ -294,7 +270,6 @@ impl Table {
         self.has_new_space = has_new_space;
     }
 
-    /// Counts a copy as used, so that others are evicted before it.
     pub(crate) fn touch(&mut self, copy: CopyId) {
         self.evictable.promote(&copy);
         if let Some(spills) = &mut self.spills {
@@ -302,7 +277,6 @@ impl Table {
         }
     }
 
-    /// Starts a pull into a copy; answers from which byte on.
     pub(crate) fn begin_pull(&mut self, copy: CopyId, active: ActivePull) {
         self.pulls.insert(active.pull, copy);
         let local = self.copy_mut(copy);
@@ -310,7 +284,7 @@ impl Table {
         local.phase = Phase::Receiving { pull: Some(Box::new(active)), valid_bytes };
     }
 
-    /// A pull no longer touches the memory of its copy. Returns the copy and the pull.
+    /// Ends a pull that no longer touches memory. Returns its copy.
     pub(crate) fn end_pull(
         &mut self,
         ctx: &mut Context,
@@ -328,12 +302,11 @@ impl Table {
         Some((copy, active))
     }
 
-    /// The copies that are being pulled.
     pub(crate) fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
         self.pulls.values().filter_map(|copy| Some((*copy, &self.get(copy)?.id)))
     }
 
-    /// The pulls that a shard granted go on without a grant: its session is lost.
+    /// Removes the grants of a lost session from pulls, which go on.
     pub(crate) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {
             if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
@@ -345,8 +318,8 @@ impl Table {
         }
     }
 
-    /// Ends the pull that has a slot of a shard, so that another receiver can have the slot; but not one that only others still
-    /// need, whose bytes would go with it.
+    /// Ends the pull with this slot, so that another receiver can have it; but not if only others
+    /// still need the pull.
     pub(crate) fn give_way(
         &mut self,
         ctx: &mut Context,
@@ -372,12 +345,10 @@ impl Table {
         }
     }
 
-    /// A combination fills a copy.
     pub(crate) fn begin_combine(&mut self, copy: CopyId, combine: CombineId) {
         self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine) };
     }
 
-    /// The combination of a copy no longer touches any memory. Answers how many bytes are valid.
     pub(crate) fn end_combine(&mut self, ctx: &mut Context, copy: CopyId, valid_bytes: u64) -> u64 {
         let local = self.copy_mut(copy);
         let valid_bytes = valid_bytes.min(local.size_bytes);
@@ -389,14 +360,12 @@ impl Table {
         valid_bytes
     }
 
-    /// A comparison reads a copy; false if one does already.
     pub(crate) fn begin_compare(&mut self, copy: CopyId) -> bool {
         let is_first = !std::mem::replace(&mut self.copy_mut(copy).is_comparing, true);
         self.keep(copy);
         is_first
     }
 
-    /// The comparison is done; false if there was none.
     pub(crate) fn end_compare(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
         let was_comparing =
             self.copies.get_mut(&copy).is_some_and(|local| std::mem::take(&mut local.is_comparing));
@@ -404,13 +373,12 @@ impl Table {
         was_comparing
     }
 
-    /// The writer of a copy gives it up: only references and serves keep it now.
+    /// Ends the writer's use: only references and serves keep the copy now.
     pub(crate) fn end_writing(&mut self, ctx: &mut Context, copy: CopyId) {
         self.copy_mut(copy).phase = Phase::Receiving { pull: None, valid_bytes: 0 };
         self.settle(ctx, copy);
     }
 
-    /// Keeps a copy from eviction, for now.
     fn keep(&mut self, copy: CopyId) {
         if let Some(bytes) = self.evictable.pop(&copy) {
             self.evictable_bytes -= bytes;
@@ -420,7 +388,6 @@ impl Table {
         }
     }
 
-    /// After a change in who uses a copy: frees it, or makes it evictable, or keeps it.
     fn settle(&mut self, ctx: &mut Context, copy: CopyId) {
         let Some(local) = self.copies.get(&copy) else { return };
         if !local.is_idle() {
@@ -451,7 +418,6 @@ impl Table {
 impl Index<&CopyId> for Table {
     type Output = LocalCopy;
 
-    /// Returns a copy. The caller knows that the copy exists.
     fn index(&self, copy: &CopyId) -> &LocalCopy {
         &self.copies[copy]
     }

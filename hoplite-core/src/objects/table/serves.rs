@@ -6,7 +6,7 @@ use crate::id::{ObjectId, PutId};
 use crate::message::{CopyId, Effect, ServeId};
 
 impl Table {
-    /// Another node queries to be served; it waits for a copy that `is_expected`.
+    /// Serves another node; the serve waits for a copy that `is_expected`.
     pub(crate) fn serve(
         &mut self,
         ctx: &mut Context,
@@ -38,12 +38,10 @@ impl Table {
         ctx.push(Effect::ServeAccepted { serve, copy, size_bytes });
     }
 
-    /// Returns `true` if a serve waits for a copy of this put.
     pub(crate) fn is_awaited_by_serves(&self, id: &ObjectId, put: PutId) -> bool {
         self.awaiting_serves.contains(id, put)
     }
 
-    /// Accepts the serves that wait for `copy` to begin.
     pub(crate) fn accept_awaiting(&mut self, ctx: &mut Context, copy: CopyId) {
         let local = &self.copies[&copy];
         let put = local.put;
@@ -52,21 +50,18 @@ impl Table {
         }
     }
 
-    /// Refuses the serves that wait for a copy of `id`, because none will begin.
     pub(crate) fn refuse_awaiting_of(&mut self, ctx: &mut Context, id: &ObjectId) {
         for serve in self.awaiting_serves.take(id, |_| true) {
             ctx.push(Effect::ServeRefused { serve });
         }
     }
 
-    /// As [`Self::refuse_awaiting_of`], for one put.
     pub(crate) fn refuse_awaiting_put(&mut self, ctx: &mut Context, id: &ObjectId, put: PutId) {
         for serve in self.awaiting_serves.take(id, |wanted| wanted == put) {
             ctx.push(Effect::ServeRefused { serve });
         }
     }
 
-    /// Refuses all serves that wait for a copy to begin.
     pub(crate) fn refuse_awaiting(&mut self, ctx: &mut Context) {
         for serve in self.awaiting_serves.take_all() {
             ctx.push(Effect::ServeRefused { serve });

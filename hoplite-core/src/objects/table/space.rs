@@ -1,8 +1,7 @@
 //! Room in the arena: allocation, eviction, and waiters.
 //!
-//! A call or a fetch that finds no room enters the queue and tries again when room has appeared.
-//! That may be at any time later: room appears when copies are freed, when reserved room is given
-//! back, or when a spill file is complete.
+//! A call or fetch without room waits and tries again when copies are freed, reserved room is given
+//! back, or a spill file is complete.
 
 use super::super::notice::SpaceWaiter;
 use super::{LocalCopy, Room, Table};
@@ -22,8 +21,7 @@ impl Table {
         Ok(())
     }
 
-    /// Looks for room for an object. Evicts nothing if even all evictions would make too little
-    /// room.
+    /// Looks for room. Evicts nothing if even all evictions would make too little room.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         let length_bytes = HEADER_BYTES + size_bytes;
         let victim = self.evictable.peek_lru().map(|(copy, _)| *copy);
@@ -45,13 +43,13 @@ impl Table {
         }
     }
 
-    /// Returns `true` if an object could be stored now, apart from fragmentation.
+    /// Returns `true` if an object fits now, apart from fragmentation.
     pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
         let clean_bytes = self.spills.as_ref().map_or(0, |spills| spills.clean_bytes);
         HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes + clean_bytes
     }
 
-    /// Returns `true` if an object could be stored without anybody deleting another one, once all that is under way is over.
+    /// Returns `true` if an object will fit without a delete, once all present work is over.
     pub(crate) fn may_come_to_fit(&self, size_bytes: u64) -> bool {
         if self.may_spill() {
             return true;
@@ -62,13 +60,11 @@ impl Table {
         HEADER_BYTES + size_bytes <= self.allocator.capacity_bytes().saturating_sub(kept_bytes)
     }
 
-    /// Gives back room that was found and is not needed.
     pub(crate) fn give_back(&mut self, room: Extent) {
         self.reserved_bytes -= room.length_bytes;
         self.free(room);
     }
 
-    /// Frees room that no copy is in any more.
     pub(super) fn free(&mut self, extent: Extent) {
         self.allocator.free(extent);
         self.has_new_space = true;
@@ -78,8 +74,7 @@ impl Table {
         self.evictions += 1;
     }
 
-    /// Returns the error of a caller for whom there was no room at this store, `node`. It names the store, because other stores
-    /// may be told of it.
+    /// Names this store, because other stores may be told of the error.
     pub(crate) fn store_full(&self, node: &NodeId, size_bytes: u64) -> Error {
         Error::StoreFull {
             needed_bytes: HEADER_BYTES + size_bytes,
@@ -89,7 +84,6 @@ impl Table {
         }
     }
 
-    /// The thing that such a caller waits for.
     pub(crate) fn lacks_room(&self, size_bytes: u64) -> Missing {
         Missing::Room {
             needed_bytes: HEADER_BYTES + size_bytes,
@@ -110,7 +104,7 @@ impl Table {
         self.space_waiters.remove(waiter);
     }
 
-    /// Returns the waiters for room in the order of their arrival, if there is new room.
+    /// Takes the waiters in the order of their arrival, if there is new room.
     pub(crate) fn take_space_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
         std::mem::take(&mut self.has_new_space).then(|| self.space_waiters.take().collect())
     }

@@ -11,33 +11,27 @@ use crate::message::{
 };
 use crate::time::Time;
 
-/// Most copies that a search for a batch looks at.
 const MAX_LOOKED_AT: usize = 2 * MAX_BATCH_OBJECTS;
 
 const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
 
 impl Table {
-    /// Lets the table spill.
     pub(crate) fn spill_to(&mut self, config: SpillConfig) {
         self.spills = Some(Box::new(Spills::new(config)));
     }
 
-    /// Describes spilling for a status report.
     pub(crate) fn spill_status(&self) -> SpillStatus {
         self.spills.as_ref().map(|spills| spills.status()).unwrap_or_default()
     }
 
-    /// The directories of spill files that cannot be used now.
     pub(crate) fn spill_troubles(&self) -> impl Iterator<Item = SpillTrouble> {
         self.spills.iter().flat_map(|spills| spills.troubles())
     }
 
-    /// Returns `true` if the store could make room by spilling, as far as it knows.
     pub(crate) fn may_spill(&self) -> bool {
         self.spills.as_ref().is_some_and(|spills| spills.may_make_room())
     }
 
-    /// Lists a copy as one that may leave the arena, if it may.
     pub(super) fn offer_to_spill(&mut self, copy: CopyId) {
         let Some(spills) = &mut self.spills else { return };
         let Some(local) = self.copies.get(&copy) else { return };
@@ -48,8 +42,8 @@ impl Table {
         }
     }
 
-    /// Begins a file with the copies that were not used for longest, if there is a reason to spill.
-    /// Returns `true` if the shell has a file to write.
+    /// Begins a file with the least recently used copies, if necessary. Returns `true` for a file
+    /// to write.
     pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
         let (capacity_bytes, free_bytes) = (self.allocator.capacity_bytes(), self.allocator.free_bytes());
         let has_waiters = !self.space_waiters.is_empty();
@@ -78,8 +72,8 @@ impl Table {
         true
     }
 
-    /// Begins to copy the records that are still needed from a file to a new one, if more than half
-    /// of the file is not needed any more. Returns `true` if the shell has a file to write.
+    /// Begins to move a file's useful records, if more than half of it is useless. Returns `true`
+    /// for a file to write.
     pub(crate) fn begin_compaction(&mut self, ctx: &mut Context) -> bool {
         let Some(spills) = &mut self.spills else { return false };
         let Some((old, copies)) = spills.take_wasteful() else { return false };
@@ -104,7 +98,6 @@ impl Table {
         true
     }
 
-    /// Chooses the copies of a new file.
     fn pick(&self, capacity_bytes: u64) -> Batch {
         let mut picked = Batch::empty();
         let Some(spills) = &self.spills else { return picked };
@@ -126,7 +119,6 @@ impl Table {
         picked
     }
 
-    /// Takes in the end of a [`Effect::Spill`].
     pub(crate) fn spilled(&mut self, ctx: &mut Context, file: SpillFile, outcome: Result<(), SpillFault>) {
         let Some(spills) = &mut self.spills else { return };
         let Some(batch) = spills.end(file) else { return };
@@ -157,7 +149,6 @@ impl Table {
         }
     }
 
-    /// Takes in the end of a compaction of the file `old`.
     fn compacted(
         &mut self,
         ctx: &mut Context,
@@ -188,7 +179,6 @@ impl Table {
         spills.compacted(ctx, old);
     }
 
-    /// Frees the memory of a copy that a spill file has.
     pub(crate) fn drop_memory(&mut self, ctx: &mut Context, copy: CopyId) {
         let Some(spills) = &mut self.spills else { return };
         spills.keep(copy);
@@ -205,7 +195,6 @@ impl Table {
         self.free(extent);
     }
 
-    /// Begins to read a copy into room that was found before.
     pub(crate) fn begin_load(&mut self, ctx: &mut Context, copy: CopyId, extent: Extent) {
         self.reserved_bytes -= extent.length_bytes;
         let local = self.copy_mut(copy);
@@ -222,7 +211,6 @@ impl Table {
         ctx.push(Effect::Load { copy, size_bytes, record });
     }
 
-    /// A copy is no longer only in a file.
     fn count_away(&mut self, size_bytes: u64) {
         if let Some(spills) = &mut self.spills {
             spills.status.objects -= 1;
@@ -230,7 +218,6 @@ impl Table {
         }
     }
 
-    /// Takes in the end of a load. Returns `true` if the copy is still live.
     pub(crate) fn end_load(&mut self, ctx: &mut Context, copy: CopyId, is_loaded: bool) -> bool {
         let Some(local) = self.copies.get_mut(&copy) else { return false };
         let (is_live, size_bytes) = (local.is_live(), local.size_bytes);
@@ -249,7 +236,7 @@ impl Table {
         }
         if is_live && is_loaded {
             ctx.push(Effect::CopyCompleted { copy });
-            // Those that wait for the copy to be in the arena stand in the queue for room.
+            // Callers that wait for the copy stand in the queue for room.
             self.has_new_space = true;
             self.settle(ctx, copy);
         } else if !is_live {
@@ -258,7 +245,7 @@ impl Table {
         is_live
     }
 
-    /// A copy could not be read: it stays in its file, and the store tries again after `retry_at`.
+    /// Leaves an unreadable copy in its file until the next attempt at `retry_at`.
     pub(crate) fn unload(&mut self, ctx: &mut Context, copy: CopyId, retry_at: Time, reason: String) {
         if let Some(spilled) = &mut self.copy_mut(copy).spilled {
             spilled.fault = Some((retry_at, reason));
@@ -266,7 +253,6 @@ impl Table {
         self.drop_memory(ctx, copy);
     }
 
-    /// Forgets the record of a copy, which is in the arena or has left the index.
     pub(super) fn release_record(&mut self, ctx: &mut Context, copy: CopyId) {
         let Some(local) = self.copies.get_mut(&copy) else { return };
         if let (Some(spills), Some(spilled)) = (&mut self.spills, local.spilled.take()) {
@@ -274,7 +260,7 @@ impl Table {
         }
     }
 
-    /// A copy has left the index: forgets its record, unless the shell uses it now.
+    /// Forgets the record of a copy that has left the index, unless the shell uses it now.
     pub(super) fn forget_spilled(&mut self, ctx: &mut Context, copy: CopyId) {
         let local = &self.copies[&copy];
         let Some(spilled) = &local.spilled else { return };
@@ -292,7 +278,6 @@ impl Table {
 }
 
 impl Spilled {
-    /// Returns `true` if the record is in this file, and the shell does not use it.
     fn may_move_from(&self, file: SpillFile) -> bool {
         self.record.file == file && matches!(self.step, SpillStep::Clean | SpillStep::Away)
     }
@@ -303,22 +288,19 @@ impl LocalCopy {
         self.spilled.as_ref().map(|spilled| spilled.step)
     }
 
-    /// Returns `true` if the bytes that the copy has are in the arena.
+    /// Returns `true` if the copy's bytes are in the arena.
     pub(crate) fn is_resident(&self) -> bool {
         !matches!(self.step(), Some(SpillStep::Away | SpillStep::Loading))
     }
 
-    /// Returns `true` if the copy has no room in the arena.
     pub(crate) fn is_away(&self) -> bool {
         self.step() == Some(SpillStep::Away)
     }
 
-    /// Returns `true` if the shell writes or reads the record.
     pub(super) fn is_in_motion(&self) -> bool {
         matches!(self.step(), Some(SpillStep::Writing | SpillStep::Loading))
     }
 
-    /// Returns the error of a caller that wants the copy, if the last read has failed lately.
     pub(crate) fn spill_error(&self, now: Time) -> Option<Error> {
         let (until, reason) = self.spilled.as_ref()?.fault.as_ref()?;
         (now < *until).then(|| Error::SpillFailed { id: self.id.clone(), reason: reason.clone().into() })

@@ -1,4 +1,4 @@
-//! The spill files of a store, their directories, and the copies that may leave the arena.
+//! Spill files, their directories, and the copies that may leave the arena.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,42 +12,33 @@ use crate::message::{
 };
 use crate::time::Time;
 
-/// The share of the arena in percent from which on the store spills, though no call waits for room.
+/// Share of the arena from which the store spills even without waiting calls.
 const START_PERCENT: u64 = 80;
-/// The share of the arena in percent down to which it then spills.
+/// Share of the arena down to which it then spills.
 const STOP_PERCENT: u64 = 70;
-/// The size of the copies that one file gets. A larger copy gets a separate file.
+/// The size of the copies in one file. A larger copy gets a separate file.
 const BATCH_BYTES: u64 = 100 << 20;
-/// In a small arena, a batch has at most this part of it.
+/// Limits a batch to this part of a small arena.
 const BATCHES_PER_ARENA: u64 = 8;
-/// Most copies of one file.
 pub(super) const MAX_BATCH_OBJECTS: usize = 2000;
-/// Most files that are written at the same time.
 const MAX_BATCHES: usize = 2;
 
-/// The state of a copy that has a place in a spill file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spilled {
     pub(crate) record: SpillRecord,
     pub(crate) step: SpillStep,
-    /// The last failure of a read, and the time until which the store does not try again.
+    /// The last failure of a read, and the time of the next attempt.
     pub(crate) fault: Option<(Time, String)>,
 }
 
-/// The relation of a copy to its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpillStep {
-    /// The copy is in the arena, and the shell writes the record.
     Writing,
-    /// The copy is in the arena and in the file.
     Clean,
-    /// The copy is only in the file.
     Away,
-    /// The shell reads the record into the arena.
     Loading,
 }
 
-/// A directory for spill files.
 #[derive(Debug, Default)]
 struct Directory {
     fault: Option<SpillFault>,
@@ -55,38 +46,31 @@ struct Directory {
     retry_at: Time,
 }
 
-/// The use of one file.
 #[derive(Debug)]
 struct FileUse {
     length_bytes: u64,
-    /// The copies that were written to the file.
     copies: Vec<CopyId>,
-    /// The number and the length of the records of copies that still exist.
     live: usize,
     live_bytes: u64,
     /// `true` while the shell copies records to another file.
     is_compacting: bool,
 }
 
-/// Returns `true` if more than half of a file is not needed.
 const fn is_wasteful(live_bytes: u64, length_bytes: u64) -> bool {
     live_bytes < length_bytes / 2
 }
 
-/// The copies that a new file gets.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The copies, and the sizes of their objects, in the order of their records.
     pub(super) copies: Vec<(CopyId, u64)>,
     pub(super) length_bytes: u64,
-    /// The room in the arena that the copies take. Zero for copies that come from a file.
+    /// Room in the arena; zero for copies from a file.
     pub(super) arena_bytes: u64,
-    /// The file that the copies come from, if they do not come from the arena.
+    /// The source file, unless the copies come from the arena.
     pub(super) compacts: Option<SpillFile>,
 }
 
 impl Batch {
-    /// A file without records.
     pub(super) fn empty() -> Self {
         Self { length_bytes: SpillRecord::FILE_HEADER_BYTES, ..Self::default() }
     }
@@ -96,7 +80,6 @@ impl Batch {
         self.length_bytes += SpillRecord::length_bytes(size_bytes);
     }
 
-    /// The copies, and their records in `file`.
     pub(super) fn records(&self, file: SpillFile) -> impl Iterator<Item = (CopyId, u64, SpillRecord)> {
         let mut end_bytes = SpillRecord::FILE_HEADER_BYTES;
         self.copies.iter().map(move |(copy, size_bytes)| {
@@ -107,22 +90,20 @@ impl Batch {
     }
 }
 
-/// See the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct Spills {
     config: SpillConfig,
     directories: Vec<Directory>,
-    /// The directory that gets the next file, if it works.
     next_directory: usize,
-    /// The copies that may be spilled, with the length of their extents, in the order of their use.
+    /// Copies that may be spilled, with their extents' lengths, in the order of use.
     pub(super) dirty: LruCache<CopyId, u64>,
-    /// The copies that a file has too, in the same order.
+    /// Copies that a file has too, in the same order.
     pub(super) clean: LruCache<CopyId, u64>,
     pub(super) clean_bytes: u64,
     batches: BTreeMap<SpillFile, Batch>,
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
-    /// The files with more dead than live bytes.
+    /// Files with more dead than live bytes.
     wasteful: BTreeSet<SpillFile>,
     /// `true` from the start watermark until the stop watermark.
     is_above: bool,
@@ -147,8 +128,8 @@ impl Spills {
         }
     }
 
-    /// Lists a copy without users as one that may leave the arena. Returns `true` if that makes
-    /// room at once.
+    /// Lists an unused copy as one that may leave the arena. Returns `true` if that makes room at
+    /// once.
     pub(super) fn offer(&mut self, copy: CopyId, bytes: u64, is_clean: bool) -> bool {
         let list = if is_clean { &mut self.clean } else { &mut self.dirty };
         let is_new = list.put(copy, bytes).is_none();
@@ -158,7 +139,6 @@ impl Spills {
         is_new && is_clean
     }
 
-    /// Keeps a copy in the arena, because it is in use.
     pub(super) fn keep(&mut self, copy: CopyId) {
         self.dirty.pop(&copy);
         if let Some(bytes) = self.clean.pop(&copy) {
@@ -166,14 +146,11 @@ impl Spills {
         }
     }
 
-    /// Counts a copy as used, so that others leave the arena before it.
     pub(super) fn touch(&mut self, copy: CopyId) {
         self.dirty.promote(&copy);
         self.clean.promote(&copy);
     }
 
-    /// Returns `true` if a file should be begun now. `used_bytes` of the arena cannot be freed at
-    /// once.
     pub(super) fn is_wanted(&mut self, has_waiters: bool, used_bytes: u64, capacity_bytes: u64) -> bool {
         let writing: u64 = self.batches.values().map(|batch| batch.arena_bytes).sum();
         let percent = used_bytes.saturating_sub(writing).saturating_mul(100) / capacity_bytes.max(1);
@@ -181,19 +158,16 @@ impl Spills {
         (has_waiters || self.is_above) && !self.dirty.is_empty() && self.batches.len() < MAX_BATCHES
     }
 
-    /// The size of the copies of one file.
     pub(super) fn batch_bytes(capacity_bytes: u64) -> u64 {
         BATCH_BYTES.min(capacity_bytes / BATCHES_PER_ARENA)
     }
 
-    /// The bytes that new files may still have.
     pub(super) fn room_in_files(&self) -> u64 {
         let writing: u64 = self.batches.values().map(|batch| batch.length_bytes).sum();
         self.config.limit_bytes.map_or(u64::MAX, |limit| limit.saturating_sub(self.file_bytes + writing))
     }
 
-    /// Chooses the directory of the next file, in turn. Without a usable one, sets a deadline for
-    /// the next attempt.
+    /// Chooses the directories in turn. Without a usable one, sets a deadline for the next attempt.
     pub(super) fn choose_directory(&mut self, ctx: &mut Context) -> Option<usize> {
         let count = self.directories.len();
         let in_turn = (0..count).map(|step| (self.next_directory + step) % count);
@@ -215,13 +189,12 @@ impl Spills {
         self.directory_failed(ctx, directory, SpillFault::Full(reason));
     }
 
-    /// Notes a file that the shell begins to write.
     pub(super) fn begin(&mut self, file: SpillFile, batch: Batch) {
         self.batches.insert(file, batch);
     }
 
-    /// Takes a file with more dead than live bytes, if the shell can write another
-    /// one now. Returns the copies that may still need it.
+    /// Takes a file with more dead than live bytes, if the shell can write another one now. Returns
+    /// the copies that may need it.
     pub(super) fn take_wasteful(&mut self) -> Option<(SpillFile, &[CopyId])> {
         if self.batches.len() >= MAX_BATCHES {
             return None;
@@ -232,7 +205,6 @@ impl Spills {
         Some((file, &used.copies))
     }
 
-    /// The shell no longer copies records of a file. Removes the file if nothing needs it.
     pub(super) fn compacted(&mut self, ctx: &mut Context, file: SpillFile) {
         let Some(used) = self.files.get_mut(&file) else { return };
         used.is_compacting = false;
@@ -241,12 +213,10 @@ impl Spills {
         }
     }
 
-    /// Takes out a file that the shell has written, or failed to write.
     pub(super) fn end(&mut self, file: SpillFile) -> Option<Batch> {
         self.batches.remove(&file)
     }
 
-    /// Notes that a directory has failed. It rests for a while.
     pub(super) fn directory_failed(&mut self, ctx: &mut Context, index: usize, fault: SpillFault) {
         let Some(directory) = self.directories.get_mut(index) else { return };
         directory.failures = directory.failures.saturating_add(1);
@@ -256,7 +226,6 @@ impl Spills {
         self.status.failures += 1;
     }
 
-    /// Notes a complete file with the copies that still exist.
     pub(super) fn written(&mut self, ctx: &mut Context, file: SpillFile, batch: &Batch, copies: Vec<CopyId>) {
         if let Some(directory) = self.directories.get_mut(file.directory) {
             *directory = Directory::default();
@@ -275,7 +244,6 @@ impl Spills {
         self.files.insert(file, FileUse { length_bytes, copies, live, live_bytes, is_compacting: false });
     }
 
-    /// Forgets one record, of an object of this size. Removes its file after the last one.
     pub(super) fn release(&mut self, ctx: &mut Context, record: SpillRecord, size_bytes: u64) {
         let Some(used) = self.files.get_mut(&record.file) else { return };
         used.live -= 1;
@@ -295,7 +263,7 @@ impl Spills {
         self.file_bytes -= used.length_bytes;
         self.wasteful.remove(&file);
         ctx.push(Effect::RemoveSpillFile { file });
-        // There is room on the disk again.
+        // The disk has room again.
         for directory in &mut self.directories {
             if matches!(directory.fault, Some(SpillFault::Full(_))) {
                 *directory = Directory::default();
@@ -303,13 +271,12 @@ impl Spills {
         }
     }
 
-    /// Returns `true` if files should not keep copies of objects that are in the arena again: more
+    /// Returns `true` if files should not keep copies that are in the arena again, because more
     /// than half of the limit is used.
     pub(super) fn is_scarce(&self) -> bool {
         self.config.limit_bytes.is_some_and(|limit| self.file_bytes > limit / 2)
     }
 
-    /// Returns `true` if the store could make room by spilling, as far as it knows.
     pub(super) fn may_make_room(&self) -> bool {
         self.directories.iter().any(|directory| directory.fault.is_none())
     }
@@ -324,7 +291,6 @@ impl Spills {
         }
     }
 
-    /// The directories that cannot be used now.
     pub(super) fn troubles(&self) -> impl Iterator<Item = SpillTrouble> {
         let named = self.config.directories.iter().zip(&self.directories);
         named.filter_map(|(name, directory)| {
