@@ -1,8 +1,7 @@
-//! The copies of one object, and the order in which the shard offers them to receivers.
+//! The copies of one object, in the order in which the shard offers them.
 //!
-//! A shard may have a million objects, and most have one copy or two. A short vector holds these
-//! copies, and each operation scans the vector. An object with more than [`MAX_FEW`] copies has
-//! indices, so that the cost of an operation does not grow with the number of copies.
+//! Most objects have one copy or two: a short vector, which each operation scans. An object with
+//! more than [`MAX_FEW`] copies has indices, so that no cost grows with their number.
 
 mod many;
 mod record;
@@ -16,8 +15,7 @@ use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, is_in};
 use crate::vocabulary::directory::{LocationState, Retention};
 
-/// Most copies that a scanned vector holds. 32 copies take 3 KiB, and a scan is as fast as a search
-/// in a tree.
+/// 32 copies take 3 KiB, and a scan is as fast as a search in a tree.
 const MAX_FEW: usize = 32;
 
 /// The copies of one object, at most one for each node.
@@ -46,7 +44,7 @@ impl Copies {
         self.len() == 0
     }
 
-    /// All copies, by node.
+    /// Iterates by node.
     pub(super) fn iter(&self) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => (Some(records.iter()), None),
@@ -65,7 +63,7 @@ impl Copies {
         }
     }
 
-    /// Calls `change` with the record of the copy at `node`, if there is one. Returns its result.
+    /// Changes the copy at `node`, if there is one, and returns the result.
     pub(super) fn change<R>(
         &mut self,
         node: NodeIndex,
@@ -80,7 +78,6 @@ impl Copies {
         }
     }
 
-    /// Adds a copy at a node that has none yet.
     pub(super) fn insert(&mut self, record: LocationRecord) {
         match self {
             Self::Few(records) => {
@@ -88,7 +85,7 @@ impl Copies {
                     return;
                 };
                 if records.is_empty() {
-                    // Reserve one place instead of four, because most objects have one location.
+                    // Reserves one place instead of four, because most objects have one location.
                     records.reserve_exact(1);
                 }
                 records.insert(position, record);
@@ -118,19 +115,18 @@ impl Copies {
         }
     }
 
-    /// The copies of a class that have a free slot at a connected node of a group, best first.
+    /// Copies of a class with a free slot at a connected node of a group, best first.
     pub(super) fn free(&self, group: Path, class: Class) -> impl Iterator<Item = &LocationRecord> {
         self.free_from(group, (class, Time::ZERO, 0, NodeIndex::FIRST))
     }
 
-    /// Returns the first time after `now` at which another unfinished copy has bytes to forward.
+    /// The first time after `now` at which another unfinished copy has bytes to forward.
     pub(super) fn next_bytes(&self, now: Time) -> Option<Time> {
         let first = (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);
         self.free_from(EVERYWHERE, first).next().map(|record| record.since)
     }
 
-    /// The copies of a group with a free slot, of the class of `first`, that rank at `first` or
-    /// later.
+    /// Copies of a group with a free slot, of the class of `first`, that rank at `first` or later.
     fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => {
@@ -146,7 +142,7 @@ impl Copies {
         few.into_iter().map(|(_, record)| record).chain(many.into_iter().flatten())
     }
 
-    /// The number of copies at connected nodes of a group, free or not.
+    /// Counts copies at connected nodes of a group, free or not.
     pub(super) fn at_hand(&self, group: Path) -> usize {
         match self {
             Self::Few(records) => {
@@ -156,7 +152,7 @@ impl Copies {
         }
     }
 
-    /// The copies that are complete, or that become complete without another copy.
+    /// Copies that are complete, or become complete without another copy.
     pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),
@@ -165,7 +161,6 @@ impl Copies {
         few.into_iter().flatten().chain(many.into_iter().flatten())
     }
 
-    /// The number of complete copies.
     pub(super) fn complete(&self) -> usize {
         match self {
             Self::Few(records) => {
@@ -182,7 +177,6 @@ impl Copies {
         }
     }
 
-    /// Returns `true` if the store of some copy reports that it pulls from the node of this name.
     pub(super) fn is_pulled_from(&self, name: &NodeId) -> bool {
         match self {
             Self::Few(records) => records.iter().any(|record| record.pulling_from.as_ref() == Some(name)),
@@ -197,7 +191,6 @@ mod tests {
 
     use super::*;
 
-    /// One operation on the copies of 80 nodes.
     #[derive(Debug, Clone)]
     enum Step {
         Insert(u32, u8, bool),
@@ -239,7 +232,6 @@ mod tests {
     }
 
     proptest! {
-        /// The indices of many copies agree with a scan of all copies.
         #[test]
         fn indices_agree_with_the_copies(steps in prop::collection::vec(step(), 0..300)) {
             let mut copies = Copies::default();

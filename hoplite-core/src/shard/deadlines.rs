@@ -1,13 +1,11 @@
-//! A set of deadlines, in the order in which they are due.
-
 use std::collections::BTreeSet;
 
 use crate::time::Time;
 
-/// A set of keys, each with the time at which it is due. Each operation takes O(log n).
+/// Keys by due time. Each operation takes O(log n).
 ///
-/// The owner of a key remembers the key's time, and can therefore remove exactly that key. Outdated
-/// keys do not accumulate.
+/// The owner of a key remembers its time, and can remove exactly that key, so no outdated keys
+/// accumulate.
 #[derive(Debug)]
 pub(super) struct Deadlines<K>(BTreeSet<(Time, K)>);
 
@@ -26,12 +24,10 @@ impl<K: Ord> Deadlines<K> {
         self.0.remove(&(at, key));
     }
 
-    /// Returns the earliest deadline, or `None` if no deadline will ever come.
     pub(super) fn next(&self) -> Option<Time> {
         self.0.first().map(|(at, _)| *at).filter(|at| *at != Time::NEVER)
     }
 
-    /// Removes and returns the earliest key if it is due.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<K> {
         if self.next()? > now {
             return None;
@@ -39,7 +35,6 @@ impl<K: Ord> Deadlines<K> {
         self.pop_first()
     }
 
-    /// Removes and returns the earliest key, due or not.
     pub(super) fn pop_first(&mut self) -> Option<K> {
         self.0.pop_first().map(|(_, key)| key)
     }

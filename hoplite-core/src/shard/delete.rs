@@ -1,12 +1,11 @@
-//! Deletes: removes all copies of a put, and keeps tombstones so that the copies do not come back.
+//! Deletes: removes all copies of a put, and keeps tombstones so that they do not come back.
 //!
-//! Deletions are kept apart from the live entries, by id and put. The shard can therefore accept a
-//! new put of the id while nodes still drop the old one. A deletion lasts as long as its tombstone.
-//! If some node has not confirmed by then, the delete times out.
+//! Deletions are kept by id and put, apart from live entries, so the shard can accept a new put
+//! while nodes drop the old one. A deletion lasts as long as its tombstone; without all
+//! confirmations by then, the delete times out.
 //!
-//! During the warm-up the shard may not know an id only because its stores have not published it
-//! yet. The shard holds a delete of such an id until a store publishes the id, or until the warm-up
-//! ends.
+//! During the warm-up, stores may not have published an id yet. The shard holds a delete of an
+//! unknown id until a store publishes it, or the warm-up ends.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +34,6 @@ impl Shard {
         self.carry_out_delete(turn, node, request, id);
     }
 
-    /// Carries out the held deletes of an id that has just been published.
     pub(super) fn carry_out_held(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         for (node, request) in self.held_deletes.remove(id).unwrap_or_default() {
             if let Some(record) = self.nodes.get_mut(node) {
@@ -45,14 +43,13 @@ impl Shard {
         }
     }
 
-    /// Carries out all held deletes, because the stores had enough time to publish their copies.
+    /// Performs all held deletes, because the stores had enough time to publish.
     pub(super) fn end_warm_up(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.held_deletes.keys().next().cloned() {
             self.carry_out_held(turn, &id);
         }
     }
 
-    /// Forgets a held delete.
     pub(super) fn drop_held(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) {
         if let Some(requesters) = self.held_deletes.get_mut(id) {
             requesters.remove(&(node, request));
@@ -89,7 +86,7 @@ impl Shard {
         self.finish_if_dropped(turn, &(id.clone(), put));
     }
 
-    /// Removes a put that the other shard of this id has deleted.
+    /// Removes a put that the other shard of the id has deleted.
     pub(super) fn forget(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
         if self.entries.get(id).is_some_and(|entry| entry.put == put) {
             self.drop_everywhere(turn, id);
@@ -98,15 +95,13 @@ impl Shard {
         self.remember_end(turn, id, put, DropReason::Deleted);
     }
 
-    /// Notes that a node has dropped its copy of a deleted put.
     pub(super) fn drop_confirmed(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId, put: PutId) {
         let key = (id.clone(), put);
         if let Some(deletion) = self.deletions.get_mut(&key) {
             deletion.pending.remove(&node);
             self.finish_if_dropped(turn, &key);
         } else if !self.tombstones.contains_key(&key) {
-            // The node heard of the delete from the other shard of this id. That shard will send it
-            // here as well.
+            // The other shard of this id has told the node, and will send the delete here as well.
             if self.entries.get(id).is_some_and(|entry| entry.put == put) {
                 let lost_at = turn.now + self.config.limits.node_grace;
                 self.remove_location(turn, id, node, lost_at);
@@ -115,7 +110,6 @@ impl Shard {
         }
     }
 
-    /// Removes the entry of an id, and tells all nodes that have a copy or pull one to drop it.
     fn drop_everywhere(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> Option<(PutId, Vec<NodeIndex>)> {
         let (entry, holders) = self.dismantle(id)?;
         let put = entry.put;
@@ -130,8 +124,8 @@ impl Shard {
         self.deletions.range(all).next_back().map(|((_, put), _)| *put)
     }
 
-    /// Answers the deletes of an id once no node has a copy of any deleted put of the id. A caller
-    /// that deletes an id must not see a put that an earlier delete has not yet removed everywhere.
+    /// Answers an id's deletes once no node has a copy of any deleted put. A caller must not see a
+    /// put that an earlier delete has not removed everywhere.
     fn finish_if_dropped(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let id = &key.0;
         let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
@@ -146,7 +140,6 @@ impl Shard {
         }
     }
 
-    /// Removes a deletion, and returns the requests that waited for it.
     fn close_deletion(&mut self, key: &(ObjectId, PutId)) -> BTreeSet<(NodeIndex, RequestId)> {
         let Some(deletion) = self.deletions.remove(key) else { return BTreeSet::new() };
         for (node, request) in &deletion.requesters {
@@ -157,7 +150,6 @@ impl Shard {
         deletion.requesters
     }
 
-    /// Removes a lost node from all deletions, because its copies are gone.
     pub(super) fn node_left_deletions(&mut self, turn: &mut Turn<'_>, node: NodeIndex) {
         let affected = self
             .deletions
@@ -169,7 +161,6 @@ impl Shard {
         }
     }
 
-    /// Remembers that a put has ended. At the limit, drops the oldest tombstone.
     pub(super) fn remember_end(
         &mut self,
         turn: &mut Turn<'_>,
@@ -191,7 +182,7 @@ impl Shard {
         self.due.tombstones.insert(until, key);
     }
 
-    /// Forgets a deleted put. The caller has already removed its deadline.
+    /// Forgets a deleted put, whose deadline was removed.
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         self.tombstones.remove(key);
         let waited = self.config.limits.tombstone_ttl;

@@ -13,45 +13,36 @@ use crate::time::Time;
 use crate::version::Version;
 use crate::vocabulary::directory::{Location, Locations, ObjectSummary, Origin};
 
-/// Most locations in one page of a listing (about 4 MiB on the wire). The last object of a page may
-/// exceed it.
+/// Most locations in a page (about 4 MiB on the wire). The last object may exceed it.
 const MAX_LISTED_LOCATIONS: usize = 1 << 16;
 
-/// Everything that a shard knows about one object.
+/// A shard's knowledge of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Description {
-    /// The object and its locations.
     pub locations: Locations,
-    /// The latest grants, at most 64, oldest first.
+    /// The latest, at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
-    /// The number of queries that wait for a location.
     pub waiting_receivers: usize,
 }
 
 /// Counters of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct ShardStatus {
-    /// The number of objects, including lost objects that the shard still remembers.
+    /// Includes remembered lost objects.
     pub objects: usize,
-    /// The total size of inline objects.
     pub inline_bytes: u64,
-    /// The number of queries that wait for a location.
     pub waiting_queries: usize,
-    /// The number of open subscriptions.
     pub subscriptions: usize,
-    /// The number of slots in use.
     pub grants: usize,
-    /// The number of objects with fewer copies than their puts want, as far as this shard is the
-    /// first of their ids, and objects at stores that drain.
+    /// Objects of this first shard with fewer copies than their puts want, and objects at stores
+    /// that drain.
     pub under_replicated: usize,
-    /// The number of deleted puts that the shard remembers.
     pub tombstones: usize,
-    /// The number of messages received from stores.
     pub received_messages: u64,
-    /// The number of messages sent to stores.
     pub sent_messages: u64,
-    /// The version of the measured places, and the measured capacity of uplinks if some node uses
-    /// them.
+    /// The version of measured places, and the uplinks' capacity if a node uses it.
     pub measured: (u64, Uplink),
     /// The nodes, by id.
     pub nodes: Vec<KnownNode>,
@@ -59,21 +50,18 @@ pub struct ShardStatus {
 
 /// One node, as a shard sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct KnownNode {
-    /// The name of the node.
     pub node: NodeId,
-    /// The address at which others reach its data plane.
     pub data_address: SocketAddr,
-    /// The labels of the node.
     pub labels: Vec<(String, String)>,
-    /// `true` if the node's session is open; `false` if the session ended a moment ago.
+    /// `false` for a moment after a session.
     pub connected: bool,
-    /// The version of the protocol in the node's last session.
     pub version: Version,
 }
 
 impl Shard {
-    /// Returns everything that the shard knows about `id`, with the latest grants.
+    /// Returns the shard's knowledge of `id`, with the latest grants.
     pub fn describe(&self, id: &ObjectId) -> Description {
         Description {
             locations: self.locations(id),
@@ -82,11 +70,10 @@ impl Shard {
         }
     }
 
-    /// Returns the objects whose id starts with `prefix` and is greater than `after`, in the order
-    /// of their ids, and `true` if more objects follow.
+    /// Returns objects whose ids start with `prefix` and are greater than `after`, by id, and
+    /// `true` if more follow.
     ///
-    /// Returns at most `limit` objects, and fewer if each one has many locations. Leaves out
-    /// objects that have no root.
+    /// At most `limit` objects, or fewer with many locations; none without a root.
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         // An empty `after` excludes nothing, since no id is empty.
@@ -135,7 +122,7 @@ impl Shard {
         ShardStatus { nodes, ..self.counters() }
     }
 
-    /// Returns the counters without the nodes.
+    /// Returns the counters without nodes.
     pub fn counters(&self) -> ShardStatus {
         ShardStatus {
             objects: self.entries.len(),
@@ -152,7 +139,6 @@ impl Shard {
         }
     }
 
-    /// Returns the locations of an object.
     pub(super) fn locations(&self, id: &ObjectId) -> Locations {
         match self.entries.get(id) {
             Some(entry) => self.describe_entry(id, entry),

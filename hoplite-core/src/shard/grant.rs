@@ -13,7 +13,6 @@ use crate::vocabulary::directory::{
 };
 
 impl Shard {
-    /// Grants `sender`'s slot to `node`.
     pub(super) fn grant(
         &mut self,
         turn: &mut Turn<'_>,
@@ -43,8 +42,7 @@ impl Shard {
         self.next_grant += 1;
         let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
         let is_fresh = entry.copies.get(node).is_none();
-        // The grant implies that the receiver has a partial copy, so the receiver need not publish
-        // its start.
+        // The grant implies a partial copy, so the receiver need not publish its start.
         if is_fresh {
             let mut copy = LocationRecord::new(
                 (node, record.place.path),
@@ -106,7 +104,7 @@ impl Shard {
         turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });
     }
 
-    /// Answers with the bytes of an inline object. The receiver is then a complete location.
+    /// Answers with an inline object's bytes. The receiver is then a complete location.
     pub(super) fn answer_inline(
         &mut self,
         turn: &mut Turn<'_>,
@@ -143,7 +141,6 @@ impl Shard {
         }
     }
 
-    /// Ends a transfer and frees its slot.
     pub(super) fn return_slot(
         &mut self,
         turn: &mut Turn<'_>,
@@ -176,9 +173,8 @@ impl Shard {
         }
     }
 
-    /// Removes the location of a receiver that declined its grant. The location stays if the
-    /// receiver has another slot, or has published a copy. For that copy, the other shard may have
-    /// granted a slot.
+    /// Removes the location of a receiver that declined its grant, unless it has another slot or
+    /// has published a copy, perhaps for the other shard's grant.
     fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let copy = entry.copies.get(node);
@@ -188,7 +184,6 @@ impl Shard {
         }
     }
 
-    /// Frees a slot of a receiver, and returns the object and the transfer.
     pub(super) fn release(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<(ObjectId, Transfer)> {
         let id = self.grants.remove(&grant)?;
         let entry = self.entries.get_mut(&id)?;

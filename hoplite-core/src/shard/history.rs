@@ -6,33 +6,26 @@ use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantId, GrantReason, PullOutcome};
 
-/// Most grants that a shard remembers per object.
 pub(super) const MAX_GRANTS_PER_OBJECT: usize = 64;
-/// Most grants that a shard remembers in total: about 16 MiB.
+/// Most remembered grants: about 16 MiB.
 pub(super) const MAX_GRANTS: usize = 1 << 16;
 
 /// One grant, as tools show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct GrantRecord {
-    /// The node that pulls.
     pub receiver: NodeId,
-    /// The node that serves.
     pub sender: NodeId,
-    /// The reason for the choice of the sender.
     pub reason: GrantReason,
-    /// The time of the grant.
     pub at: Time,
-    /// The outcome of the pull; `None` while the pull runs, or if the receiver was lost.
+    /// `None` while the pull runs, or if the receiver was lost.
     pub outcome: Option<PullOutcome>,
-    /// The time of the outcome.
     pub ended: Option<Time>,
 }
 
-/// The latest grants, including grants of objects that are gone.
 #[derive(Debug, Default)]
 pub(super) struct GrantHistory {
     by_object: BTreeMap<ObjectId, VecDeque<(GrantId, GrantRecord)>>,
-    /// All remembered grants, oldest first.
     order: BTreeMap<GrantId, ObjectId>,
 }
 
@@ -57,7 +50,7 @@ impl GrantHistory {
         }
     }
 
-    /// Records the outcome of a grant to `receiver`. Later outcomes of the same grant are ignored.
+    /// Records a grant's first outcome.
     pub(super) fn conclude(&mut self, now: Time, grant: GrantId, receiver: &NodeId, outcome: PullOutcome) {
         let records = self.order.get(&grant).and_then(|id| self.by_object.get_mut(id));
         let Some(records) = records else { return };
@@ -70,15 +63,13 @@ impl GrantHistory {
         }
     }
 
-    /// Returns the objects with the latest grants, latest first, and their number of grants.
     pub(super) fn latest(&self, limit: usize) -> Vec<(&ObjectId, &VecDeque<(GrantId, GrantRecord)>)> {
         let mut seen = BTreeSet::new();
         let ids = self.order.values().rev().filter(|id| seen.insert(*id)).take(limit);
         ids.filter_map(|id| self.by_object.get_key_value(id)).collect()
     }
 
-    /// Returns the latest grants with `node` as the receiver or the sender, latest first. Examines
-    /// at most `examined` grants.
+    /// Examines at most `examined` grants of `node` as receiver or sender, latest first.
     pub(super) fn of_node(
         &self,
         node: &NodeId,

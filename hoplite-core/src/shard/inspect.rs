@@ -1,5 +1,5 @@
-//! Inspections of a shard for the dashboard. Each inspection is bounded for any number of nodes and
-//! objects, because the shard serves no store while it runs.
+//! Inspections for the dashboard. Each is bounded for any cluster, because the shard serves no
+//! store while it runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -17,143 +17,113 @@ use crate::placement::ShardList;
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, PullOutcome, Retention};
 
-/// Most objects that one search examines, in about two milliseconds.
+/// Most objects that a search examines, in about two milliseconds.
 pub const MAX_LOOKED_AT: usize = 20_000;
-/// Most copies of one object that an inspection returns.
+/// Most copies of an object that are shown.
 pub const MAX_SHOWN_COPIES: usize = 2048;
-/// Most slots that an inspection counts to find the busiest objects: all slots of a thousand busy
-/// nodes.
+/// Most slots counted to find the busiest objects: all slots of a thousand busy nodes.
 const MAX_COUNTED_SLOTS: usize = 1 << 15;
 
 /// A node, as a shard sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct NodeOverview {
-    /// The node's name.
     pub node: NodeId,
-    /// The address of the node's data plane.
     pub data_address: SocketAddr,
-    /// The operator's labels.
     pub labels: Vec<(String, String)>,
-    /// `true` if the node's session is open; `false` if the session ended a moment ago.
+    /// `false` for a moment after a session.
     pub connected: bool,
-    /// The number of copies that the node has published to this shard.
     pub copies: usize,
-    /// The number of transfers to the node that this shard has granted.
+    /// Granted transfers to the node.
     pub receiving: usize,
-    /// The number of requests that the node has open at this shard.
     pub requests: usize,
 }
 
-/// An object, without its locations.
+/// An object without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct ObjectOverview {
-    /// The object's id.
     pub id: ObjectId,
-    /// The size in bytes.
     pub size_bytes: u64,
-    /// The type of its elements.
     pub dtype: Dtype,
-    /// The shape of the array, if the object is one.
     pub shape: Option<Vec<u64>>,
-    /// The node that published the object first, as far as this shard knows.
     pub creator: NodeId,
-    /// The time of that publication.
     pub created: Time,
-    /// The number of copies, complete and partial.
+    /// Complete and partial copies.
     pub copies: usize,
-    /// The number of complete copies.
     pub complete: usize,
-    /// `true` if some copy stays until the object is deleted.
+    /// `true` if some copy stays until a delete.
     pub pinned: bool,
-    /// `true` if the shard holds the bytes, too.
     pub inline: bool,
-    /// `true` if all copies were lost.
     pub lost: bool,
-    /// The number of transfers that the shard has granted and that still run.
+    /// Running transfers by grants of this shard.
     pub transfers: usize,
-    /// The number of queries that wait for a location.
     pub waiting: usize,
 }
 
 /// The criteria of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct ObjectSearch {
-    /// The prefix of the ids.
     pub prefix: Vec<u8>,
-    /// The id after which the search starts.
     pub after: Vec<u8>,
-    /// The smallest size of an object.
     pub min_size_bytes: u64,
-    /// The smallest number of copies of an object.
     pub min_copies: usize,
-    /// Most objects to return.
     pub limit: usize,
 }
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The objects, in the order of their ids.
+    /// Objects by id.
     pub objects: Vec<ObjectOverview>,
-    /// The last id that was examined, from which the next search continues; `None` if no objects
-    /// follow.
+    /// The last examined id, for the next search; `None` at the end.
     pub next: Option<ObjectId>,
 }
 
-/// One copy of an object, and its sender.
+/// One copy, and its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct CopyOverview {
-    /// The node that has it.
     pub node: NodeId,
-    /// The state of the copy.
     pub state: LocationState,
-    /// The retention of the copy.
     pub retention: Retention,
-    /// `true` if the session of the copy's node is gone.
     pub away: bool,
-    /// The node that sends to this copy now: by the shard's grant, or else by the store's report.
+    /// The present sender, by the shard's grant, or else by the store's report.
     pub sender: Option<NodeId>,
-    /// The reason for and the time of the grant, if this shard chose the sender and remembers the
-    /// grant.
+    /// Reason and time, if this shard remembers its grant.
     pub grant: Option<(GrantReason, Time)>,
 }
 
-/// A grant of an object, as the page of a node shows it.
+/// A grant on the page of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct NodeTransfer {
-    /// The object.
     pub id: ObjectId,
-    /// The grant.
     pub grant: GrantRecord,
-    /// `true` while the transfer runs.
     pub is_running: bool,
 }
 
 /// The grants of an object that was sent lately.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct RecentObject {
-    /// The object.
     pub id: ObjectId,
-    /// The size in bytes, if the shard still knows the object.
     pub size_bytes: Option<u64>,
-    /// The number of remembered grants, at most 64.
     pub grants: usize,
-    /// The number of its transfers that run.
     pub running: usize,
-    /// The number of its transfers that failed.
     pub failed: usize,
-    /// The time of the first remembered grant.
     pub began: Time,
     /// The time of the latest grant or outcome.
     pub latest: Time,
 }
 
-/// An object and its transfers, which form trees.
+/// An object, and its transfers as trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectTree {
-    /// The object; `None` if the shard does not know it.
+    /// The object, if known.
     pub object: Option<ObjectOverview>,
-    /// The copies, at most [`MAX_SHOWN_COPIES`].
+    /// At most [`MAX_SHOWN_COPIES`] copies.
     pub copies: Vec<CopyOverview>,
     /// The latest grants, at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
@@ -172,27 +142,26 @@ fn node_overview(record: &NodeRecord) -> NodeOverview {
 }
 
 impl Shard {
-    /// Returns at most `limit` nodes whose names are greater than `after`, and `true` if more nodes
-    /// follow.
+    /// Returns nodes whose names are greater than `after`, and `true` if more follow.
     pub fn node_overviews(&self, after: &str, limit: usize) -> (Vec<NodeOverview>, bool) {
         let mut later = self.nodes.iter().filter(|record| record.info.node.as_str() > after);
         let nodes = later.by_ref().take(limit).map(node_overview).collect();
         (nodes, later.next().is_some())
     }
 
-    /// Returns the number of connected nodes, and the number of nodes that are away.
+    /// Counts the nodes that are connected, and away.
     pub fn node_counts(&self) -> (usize, usize) {
         let connected = self.nodes.iter().filter(|record| record.is_connected()).count();
         (connected, self.nodes.iter().count() - connected)
     }
 
-    /// Returns the list of the cluster's shards, as the stores name them, if a store is connected.
+    /// Returns the cluster's list of shards, if a store is connected.
     pub fn shard_list(&self) -> Option<&ShardList> {
         self.nodes.iter().find(|record| record.is_connected()).map(|record| &record.info.shards)
     }
 
-    /// Searches for objects. Examines at most [`MAX_LOOKED_AT`] objects, so a page with few or no
-    /// objects may still have a next page.
+    /// Searches for objects. Examines at most [`MAX_LOOKED_AT`], so a page may be empty and still
+    /// have a next one.
     pub fn search(&self, search: &ObjectSearch) -> Found {
         let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
         let start = if after >= prefix { Bound::Excluded(&after[..]) } else { Bound::Included(&prefix[..]) };
@@ -216,10 +185,10 @@ impl Shard {
         Found { objects, next }
     }
 
-    /// Returns the objects with the most running transfers, at most `limit`.
+    /// Returns the objects with the most running transfers.
     pub fn busiest_objects(&self, limit: usize) -> Vec<ObjectOverview> {
         let mut counts: BTreeMap<&ObjectId, usize> = BTreeMap::new();
-        // Count the latest slots, because old slots may belong to receivers that hang.
+        // Counts the latest slots, because receivers of old ones may hang.
         for id in self.grants.values().rev().take(MAX_COUNTED_SLOTS) {
             *counts.entry(id).or_default() += 1;
         }
@@ -281,7 +250,7 @@ impl Shard {
         self.history.latest(limit).into_iter().filter_map(describe).collect()
     }
 
-    /// Returns the latest transfers to and from `node`, latest first.
+    /// Returns a node's latest transfers, latest first.
     pub fn transfers_of(&self, node: &NodeId, limit: usize) -> Vec<NodeTransfer> {
         let transfer =
             |(number, id, grant)| NodeTransfer { id, grant, is_running: self.grants.contains_key(&number) };

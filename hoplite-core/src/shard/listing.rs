@@ -1,15 +1,14 @@
-//! One page of a listing that merges the objects of several shards.
+//! Merges the listings of several shards.
 
 use std::cmp::Reverse;
 
 use crate::placement::REPLICAS;
 use crate::vocabulary::directory::Locations;
 
-/// Most bytes of objects in one page for a client. With any locations, the page stays far below the
-/// longest answer.
+/// Keeps a page far below the longest answer, with any locations.
 pub const MAX_PAGE_BYTES: usize = 4 << 20;
 
-/// Objects in the order of their ids.
+/// Objects by id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The objects.
@@ -19,13 +18,13 @@ pub struct Page {
 }
 
 impl Page {
-    /// Merges the pages of a cluster's shards. A page is `None` if its shard did not answer.
+    /// Merges the pages of a cluster's shards; `None` for a shard without an answer.
     ///
     /// Returns `None` if too few shards answered. [`REPLICAS`] shards know each object, so one
     /// fewer may be missing.
     ///
-    /// A shard may end its page early, and a caller continues after the last object. Therefore the
-    /// merged page ends at the first end of an unfinished page.
+    /// The merged page ends at the first end of an unfinished page, because the caller continues
+    /// after the last object.
     pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
         let away = pages.iter().filter(|page| page.is_none()).count();
         if away == pages.len() || away >= REPLICAS {
@@ -50,8 +49,7 @@ impl Page {
         Some(Self { objects, more })
     }
 
-    /// Cuts the page at `limit_bytes`, given the size of each object. The page keeps at least its
-    /// first object, because the caller continues after the last one.
+    /// Cuts the page, but keeps its first object, because the caller continues after the last one.
     pub fn cut(mut self, limit_bytes: usize, size_bytes: impl Fn(&Locations) -> usize) -> Self {
         let mut taken_bytes = 0;
         let fits = |object: &&Locations| {
@@ -65,8 +63,7 @@ impl Page {
     }
 }
 
-/// Takes over the origin of the shard that has known the object for longer: the other one may have
-/// restarted.
+/// Takes the earlier origin, because a shard may have restarted.
 fn keep_older(kept: &mut Locations, other: &mut Locations) {
     if let (Some(kept), Some(other)) = (&mut kept.object, &mut other.object)
         && other.put == kept.put
@@ -76,11 +73,11 @@ fn keep_older(kept: &mut Locations, other: &mut Locations) {
     }
 }
 
-/// Returns the index of the shard that knows most about an object. `answers` holds the answer of
-/// each shard of the object, in the order of responsibility; `None` if the shard failed.
+/// Returns the index of the shard that knows most about an object. `answers` are in the order of
+/// responsibility; `None` if a shard failed.
 ///
-/// A restarted shard may lack objects that the second shard knows. If both know the same, the first
-/// one wins, because it granted the pulls.
+/// A restarted shard may lack objects. If both know the same, the first one wins, because it
+/// granted the pulls.
 pub fn best_informed<'a>(answers: impl IntoIterator<Item = Option<&'a Locations>>) -> Option<usize> {
     let answers = answers.into_iter().enumerate();
     let known = answers.filter_map(|(index, answer)| {

@@ -1,4 +1,4 @@
-//! Lets receivers wait for close copies, and moves slots to receivers that are closer.
+//! Lets receivers wait for close copies, and moves slots to closer receivers.
 //!
 //! The closest copy with a free slot serves a query of a node in a group; without one, the query
 //! waits in its group. [`plan::locality`](crate::plan::locality) has the reasons.
@@ -18,10 +18,9 @@ use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 use crate::vocabulary::directory::{GrantId, GrantReason, RequestId, ToStore};
 
-/// The best option of a receiver that waits in its group.
 enum Nearby {
-    /// A sender, found `steps` groups outwards. `is_in_group` is `false` if it shares no group with
-    /// the receiver.
+    /// A sender, `steps` groups outwards. `is_in_group` is `false` if it shares no group with the
+    /// receiver.
     Sender {
         steps: usize,
         is_in_group: bool,
@@ -35,7 +34,7 @@ enum Nearby {
     Nothing,
 }
 
-/// The query of a group that the shard serves next, with a sender found `steps` groups outwards.
+/// The next query of a group, with a sender `steps` groups outwards.
 struct Nearest {
     steps: usize,
     is_in_group: bool,
@@ -43,8 +42,8 @@ struct Nearest {
 }
 
 impl Shard {
-    /// Returns the group in which a query waits: the innermost group of its node. Returns
-    /// [`EVERYWHERE`] for a receiver that has begun, or has lost a sender.
+    /// Returns the innermost group of the query's node, or [`EVERYWHERE`] for a receiver that has
+    /// begun, or has lost a sender.
     pub(super) fn waiting_group(
         &self,
         node: NodeIndex,
@@ -61,8 +60,8 @@ impl Shard {
         groups_of(path).next().unwrap_or(EVERYWHERE)
     }
 
-    /// Lets the node's waiting queries accept senders everywhere, because the node has a copy now
-    /// or serves others.
+    /// Lets the node's waiting queries accept senders everywhere, because the node has a copy or
+    /// serves others.
     pub(super) fn has_begun(&mut self, node: NodeIndex, id: &ObjectId) {
         let Some(queue) = self.waiting.get_mut(id) else { return };
         let Some(record) = self.nodes.get_mut(node) else { return };
@@ -85,12 +84,11 @@ impl Shard {
         self.may_let_go(id, group);
     }
 
-    /// Chooses the query that waits in its group and is served next, with its answer. The flag is
-    /// `true` if the sender is in a group of the query's node, or the query has waited for too
-    /// long.
+    /// Chooses the next query that waits in its group, and its answer. The flag is `true` if the
+    /// sender is in a group of the node, or the query has waited for too long.
     ///
-    /// First come queries that have waited for long without a copy in their group. Then come the
-    /// queries with the closest senders. Queries that would use a slow sender come last.
+    /// First come queries that have waited for long without a copy in their group, then those with
+    /// the closest senders, then those with a slow one.
     pub(super) fn nearest_answer(&self, now: Time, entry: &Entry, queue: &Queue) -> Option<(bool, Answered)> {
         let aged = self.heads(queue).filter(|(group, _, query, _)| {
             now - query.since >= AGED_AFTER && entry.copies.at_hand(*group) == 0
@@ -122,11 +120,8 @@ impl Shard {
         }
     }
 
-    /// Chooses the query of a group that is served next, and returns `true` with it if it gives
-    /// precedence to others.
-    ///
-    /// Takes the first query, or a later one if all queries before it belong to receivers with slow
-    /// links.
+    /// Chooses a group's next query: the first one, or a later one if all before it have slow
+    /// links. The flag is `true` if it gives precedence to others.
     fn nearest_in(&self, now: Time, entry: &Entry, queue: &Queue, group: Path) -> Option<(bool, Nearest)> {
         let waiters = queue.range((group, 0)..=(group, u64::MAX)).map(|(_, waiter)| *waiter);
         let mut is_last = false;
@@ -147,8 +142,8 @@ impl Shard {
         first_by_precedence(waiters.filter_map(answer))
     }
 
-    /// The first query of each group with waiting queries. No query of its group can get a better
-    /// sender, unless the links to the first receiver are slow.
+    /// The first query of each group: no later one can get a better sender, unless the first has
+    /// slow links.
     fn heads<'a>(
         &'a self,
         queue: &'a Queue,
@@ -162,8 +157,7 @@ impl Shard {
         })
     }
 
-    /// Returns the sender for a receiver that waits in a group, or `None` if the receiver must
-    /// wait.
+    /// Returns `None` if the receiver must wait.
     pub(super) fn offer_nearby(
         &self,
         now: Time,
@@ -177,7 +171,6 @@ impl Shard {
         }
     }
 
-    /// Returns the best option of a receiver, in the closest group first.
     fn nearby(&self, now: Time, entry: &Entry, node: NodeIndex, query: &WaitingQuery) -> Nearby {
         let Some(record) = self.nodes.get(node) else { return Nearby::Nothing };
         let may_wait =
@@ -222,8 +215,8 @@ impl Shard {
         slow.unwrap_or(Nearby::Nothing)
     }
 
-    /// Holds queries whose group's copies are all busy, and lets receivers in other groups give
-    /// way to them.
+    /// Holds queries whose group's copies are all busy, and lets receivers in other groups give way
+    /// to them.
     pub(super) fn hold_back(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {
@@ -259,8 +252,8 @@ impl Shard {
         }
     }
 
-    /// Chooses a transfer out of a group that gives way to one within it. Chooses only young
-    /// transfers, and only one at a time.
+    /// Chooses a transfer out of a group that gives way to one within it: only a young one, and one
+    /// at a time.
     fn transfer_to_recall(&self, now: Time, entry: &Entry, group: Path) -> Option<(NodeIndex, GrantId)> {
         let leaving: Vec<_> = entry.transfers.leaving(group).take(MAX_GROUPS).collect();
         if leaving.iter().any(|(.., transfer)| transfer.is_recalled) {
@@ -275,7 +268,7 @@ impl Shard {
         young.map(|(receiver, grant, _)| (*receiver, *grant))
     }
 
-    /// Ends the wait of a group if the query that has just left was the last one.
+    /// Ends a group's wait if its last query has just left.
     pub(super) fn may_let_go(&mut self, id: &ObjectId, group: Path) {
         let queue = self.waiting.get(id);
         let is_left = queue.is_some_and(|queue| queue.range((group, 0)..=(group, u64::MAX)).next().is_some());
@@ -284,7 +277,6 @@ impl Shard {
         }
     }
 
-    /// Ends the wait of a group for a busy copy.
     fn let_go(&mut self, id: &ObjectId, group: Path) {
         let key = (id.clone(), group);
         if let Some(until) = self.held_back.remove(&key) {
@@ -292,8 +284,8 @@ impl Shard {
         }
     }
 
-    /// Returns the grant reason for a copy at `sender`, found in `group` of the receiver. Returns
-    /// `reason` if locality did not decide.
+    /// The reason for a copy at `sender`, found in `group` of the receiver; `reason` if locality
+    /// did not decide.
     pub(super) fn reason_by_place(
         &self,
         entry: &Entry,

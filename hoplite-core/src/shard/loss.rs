@@ -1,14 +1,13 @@
 //! Detects objects whose last complete copy is gone.
 //!
-//! An object has a *root* if some node has all its bytes, or will have them without another copy. A
-//! root is a complete location, a producing location, or the inline bytes.
+//! An object has a *root* if some node has all its bytes, or will have them without another copy: a
+//! complete location, a producing location, or the inline bytes.
 //!
-//! An object without a root is lost. If partial copies are left, the shard declares the loss only
-//! after a grace period. In the meantime, a receiver may have become complete without having
-//! published it yet.
+//! An object without a root is lost. If partial copies are left, the shard waits for a grace
+//! period, because a receiver may have become complete without having published it yet.
 //!
-//! A lost object leaves a marker, so that queries fail at once instead of waiting. The marker ends
-//! when the same put comes back, when another put replaces it, or when it expires.
+//! A lost object leaves a marker, so that queries fail at once. The marker ends when the same put
+//! comes back, when another put replaces it, or when it expires.
 
 use std::time::Duration;
 
@@ -20,14 +19,13 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::vocabulary::directory::{DropReason, RequestId, ToStore};
 
-/// Time for which queries for a lost object fail at once. Later queries wait until their deadline.
+/// Later queries for a lost object wait until their deadline.
 const MARKER_TTL: Duration = Duration::from_secs(600);
-/// Most lost objects that a shard remembers: about 13 MiB at some 200 bytes each.
+/// Most remembered lost objects: about 13 MiB at some 200 bytes each.
 const MAX_MARKERS: usize = 1 << 16;
 
 impl Shard {
-    /// Updates the object's state after a publication: it has its root back, or it is new and has
-    /// no root yet.
+    /// Updates the state after a publication: the object has its root back, or is new and rootless.
     pub(super) fn root_may_be_back(&mut self, now: Time, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         match (entry.has_root(), entry.state) {
@@ -46,8 +44,8 @@ impl Shard {
         entry.state = EntryState::Live;
     }
 
-    /// Updates the object's state after a location was removed. If the location was the last root,
-    /// the object is lost: at `lost_at` if partial copies are left, or else at once.
+    /// Updates the state after a location was removed. An object without a root is lost: at
+    /// `lost_at` if partial copies are left, or else at once.
     pub(super) fn root_may_be_gone(&mut self, turn: &mut Turn<'_>, id: &ObjectId, lost_at: Time) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.has_root() || entry.state != EntryState::Live {
@@ -63,7 +61,6 @@ impl Shard {
         }
     }
 
-    /// Declares an object lost.
     pub(super) fn lose(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some((mut entry, holders)) = self.dismantle(id) else { return };
         self.losses.push(turn.now, id);
@@ -81,13 +78,13 @@ impl Shard {
         }
     }
 
-    /// Forgets a lost object. The caller has already removed its deadline.
+    /// Forgets a lost object, whose deadline was removed.
     pub(super) fn forget_marker(&mut self, id: &ObjectId) {
         self.dismantle(id);
     }
 
-    /// Ends a put whose producer gave up while no other node had a complete copy: no copy can
-    /// become complete. Sends `reason` to the nodes with partial copies.
+    /// Ends a put after its producer gave up: no node can complete it. Sends `reason` to the nodes
+    /// with partial copies.
     pub(super) fn abort(
         &mut self,
         turn: &mut Turn<'_>,
@@ -101,7 +98,6 @@ impl Shard {
         self.send_drops(turn, others, id, entry.put, reason);
     }
 
-    /// Answers `error` to each waiting query of an object for which `are_meant` returns `true`.
     pub(super) fn fail_waiting(
         &mut self,
         turn: &mut Turn<'_>,
@@ -119,7 +115,6 @@ impl Shard {
         }
     }
 
-    /// Returns the waiting query with this number, if the request is a query.
     pub(super) fn waiting_query(&self, node: NodeIndex, request: RequestId) -> Option<&WaitingQuery> {
         match self.nodes.get(node)?.requests.get(&request)? {
             OpenRequest::Query(query) => Some(query),

@@ -1,23 +1,21 @@
-//! The latest objects that were lost, for the dashboard.
+//! The latest lost objects, for the dashboard.
 
 use std::collections::VecDeque;
 
 use crate::id::ObjectId;
 use crate::time::Time;
 
-/// Most losses that a shard remembers. A person looks no further back.
 const MAX_LOSSES: usize = 256;
 
 /// An object whose last complete copy is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostObject {
-    /// The time at which the shard declared the object lost.
+    /// The time of the loss.
     pub at: Time,
     /// The object.
     pub id: ObjectId,
 }
 
-/// The latest losses, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Losses(VecDeque<LostObject>);
 

@@ -1,30 +1,28 @@
 //! The memory of lost objects: it tells deleted objects from lost ones when a copy returns.
 //!
-//! A store that was cut off publishes its copies again. If the shard has listed the put of a copy in its present run and does
-//! not list it any more, all copies that the shard knew were either deleted or lost. A lost object may come back. A deleted one
-//! may not, however long ago that was.
+//! A store that was cut off publishes its copies again. If the shard has listed a copy's put in its
+//! present run and does not list it any more, the put was either deleted or lost. A lost object may
+//! come back. A deleted one may not, however long ago that was.
 //!
-//! The shard therefore remembers each loss until the id is deleted. A put may lose its entry in other ways: its producer gave
-//! it up before it was complete, or its writer conceded to another put. Neither leaves a copy that may come back.
+//! The shard therefore remembers each loss until the id is deleted. Puts that lose their entry
+//! otherwise, because their producer gave up or their writer conceded, leave no copy that may come
+//! back.
 //!
-//! The memory is bounded. Once it has forgotten a loss, a store that was away at that time may have
-//! the last copy of the lost object. The shard then accepts the publications of that store, as for
-//! any store that it does not know.
+//! The memory is bounded. A store that was away during a forgotten loss may have the last copy, so
+//! the shard accepts its publications.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// Most losses that a shard remembers to tell them from deletes: about 20 MiB at some 300 bytes each.
+/// Most remembered losses: about 20 MiB at some 300 bytes each.
 const MAX_REMEMBERED: usize = 1 << 16;
 
-/// The lost puts of a shard, and how far back its memory reaches.
 #[derive(Debug, Default)]
 pub(super) struct LossMemory {
     by_put: BTreeMap<(ObjectId, PutId), Time>,
     by_time: BTreeSet<(Time, (ObjectId, PutId))>,
-    /// The time of the latest loss that was forgotten.
     forgotten: Option<Time>,
 }
 
@@ -43,7 +41,7 @@ impl LossMemory {
         self.by_put.insert(key, now);
     }
 
-    /// Notes that an id was deleted: none of its puts may come back.
+    /// Notes that no put of this id may come back.
     pub(super) fn id_deleted(&mut self, id: &ObjectId) {
         let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
         let lost: Vec<(ObjectId, PutId)> = self.by_put.range(all).map(|(key, _)| key.clone()).collect();
@@ -52,13 +50,12 @@ impl LossMemory {
         }
     }
 
-    /// Notes that a put was deleted.
     pub(super) fn put_deleted(&mut self, id: &ObjectId, put: PutId) {
         self.forget_put(&(id.clone(), put));
     }
 
-    /// Returns `true` if a put that the shard has listed, and does not list any more, was deleted for certain. `since` is
-    /// the time at which the shard and the store with the copy were last in contact.
+    /// Returns `true` if a put that was listed, and is not any more, was certainly deleted. `since`
+    /// is the last contact with the copy's store.
     pub(super) fn knows_deleted(&self, id: &ObjectId, put: PutId, since: Time) -> bool {
         let is_unbroken = self.forgotten.is_none_or(|forgotten| forgotten < since);
         is_unbroken && !self.by_put.contains_key(&(id.clone(), put))

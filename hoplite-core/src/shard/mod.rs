@@ -1,27 +1,18 @@
 //! One shard of the directory, as a pure state machine.
 //!
 //! A shard knows which nodes have copies of its objects, or will have them, and chooses a sender
-//! for each receiver. [`Event`]s and the time go into [`Shard::apply`], and [`Effect`]s come out.
-//! The shell performs the effects in order. A shard has only soft state, because stores publish
-//! their copies again when they connect to a new shard.
+//! for each receiver. [`Event`]s and the time go into [`Shard::apply`], and [`Effect`]s come out. A
+//! shard has only soft state, because stores publish their copies again when they connect to a new
+//! shard.
 //!
 //! * `session`: connects, disconnects and loses nodes.
-//! * `publish`: adds and removes copies. The first put of an id wins.
-//! * `query`: queues the queries of receivers, and chooses senders for them.
-//! * `grant`: grants slots of senders to receivers, and frees the slots again.
-//! * `locality`: lets receivers wait for close copies, and moves slots to receivers that are
-//!   closer.
-//! * `slow`: routes receivers around links that stores report as slow.
-//! * `places`: refines the places of nodes by measurements, within their labels.
-//! * `delete`: removes all copies of an object, and keeps tombstones so that they do not come back.
-//! * `loss`: detects objects whose last complete copy is gone.
-//! * `memory`: tells deleted objects from lost ones when a copy returns.
-//! * `replicas`: keeps as many copies of objects as their puts want, and moves the copies of stores
-//!   that drain.
-//! * `orphans`: hands inline objects without any copy at a store to a store.
-//! * `subscribe`: sends updates to the subscribers of an object.
-//! * `describe`, `listing`: describe the shard to tools.
-//! * `inspect`, `losses`, `prefixes`: describe the shard to the dashboard.
+//! * `publish`, `loss`, `memory`: add and remove copies, and detect lost objects.
+//! * `query`, `grant`: choose a sender for each receiver, and grant it a slot.
+//! * `locality`, `slow`, `places`: prefer close senders and fast links.
+//! * `delete`: removes all copies, and keeps tombstones so that they do not come back.
+//! * `replicas`, `orphans`: make stores keep further copies of an object.
+//! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: tell clients, tools and the
+//!   dashboard.
 //!
 //! No message of a store can make a shard panic or grow without bound. The bounds are [`Limits`]
 //! and the constants of this module.
@@ -86,13 +77,11 @@ use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
-/// Most bytes of inline objects that a shard keeps. Beyond it, receivers pull small objects from
-/// stores, like large ones. It fits 8192 objects of the largest inline size. The million entries of
-/// a full shard need less than 1 GiB in addition.
+/// 8192 objects of the largest size. Beyond it, receivers pull small objects from stores. The
+/// million entries of a full shard need less than 1 GiB in addition.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
-/// Factor between a node's open requests at one shard and [`Limits::max_requests_per_client`]. It
-/// matches the ids that two users of the node may have open.
+/// The ids that two users of a node may have open.
 const CLIENTS_PER_NODE: usize = 64;
 
 /// The configuration of a shard.
@@ -100,13 +89,13 @@ const CLIENTS_PER_NODE: usize = 64;
 pub struct ShardConfig {
     /// The limits of the shard.
     pub limits: Limits,
-    /// Time after the start in which no object counts as lost, and no delete finds an id unknown.
-    /// The stores with copies may not be connected yet.
+    /// Time after the start in which no object counts as lost and no id as unknown, because stores
+    /// may not be connected yet.
     pub warm_up: Duration,
 }
 
 impl Default for ShardConfig {
-    /// Returns the default limits, and a warm-up of three times the default grace period of nodes.
+    /// Takes three times the default grace period of nodes as warm-up.
     fn default() -> Self {
         let limits = Limits::default();
         Self { warm_up: limits.node_grace * 3, limits }
@@ -115,60 +104,36 @@ impl Default for ShardConfig {
 
 /// An event for a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Event {
-    /// The session of a store ended. The shell does not report the end of a refused or replaced
-    /// session.
-    Disconnected {
-        /// The store that was connected.
-        node: NodeId,
-        /// The run of the store whose session ended.
-        incarnation: Incarnation,
-    },
-    /// A store sent a message in its current session.
-    Message {
-        /// The store that sent it.
-        node: NodeId,
-        /// The message, already bounded.
-        message: ToShard,
-    },
-    /// A survey measured the places of nodes. The shard ignores measurements older than its own.
+    /// A store's session ended, except a refused or replaced one.
+    Disconnected { node: NodeId, incarnation: Incarnation },
+    /// A message of a store's current session, already bounded.
+    Message { node: NodeId, message: ToShard },
+    /// Measured places. The shard ignores measurements older than its own.
     Places(MeasuredPlaces),
     /// Time has passed; see [`Shard::next_deadline`]. Every other event also handles due deadlines.
     Tick,
 }
 
-/// An action for the shell. The shell performs effects in order.
+/// An action for the shell, which performs effects in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Effect {
     /// Send a message to a connected store.
-    Send {
-        /// The store to send to.
-        node: NodeId,
-        /// The message to send.
-        message: ToStore,
-    },
+    Send { node: NodeId, message: ToStore },
     /// Log a grant.
-    Granted {
-        /// The object.
-        id: ObjectId,
-        /// The receiver, the sender and the reason.
-        record: GrantRecord,
-    },
-    /// Log that stores use different label keys to describe their places. Sent once for each set of
-    /// keys.
-    PlaceKeysDiffer {
-        /// The number of stores with each set of keys.
-        counts: KeyCounts,
-    },
+    Granted { id: ObjectId, record: GrantRecord },
+    /// Log that stores describe places with different label keys, once for each set of keys.
+    PlaceKeysDiffer { counts: KeyCounts },
 }
 
 /// The result of opening a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reception {
-    /// The session is now the session of its node.
+    /// The session is now the node's.
     Accepted,
-    /// The session replaces an older one of the same run of the store. The shell must close the
-    /// older one.
+    /// An older session of the same run ends. The shell must close it.
     Replaces,
     /// The shell must close the session with this error. An older session stays.
     Refused(Error),
@@ -178,36 +143,28 @@ pub enum Reception {
 #[derive(Debug)]
 pub struct Shard {
     config: ShardConfig,
-    /// The end of the warm-up. Before it, no object is lost, and no delete finds an id unknown.
     warm_until: Time,
     nodes: Nodes,
-    /// The label keys that [`Effect::PlaceKeysDiffer`] has already reported.
     keys_said: BTreeSet<PlaceKeys>,
     entries: BTreeMap<ObjectId, Entry>,
     inline_bytes: u64,
-    /// The object of each slot in use.
     grants: BTreeMap<GrantId, ObjectId>,
     next_grant: u64,
-    /// Estimates the time of one hop of a chain.
     hop_time: HopTime,
-    /// Estimates the time of transfers.
     transfer_times: TransferTimes,
-    /// The time at which an object's chain may be extended for waiting receivers.
+    /// The next extension of an object's chain for waiting receivers.
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
     losses: Losses,
     loss_memory: LossMemory,
-    /// The waiting queries of each object.
     waiting: BTreeMap<ObjectId, Queue>,
-    /// The time until which the queries of a group wait for a close copy, because all close copies
-    /// serve others.
+    /// The end of a group's wait for a close copy, because all close copies serve others.
     held_back: BTreeMap<(ObjectId, Path), Time>,
     next_arrival: u64,
     subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     subscriptions: usize,
-    /// The time until which subscribers of an object with many copies get no updates.
     pauses: BTreeMap<ObjectId, Time>,
-    /// The puts that have ended and must not come back, with the reason.
+    /// Puts that have ended and must not come back.
     tombstones: BTreeMap<(ObjectId, PutId), DropReason>,
     /// Deletes that wait for nodes. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
@@ -216,50 +173,40 @@ pub struct Shard {
     orphans: Orphans,
     replicas: Replicas,
     due: Due,
-    /// Objects with waiting queries that may have a free slot now.
     to_serve: BTreeSet<ObjectId>,
-    /// Changed objects with subscribers.
     to_notify: BTreeSet<ObjectId>,
     received_messages: u64,
     sent_messages: u64,
 }
 
-/// The deadlines of a shard.
 #[derive(Debug, Default)]
 struct Due {
-    /// A waiting query times out.
     queries: Deadlines<(NodeIndex, RequestId)>,
-    /// A waiting query accepts senders that it avoids, or senders over slow links.
+    /// A waiting query accepts avoided senders, or slow links.
     wait_limits: Deadlines<(NodeIndex, RequestId)>,
-    /// The queries of a group stop waiting for a close copy.
+    /// A group's queries stop waiting for a close copy.
     held_back: Deadlines<(ObjectId, Path)>,
-    /// A node that is away is lost, or a connected node loses the copies that it has not published
-    /// again.
+    /// A node is lost, or loses the copies that it has not published again.
     nodes: Deadlines<NodeIndex>,
-    /// An object without a root is lost.
     rootless: Deadlines<ObjectId>,
-    /// The marker of a lost object expires.
     markers: Deadlines<ObjectId>,
-    /// A tombstone expires.
     tombstones: Deadlines<(ObjectId, PutId)>,
     /// Subscribers get the changes of a pause.
     news: Deadlines<ObjectId>,
     /// The last copy of a chain has bytes to forward.
     extensions: Deadlines<ObjectId>,
-    /// An inline object is offered to a store.
     orphans: Deadlines<ObjectId>,
-    /// An assignment or a pause of an object with too few copies ends.
+    /// The end of an assignment or a pause of an object with too few copies.
     replicas: Deadlines<ObjectId>,
 }
 
-/// The time and the effects of one event.
 struct Turn<'a> {
     now: Time,
     effects: &'a mut Vec<Effect>,
 }
 
 impl Shard {
-    /// Creates a shard without nodes and objects.
+    /// Makes an empty shard.
     pub fn new(config: ShardConfig, now: Time) -> Self {
         Self {
             warm_until: now + config.warm_up,
@@ -297,8 +244,8 @@ impl Shard {
 
     /// Handles a session that a store has opened, and appends the effects.
     ///
-    /// Unless the session is refused, all messages for the node from now on belong to it, including
-    /// those in `effects`.
+    /// Unless it is refused, all messages for the node from now on belong to it, including those in
+    /// `effects`.
     pub fn connect(&mut self, now: Time, info: NodeInfo, effects: &mut Vec<Effect>) -> Reception {
         self.turn(now, effects, |shard, turn| shard.connected(turn, info))
     }
@@ -336,7 +283,7 @@ impl Shard {
         happened
     }
 
-    /// Returns the next time at which [`Event::Tick`] has something to do.
+    /// Returns the next time for [`Event::Tick`].
     pub fn next_deadline(&self) -> Option<Time> {
         let due = &self.due;
         let earliest = [
@@ -418,8 +365,7 @@ impl Shard {
         }
     }
 
-    /// Serves waiting queries and informs subscribers, once for each object that the event
-    /// affected.
+    /// Serves waiting queries and informs subscribers, once for each affected object.
     fn settle(&mut self, turn: &mut Turn<'_>) {
         self.assign_replicas(turn);
         while let Some(id) = self.to_serve.pop_first() {
@@ -430,28 +376,24 @@ impl Shard {
         }
     }
 
-    /// Notes that the shard may be able to answer a query for `id` now.
     fn mark_servable(&mut self, id: &ObjectId) {
         if self.waiting.contains_key(id) {
             self.to_serve.insert(id.clone());
         }
     }
 
-    /// Notes that the state of `id` has changed.
     fn mark_changed(&mut self, id: &ObjectId) {
         if self.subscribers.contains_key(id) {
             self.to_notify.insert(id.clone());
         }
     }
 
-    /// Sends a message to a node if it is connected.
     fn send(&self, turn: &mut Turn<'_>, node: NodeIndex, message: ToStore) {
         if let Some(record) = self.nodes.get(node).filter(|record| record.is_connected()) {
             turn.effects.push(Effect::Send { node: record.info.node.clone(), message });
         }
     }
 
-    /// Sends [`ToStore::Drop`] to each connected node of `nodes`.
     fn send_drops<'n>(
         &self,
         turn: &mut Turn<'_>,
@@ -465,12 +407,11 @@ impl Shard {
         }
     }
 
-    /// Returns the number of requests that one node may have open.
     fn max_open_requests(&self) -> usize {
         self.config.limits.max_requests_per_client.saturating_mul(CLIENTS_PER_NODE)
     }
 
-    /// Returns `true` if `node` may open `request`; otherwise answers the request with the error.
+    /// Returns `true` if `node` may open `request`; otherwise answers with the error.
     fn admit(&self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) -> bool {
         let Some(record) = self.nodes.get(node) else { return false };
         let maximum = self.max_open_requests();

@@ -13,16 +13,14 @@ use crate::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
 use crate::topology::place::{EVERYWHERE, Path, Place, is_in};
 use crate::vocabulary::directory::{GrantId, NodeInfo, Placed, RequestId};
 
-/// Most nodes of one shard, connected or recently lost. It exceeds the largest simulated cluster
-/// six times.
+/// Six times the largest simulated cluster.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
-/// Identifies a run of a node in the shard's tables. Never used twice.
+/// A node's run in the shard's tables. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeIndex(pub(super) u32);
 
 impl NodeIndex {
-    /// The smallest index.
     pub(super) const FIRST: Self = Self(0);
 }
 
@@ -32,41 +30,31 @@ pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
     /// The node's point on the ring: a hash of its name.
     point: u64,
-    /// The node's place in the network.
     pub(super) place: Place,
-    /// The peers to which the node reports slow links.
     pub(super) slow_peers: Vec<NodeId>,
     pub(super) presence: Presence,
-    /// `true` if the store moves its copies to others before it stops.
     is_draining: bool,
-    /// The number of sessions of this run of the node.
     pub(super) session_number: u32,
-    /// The last time at which the node published again a copy from an earlier session.
+    /// The last repeated publication of a copy from an earlier session.
     pub(super) refreshed: Time,
-    /// The objects that have a location at this node.
     pub(super) holdings: BTreeSet<ObjectId>,
-    /// The node's open requests, at most [`super::Shard::max_open_requests`].
+    /// At most [`super::Shard::max_open_requests`] requests.
     pub(super) requests: BTreeMap<RequestId, OpenRequest>,
-    /// The slots that the node uses as a receiver, and their objects.
     pub(super) receiving: BTreeMap<GrantId, ObjectId>,
 }
 
-/// Tells whether the shard can send to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Connected {
-        /// The time at which the shard gives up copies that the node did not publish again; `None`
-        /// in the node's first session.
+        /// The end of copies that were not published again; `None` in the first session.
         sweep_at: Option<Time>,
     },
     Away {
         since: Time,
-        /// The time at which the shard gives up the node and its copies.
         until: Time,
     },
 }
 
-/// A request that is not answered yet.
 #[derive(Debug)]
 pub(super) enum OpenRequest {
     Query(WaitingQuery),
@@ -76,21 +64,19 @@ pub(super) enum OpenRequest {
     HeldDelete(ObjectId),
 }
 
-/// A query without a sender so far.
 #[derive(Debug, Clone)]
 pub(super) struct WaitingQuery {
     pub(super) id: ObjectId,
-    /// The query's position in the queue of the object.
     pub(super) arrival: u64,
     pub(super) since: Time,
     pub(super) deadline: Time,
     pub(super) timeout: Duration,
     pub(super) resume: Option<PutId>,
     pub(super) avoid: Vec<NodeIndex>,
-    /// The time until which the query waits rather than accept an avoided or a slow sender.
+    /// The end of the wait for a usual sender.
     pub(super) waits_until: Time,
-    /// The innermost group of the query's node, in which it waits for a close copy. [`EVERYWHERE`]
-    /// if the query may not wait for one.
+    /// The innermost group of the node, or [`EVERYWHERE`] if the query may not wait for a close
+    /// copy.
     pub(super) group: Path,
 }
 
@@ -100,34 +86,31 @@ impl NodeRecord {
     }
 }
 
-/// Returns `true` if `path` agrees with the node's labels and adds levels to them.
+/// Returns `true` if `path` adds levels to the node's labels.
 fn refines(path: Path, info: &NodeInfo) -> bool {
     let labelled = Place::of_labels(&info.labels).path;
     is_in(path, labelled) && path != labelled
 }
 
-/// All nodes, by index and by name.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     records: BTreeMap<NodeIndex, NodeRecord>,
     by_name: BTreeMap<NodeId, NodeIndex>,
-    /// The nodes on the ring, by the hashes of their names.
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
-    /// `true` if `measured` consists only of places that stores repeated from an earlier survey.
+    /// `true` if stores repeated all of `measured` from an earlier survey.
     is_recalled: bool,
-    /// `true` if some node has used a measured place since `measured` was set.
+    /// `true` if a node has used `measured`.
     uses_measured: bool,
-    /// The nodes that report a slow link, by the peer at its other end.
+    /// Nodes that report a slow link, by the peer.
     slow_reports: BTreeMap<NodeId, BTreeSet<NodeIndex>>,
-    /// The number of stores that drain.
     draining: usize,
     next: u32,
 }
 
 impl Nodes {
-    /// Adds an unknown node in its first session. Returns `None` if the shard has too many nodes.
+    /// Adds an unknown node, unless there are too many.
     pub(super) fn add(&mut self, info: NodeInfo, now: Time) -> Option<NodeIndex> {
         if self.records.len() >= MAX_NODES {
             return None;
@@ -167,7 +150,6 @@ impl Nodes {
         Some(record)
     }
 
-    /// Updates what a node says about itself in a new session.
     pub(super) fn renew(&mut self, index: NodeIndex, info: NodeInfo) {
         let place = self.place_of(&info);
         let Some(record) = self.records.get_mut(&index) else { return };
@@ -176,7 +158,6 @@ impl Nodes {
         (record.place, record.info) = (place, info);
     }
 
-    /// Replaces the slow peers that a node reports. Returns `true` if they changed.
     pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) -> bool {
         let Some(record) = self.records.get_mut(&index).filter(|record| record.slow_peers != peers) else {
             return false;
@@ -195,19 +176,16 @@ impl Nodes {
         true
     }
 
-    /// Returns `true` if some node reports a slow link.
     pub(super) fn has_slow_links(&self) -> bool {
         !self.slow_reports.is_empty()
     }
 
-    /// Returns `true` if some node reports a slow link to this node.
     pub(super) fn is_called_slow(&self, node: NodeIndex) -> bool {
         self.has_slow_links()
             && self.get(node).is_some_and(|record| self.slow_reports.contains_key(&record.info.node))
     }
 
-    /// Returns `true` if the link is slow by the sender's report, or if many reports make one end
-    /// slow.
+    /// Returns `true` if the sender reports the link as slow, or if many reports make one end slow.
     ///
     /// The sender's report counts only within a group, because groups already stand for slow
     /// uplinks.
@@ -229,47 +207,43 @@ impl Nodes {
             == MIN_REPORTS
     }
 
-    /// Returns the node's place by its labels, refined by measurements.
+    /// The place by labels, refined by measurements.
     fn place_of(&self, info: &NodeInfo) -> Place {
         let labelled = Place::of_labels(&info.labels);
         self.measured_path(info).map_or(labelled, |path| Place { path, ..labelled })
     }
 
-    /// Returns the measured groups of a node, if they agree with its labels and add levels to them.
+    /// The measured groups, if they add levels to the labels.
     fn measured_path(&self, info: &NodeInfo) -> Option<Path> {
         self.measured.paths.get(&info.node).copied().filter(|path| refines(*path, info))
     }
 
-    /// Returns the number of nodes with a measured place.
     pub(super) fn measured_nodes(&self) -> usize {
         self.records.values().filter(|record| self.measured_path(&record.info).is_some()).count()
     }
 
-    /// Enables the measured uplink capacity if this node has a measured place. Returns `true` if
-    /// this call enabled it.
+    /// Enables the measured uplinks if this node has a measured place. Returns `true` for the first
+    /// one.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
         let is_measured = self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
         is_measured && !std::mem::replace(&mut self.uses_measured, true)
     }
 
-    /// Returns the measured uplink capacity; the default while the places of all nodes come from
-    /// labels.
+    /// The measured capacity; the default while all places come from labels.
     pub(super) fn uplink(&self) -> Uplink {
         if self.uses_measured { self.measured.uplink } else { Uplink::default() }
     }
 
-    /// Returns the measured places in use.
     pub(super) const fn measured(&self) -> &MeasuredPlaces {
         &self.measured
     }
 
-    /// Returns `true` if `places` replace the ones in use. A complete survey replaces what stores
-    /// repeated of it.
+    /// A complete survey replaces its repetitions by stores.
     pub(super) fn is_news(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }
 
-    /// Sets the measured places. Returns the nodes whose place changes, for [`place`](Self::place).
+    /// Sets measured places. Returns nodes for [`place`](Self::place).
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
         self.is_recalled = false;
         self.measured = places;
@@ -278,8 +252,8 @@ impl Nodes {
         self.records.iter().filter(|(_, record)| is_moved(record)).map(|(index, _)| *index).collect()
     }
 
-    /// Adds what a store repeats of its measured place, unless newer places are known. Returns the
-    /// nodes whose place changes, for [`place`](Self::place).
+    /// Adds a place that a store repeats, unless newer places are known. Returns nodes for
+    /// [`place`](Self::place).
     pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();
@@ -310,7 +284,6 @@ impl Nodes {
         Some(moved)
     }
 
-    /// Sets a node's place by its labels and the measured places.
     pub(super) fn place(&mut self, index: NodeIndex) {
         let Some(place) = self.records.get(&index).map(|record| self.place_of(&record.info)) else { return };
         if let Some(record) = self.records.get_mut(&index) {
@@ -318,12 +291,10 @@ impl Nodes {
         }
     }
 
-    /// Returns the indices of all nodes.
     pub(super) fn indices(&self) -> impl Iterator<Item = NodeIndex> {
         self.records.keys().copied()
     }
 
-    /// Returns the label keys with which the nodes describe their places.
     pub(super) const fn keys(&self) -> &KeyCounts {
         &self.keys
     }
@@ -332,7 +303,6 @@ impl Nodes {
         self.by_name.get(node).copied()
     }
 
-    /// Returns the index of a node, if it is connected.
     pub(super) fn connected(&self, node: &NodeId) -> Option<NodeIndex> {
         self.index(node).filter(|index| self.is_connected(*index))
     }
@@ -349,15 +319,15 @@ impl Nodes {
         self.records.get_mut(&index)
     }
 
-    /// Returns the connected nodes in the order of the ring, starting at `point`.
+    /// Connected nodes in the order of the ring, from `point` on.
     pub(super) fn connected_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         let start = (point, NodeIndex::FIRST);
         let around = self.ring.range(start..).chain(self.ring.range(..start));
         around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
     }
 
-    /// As [`connected_after`](Self::connected_after), without the nodes that drain: the nodes that
-    /// may get copies to keep.
+    /// Acts as [`connected_after`](Self::connected_after) without draining nodes, which get no
+    /// copies to keep.
     pub(super) fn receivers_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
     }
@@ -366,12 +336,10 @@ impl Nodes {
         self.draining > 0 && self.get(index).is_some_and(|record| record.is_draining)
     }
 
-    /// Returns `true` if some node drains.
     pub(super) const fn has_draining(&self) -> bool {
         self.draining > 0
     }
 
-    /// Sets whether a node drains. Returns `true` if that has changed.
     pub(super) fn set_draining(&mut self, index: NodeIndex, is_draining: bool) -> bool {
         let record = self.records.get_mut(&index);
         let Some(record) = record.filter(|record| record.is_draining != is_draining) else { return false };
@@ -384,7 +352,7 @@ impl Nodes {
         true
     }
 
-    /// Returns all nodes, sorted by name.
+    /// Iterates by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = &NodeRecord> {
         self.by_name.values().filter_map(|index| self.records.get(index))
     }

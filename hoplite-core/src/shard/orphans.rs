@@ -1,12 +1,10 @@
 //! Hands over orphans: inline objects whose bytes only shards have, because the last node with a
 //! copy is gone.
 //!
-//! A restarted shard knows only what stores publish again. An orphan would then be known only to
-//! the other shard of its id, and queries at the restarted shard would wait in vain.
-//!
-//! Therefore the shard offers the object to a store. If the store does not publish a copy within
-//! the grace period of nodes, the shard offers it to another store. After several failures it
-//! starts again after a pause, because stores may have room by then.
+//! Only one shard of the id would know an orphan after the other's restart, and queries there would
+//! wait in vain. So the shard offers the object to a store, and to another one if that publishes no
+//! copy within the grace period of nodes. After several failures it pauses, because stores may have
+//! room later.
 
 use std::time::Duration;
 
@@ -19,16 +17,15 @@ use crate::placement::mix;
 use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 
-/// The rate of handing over: 200 MB/s, a sixth of a link of 10 Gbit/s.
+/// 200 MB/s, a sixth of a link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
-/// The number of stores to which the shard offers an object, one after the other.
+/// Stores that get an offer, one after the other.
 const MAX_OFFERS: usize = 16;
-/// Time after which the shard offers an object to the same stores again.
+/// Time after which the same stores get an offer again.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
 
 impl Shard {
-    /// Adds an inline object without a copy at a store.
     pub(super) fn add_orphan(&mut self, now: Time, id: &ObjectId) {
         if !self.orphans.objects.contains_key(id) {
             self.orphans.objects.insert(id.clone(), Orphan::default());
@@ -50,7 +47,7 @@ impl Shard {
         self.due.orphans.insert(due, id.clone());
     }
 
-    /// Notes that a store does not keep the object, so that the shard offers it to another one.
+    /// Offers the object to another store, because this one declines.
     pub(super) fn decline_orphan(&mut self, id: &ObjectId, node: NodeIndex) {
         let orphan = self.orphans.objects.get_mut(id);
         if let Some(orphan) = orphan.filter(|orphan| orphan.offered.len() < MAX_OFFERS) {
@@ -58,14 +55,13 @@ impl Shard {
         }
     }
 
-    /// Removes an object that a store keeps, or that is gone.
     pub(super) fn remove_orphan(&mut self, id: &ObjectId) {
         if let Some(Orphan { due: Some(due), .. }) = self.orphans.objects.remove(id) {
             self.due.orphans.remove(due, id.clone());
         }
     }
 
-    /// Schedules the orphans that no store could keep, because a store has connected.
+    /// Schedules orphans that no store could keep, because a store has connected.
     pub(super) fn reconsider_orphans(&mut self, now: Time) {
         let idle = self.orphans.objects.iter().filter(|(_, orphan)| orphan.again_at.is_some());
         for id in idle.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
@@ -73,7 +69,7 @@ impl Shard {
         }
     }
 
-    /// Offers an object to the next store. The caller has already removed its deadline.
+    /// Offers an object, whose deadline was removed, to the next store.
     pub(super) fn hand_over(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(orphan) = self.orphans.objects.get_mut(id) else { return };
         orphan.due = None;

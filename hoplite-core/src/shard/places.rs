@@ -8,8 +8,7 @@ use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{Placed, ToStore};
 
 impl Shard {
-    /// Returns what the shard tells a store about its place; `None` without a measurement or for an
-    /// unknown node.
+    /// Returns a node's measured place, if any.
     pub fn place_of(&self, node: &NodeId) -> Option<Placed> {
         self.placed(self.nodes.index(node)?)
     }
@@ -19,12 +18,12 @@ impl Shard {
         self.nodes.measured()
     }
 
-    /// Returns the number of nodes with a measured place. Labels place all other nodes.
+    /// Counts nodes with a measured place. Labels place all others.
     pub fn measured_nodes(&self) -> usize {
         self.nodes.measured_nodes()
     }
 
-    /// Sets measured places, unless newer ones are in use, and tells all stores their places.
+    /// Sets measured places, unless newer ones are in use, and tells all stores.
     pub(super) fn take_places(&mut self, turn: &mut Turn<'_>, places: MeasuredPlaces) {
         if !self.nodes.is_news(&places) {
             return;
@@ -34,8 +33,7 @@ impl Shard {
         self.tell_places(turn);
     }
 
-    /// Handles a store's report of the place that a shard told it. From these reports, a restarted
-    /// shard learns the places again, as does one that was unreachable when the stores were told.
+    /// Learns the place that a store repeats, after a restart or a missed survey.
     pub(super) fn recall_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
         let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };
@@ -48,7 +46,6 @@ impl Shard {
         }
     }
 
-    /// Updates the places of nodes, and everything that depends on them.
     fn move_nodes(&mut self, moved: Vec<NodeIndex>) {
         if moved.is_empty() {
             return;
@@ -77,8 +74,8 @@ impl Shard {
         }
     }
 
-    /// Tells a newly connected store its groups. Tells all stores if this store is the first with a
-    /// measured place, because the measured uplink capacity counts from then on.
+    /// Tells a new store its groups. The first one with a measured place makes the measured uplinks
+    /// count, so all stores are told.
     pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         if self.nodes.use_measured(index) {
             self.tell_places(turn);
@@ -87,7 +84,6 @@ impl Shard {
         }
     }
 
-    /// Tells a store its groups, if there are measurements.
     fn tell_place(&self, turn: &mut Turn<'_>, index: NodeIndex) {
         if let Some(placed) = self.placed(index) {
             self.send(turn, index, ToStore::Placed(placed));
@@ -100,8 +96,7 @@ impl Shard {
         Some(Placed { version, path: record.place.path, uplink })
     }
 
-    /// Takes the node's queries out of the queue of its group, because the node is about to change
-    /// its group. The queries then accept senders everywhere.
+    /// Lets the node's queries accept senders everywhere, because its group is about to change.
     fn forget_groups(&mut self, index: NodeIndex) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let mut left = Vec::new();

@@ -9,42 +9,37 @@ use super::inspect::MAX_LOOKED_AT;
 use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
 
-/// Most groups of a sum; groups with fewer bytes are added up.
+/// Most groups; those with the fewest bytes are added up.
 pub const MAX_PREFIXES: usize = 200;
-/// Most creators that a sum names.
+/// Most creators named in a sum.
 pub const MAX_CREATORS: usize = 4;
 /// The byte at which a group of ids ends.
 const SEPARATOR: u8 = b'/';
 
 /// The objects of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct PrefixSum {
-    /// The number of objects.
     pub objects: u64,
-    /// The sum of their sizes.
     pub bytes: u64,
-    /// The number of their copies, complete and partial.
     pub copies: u64,
-    /// The time at which the shard learned of the first object.
+    /// The shard's first knowledge of any object.
     pub oldest: Option<Time>,
-    /// The time at which the shard learned of the last object.
+    /// The shard's first knowledge of the last object.
     pub newest: Option<Time>,
-    /// The time at which a node last got an object from another node or from the shard.
+    /// The last transfer of any object to a node.
     pub used: Option<Time>,
-    /// The nodes that published the objects first, at most [`MAX_CREATORS`], in the order of names.
+    /// The first publishers by name, at most [`MAX_CREATORS`].
     pub creators: BTreeSet<NodeId>,
-    /// `true` if the objects have more creators.
     pub has_more_creators: bool,
 }
 
-/// The objects of a prefix by group. The id of each object of a group begins with the same bytes,
-/// up to the first `/` after the prefix.
+/// Objects by group: ids that begin alike, up to the first `/` after the prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PrefixSums {
-    /// The groups, at most [`MAX_PREFIXES`]. The group of the prefix itself has objects without a
-    /// further `/`.
+    /// At most [`MAX_PREFIXES`] groups. The prefix itself has objects without a further `/`.
     pub groups: BTreeMap<Vec<u8>, PrefixSum>,
-    /// The number of groups in `rest`.
+    /// Groups in `rest`.
     pub more_groups: usize,
     /// The sum of the other groups.
     pub rest: PrefixSum,
@@ -84,12 +79,12 @@ impl PrefixSum {
 }
 
 impl PrefixSums {
-    /// Begins the sums of the objects whose ids begin with `prefix`.
+    /// Begins the sums of `prefix`.
     pub fn of(prefix: Vec<u8>) -> Self {
         Self { prefix, ..Self::default() }
     }
 
-    /// Returns the sum of all groups.
+    /// Adds up all groups.
     pub fn total(&self) -> PrefixSum {
         let mut total = self.rest.clone();
         self.groups.values().for_each(|group| total.add(group));
@@ -131,9 +126,8 @@ impl PrefixSums {
 }
 
 impl Shard {
-    /// Adds objects after `after` to `sums`. Examines at most [`MAX_LOOKED_AT`] objects, in about
-    /// two milliseconds. Returns the last one, from which the next call continues; `None` at the
-    /// end.
+    /// Adds objects after `after` to `sums`: at most [`MAX_LOOKED_AT`], in about two milliseconds.
+    /// Returns the last one, for the next call; `None` at the end.
     pub fn sum_prefixes(&self, sums: &mut PrefixSums, after: &[u8]) -> Option<ObjectId> {
         let prefix = sums.prefix.clone();
         let start = if after >= &prefix[..] { Bound::Excluded(after) } else { Bound::Included(&prefix[..]) };

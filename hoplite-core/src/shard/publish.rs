@@ -14,7 +14,7 @@ use crate::vocabulary::directory::{
     DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
 };
 
-/// Most copies from which the shard chooses one to compare a second put with.
+/// Most copies considered for the comparison with a second put.
 const MAX_COMPARED: usize = 64;
 
 /// The relation of a publication to the known state of its id.
@@ -35,8 +35,8 @@ impl Shard {
         if let Some(reason @ (DropReason::Superseded | DropReason::Lost)) = ended
             && publish.state == LocationState::Partial
         {
-            // The receiver does not know yet that the put ended. The put was not deleted, so its
-            // gets continue with the next put, or end as lost.
+            // The receiver does not know that the put ended. It was not deleted, so its gets
+            // continue with the next put, or end as lost.
             let (id, put) = (publish.id, publish.put);
             return self.send(turn, node, ToStore::Drop { id, put, reason });
         }
@@ -106,7 +106,7 @@ impl Shard {
         Equality::Unknown { holder: holder.map(|(_, info)| (info.node.clone(), info.data_address)) }
     }
 
-    /// Makes room for a new entry of `id`. At the limit, drops the marker of a lost object.
+    /// Makes room for an entry. At the limit, drops the marker of a lost object.
     fn make_room(&mut self, id: &ObjectId) -> bool {
         // `Relation::New` with an entry means a marker of a lost object.
         self.dismantle(id);
@@ -118,7 +118,6 @@ impl Shard {
         self.entries.len() < self.config.limits.max_objects
     }
 
-    /// Records an accepted publication.
     fn record(&mut self, turn: &mut Turn<'_>, node: NodeIndex, publish: Publish) {
         let id = publish.id.clone();
         if !self.entries.contains_key(&id) {
@@ -143,7 +142,7 @@ impl Shard {
         if must_promote_again {
             self.send(turn, node, ToStore::Promote { id: id.clone(), put: publish.put });
         }
-        // A store that drains has given its pin up, and the other pinned copies may be lost by now.
+        // A draining store has given its pin up, and the other pinned copies may be lost by now.
         let lost_its_pin = was_pinned && self.entries.get(&id).is_some_and(|entry| !entry.copies.is_pinned());
         let pin = self.entries.get(&id).map(|entry| entry.pin);
         match pin {
@@ -173,8 +172,7 @@ impl Shard {
         }
     }
 
-    /// Adds or updates the location. Returns `true` if the store missed a promotion, which must be
-    /// sent again.
+    /// Returns `true` if the store missed a promotion, which must be sent again.
     fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
         let pulling_from = publish.pulling_from.as_ref().map(|name| {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));
@@ -215,7 +213,7 @@ impl Shard {
             let was_promoted = is_complete
                 && location.retention == Retention::Pinned
                 && publish.retention == Retention::Evictable;
-            // A store that drains gives its pin up, because other stores have copies.
+            // A draining store gives its pin up, because other stores have copies.
             let was_promoted = was_promoted && !is_draining;
             if !was_promoted {
                 location.retention = publish.retention;
@@ -228,7 +226,7 @@ impl Shard {
         was_promoted.unwrap_or(false)
     }
 
-    /// Promotes a complete copy at a connected node, or notes that no node has one yet.
+    /// Promotes a complete copy at a connected node, or notes that none exists yet.
     pub(super) fn ensure_pinned(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.pin = Pin::Missing;
@@ -325,7 +323,7 @@ impl Shard {
         self.mark_changed(id);
     }
 
-    /// Removes an entry from all tables. Returns it with the nodes that have a copy or pull one.
+    /// Removes an entry from all tables. Returns the nodes that have a copy or pull one.
     pub(super) fn dismantle(&mut self, id: &ObjectId) -> Option<(Entry, Vec<NodeIndex>)> {
         let mut entry = self.entries.remove(id)?;
         self.remove_orphan(id);

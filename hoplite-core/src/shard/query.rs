@@ -1,4 +1,4 @@
-//! Queries of receivers: queues them, and chooses a sender for each. `grant` sends the answers.
+//! Queries of receivers: queues them, and chooses a sender for each.
 
 use std::time::Duration;
 
@@ -15,15 +15,11 @@ use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of};
 use crate::vocabulary::directory::{DropReason, GrantReason, LocationState, Query, RequestId, ToStore};
 
-/// The answer to a waiting query.
 pub(super) enum Answer {
-    /// The bytes of an inline object.
     Inline,
-    /// A slot of this sender.
     Grant(NodeIndex, SenderChoice),
 }
 
-/// A query and its answer.
 pub(super) type Answered = (NodeIndex, RequestId, Answer);
 
 impl Shard {
@@ -64,7 +60,6 @@ impl Shard {
         self.mark_servable(&id);
     }
 
-    /// Answers a query that has just arrived, if possible.
     fn answer_now(
         &mut self,
         turn: &mut Turn<'_>,
@@ -85,8 +80,8 @@ impl Shard {
         let Some((sender, choice)) = offered else { return false };
         debug_assert!(self.is_without_better(&query.id, node, query, &choice), "slow, but not the only one");
         self.grant(turn, node, request, &query.id, sender, choice);
-        // The sender now serves one more node. Waiting queries may prefer that node to a sender
-        // that they avoid.
+        // The sender serves one more node, which waiting queries may prefer to a sender that they
+        // avoid.
         self.mark_servable(&query.id);
         true
     }
@@ -114,7 +109,7 @@ impl Shard {
         }
     }
 
-    /// Removes and returns a waiting query; `None` if the request is not a query.
+    /// Returns `None` if the request is no waiting query.
     pub(super) fn take_query(&mut self, node: NodeIndex, request: RequestId) -> Option<WaitingQuery> {
         self.waiting_query(node, request)?;
         let Some(OpenRequest::Query(query)) = self.nodes.get_mut(node)?.requests.remove(&request) else {
@@ -130,8 +125,7 @@ impl Shard {
         }
     }
 
-    /// Answers as many waiting queries of an object as possible. If some are left, schedules
-    /// another look for the time at which the end of a chain has bytes.
+    /// If queries are left, looks again when the end of a chain has bytes.
     pub(super) fn serve(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
             let query = self.take_query(node, request);
@@ -160,7 +154,6 @@ impl Shard {
         }
     }
 
-    /// Chooses the query of an object that the shard answers next, and its answer.
     pub(super) fn next_answer(&self, now: Time, id: &ObjectId) -> Option<Answered> {
         let entry = self.entries.get(id).filter(|entry| !entry.is_lost())?;
         let queue = self.waiting.get(id)?;
@@ -184,8 +177,8 @@ impl Shard {
         if queue.last_key_value().is_some_and(|((group, _), _)| *group == EVERYWHERE) {
             return first.map(|(_, answer)| answer);
         }
-        // Queries that wait in their group come first, because they use close copies. A query that
-        // has waited for long overrides this.
+        // Queries that wait in their group use close copies, so they come first, unless another one
+        // has waited for long.
         let (waited, first) = first.map_or((Duration::ZERO, None), |(waited, first)| (waited, Some(first)));
         if waited >= AGED_AFTER {
             return first;
@@ -198,7 +191,6 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if the shard may grant some location of an object.
     fn has_candidate(&self, now: Time, entry: &Entry) -> bool {
         let unfinished = entry.copies.free(EVERYWHERE, Class::Unfinished).next();
         entry.copies.free(EVERYWHERE, Class::Complete).next().is_some()
@@ -210,10 +202,9 @@ impl Shard {
         self.hop_time.may_extend(now, record.since, entry.transfers.len(), entry.size_bytes)
     }
 
-    /// Chooses the best free location of these classes for a receiver, in the closest group first.
-    ///
-    /// Chooses a slow or avoided sender only if no other sender is free. Until the query's wait
-    /// limit, returns `None` instead if a better sender may become free.
+    /// Chooses the best free location for a receiver, in the closest group first. Until the query's
+    /// wait limit, returns `None` instead of a slow or avoided sender if a better one may become
+    /// free.
     fn offer(
         &self,
         now: Time,
@@ -236,7 +227,6 @@ impl Shard {
         slow.or(avoided).filter(|(_, choice)| !self.waits_for_better(now, entry, node, query, choice.reason))
     }
 
-    /// Chooses the best free location of these classes in a group.
     pub(super) fn offer_in(
         &self,
         now: Time,
@@ -269,7 +259,7 @@ impl Shard {
                     avoided,
                     is_slow,
                 });
-                // The candidates come best first. A second good one proves that there was a choice.
+                // Candidates come best first. A second good one proves that there was a choice.
                 welcome += usize::from(!avoided && !is_slow);
                 if welcome == 2 {
                     break;
@@ -289,7 +279,7 @@ impl Shard {
         Some((sender, choice))
     }
 
-    /// Returns `true` if `node` serves another node, as far as the shard knows.
+    /// Returns `true` if `node` serves another node, as far as known.
     pub(super) fn serves(&self, entry: &Entry, node: NodeIndex) -> bool {
         let name = self.nodes.get(node).map(|record| &record.info.node);
         entry.transfers.served_by(node) > 0 || name.is_some_and(|name| entry.copies.is_pulled_from(name))
@@ -306,8 +296,8 @@ impl Shard {
         record.node == node || (serves && self.pulls_from(entry, record.node, node))
     }
 
-    /// Returns `true` if `node` pulls from `root`, directly or through others. Callers check first
-    /// that `root` serves some node.
+    /// Returns `true` if `node` pulls from `root`, directly or not. Callers check that `root`
+    /// serves some node.
     fn pulls_from(&self, entry: &Entry, node: NodeIndex, root: NodeIndex) -> bool {
         pulls_from(node, root, |node| {
             let published = entry.copies.get(node).and_then(|record| record.pulling_from.as_ref());
@@ -317,7 +307,7 @@ impl Shard {
     }
 }
 
-/// Returns the first answer that does not give precedence to others, or else the first answer.
+/// The first answer that does not give precedence to others, or else the first answer.
 pub(super) fn first_by_precedence<A>(mut answers: impl Iterator<Item = (bool, A)>) -> Option<(bool, A)> {
     let first = answers.next()?;
     if !first.0 {

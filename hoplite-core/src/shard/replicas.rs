@@ -1,20 +1,17 @@
 //! Keeps as many pinned copies of each object as its put wants, and moves the copies of stores that
 //! drain.
 //!
-//! A *copy* is pinned and complete, at a connected store that does not drain. The inline bytes of a
-//! shard are no copy. An object with fewer copies than wanted has a [`Shortage`]. Only the first
-//! connected shard of the id creates copies; stores tell their shards which one that is
-//! ([`Lead`]).
+//! A *copy* is pinned and complete, at a connected store that does not drain; inline bytes are
+//! none. An object with fewer copies than wanted has a [`Shortage`]. Only the first connected shard
+//! of the id creates copies; stores tell their shards which one that is ([`Lead`]).
 //!
 //! The shard assigns the object to a store, which fetches it by an ordinary query
-//! ([`ToStore::Replicate`]). Several stores therefore receive one object in a chain, and they begin
-//! while the object is still being produced. The queue begins with puts that wait, then comes the
-//! object with the fewest copies. Each store has a bounded number of assignments, and the repair of
-//! lost copies is paced.
+//! ([`ToStore::Replicate`]). So several stores receive one object in a chain, even while it is
+//! being produced. The queue begins with waiting puts, then comes the object with the fewest
+//! copies. Each store has a bounded number of assignments, and the repair of lost copies is paced.
 //!
-//! A store that lacks room, or cannot fetch the object, says so; the shard then assigns the object
-//! to another store. Once all stores have refused, the shard tells the stores with copies why, and
-//! begins again after a pause.
+//! If a store lacks room or cannot fetch the object, the shard assigns it to another one. Once all
+//! stores have refused, the shard tells the stores with copies why, and begins again after a pause.
 
 use std::time::Duration;
 
@@ -31,42 +28,35 @@ use crate::vocabulary::directory::{
     Lead, LocationState, Obstacle, Replicate, Replication, Retention, ToStore,
 };
 
-/// Most stores among which the shard chooses for one object.
 const MAX_CANDIDATES: usize = 64;
-/// Most objects in the queue that one event passes over because their stores are busy.
 const MAX_PASSED: usize = 64;
-/// Time after which a store that does not receive the object yet loses its assignment.
+/// Time after which a store without any byte loses its assignment.
 const ASSIGNMENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before the shard offers an object again to stores that have refused it.
+/// Pause before an object is offered again to stores that have refused it.
 const ROUND_PAUSE: Duration = Duration::from_secs(5);
-/// The rate at which a shard begins to replace lost copies: 500 MB/s, two fifths of a link of 10
-/// Gbit/s.
+/// The pace of replacing lost copies: 500 MB/s, two fifths of a link of 10 Gbit/s.
 const REPAIR_BYTES_PER_MICROSECOND: u64 = 500;
 
-/// The pinned copies of an object.
 #[derive(Debug, Default)]
 struct Count {
-    /// The copies at stores that do not drain, even if a copy is incomplete or its store away.
+    /// Copies at stores that do not drain, even incomplete or away.
     kept: usize,
-    /// The copies that count.
     present: usize,
     /// `true` if a connected store regards this shard as the first one.
     leads: bool,
     is_drain: bool,
-    /// The places of the kept copies.
     paths: Vec<Path>,
 }
 
-/// The result of the search for a store.
 enum Choice {
     Store(NodeIndex),
-    /// The stores that could be chosen have too many assignments, or the repair is too early.
+    /// The possible stores have too many assignments, or the repair is too early.
     Busy,
     None,
 }
 
 impl Shard {
-    /// Handles a store's word on the first connected shard of an object.
+    /// Notes a store's view of the first connected shard of an object.
     pub(super) fn take_lead(&mut self, turn: &mut Turn<'_>, node: NodeIndex, lead: Lead) {
         let Lead { id, put, leads, is_new } = lead;
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.put == put) else { return };
@@ -79,7 +69,6 @@ impl Shard {
         }
     }
 
-    /// Sets whether a store drains.
     pub(super) fn set_draining(&mut self, turn: &mut Turn<'_>, node: NodeIndex, is_draining: bool) {
         if !self.nodes.set_draining(node, is_draining) {
             return;
@@ -92,7 +81,7 @@ impl Shard {
         self.reconsider_all_replicas(turn.now);
     }
 
-    /// Notes that a store does not keep an object. Ignores a store without the assignment.
+    /// Notes that a store declines an object. Ignores a store without the assignment.
     pub(super) fn not_replicated(
         &mut self,
         turn: &mut Turn<'_>,
@@ -113,7 +102,6 @@ impl Shard {
         }
     }
 
-    /// Ends all assignments of a store that is away, lost or draining.
     pub(super) fn end_assignments(&mut self, now: Time, node: NodeIndex) {
         for id in self.replicas.assigned.get(&node).cloned().unwrap_or_default() {
             self.replicas.release(node, &id);
@@ -121,7 +109,6 @@ impl Shard {
         }
     }
 
-    /// Reconsiders the objects with too few copies at a store.
     pub(super) fn reconsider_replicas_at(&mut self, now: Time, node: NodeIndex) {
         let Some(record) = self.nodes.get(node) else { return };
         let held = self.replicas.objects.keys().filter(|id| record.holdings.contains(*id));
@@ -130,7 +117,7 @@ impl Shard {
         }
     }
 
-    /// Reconsiders all objects with too few copies, because a store can keep more of them now.
+    /// Reconsiders all objects with too few copies, because a store can keep more now.
     pub(super) fn reconsider_all_replicas(&mut self, now: Time) {
         for id in self.replicas.objects.keys().cloned().collect::<Vec<_>>() {
             if let Some(shortage) = self.replicas.objects.get_mut(&id) {
@@ -140,8 +127,6 @@ impl Shard {
         }
     }
 
-    /// Updates the shortage of an object after its copies have changed, and tells the stores with
-    /// copies.
     pub(super) fn pinned_copies_changed(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         if entry.metadata.replicas.to_keep() > 1 || self.nodes.has_draining() {
@@ -150,7 +135,7 @@ impl Shard {
         }
     }
 
-    /// Begins, updates or ends the shortage of an object. With `is_new`, a put waits for the copies.
+    /// Begins, updates or ends a shortage. With `is_new`, a put waits for the copies.
     fn reconsider_replicas(&mut self, now: Time, id: &ObjectId, is_new: bool) {
         let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_lost()) else {
             return self.end_shortage(id);
@@ -240,7 +225,6 @@ impl Shard {
         }
     }
 
-    /// Handles the end of a pause or of an assignment. The caller has already removed the deadline.
     pub(super) fn shortage_due(&mut self, now: Time, id: &ObjectId) {
         let Some(shortage) = self.replicas.objects.get_mut(id) else { return };
         shortage.due = None;
@@ -262,7 +246,6 @@ impl Shard {
         self.reconsider_replicas(now, id, false);
     }
 
-    /// Assigns objects of the queue to stores.
     pub(super) fn assign_replicas(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.replicas.to_tell.pop_first() {
             self.tell_leaders(turn, &id);
@@ -279,11 +262,11 @@ impl Shard {
             let is_again = self.replicas.queue.contains(&place) && passed == 0;
             next = if is_again { Some(place) } else { self.replicas.queue.range(after).next().cloned() };
         }
-        // What became dirty by assigning waits for the next event.
+        // Later assignments wait for the next event.
         self.replicas.is_dirty = false;
     }
 
-    /// Assigns an object to one store. Returns `false` if all stores are busy.
+    /// Assigns an object to one store. Returns `false` if all are busy.
     fn assign_one(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> bool {
         let Some(entry) = self.entries.get(id) else { return true };
         let Some(shortage) = self.replicas.objects.get(id) else { return true };
@@ -321,10 +304,8 @@ impl Shard {
     }
 
     /// Chooses a store: far from the other copies, then one with bytes of the object, then the next
-    /// one on the ring.
-    ///
-    /// Different objects begin at different points of the ring. Two shards that know the same choose
-    /// the same store.
+    /// on the ring, which begins at another point for each object. Two shards that know the same
+    /// choose alike.
     fn choose_store(&self, entry: &Entry, shortage: &Shortage) -> Choice {
         let mut paths = self.count_copies(entry).paths;
         let targets = shortage.targets.keys().filter_map(|node| self.nodes.get(*node));
@@ -359,7 +340,7 @@ impl Shard {
         }
     }
 
-    /// Tells the stores with copies that regard this shard as the first one how many copies exist.
+    /// Tells the number of copies to stores that regard this shard as the first one.
     fn tell_leaders(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let pinned = entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned && copy.leads);
@@ -386,7 +367,6 @@ impl Shard {
 
 #[cfg(test)]
 impl Shard {
-    /// Checks that the tables of shortages agree.
     pub(super) fn check_replicas(&self) {
         use std::collections::{BTreeMap, BTreeSet};
 

@@ -43,7 +43,7 @@ impl Shard {
         }
     }
 
-    /// Reports differing label keys of stores to the log, once for each set of keys.
+    /// Logs differing label keys, once for each set of keys.
     fn compare_keys(&mut self, turn: &mut Turn<'_>) {
         let counts = self.nodes.keys();
         if counts.differ() && counts.iter().any(|(keys, _)| !self.keys_said.contains(&keys)) {
@@ -52,10 +52,9 @@ impl Shard {
         }
     }
 
-    /// Returns an error if the store's list of shards differs from the list of the connected
-    /// stores.
+    /// Returns an error if the store lists other shards than connected stores.
     ///
-    /// The first connected store fixes the list. The list can change after all sessions have ended.
+    /// The first connected store fixes the list, until all sessions have ended.
     fn list_mismatch(&self, info: &NodeInfo) -> Option<Error> {
         let mut others = self.nodes.iter().filter(|record| record.is_connected());
         let other = others.find(|record| record.info.node != info.node)?;
@@ -107,7 +106,6 @@ impl Shard {
         self.mark_holdings_servable(index);
     }
 
-    /// Handles the end of a node's session.
     pub(super) fn disconnected(&mut self, turn: &mut Turn<'_>, node: &NodeId, incarnation: Incarnation) {
         let Some(index) = self.nodes.connected(node) else { return };
         if self.nodes.get(index).is_some_and(|record| record.info.incarnation == incarnation) {
@@ -115,7 +113,7 @@ impl Shard {
         }
     }
 
-    /// Drops the open requests and slots of a session, and starts the grace period.
+    /// Drops a session's open requests and slots, and starts the grace period.
     fn go_away(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let Presence::Connected { sweep_at } = record.presence else { return };
@@ -136,11 +134,10 @@ impl Shard {
         self.mark_copies(index, |copy| copy.is_away = true);
         self.end_assignments(turn.now, index);
         self.reconsider_replicas_at(turn.now, index);
-        // This sender may be the only one left for queries that avoid others.
+        // Queries that avoid others may have only this sender left.
         self.mark_holdings_servable(index);
     }
 
-    /// Changes all copies of a node.
     pub(super) fn mark_copies(&mut self, index: NodeIndex, change: impl Fn(&mut LocationRecord)) {
         let Some(record) = self.nodes.get(index) else { return };
         for id in &record.holdings {
@@ -150,7 +147,6 @@ impl Shard {
         }
     }
 
-    /// Forgets an open request without an answer.
     pub(super) fn close_request(&mut self, node: NodeIndex, request: RequestId) {
         let requests = self.nodes.get_mut(node).map(|record| &mut record.requests);
         match requests.and_then(|requests| requests.remove(&request)) {
@@ -166,8 +162,6 @@ impl Shard {
         }
     }
 
-    /// Handles the end of a node's grace period: the node is away, or did not publish all copies
-    /// again.
     pub(super) fn node_due(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         match self.nodes.get(index).map(|record| record.presence) {
             Some(Presence::Away { .. }) => self.lose_node(turn, index),
@@ -176,8 +170,7 @@ impl Shard {
         }
     }
 
-    /// Gives up the copies that a reconnected node did not publish again. Waits longer while the
-    /// node still publishes.
+    /// Gives up copies that a reconnected node did not publish again, once it stops publishing.
     fn sweep(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let grace = self.config.limits.node_grace;
         let Some(record) = self.nodes.get_mut(index) else { return };
@@ -199,7 +192,6 @@ impl Shard {
         }
     }
 
-    /// Gives up a node that is away.
     fn lose_node(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         self.set_slow_peers(turn.now, index, Vec::new());
         let Some(record) = self.nodes.remove(index) else { return };
@@ -220,7 +212,6 @@ impl Shard {
         self.to_serve.extend(wanted.cloned());
     }
 
-    /// Repeats the drops that a node may have missed.
     fn resend_drops(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         for ((id, put), deletion) in &self.deletions {
             if deletion.pending.contains(&index) {

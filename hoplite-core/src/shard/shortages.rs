@@ -1,4 +1,4 @@
-//! The objects with fewer copies than wanted, and the stores that are to keep more of them.
+//! Objects with fewer copies than wanted, and the stores that are to keep more of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,64 +7,51 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::vocabulary::directory::Obstacle;
 
-/// Most assignments of a store at once. Repairs and drains leave the rest of its link to others.
+/// Most assignments of a store. Repairs and drains leave the rest of its link to others.
 const MAX_ASSIGNED: usize = 8;
-/// Most assignments of a store at once, with the assignments for puts that wait.
+/// Most assignments of a store, including those for waiting puts.
 pub(super) const MAX_ASSIGNED_WITH_NEW: usize = 1024;
 
-/// The order in the queue: puts that wait first, then objects with few copies, then the oldest.
+/// The queue's order: waiting puts, then objects with few copies, then the oldest.
 pub(super) type Rank = (bool, usize, u64);
 
-/// The objects with fewer copies than wanted.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     pub(super) objects: BTreeMap<ObjectId, Shortage>,
-    /// The objects that need another store.
     pub(super) queue: BTreeSet<(Rank, ObjectId)>,
-    /// The assigned objects of each store.
     pub(super) assigned: BTreeMap<NodeIndex, BTreeSet<ObjectId>>,
-    /// The objects whose stores have to hear that there are too few stores.
+    /// Objects whose stores must hear that there are too few stores.
     pub(super) to_tell: BTreeSet<ObjectId>,
     pub(super) next_arrival: u64,
-    /// The earliest time of the next repair.
     pub(super) next_repair: Time,
-    /// `true` if a repair waits for that time.
     pub(super) is_paced: bool,
-    /// `true` if an object or a store may be assigned now.
     pub(super) is_dirty: bool,
 }
 
-/// An object with fewer copies than wanted.
 #[derive(Debug)]
 pub(super) struct Shortage {
     pub(super) arrival: u64,
-    /// `true` if a put waits for the copies.
     pub(super) is_new: bool,
-    /// `true` if a store that drains has a copy.
     pub(super) is_drain: bool,
     pub(super) rank: Option<Rank>,
-    /// The stores with an assignment, and the end of each.
+    /// The end of each store's assignment.
     pub(super) targets: BTreeMap<NodeIndex, Time>,
     pub(super) refused: BTreeMap<NodeIndex, Obstacle>,
     pub(super) obstacle: Option<Obstacle>,
-    /// The time at which the shard begins again.
     pub(super) again_at: Option<Time>,
-    /// The next time at which an assignment or the pause ends.
+    /// The next end of an assignment or the pause.
     pub(super) due: Option<Time>,
 }
 
 impl Replicas {
-    /// Returns the number of objects with fewer copies than wanted.
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Returns the time of the next repair, if one waits for that.
     pub(super) fn next_repair(&self) -> Option<Time> {
         self.is_paced.then_some(self.next_repair)
     }
 
-    /// Lets a repair begin whose time has come.
     pub(super) fn tick(&mut self, now: Time) {
         if self.is_paced && now >= self.next_repair {
             (self.is_paced, self.is_dirty) = (false, true);
@@ -84,7 +71,7 @@ impl Replicas {
         }
     }
 
-    /// Ends the assignment of an object to a store. Returns `true` if there was one.
+    /// Returns `true` if there was an assignment.
     pub(super) fn release(&mut self, node: NodeIndex, id: &ObjectId) -> bool {
         let Some(shortage) = self.objects.get_mut(id) else { return false };
         if shortage.targets.remove(&node).is_none() {

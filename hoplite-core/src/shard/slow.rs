@@ -1,7 +1,7 @@
 //! Routes receivers around links that stores report as slow: a receiver takes another sender, or
-//! waits for one for a while.
+//! waits for one.
 //!
-//! No receiver starves, because one that has waited in vain accepts a slow link.
+//! No receiver starves: after a while it accepts a slow link.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,13 +17,11 @@ use crate::time::Time;
 use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 
-/// Smallest object for which slow links matter. A smaller transfer ends before its receiver could
-/// give way.
+/// A smaller transfer ends before its receiver could give way.
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {
-    /// Returns the time for which a receiver waits rather than accept an avoided sender, or one
-    /// over a slow link.
+    /// The time for which a receiver waits rather than accept an avoided sender, or a slow link.
     pub(super) fn wait_limit(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,
@@ -36,9 +34,8 @@ impl Shard {
         }
     }
 
-    /// Starts the wait limits of an object's waiting queries again. Callers do so when the object
-    /// is put, or when the first slow link is reported. Earlier queries thus wait as long as new
-    /// ones.
+    /// Restarts the wait limits when the object is put, or when the first slow link is reported, so
+    /// that earlier queries wait as long as new ones.
     pub(super) fn renew_wait_limits(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;
@@ -61,8 +58,8 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if other queries are served before this one, which would use a slow sender.
-    /// It may later use what the others receive. This lasts no longer than a transfer.
+    /// Returns `true` if this query, with a slow sender, lets others go first, and may later use
+    /// their bytes. Lasts no longer than a transfer.
     pub(super) fn gives_precedence(
         &self,
         now: Time,
@@ -80,8 +77,7 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if a receiver waits instead of using the chosen sender, because a better
-    /// location may become free soon.
+    /// Returns `true` if a receiver waits, because a better location may become free soon.
     pub(super) fn waits_for_better(
         &self,
         now: Time,
@@ -105,8 +101,7 @@ impl Shard {
         entry.copies.iter().take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Returns `true` if the copy's bytes would reach `node` over a slow link, and the object is
-    /// large enough to matter.
+    /// Returns `true` if the bytes would reach `node` over a slow link, and are enough to matter.
     pub(super) fn is_slow(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
             return false;
@@ -114,8 +109,8 @@ impl Shard {
         record.is_held_up() || self.nodes.is_slow_link(record.node, node)
     }
 
-    /// Returns `true` unless a slow sender was chosen while a complete copy with a usual link is
-    /// free. Holds for all grants.
+    /// Returns `true` for every correct grant: no slow sender was chosen while a complete copy with
+    /// a usual link is free.
     pub(super) fn is_without_better(
         &self,
         id: &ObjectId,
@@ -135,10 +130,8 @@ impl Shard {
         !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Sets the slow peers that a node reports. Waiting queries may now accept links that were slow
-    /// before.
-    ///
-    /// If these are the first slow links, the wait limits of all waiting queries start now.
+    /// Waiting queries may now accept links that were slow before. The first slow links start all
+    /// wait limits.
     pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
         let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {
@@ -154,7 +147,6 @@ impl Shard {
         }
     }
 
-    /// Updates the slow transfers of all objects, because the set of slow links changed.
     pub(super) fn mark_all_slow_transfers(&mut self) {
         let transferred: BTreeSet<ObjectId> = self.grants.values().cloned().collect();
         for id in transferred {
@@ -162,7 +154,6 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if a node's copy of an object waits for bytes that come over a slow link.
     pub(super) fn is_held_up(&self, id: &ObjectId, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() {
             return false;
@@ -171,13 +162,12 @@ impl Shard {
         copy.is_some_and(LocationRecord::is_held_up)
     }
 
-    /// Finds again the transfers of an object that go over slow links, or are behind one.
     pub(super) fn mark_slow_transfers(&mut self, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         if entry.size_bytes < MIN_ROUTED_BYTES || entry.transfers.is_empty() {
             return;
         }
-        // Only the latest slot of a receiver counts, so that the transfers form trees.
+        // Only a receiver's latest slot counts, so that the transfers form trees.
         let senders: BTreeMap<NodeIndex, NodeIndex> =
             entry.transfers.iter().map(|(receiver, _, transfer)| (receiver, transfer.sender)).collect();
         let mut receivers: BTreeMap<NodeIndex, Vec<NodeIndex>> = BTreeMap::new();
@@ -231,8 +221,8 @@ impl Shard {
         is_held_up || self.nodes.is_slow_link(sender, receiver)
     }
 
-    /// Recalls a slot over a slow link, if a waiting receiver has a better link to the same sender.
-    /// The first receiver then continues from the same offset, behind the waiting one.
+    /// Recalls a slot over a slow link if a waiting receiver has a better link to the sender. The
+    /// first receiver continues behind the waiting one.
     pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         let is_recalled = |(.., transfer): (_, _, &Transfer)| transfer.is_recalled;

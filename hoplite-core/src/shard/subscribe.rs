@@ -1,8 +1,7 @@
 //! Sends updates to the subscribers of an object.
 //!
-//! Each update contains the full state of the object, and the shard sends one after every change.
-//! The cost grows with the number of copies and would dominate a large broadcast. Therefore updates
-//! of an object with many copies cover several changes.
+//! Each update has the object's full state, and would dominate a large broadcast. So updates of an
+//! object with many copies cover several changes.
 
 use std::time::Duration;
 
@@ -13,12 +12,11 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::vocabulary::directory::{RequestId, ToStore, Wants};
 
-/// Most copies of an object with an update after every change: as many as the first chains have.
+/// The copies of the first chains.
 const MAX_PROMPT_COPIES: usize = 64;
-/// Pause between two updates, for each copy that they list to each subscriber. Listing a copy takes
-/// about 0.3 us, so updates take at most a thirtieth of the time.
+/// Pause per listed copy and subscriber. Listing a copy takes about 0.3 us, so updates take at most
+/// a thirtieth of the time.
 const PAUSE_PER_COPY: Duration = Duration::from_micros(10);
-/// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 impl Shard {
@@ -65,8 +63,7 @@ impl Shard {
         }
     }
 
-    /// Sends the state of an object to all its subscribers. During a pause, only schedules the
-    /// update.
+    /// Updates all subscribers now, or after the present pause.
     pub(super) fn notify(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(subscribers) = self.subscribers.get(id) else { return };
         if let Some(until) = self.pauses.get(id).filter(|until| **until > turn.now) {
@@ -91,8 +88,8 @@ impl Shard {
         }
     }
 
-    /// Tells all subscribers that an id without a put was deleted, because one of them may be about
-    /// to put it. The subscriptions stay open.
+    /// Tells subscribers that an id without a put was deleted, because one of them may be about to
+    /// put it.
     pub(super) fn notify_deleted(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         for (node, request) in self.subscribers.get(id).into_iter().flatten() {
             let error = Error::Deleted { id: id.clone() };

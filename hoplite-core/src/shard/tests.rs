@@ -1,4 +1,4 @@
-//! Tests of the shard: scenarios as text, properties of random runs, and single cases.
+//! Scenarios as text, properties of random runs, and single cases.
 
 mod cases;
 mod chains;
@@ -17,7 +17,6 @@ use super::*;
 use crate::metadata::Metadata;
 use crate::placement::ShardList;
 
-/// A shard with a clock and shorthands.
 struct World {
     shard: Shard,
     now: Time,
@@ -28,7 +27,7 @@ impl World {
         Self { shard: Shard::new(config, Time::ZERO), now: Time::ZERO }
     }
 
-    /// Returns a shard after its warm-up, with these nodes.
+    /// A shard after its warm-up.
     fn with_nodes(names: &[&str]) -> Self {
         let mut world = Self::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
         for name in names {
@@ -63,7 +62,7 @@ impl World {
         self.apply(Event::Message { node: node(name), message })
     }
 
-    /// Sends a message as `say` does. Returns the messages of the shard and their receivers.
+    /// Acts as `say`, and returns the messages with their receivers.
     fn ask(&mut self, name: &str, message: ToShard) -> Vec<(String, ToStore)> {
         let effects = self.say(name, message).into_iter();
         let sent = effects.filter_map(|effect| match effect {
@@ -73,7 +72,7 @@ impl World {
         sent.collect()
     }
 
-    /// Lets time pass, with a tick at each deadline.
+    /// Ticks at each deadline.
     fn wait(&mut self, duration: Duration) -> Vec<Effect> {
         let end = self.now + duration;
         let mut effects = Vec::new();
@@ -109,7 +108,6 @@ fn info(name: &str, incarnation: u64) -> NodeInfo {
     }
 }
 
-/// A publication of an object of 1 MiB.
 fn publication(object: &str, put: u64, state: LocationState, retention: Retention) -> Publish {
     Publish {
         id: id(object),

@@ -14,12 +14,11 @@ pub(in crate::shard) struct Many {
     indices: Indices,
 }
 
-/// Answers to questions about the copies, kept up to date so that no operation scans all copies.
+/// Kept up to date, so that no operation scans all copies.
 #[derive(Debug, Default)]
 struct Indices {
-    /// The copies at connected nodes, by group.
     groups: BTreeMap<Path, Group>,
-    /// The copies that are complete, or that become complete without another copy.
+    /// Copies that are complete, or become complete without another copy.
     rooted: BTreeSet<NodeIndex>,
     complete: usize,
     pinned: usize,
@@ -27,12 +26,10 @@ struct Indices {
     pulled: BTreeMap<NodeId, usize>,
 }
 
-/// The copies at connected nodes of a group.
 #[derive(Debug, Default)]
 struct Group {
-    /// The number of copies, free or not.
     copies: usize,
-    /// The ranks of the copies with a free slot, best first.
+    /// Copies with a free slot, best first.
     free: BTreeSet<Rank>,
 }
 
@@ -53,7 +50,6 @@ impl Many {
         self.by_node.into_values().collect()
     }
 
-    /// Adds a copy at a node that has none yet.
     pub(super) fn insert(&mut self, record: LocationRecord) {
         self.indices.update(None, Some(&record));
         self.by_node.insert(record.node, record);
@@ -77,15 +73,12 @@ impl Many {
         Some(record)
     }
 
-    /// The copies of a group with a free slot, of the class of `first`, that rank at `first` or
-    /// later.
     pub(super) fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
         let free = self.indices.groups.get(&group).map(|group| group.free.range(first..));
         let ranks = free.into_iter().flatten().take_while(move |rank| rank.0 == first.0);
         ranks.filter_map(|(_, _, _, node)| self.by_node.get(node))
     }
 
-    /// The number of copies at connected nodes of a group.
     pub(super) fn at_hand(&self, group: Path) -> usize {
         self.indices.groups.get(&group).map_or(0, |group| group.copies)
     }
@@ -108,8 +101,6 @@ impl Many {
 }
 
 impl Indices {
-    /// Applies the change of one copy: added, changed or removed. Touches only the indices that
-    /// differ.
     fn update(&mut self, before: Option<&LocationRecord>, after: Option<&LocationRecord>) {
         let at_hand = |copy: &LocationRecord| (!copy.is_away).then(|| (copy.path, copy.rank()));
         match difference(before, after, at_hand) {
@@ -182,7 +173,7 @@ impl Group {
     }
 }
 
-/// Returns a property of a copy before and after a change, or nothing if the property is the same.
+/// `None` if the property is the same.
 fn difference<'a, T: PartialEq>(
     before: Option<&'a LocationRecord>,
     after: Option<&'a LocationRecord>,

@@ -1,54 +1,45 @@
-//! One copy of an object, and its rank among the others.
-
 use crate::id::NodeId;
 use crate::shard::nodes::NodeIndex;
 use crate::time::Time;
 use crate::topology::place::Path;
 use crate::vocabulary::directory::{LocationState, Retention};
 
-/// One copy of an object.
 #[derive(Debug, Clone)]
 pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) node: NodeIndex,
-    /// The groups of the node.
     pub(in crate::shard) path: Path,
     pub(in crate::shard) state: LocationState,
     pub(in crate::shard) retention: Retention,
-    /// `true` if the session of its node is gone.
+    /// `true` without a session of the node.
     pub(in crate::shard) is_away: bool,
-    /// `true` if the store has published the copy; `false` if only a grant of the shard implies it.
+    /// `false` if only a grant of the shard implies the copy.
     pub(in crate::shard) is_published: bool,
-    /// `true` if the store regards this shard as the first connected shard of the object.
+    /// `true` if the store regards this shard as the first connected one of the object.
     pub(in crate::shard) leads: bool,
-    /// The number of further receivers that the copy may serve now.
+    /// Further receivers that the copy may serve now.
     pub(in crate::shard) free_slots: u32,
-    /// The session of the node in which the copy was last published. The copy is stale if the node
-    /// has a newer session.
+    /// The node's session of the last publication. The copy is stale if the node has a newer one.
     pub(in crate::shard) session: u32,
-    /// The latest grant of this location, or zero.
     pub(in crate::shard) last_grant: u64,
-    /// For a complete copy: when it became complete. For another copy: when it has, or will have,
-    /// bytes to forward.
+    /// The time of completion, or of the first bytes to forward.
     pub(in crate::shard) since: Time,
-    /// The sender's name, because this shard may not know the sender's node yet.
+    /// A name, because this shard may not know the sender yet.
     pub(in crate::shard) pulling_from: Option<NodeId>,
-    /// `true` if the copy's bytes come over a slow link: its own link, or one further up the chain.
+    /// `true` if the bytes come over a slow link, here or further up the chain.
     pub(super) comes_slowly: bool,
 }
 
-/// Tells complete copies from unfinished ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::shard) enum Class {
     Complete,
     Unfinished,
 }
 
-/// The order of copies with a free slot: by class, then by time, then by latest grant. The time
-/// counts only for unfinished copies, and says when they have bytes.
+/// Ranks copies with a free slot: by class, time and latest grant. Only unfinished copies have a
+/// time, when they get their first bytes.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 
 impl LocationRecord {
-    /// Returns a copy that serves no receiver and that its store has not published.
     pub(in crate::shard) const fn new(
         (node, path): (NodeIndex, Path),
         state: LocationState,
@@ -72,17 +63,15 @@ impl LocationRecord {
         }
     }
 
-    /// Sets whether the copy's bytes come over a slow link.
     pub(in crate::shard) const fn set_comes_slowly(&mut self, comes_slowly: bool) {
         self.comes_slowly = comes_slowly;
     }
 
-    /// Returns `true` if the copy's bytes come over a slow link.
     pub(in crate::shard) const fn comes_slowly(&self) -> bool {
         self.comes_slowly
     }
 
-    /// Returns `true` if receivers behind this copy wait for bytes that come over a slow link.
+    /// Returns `true` if receivers behind this copy wait for bytes over a slow link.
     pub(in crate::shard) fn is_held_up(&self) -> bool {
         self.comes_slowly && self.state == LocationState::Partial
     }

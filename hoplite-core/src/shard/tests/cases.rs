@@ -75,18 +75,14 @@ struct Scenario {
     requests: u64,
     incarnations: BTreeMap<String, u64>,
     labels: BTreeMap<String, Vec<(String, String)>>,
-    /// The latest slot of each receiver.
     slots: BTreeMap<String, GrantId>,
-    /// The latest request of each node.
     latest: BTreeMap<String, RequestId>,
-    /// The lines for sessions that the shard replaces or refuses.
+    /// Lines for replaced or refused sessions.
     receptions: Vec<String>,
-    /// The numbers of measured groups, in the order of their first mention.
     measured: Vec<u32>,
 }
 
 impl Scenario {
-    /// Returns the expected lines and the actual lines.
     fn run(paragraph: &str) -> (Vec<String>, Vec<String>) {
         let lines =
             paragraph.lines().map(str::trim).filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -236,7 +232,7 @@ impl Scenario {
         self.world.apply(Event::Places(places))
     }
 
-    /// Returns the groups of a node, outermost first: label values, or numbers of measured groups.
+    /// Names a node's groups, outermost first.
     fn name(&mut self, path: Path) -> String {
         let level = |number: u32| {
             if number == 0 {

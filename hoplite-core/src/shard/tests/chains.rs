@@ -1,16 +1,14 @@
-//! The lengths of the chains of a broadcast.
+//! The lengths of a broadcast's chains.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::plan::chain::MAX_UNPACED;
 
-/// A broadcast of one object to many receivers. It skips the check after each event, because the
-/// check would take most of the time.
+/// Skips the check after each event, which would take most of the time.
 struct Broadcast {
     shard: Shard,
     now: Time,
-    /// The sender and the slot of each receiver.
     transfers: BTreeMap<u64, (u64, GrantId)>,
     reasons: BTreeMap<u64, GrantReason>,
 }
@@ -24,7 +22,7 @@ fn number(node: &NodeId) -> u64 {
 }
 
 impl Broadcast {
-    /// Puts an object at node 0, and lets all other nodes query it at once.
+    /// Puts an object at node 0, and lets all other nodes query it.
     fn new(receivers: u64, slots: u32) -> Self {
         Self::of_bytes(1 << 20, receivers, slots)
     }
@@ -96,7 +94,6 @@ impl Broadcast {
         );
     }
 
-    /// Returns the number of transfers that each node serves.
     fn served(&self) -> BTreeMap<u64, u32> {
         let mut served = BTreeMap::new();
         self.transfers.values().for_each(|(sender, _)| *served.entry(*sender).or_default() += 1);
@@ -254,8 +251,8 @@ fn subscribers_get_batched_updates_of_many_copies_and_the_last_change() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// In any order of ends and failures: no copy has more receivers than slots, no node pulls from
-    /// itself or from its own descendants, and all receivers complete.
+    /// For any order of ends and failures: no copy has more receivers than slots, no node pulls
+    /// from itself or its descendants, and all complete.
     #[test]
     fn no_copy_serves_more_than_its_slots_and_all_are_served(
         receivers in 60_u64..160,

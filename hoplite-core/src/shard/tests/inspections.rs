@@ -1,5 +1,3 @@
-//! Inspections for the dashboard are correct, paged and bounded.
-
 use super::*;
 
 fn search(prefix: &str, after: &[u8], limit: usize) -> ObjectSearch {

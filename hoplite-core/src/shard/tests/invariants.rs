@@ -1,4 +1,4 @@
-//! Invariants of a shard after every event.
+//! Invariants after every event.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,4 @@
-//! Random sequences of events from stores that follow the protocol, and from stores that violate
-//! it.
+//! Random events from stores that follow the protocol, and from stores that violate it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +13,7 @@ use crate::topology::measured::MeasuredPlaces;
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 2] = ["x", "y"];
 
-/// One step of a run. Numbers wrap around at the number of existing things.
+/// One step of a run. Numbers wrap around.
 #[derive(Debug, Clone)]
 enum Step {
     /// Connects a node, in this rack if `rack` is not zero.
@@ -87,7 +86,6 @@ enum Step {
         version: u64,
         racks: [u32; NODES.len()],
     },
-    /// A store reports slow links.
     SlowLinks {
         node: usize,
         peers: BTreeSet<usize>,
@@ -225,11 +223,10 @@ fn config() -> impl Strategy<Value = ShardConfig> {
     })
 }
 
-/// Follows a run from outside: open requests and connected nodes.
+/// Follows open requests and connected nodes from outside.
 #[derive(Default)]
 struct Observer {
     connected: BTreeSet<NodeId>,
-    /// Open queries, with their deadlines.
     queries: BTreeMap<(NodeId, RequestId), Time>,
     deletes: BTreeSet<(NodeId, RequestId)>,
     /// The subscription that wants bytes, while the shard handles it.
@@ -299,8 +296,8 @@ impl Run {
                 self.connect(NODES[number], incarnation, rack);
             }
             Step::Disconnect { node: number, incarnation } => {
-                // Effects that are due now belong to the session. The end of the session itself
-                // must cause no message.
+                // Due effects belong to the session. The end of the session itself must cause no
+                // message.
                 let effects = self.world.apply(Event::Tick);
                 self.observer.observe(self.world.now, &effects);
                 let name = node(NODES[number]);
@@ -402,8 +399,7 @@ impl Run {
         }
     }
 
-    /// The observer matches answers by request number, so open numbers are not used again.
-    /// `semantics` tests numbers that are used again.
+    /// Open request numbers are not used again, because the observer matches answers by number.
     fn is_open(&self, key: &(NodeId, RequestId)) -> bool {
         let index = self.world.shard.nodes.index(&key.0);
         let record = index.and_then(|index| self.world.shard.nodes.get(index));
@@ -476,7 +472,7 @@ impl Run {
     }
 }
 
-/// Uses the seed in `HOPLITE_SEED`, if set. A failure prints the steps that led to it.
+/// Uses the seed in `HOPLITE_SEED`, if set. A failure prints its steps.
 fn runs() -> ProptestConfig {
     let mut config = ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() };
     if let Some(seed) = std::env::var("HOPLITE_SEED").ok().and_then(|seed| seed.parse().ok()) {

@@ -3,7 +3,6 @@
 use super::*;
 use crate::metadata::Replicas;
 
-/// A complete put that wants copies.
 fn wanting(object: &str, put: u64, wanted: u8) -> Publish {
     let replicas = Replicas { wanted, awaited: 0 };
     Publish { metadata: Metadata { replicas, ..Metadata::default() }, ..complete(object, put) }
@@ -13,7 +12,7 @@ fn lead(object: &str, put: u64) -> ToShard {
     ToShard::Lead(Lead { id: id(object), put: PutId(put), leads: true, is_new: true })
 }
 
-/// The stores that the effects order to keep each object.
+/// Returns the stores that must keep each object.
 fn orders(effects: &[Effect]) -> Vec<(String, String)> {
     let order = |effect: &Effect| match effect {
         Effect::Send { node, message: ToStore::Replicate(order) } => {
@@ -24,7 +23,7 @@ fn orders(effects: &[Effect]) -> Vec<(String, String)> {
     effects.iter().filter_map(order).collect()
 }
 
-/// The copies and the nodes that the effects tell a store.
+/// Returns the copies and nodes that a store hears of.
 fn told(effects: &[Effect], name: &str) -> Option<(u32, u32, Option<Obstacle>)> {
     let news = |effect: &Effect| match effect {
         Effect::Send { node: to, message: ToStore::Replication(news) } if *to == node(name) => {
@@ -42,7 +41,6 @@ impl World {
         orders(&self.say(at, lead(object, put)))
     }
 
-    /// A store has fetched an object, and keeps it.
     fn keep(&mut self, at: &str, object: &str, put: u64, wanted: u8) -> Vec<Effect> {
         let mut effects = self.say(at, ToShard::Publish(wanting(object, put, wanted)));
         let lead = Lead { id: id(object), put: PutId(put), leads: true, is_new: false };
@@ -306,7 +304,7 @@ fn two_stores_that_drain_do_not_choose_each_other_and_the_last_one_is_told() {
     world.say("c", ToShard::Publish(complete("c", 3)));
     let lead = Lead { id: id("c"), put: PutId(3), leads: true, is_new: false };
     assert_eq!(told(&world.say("c", ToShard::Lead(lead)), "c"), Some((0, 0, Some(Obstacle::NoNode))));
-    // A store that drains no longer keeps copies for the others.
+    // A draining store no longer keeps copies for others.
     let effects = world.say("b", ToShard::Drain { is_draining: false });
     let mut objects: Vec<String> = orders(&effects).into_iter().map(|(to, object)| to + &object).collect();
     objects.sort();

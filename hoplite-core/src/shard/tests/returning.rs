@@ -20,7 +20,7 @@ fn verdict(sent: &[(String, ToStore)]) -> Verdict {
     }
 }
 
-/// Returns a shard that has listed `x` of node `a`. Node `a` is away.
+/// A shard that has listed `x` of the absent node `a`.
 fn without_a() -> World {
     let mut world = World::with_nodes(&["a", "b"]);
     world.say("a", ToShard::Publish(complete("x", 1)));
@@ -109,7 +109,7 @@ fn a_copy_that_is_not_returning_is_taken_as_ever() {
     assert_eq!(verdict(&sent), Verdict::Accepted, "the shard cannot know that it has listed the put");
 }
 
-/// The copies of one node: the object, the put, and `true` if the shard has listed the put.
+/// A node's copies: the put, and `true` if the shard has listed it.
 type Held = BTreeMap<&'static str, (u64, bool)>;
 
 const NODES: [&str; 3] = ["a", "b", "c"];
@@ -141,7 +141,6 @@ enum Step {
     Return {
         node: usize,
     },
-    /// A node starts again without its copies.
     Restart {
         node: usize,
     },
@@ -165,14 +164,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A shard, its nodes, and the puts so far.
 struct Model {
     world: World,
     held: [Held; 3],
     incarnation: [u64; 3],
-    /// The time at which a node went away; `None` while it is connected.
+    /// `None` while a node is connected.
     away_since: [Option<Time>; 3],
-    /// The puts that the shard has accepted, and the puts that were deleted.
     accepted: BTreeSet<(&'static str, u64)>,
     deleted: BTreeSet<(&'static str, u64)>,
     next: u64,
@@ -208,7 +205,6 @@ impl Model {
         }
     }
 
-    /// Lets a store handle a message. Returns the answer of the store.
     fn heard(&mut self, node: usize, message: &ToStore) -> Option<ToShard> {
         let (id, put) = match message {
             ToStore::Published { id, put, .. } | ToStore::Drop { id, put, .. } => (id.clone(), *put),
@@ -243,7 +239,7 @@ impl Model {
         ToShard::Publish(complete(object, self.held[node][object].0))
     }
 
-    /// Gives a connected node a session, in which it publishes its copies again.
+    /// Connects a node, which publishes its copies again.
     fn come_back(&mut self, node: usize) {
         let Some(since) = self.away_since[node].take() else { return };
         let absence = self.world.now.since(since);

@@ -289,8 +289,7 @@ fn differing_label_keys_are_reported_once_for_each_set_of_keys() {
     assert_eq!(said_of("f", 1, &["rack", "zone"]), Vec::<String>::new(), "already reported");
 }
 
-/// Returns what stores are told of their places: node, version, rack, and the uplink in
-/// thousandths.
+/// Returns the places that stores hear: node, version, rack, and the uplink in thousandths.
 fn told(effects: Vec<Effect>) -> Vec<(String, u64, u32, u32)> {
     let placed = effects.into_iter().filter_map(|effect| match effect {
         Effect::Send { node, message: ToStore::Placed(Placed { version, path, uplink }) } => {
@@ -330,13 +329,13 @@ fn nodes_without_labels_have_measured_places() {
         [],
         "of two surveys with one version, the same one wins everywhere"
     );
-    // A store that connects later gets the places, too, and so does one that reconnects.
+    // A store that connects later, or reconnects, gets the places, too.
     for incarnation in [1, 1] {
         let told = told(world.receive(info("later", incarnation)).1);
         assert_eq!(told, [("later".to_owned(), 5, 1, 250)]);
     }
     world.apply(Event::Disconnected { node: node("later"), incarnation: Incarnation(1) });
-    // No node is in a group any more, except nodes with labels.
+    // Only nodes with labels are in a group.
     let empty = measured(6, 0, &[]);
     assert_eq!(told(world.apply(Event::Places(empty))), three(6, [0, 0], 0));
     assert_eq!(world.shard.status().measured, (6, Uplink::default()));
@@ -390,8 +389,8 @@ fn a_restarted_shard_learns_places_from_stores() {
         ToShard::Placed(Placed { version, path: [0, 0, rack, 0], uplink })
     };
     let row = |name: &str, version, rack, permille| (name.to_owned(), version, rack, permille);
-    // A store with labels reports slow uplinks, but no places of other nodes. Those nodes know
-    // their places better.
+    // A store with labels reports slow uplinks, but no places of other nodes, which know them
+    // better.
     let uplink = Uplink::measured(250);
     let effects = world.say("c", ToShard::Placed(Placed { version: 5, path: labelled, uplink }));
     let all = [row("a", 5, 0, 250), row("b", 5, 0, 250), row("c", 5, labelled[2], 250)];
@@ -406,7 +405,7 @@ fn a_restarted_shard_learns_places_from_stores() {
     assert_eq!(world.shard.nodes.recall(b, again), Some(Vec::new()));
     assert_eq!((world.shard.measured_nodes(), world.shard.status().measured), (2, (5, uplink)));
     assert_eq!(told(world.receive(info("b", 1)).1), [row("b", 5, 2, 250)]);
-    // A complete survey replaces what stores repeated, and stores add nothing to it.
+    // A complete survey replaces its repetitions, and stores add nothing to it.
     let whole = measured(5, 250, &[("a", 1), ("b", 2), ("later", 1)]);
     assert_eq!(told(world.apply(Event::Places(whole.clone()))).len(), 3);
     assert_eq!(told(world.say("b", recalled(5, 9, 250))), []);
@@ -430,8 +429,8 @@ fn a_receiver_that_waits_for_a_close_copy_is_served_when_its_place_changes() {
         effects.iter().filter_map(of).collect::<Vec<_>>()
     };
     assert_eq!(granted(&world.say("d", ToShard::Query(query("x", 1)))), ["d from a"]);
-    // The only copy in its rack serves another node. The receiver does not use the copy of the
-    // other rack at once.
+    // The only copy in its rack serves another node. The receiver does not use the other rack's at
+    // once.
     assert!(granted(&world.say("b", ToShard::Query(query("x", 1)))).is_empty());
     let effects = world.apply(Event::Places(measured(2, 250, &[("a", 1), ("b", 2), ("d", 2)])));
     assert_eq!(granted(&effects), ["b from d"]);
