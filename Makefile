@@ -168,7 +168,7 @@ test-lab: tested ## Tests of the lab, of Hoplite in it, and of the benchmarks th
 	cd tests && $(PYTHON) -m unittest discover -s lab/tests -t . && $(PYTHON) -m unittest discover -s bench/tests -t .
 
 .PHONY: chaos test-chaos
-CHAOS := cd tests && PYTHONPATH=../python ../$(PYTHON_ENV)/bin/python
+CHAOS = cd tests && PYTHONPATH=../python ../$(PYTHON_ENV)/bin/python
 SECONDS ?= 300
 # For example `make chaos SECONDS=60 CHAOS_ARGUMENTS="--seed 7 --faults kill-store cut-pair"`.
 CHAOS_ARGUMENTS ?=
