@@ -14,7 +14,7 @@ import hoplite
 from lab import Lab, Plan
 from lab.daemons import Hoplite
 
-from .faults import FAULTS, Target
+from .faults import FAULTS, FILLERS, HALF, Target
 from .history import History, Key
 from .workload import EXPECTED, STUCK_S, Cluster, Worker
 
@@ -23,6 +23,7 @@ SHARDS: Final = 2
 _SETTLE_S: Final = 2.0
 _CHECKED_KEYS: Final = 8
 _POLL_S: Final = 0.2
+_DELETED_AT_ONCE: Final = 1000
 _MEMORY: Final = "128MiB"
 # So little that stores spill.
 _SPILLING_MEMORY: Final = "8MiB"
@@ -249,16 +250,17 @@ class Campaign:
 
         A shard remembers a lost object, which no list has, until its name is deleted.
         """
-        names = [key.name for key in self.history.keys]
+        names = [*self.history.names, *FILLERS, HALF]
         ends_at = time.monotonic() + self.settings.settled_s
         left: dict[str, Any] = {"all": "unknown"}
         while left and time.monotonic() < ends_at:
             try:
                 with hoplite.connect(next(iter(cluster.sockets.values()))) as client:
-                    client.delete(
-                        [*names, *(entry.id for entry in client.list())],
-                        self.settings.timeout_s,
-                    )
+                    ids = [*names, *(entry.id for entry in client.list())]
+                    for begin in range(0, len(ids), _DELETED_AT_ONCE):
+                        client.delete(
+                            ids[begin : begin + _DELETED_AT_ONCE], self.settings.timeout_s
+                        )
             except EXPECTED as error:
                 self.say(f"deleting the rest: {error}")
             left = {}

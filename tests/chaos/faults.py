@@ -18,6 +18,9 @@ _GARBAGE_BYTES: Final = 4096
 _CONNECTIONS: Final = 20
 _FILL_BYTES: Final = 4 << 20
 _END_S: Final = 60.0
+# The objects that fill a store, and the one whose put does not end.
+FILLERS: Final = [f"filler/{number}" for number in range(64)]
+HALF: Final = "half"
 
 
 @dataclass
@@ -140,8 +143,7 @@ def slow_link(target: Target) -> Iterator[str]:
 @contextmanager
 def full_arena(target: Target) -> Iterator[str]:
     host = target.lab.host(target.store())
-    names = [f"filler/{number}" for number in range(64)]
-    for name in names:
+    for name in FILLERS:
         put = target.hoplite.client(
             host,
             "--timeout",
@@ -157,7 +159,7 @@ def full_arena(target: Target) -> Iterator[str]:
             break
     yield f"the arena of {host.name} is full"
     target.hoplite.client(
-        host, "--timeout", "20s", "delete", *names, capture_output=True, check=False
+        host, "--timeout", "20s", "delete", *FILLERS, capture_output=True, check=False
     )
 
 
@@ -195,7 +197,7 @@ def killed_client(target: Target) -> Iterator[str]:
     reader, writer = os.pipe()
     # Nothing ends the input, so the put of `--size` bytes is not complete.
     half = host.popen(
-        [program, "put", "half", "-"],
+        [program, "put", HALF, "-"],
         stdin=reader,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -211,7 +211,9 @@ class Worker(threading.Thread):
 
     def fresh(self, what: str) -> str:
         self.made += 1
-        return f"w{self.number}/{what}{self.made}"
+        name = f"w{self.number}/{what}{self.made}"
+        self.history.names.append(name)
+        return name
 
     def batch(self) -> None:
         """Puts many objects in one call, reads them on another node, and deletes them."""
