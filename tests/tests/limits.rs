@@ -179,7 +179,9 @@ fn objects_that_nobody_frees_fill_the_memory_and_deletes_free_all_of_it() {
 #[test]
 fn clients_are_limited() {
     let mut cluster = cluster(1, "4MiB", &["--max-clients=3"]);
-    let mut clients: Vec<Client> = (0..3).map(|_| cluster.client(0)).collect();
+    let mut clients = vec![cluster.client(0)];
+    await_that("the client of the start gone", || clients[0].status().unwrap().clients == 1);
+    clients.extend((0..2).map(|_| cluster.client(0)));
     for client in &clients {
         client.put("object", b"contents").expect("all of them are served");
     }
