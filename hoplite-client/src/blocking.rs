@@ -28,7 +28,7 @@ use crate::view::ObjectView;
 
 /// A connection to the store of this node, for threads.
 ///
-/// Clones share the connection. Errors are those of [`crate::Client`].
+/// Clones share the connection. Errors are as for [`crate::Client`].
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,

@@ -34,7 +34,6 @@ impl Client {
         let (prefix, after) = (prefix.as_ref(), after.as_ref());
         let call = self.begin(REPORT_TIMEOUT).await?;
         let connection = &call.connection;
-        // Since version 9: an older store refuses the request, and ends the connection.
         let request = node::Request::ListOwnerless {
             prefix: Bytes::copy_from_slice(prefix),
             after: Bytes::copy_from_slice(after),

@@ -155,8 +155,8 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Makes [`bytes`](Self::bytes) return nothing, because the memory is no longer of this copy. A
-    /// copy that is only in a spill file has not failed.
+    /// Makes [`bytes`](Self::bytes) return nothing, because another copy may get the memory. A copy
+    /// that is only in a spill file has not failed.
     fn retire(&self) {
         self.lock_failure()
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));

@@ -70,7 +70,7 @@ pub(crate) struct Settings {
     /// Allow these users, by name or number, to read only
     #[arg(long, env = "HOPLITE_READ_ONLY_USERS", value_name = "USER,...", value_delimiter = ',')]
     read_only_users: Option<Vec<User>>,
-    /// Size of the shared memory, such as 64GiB [default: 30% of what this process may use]
+    /// Size of the shared memory, such as 64GiB [default: 30% of the memory that this process may use]
     #[arg(long, env = "HOPLITE_MEMORY", value_name = "SIZE")]
     memory: Option<Size>,
     /// Use huge pages for the shared memory: of the machine's default size, or of the size named,
@@ -114,7 +114,7 @@ pub(crate) struct Settings {
     /// most 1MiB]
     #[arg(long, env = "HOPLITE_INLINE_BELOW", value_name = "SIZE")]
     inline_below: Option<Size>,
-    /// Put smaller objects without waiting for the directory, unless the caller asks for that; the
+    /// Put smaller objects without waiting for the directory, unless the caller requests that; the
     /// store announces them when they are complete [default: 64KiB; at most 1MiB]
     #[arg(long, env = "HOPLITE_CONFIRM_FROM", value_name = "SIZE")]
     confirm_from: Option<Size>,
@@ -161,8 +161,8 @@ pub(crate) struct Settings {
     /// several disks [default: none, a full store lets puts wait]
     #[arg(long, env = "HOPLITE_SPILL_DIR", value_name = "DIR", value_delimiter = ',')]
     spill_dir: Option<Vec<PathBuf>>,
-    /// Most bytes of the files in all --spill-dir together [default: the disks, of which 5% or
-    /// 1GiB stay free]
+    /// Most bytes of the files in all --spill-dir together [default: all of the disks
+    /// except 5%, or 1GiB if that is less]
     #[arg(long, env = "HOPLITE_SPILL_LIMIT", value_name = "SIZE")]
     spill_limit: Option<Size>,
     /// Before the store stops, move its objects to other stores for up to this time. Objects that

@@ -3,7 +3,7 @@
     ray start --head      # and on the other nodes
     python verl_weights.py data.train_files=... actor_rollout_ref.rollout.nnodes=1 ...
 
-The arguments are those of `verl.trainer.main_ppo`. This program starts a store on each node of
+The arguments are as for `verl.trainer.main_ppo`. This program starts a store on each node of
 the Ray cluster, and then verl.
 
 It needs verl 0.9.1 with torch 2.15, Ray 2.60 and accelerators. The tests run this program with a

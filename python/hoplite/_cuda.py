@@ -1,8 +1,8 @@
 """Copies tensors between CUDA devices and the store, through pinned memory.
 
-A device copies from and to pinned memory by itself, and faster than other memory of the host. Two
+A device copies from and to pinned memory without the processor, and faster than other memory. Two
 pinned buffers alternate: the device fills or empties one of them while this process copies the other.
-So a call pins a few MiB, and no copy of the whole tensor exists in private memory.
+So a call pins at most 32 MiB, and no copy of the whole tensor exists in private memory.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class OnDevice(Sequence[Any]):
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         self._bytes = flat.view(torch.uint8)
         self.nbytes = self._bytes.numel()
+        # The stream of the caller may be another one when the copies begin.
+        self._ready = torch.cuda.current_stream(flat.device).record_event()
 
     def __len__(self) -> int:
         return 1
@@ -55,7 +57,7 @@ class OnDevice(Sequence[Any]):
 
         A chunk is valid until the next one is requested.
         """
-        with _Lane(self._torch, self._bytes) as lane:
+        with _Lane(self._torch, self._bytes, self._ready) as lane:
             lane.begin(0, _to_host)
             for index in range(lane.count):
                 if index + 1 < lane.count:
@@ -64,7 +66,7 @@ class OnDevice(Sequence[Any]):
 
     def rooms(self) -> Generator[Bytes, None, None]:
         """Yields pinned memory to fill, and copies it to the device when the next room is requested."""
-        with _Lane(self._torch, self._bytes) as lane:
+        with _Lane(self._torch, self._bytes, self._ready) as lane:
             for index in range(lane.count):
                 yield lane.room(index)
                 lane.begin(index, _to_device)
@@ -94,7 +96,7 @@ def _to_device(on_device: Any, pinned: Any) -> None:
 class _Lane:
     """A stream of a device, with the pinned buffers that its copies use in turn."""
 
-    def __init__(self, torch: Any, contents: Any) -> None:
+    def __init__(self, torch: Any, contents: Any, ready: Any) -> None:
         self._cuda = torch.cuda
         self._parts = contents.split(CHUNK_BYTES)
         self.count = len(self._parts)
@@ -104,7 +106,7 @@ class _Lane:
         self._copied = [torch.cuda.Event() for _ in used]
         self._stream = torch.cuda.Stream(contents.device)
         # Earlier work may still write or read the tensor.
-        self._stream.wait_stream(torch.cuda.current_stream(contents.device))
+        self._stream.wait_event(ready)
 
     def __enter__(self) -> _Lane:
         return self

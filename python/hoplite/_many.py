@@ -21,7 +21,7 @@ Objects = Mapping[Id, object] | Iterable[tuple[Id | None, object]]
 
 
 class ManyCalls:
-    """The methods for many objects that both clients have. Those of `hoplite.Client` say what they do and raise."""
+    """The methods for many objects that both clients have. The methods of `hoplite.Client` say what they do and raise."""
 
     __slots__ = ()
 

@@ -36,8 +36,11 @@ class _Stream:
     def __init__(self, device: object = None) -> None:
         pass
 
-    def wait_stream(self, other: object) -> None:
+    def wait_event(self, event: object) -> None:
         pass
+
+    def record_event(self) -> _Stream:
+        return self
 
     def record(self, stream: object) -> None:
         pass

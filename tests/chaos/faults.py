@@ -1,4 +1,4 @@
-"""The faults of a campaign: each breaks something, holds, and mends it again."""
+"""The faults of a campaign: each breaks something, holds, and repairs it."""
 
 import os
 import random

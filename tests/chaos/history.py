@@ -30,7 +30,7 @@ class Key:
 
     Attributes:
         writer: held by the thread that puts or deletes.
-        begun: the latest version of which a put has begun.
+        begun: the version of the latest put that has begun.
         deleted: the latest version that an acknowledged delete has removed.
         present: the version that an acknowledged put has stored, until its delete begins.
         replicas: the number of copies of `present`.

@@ -115,7 +115,7 @@ class Worker(threading.Thread):
                 )
 
     def client(self, where: str) -> hoplite.Client | None:
-        """The client of a store, which connects again by itself; `None` while the first attempt fails."""
+        """The client of a store, which reconnects with its next call; `None` while the first attempt fails."""
         if where not in self.clients:
             try:
                 self.clients[where] = hoplite.connect(
@@ -274,6 +274,6 @@ class Worker(threading.Thread):
         )
 
     def look(self) -> None:
-        """Asks for the state of a key."""
+        """Requests the state of a key."""
         key, where = self.random.choice(self.history.keys), self.somewhere()
         self.perform("stat", where, lambda client: (client.stat(key.name),))

@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// Shape in elements, row-major, such as 1024,1024
     #[arg(long, value_parser = parse_shape, value_name = "EXTENTS")]
     shape: Option<Shape>,
-    /// Keep this number of copies, each on another node; 1 to 64 [default: that of the store]
+    /// Keep this number of copies, each on another node; 1 to 64 [default: --replicas of the store]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
     replicas: Option<u8>,
     /// Return when this number of copies exists [default: all of --replicas]

@@ -89,9 +89,12 @@ impl Arguments {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
         let is_named = self.has("--dashboard") || is_set("HOPLITE_DASHBOARD");
+        // A file of settings may name another directory, or other credentials.
+        let has_file = self.has("--config") || is_set("HOPLITE_CONFIG");
         // A store for this machine alone also runs without a secret, but then has no login.
         let has_login = || self.head || self.credentials().is_none_or(|found| found.is_ok());
-        (!is_elsewhere && !is_named && has_login()).then(dashboard_port)
+        let is_wanted = self.head || !has_file;
+        (is_wanted && !is_elsewhere && !is_named && has_login()).then(dashboard_port)
     }
 
     /// Returns `None` if the flags for hoplite-store name credentials.

@@ -57,6 +57,10 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
     }
     let version = Version::NEWEST.agree(hello.version, hello.newest_version);
     let version = version.map_err(ConnectFailure::Refused)?;
+    // An older store ignores owners, and would not know that this client holds them.
+    if options.owners.len() > 1 {
+        version.require(9).map_err(ConnectFailure::Refused)?;
+    }
     let mut fds = fds.into_iter();
     let (Some(readable), writable, None) = (fds.next(), fds.next(), fds.next()) else {
         return Err(ConnectFailure::NotAStore);
@@ -161,7 +165,6 @@ fn hello(options: &ConnectOptions) -> v1::ClientHello {
         version: Version::OLDEST.number(),
         newest_version: Version::NEWEST.number(),
         program: program.map(|(_, c)| c).collect(),
-        // Since version 9: an older store ignores owners, and never deletes their objects.
         owners: options.owners.iter().map(encode_owner).collect(),
     }
 }

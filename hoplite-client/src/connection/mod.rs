@@ -421,6 +421,7 @@ impl Shared {
     }
 
     fn send_call(&self, call: CallId, request: Request) -> Result<()> {
+        self.check_version(std::slice::from_ref(&request)).inspect_err(|_| drop(self.calls.close(call)))?;
         let trace = hoplite_proto::trace::encode(trace::current());
         let request = v1::Request { trace, ..encode_request(call, request) };
         let sent = self.sender.send(&[request], Priority::Call);
@@ -433,9 +434,19 @@ impl Shared {
 
     fn tell(&self, requests: &[Request]) -> Result<u64> {
         self.check_process()?;
+        self.check_version(requests)?;
         self.sender
             .send(&unanswered(requests), Priority::GiveBack)
             .map_err(|failure| self.send_failed(failure))
+    }
+
+    /// Refuses requests that the store would perform in part only, because it is too old.
+    fn check_version(&self, requests: &[Request]) -> Result<()> {
+        let numbers = requests.iter().map(|request| match request {
+            Request::Node(request) => request.oldest_version(),
+            _ => Version::OLDEST.number(),
+        });
+        numbers.max().map_or(Ok(()), |number| Ok(self.version.require(number)?))
     }
 
     /// Sends the requests that give references back. A broken connection gives everything back by

@@ -8,6 +8,7 @@ use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
 use crate::plan::collective::Collective;
 use crate::topology::probe::survey::SurveyOptions;
+use crate::version::Version;
 
 /// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +150,17 @@ impl Request {
             Self::Batch(requests) => requests.len(),
             Self::Reduce(reduce) | Self::Collective(_, reduce) => reduce.sources.len(),
             _ => 1,
+        }
+    }
+
+    /// Returns the number of the oldest protocol version in which a store performs the whole request.
+    /// An older store would put the object, but without its lifetime.
+    pub fn oldest_version(&self) -> u32 {
+        match self {
+            Self::Create { metadata, .. } | Self::Put { metadata, .. } if metadata.lifetime.is_some() => 9,
+            Self::ListOwnerless { .. } => 9,
+            Self::Batch(requests) => requests.iter().map(Self::oldest_version).max().unwrap_or_default(),
+            _ => Version::OLDEST.number(),
         }
     }
 

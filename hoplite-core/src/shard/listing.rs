@@ -63,13 +63,21 @@ impl Page {
     }
 }
 
-/// Takes the earlier origin, because a shard may have restarted.
+/// Takes the earlier origin, because a shard may have restarted, and the last use that either
+/// shard knows.
 fn keep_older(kept: &mut Locations, other: &mut Locations) {
     if let (Some(kept), Some(other)) = (&mut kept.object, &mut other.object)
         && other.put == kept.put
-        && other.origin.as_ref().map(|origin| origin.age) > kept.origin.as_ref().map(|origin| origin.age)
     {
-        kept.origin = other.origin.take();
+        // Only the shard that granted a transfer knows of it.
+        let unused =
+            [&kept.origin, &other.origin].into_iter().flatten().filter_map(|origin| origin.unused).min();
+        if other.origin.as_ref().map(|origin| origin.age) > kept.origin.as_ref().map(|origin| origin.age) {
+            kept.origin = other.origin.take();
+        }
+        if let Some(origin) = &mut kept.origin {
+            origin.unused = unused;
+        }
     }
 }
 

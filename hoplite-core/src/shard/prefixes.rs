@@ -97,22 +97,27 @@ impl PrefixSums {
         match self.groups.get_mut(&id[..end]) {
             Some(group) => group.add(&object),
             None => {
-                self.groups.insert(id[..end].to_vec(), object);
-                if self.groups.len() > 2 * MAX_PREFIXES {
+                // All groups but the prefix's own are complete now, since ids come in order.
+                if self.groups.len() >= 2 * MAX_PREFIXES {
                     self.shrink();
                 }
+                self.groups.insert(id[..end].to_vec(), object);
             }
         }
     }
 
     /// Adds up the groups with the fewest bytes.
     fn shrink(&mut self) {
-        let mut sizes: Vec<u64> = self.groups.values().map(|group| group.bytes).collect();
+        let others = self.groups.iter().filter(|(name, _)| **name != self.prefix);
+        let mut sizes: Vec<u64> = others.map(|(_, group)| group.bytes).collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
         let Some(smallest) = sizes.get(MAX_PREFIXES - 1).copied() else { return };
         let mut room = MAX_PREFIXES - sizes.iter().filter(|bytes| **bytes > smallest).count();
-        let Self { groups, more_groups, rest, .. } = self;
-        groups.retain(|_, group| {
+        let Self { groups, more_groups, rest, prefix } = self;
+        groups.retain(|name, group| {
+            if name == prefix {
+                return true;
+            }
             let stays = group.bytes > smallest || group.bytes == smallest && room > 0;
             if !stays {
                 *more_groups += 1;

@@ -2,7 +2,7 @@
 //!
 //! Each program speaks a range of versions. Its first message on a connection offers the range, and
 //! the connection uses the newest version that both sides speak. A program sends a message or field
-//! of a later version only where [`Version::at_least`] permits it.
+//! that an older peer would not ignore without harm only where [`Version::require`] permits it.
 
 use std::str::FromStr;
 

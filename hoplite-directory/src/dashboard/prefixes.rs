@@ -39,7 +39,8 @@ impl Prefixes {
             None => {
                 let sums = Arc::new(sum(shard, prefix.clone()).await?);
                 if kept.len() >= MAX_KEPT {
-                    kept.pop_first();
+                    let oldest = kept.iter().min_by_key(|(_, (at, _))| *at).map(|(prefix, _)| prefix.clone());
+                    oldest.map(|prefix| kept.remove(&prefix));
                 }
                 kept.insert(prefix.clone(), (Instant::now(), Arc::clone(&sums)));
                 sums

@@ -46,7 +46,7 @@ fn read_stream(peer: &mut RawPeer) -> (Vec<u8>, Option<Lanes>) {
     }
 }
 
-/// Pulls until the store asks for lanes, which depends on its measurements. The stream goes on.
+/// Pulls until the store requests lanes, which depends on its measurements. The stream goes on.
 fn await_request(address: &str, pull: &Pull) -> (RawPeer, Lanes) {
     let mut found = None;
     await_that("the store asks for lanes", || {

@@ -34,7 +34,7 @@ struct Sent {
     trace: Vec<usize>,
 }
 
-/// The bytes that a lane has accepted, and those that the receiver has acknowledged.
+/// The bytes that a lane has accepted, and the bytes that the receiver has acknowledged.
 #[derive(Default)]
 struct Lane {
     accepted: u64,

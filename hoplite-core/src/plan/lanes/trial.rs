@@ -177,7 +177,7 @@ struct Rates {
 }
 
 impl LanePlan {
-    /// Makes the plan of a stream with one lane, which asks for the lanes in `start`, at most
+    /// Makes the plan of a stream with one lane, which requests the lanes in `start`, at most
     /// `max_lanes`.
     pub(super) fn new(max_lanes: usize, start: Start, supply: Supply) -> Self {
         let max_lanes = max_lanes.max(1);

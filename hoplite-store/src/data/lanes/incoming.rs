@@ -289,7 +289,7 @@ impl<'a> Incoming<'a> {
     fn open(&mut self, lanes: &v1::Lanes) -> Result<(), ConnectionError> {
         let (key, count) = decode_lanes(lanes)?;
         self.has_asked = true;
-        let room = self.max_lanes.saturating_sub(self.lanes.len() + self.opening.len());
+        let room = self.max_lanes.saturating_sub(self.lanes.len() + self.opening.len() + self.ended.len());
         for _ in 0..count.min(room) {
             let pooled = self.puller.pool.take(&self.peer);
             let others = self.taking_in.get_or_insert_with(|| self.puller.take_in()).others();
