@@ -13,8 +13,8 @@
 //!
 //! # Failures
 //!
-//! * **A disk is full or fails.** The copies stay in the arena. The directory rests for up to a
-//!   second, then the store tries again. Calls wait for room until their timeout.
+//! * **A disk is full or fails.** The copies stay in the arena. The spill directory rests for up to
+//!   a second, then the store tries again. Calls wait for room until their timeout.
 //! * **A file is damaged.** The copy is lost. Waiting calls fail with [`Error::SpillFailed`].
 //! * **A file cannot be read now.** Calls fail with the same error, and the copy stays.
 
