@@ -421,7 +421,10 @@ impl Shared {
     }
 
     fn send_call(&self, call: CallId, request: Request) -> Result<()> {
-        self.check_version(std::slice::from_ref(&request)).inspect_err(|_| drop(self.calls.close(call)))?;
+        if let Err(error) = self.check_version(std::slice::from_ref(&request)) {
+            self.calls.close(call);
+            return Err(error);
+        }
         let trace = hoplite_proto::trace::encode(trace::current());
         let request = v1::Request { trace, ..encode_request(call, request) };
         let sent = self.sender.send(&[request], Priority::Call);
