@@ -9,7 +9,9 @@ use hoplite_proto::local::Request;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 
 use super::fake_store::{CAPACITY_BYTES, FakeStore, Greeting};
-use crate::{Client, ConnectFailure, ConnectOptions, Error};
+use crate::{
+    Client, ConnectFailure, ConnectOptions, Error, Lifetime, Metadata, Owner, PutOptions, Ttl, TtlAction,
+};
 
 async fn failure(socket: impl AsRef<std::path::Path>) -> ConnectFailure {
     let path = socket.as_ref().to_owned();
@@ -127,6 +129,40 @@ async fn a_client_speaks_the_newest_version_of_both_sides() {
         let client = Client::connect(store.socket()).await.unwrap();
         assert_eq!(client.protocol().number(), agreed);
     }
+}
+
+#[tokio::test]
+async fn an_old_store_gets_no_request_that_it_would_perform_in_part() {
+    let hello = v1::ServerHello {
+        version: Version::OLDEST.number(),
+        node: "fake".to_owned(),
+        cluster: "fakes".to_owned(),
+        arena_bytes: CAPACITY_BYTES,
+        max_object_bytes: CAPACITY_BYTES,
+        max_calls: 8,
+        ..Default::default()
+    };
+    let store = FakeStore::greeting(Greeting::Hello(Box::new(hello)));
+    let client = Client::connect(store.socket()).await.unwrap();
+    let ttl = Ttl::new(Duration::from_secs(60), TtlAction::Delete).unwrap();
+    let metadata = Metadata { lifetime: Lifetime::of(None, Some(ttl)), ..Metadata::default() };
+    let options = PutOptions { metadata, ..PutOptions::default() };
+    let mismatch =
+        |error: &Error| matches!(error, Error::Object(ObjectError::VersionMismatch { ours: 9, theirs: 8 }));
+    for size_bytes in [10, 1_000_000] {
+        let put = client.put_with("x", &vec![0; size_bytes], options.clone()).await;
+        assert!(put.as_ref().is_err_and(mismatch), "{size_bytes} bytes: {put:?}");
+    }
+    let listed = client.ownerless("", "", 10).await;
+    assert!(listed.as_ref().is_err_and(mismatch), "{listed:?}");
+    let owners = vec![Owner::new("job").unwrap()];
+    let options = ConnectOptions { socket: store.socket().into(), owners, ..ConnectOptions::default() };
+    let refused = Client::connect_with(options).await;
+    let is_refused = |error: &Error| {
+        let Error::Connect { kind: ConnectFailure::Refused(error), .. } = error else { return false };
+        matches!(error, ObjectError::VersionMismatch { .. })
+    };
+    assert!(refused.as_ref().is_err_and(is_refused), "{refused:?}");
 }
 
 #[tokio::test]
