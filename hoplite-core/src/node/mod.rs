@@ -116,8 +116,7 @@ impl Node {
             }
             Event::ServeRequested { serve, id, put, awaits_hop: true, .. } => {
                 let is_expected = !self.collectives.members.has_ended(put);
-                objects.bring_put(&id, put);
-                objects.copies.serve(&mut objects.ctx, serve, &id, put, is_expected);
+                objects.serve_or_refuse(serve, &id, put, is_expected);
             }
             Event::ServeEnded { serve } => objects.copies.end_serve(&mut objects.ctx, serve),
             Event::Compared { copy, equal } => objects.compared(copy, equal),

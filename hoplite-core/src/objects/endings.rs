@@ -79,10 +79,16 @@ impl Objects {
         while copies.len() < MAX_DELETED_AT_ONCE
             && let Some(copy) = self.lifetimes.doomed.pop_front()
         {
-            if self.copies.is_live(copy) {
-                ids.insert(self.copies[&copy].id.clone());
-                copies.push(copy);
+            if !self.copies.is_live(copy) {
+                continue;
             }
+            // Without a lease, the id may belong to a newer put.
+            if !self.may_serve(copy) {
+                self.delete_later(copy);
+                continue;
+            }
+            ids.insert(self.copies[&copy].id.clone());
+            copies.push(copy);
         }
         if copies.is_empty() {
             return;
@@ -98,15 +104,28 @@ impl Objects {
         let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call) else {
             return false;
         };
-        let again_at = self.ctx.now() + RETRY_PAUSE;
-        for copy in copies {
-            if let Some(ending) = self.lifetimes.endings.get_mut(&copy) {
-                ending.due = Some(again_at);
-                self.ctx.schedule(again_at, Deadline::Lifetime(copy));
-            }
-        }
+        copies.into_iter().for_each(|copy| self.delete_later(copy));
         self.delete_doomed();
         true
+    }
+
+    fn delete_later(&mut self, copy: CopyId) {
+        if let Some(ending) = self.lifetimes.endings.get_mut(&copy) {
+            let again_at = self.ctx.now() + RETRY_PAUSE;
+            ending.due = Some(again_at);
+            self.ctx.schedule(again_at, Deadline::Lifetime(copy));
+        }
+    }
+
+    /// Ends the store's own delete once the store has no lease on one of its objects, before the
+    /// delete reaches a shard that may know a newer put.
+    pub(super) fn hold_delete(&mut self) {
+        let Some((call, copies)) = &self.lifetimes.deleting else { return };
+        let is_unsure = |copy: &CopyId| self.copies.is_live(*copy) && !self.may_serve(*copy);
+        if copies.iter().any(is_unsure) {
+            let key = CallKey::of(ClientId::STORE, *call);
+            self.finish(key, Err(Error::unavailable("the directory")));
+        }
     }
 
     /// Describes an object's lifetime, if this store ends it.

@@ -151,12 +151,19 @@ impl Objects {
             }
             self.copies.leave_sender(&mut self.ctx, copy);
         }
-        if matches!(self.bring_put(id, put), Fetched::Failed(_)) {
-            return self.ctx.push(Effect::ServeRefused { serve });
-        }
         // The receiver's grant may arrive before this store's own grant.
         let is_expected = self.is_querying(id);
-        self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
+        self.serve_or_refuse(serve, id, put, is_expected);
+    }
+
+    /// Refuses a serve of a copy that cannot be read from its spill file now.
+    pub(crate) fn serve_or_refuse(&mut self, serve: ServeId, id: &ObjectId, put: PutId, is_expected: bool) {
+        match self.bring_put(id, put) {
+            Fetched::Failed(_) => self.ctx.push(Effect::ServeRefused { serve }),
+            Fetched::Here | Fetched::Coming => {
+                self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
+            }
+        }
     }
 
     /// Returns `true` if an open query may have made the directory send receivers here.

@@ -186,6 +186,7 @@ impl Objects {
                 self.settle_publication(copy);
             }
         }
+        self.hold_delete();
         self.rehome_queries(shard);
     }
 

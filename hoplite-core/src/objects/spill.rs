@@ -43,8 +43,9 @@ impl Objects {
         if self.ctx.is_shutting_down() {
             return;
         }
-        while self.copies.begin_batch(&mut self.ctx) {}
+        // First, because it makes room below the limit of the files.
         while self.copies.begin_compaction(&mut self.ctx) {}
+        while self.copies.begin_batch(&mut self.ctx) {}
     }
 
     pub(crate) fn spilled(&mut self, file: SpillFile, outcome: Result<(), SpillFault>) {

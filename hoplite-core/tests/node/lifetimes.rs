@@ -7,8 +7,8 @@ use bytes::Bytes;
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::metadata::Replicas;
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, ToShard, ToStore};
-use hoplite_core::{Error, Limits, Metadata, PutId};
+use hoplite_core::shard::{DropReason, ShardRun, ToShard, ToStore};
+use hoplite_core::{Error, Limits, Metadata, PutId, Version};
 
 use crate::harness::*;
 
@@ -130,6 +130,27 @@ fn a_shard_that_does_not_answer_is_asked_again() {
     h.pass(Duration::from_secs(60));
     assert!(h.deleted().is_empty());
     h.assert_empty();
+}
+
+#[test]
+fn a_store_without_a_lease_deletes_nothing_because_the_id_may_name_a_newer_put() {
+    let mut h = Harness::disconnected(1, limits());
+    let up = |asked_at| Event::ShardUp { shard: 0, run: ShardRun(1), asked_at, version: Version::NEWEST };
+    h.event(up(h.now()));
+    let view = h.put_for(A, "x", ttl(TtlAction::Delete));
+    h.release(A, view.copy);
+    h.pass(TTL);
+    assert!(h.deleted().is_empty(), "the lease has ended");
+    h.event(Event::ShardAnswered { shard: 0, pinged_at: h.now() });
+    h.pass(Duration::from_secs(4));
+    h.event(Event::ShardAnswered { shard: 0, pinged_at: h.now() });
+    h.pass(Duration::from_secs(1));
+    assert_eq!(h.deleted(), ["x"]);
+    // The delete is open when the session breaks, and the shard may know a newer put afterwards.
+    h.event(Event::ShardDown { shard: 0 });
+    h.pass(Duration::from_secs(5));
+    h.event(up(h.now()));
+    assert!(h.deleted().is_empty());
 }
 
 #[test]

@@ -283,6 +283,22 @@ fn the_limit_of_the_files_is_kept() {
 }
 
 #[test]
+fn a_serve_of_a_copy_that_ends_while_it_is_read_is_refused() {
+    let mut h = Harness::spilling(None);
+    let views = h.put_many(14);
+    h.event(Event::ServeRequested {
+        serve: ServeId(1),
+        peer: node_id("peer"),
+        id: id("0"),
+        put: views[0].put,
+        awaits_hop: true,
+    });
+    assert_eq!(h.loads().len(), 1);
+    h.drop_put(0, "0", views[0].put, DropReason::Deleted);
+    assert!(h.is_refused(ServeId(1)));
+}
+
+#[test]
 fn above_half_of_the_limit_an_object_that_is_read_leaves_its_file() {
     let record = SpillRecord::length_bytes(SIZE) + SpillRecord::FILE_HEADER_BYTES;
     let mut h = Harness::spilling(Some(6 * record));

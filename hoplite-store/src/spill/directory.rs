@@ -148,9 +148,12 @@ fn remove_earlier_runs(parent: &Path, user: u32) -> io::Result<()> {
     for entry in fs::read_dir(parent)? {
         let entry = entry?;
         let is_named_so = entry.file_name().to_string_lossy().starts_with(RUN_PREFIX);
+        if !is_named_so {
+            continue;
+        }
         // Does not follow links.
         let found = entry.metadata()?;
-        if is_named_so && found.is_dir() && found.uid() == user {
+        if found.is_dir() && found.uid() == user {
             let path = entry.path();
             tracing::info!(path = %path.display(), "removing the spill files of a store that has ended");
             fs::remove_dir_all(path)?;

@@ -76,6 +76,10 @@ impl Table {
     /// for a file to write.
     pub(crate) fn begin_compaction(&mut self, ctx: &mut Context) -> bool {
         let Some(spills) = &mut self.spills else { return false };
+        if !spills.may_compact() {
+            return false;
+        }
+        let Some(directory) = spills.choose_directory(ctx) else { return false };
         let Some((old, copies)) = spills.take_wasteful() else { return false };
         let mut batch = Batch { compacts: Some(old), ..Batch::empty() };
         let mut items = Vec::new();
@@ -87,11 +91,10 @@ impl Table {
             batch.push(*copy, local.size_bytes);
             items.push(SpillItem { copy: *copy, size_bytes: local.size_bytes, from: Some(spilled.record) });
         }
-        let directory = if items.is_empty() { None } else { spills.choose_directory(ctx) };
-        let Some(directory) = directory else {
-            spills.compacted(ctx, old);
+        if items.is_empty() {
+            spills.compacted(ctx, old, true);
             return false;
-        };
+        }
         let file = SpillFile { directory, number: ctx.next_number() };
         spills.begin(file, batch);
         ctx.push(Effect::Spill { file, items });
@@ -157,6 +160,7 @@ impl Table {
         outcome: Result<(), SpillFault>,
     ) {
         let Some(spills) = &mut self.spills else { return };
+        let is_damaged = matches!(outcome, Err(SpillFault::Damaged(_)));
         match outcome {
             Ok(()) => {
                 let mut moved = Vec::new();
@@ -176,7 +180,7 @@ impl Table {
             Err(SpillFault::Damaged(_)) => {}
             Err(fault) => spills.directory_failed(ctx, file.directory, fault),
         }
-        spills.compacted(ctx, old);
+        spills.compacted(ctx, old, !is_damaged);
     }
 
     pub(crate) fn drop_memory(&mut self, ctx: &mut Context, copy: CopyId) {
@@ -265,7 +269,11 @@ impl Table {
         let local = &self.copies[&copy];
         let Some(spilled) = &local.spilled else { return };
         match spilled.step {
-            SpillStep::Writing | SpillStep::Loading => {}
+            SpillStep::Writing => {}
+            SpillStep::Loading => {
+                let (id, put) = (local.id.clone(), local.put);
+                self.refuse_awaiting_put(ctx, &id, put);
+            }
             SpillStep::Clean => self.release_record(ctx, copy),
             SpillStep::Away => {
                 let (id, put, size_bytes) = (local.id.clone(), local.put, local.size_bytes);

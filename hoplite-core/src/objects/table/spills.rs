@@ -193,23 +193,27 @@ impl Spills {
         self.batches.insert(file, batch);
     }
 
-    /// Takes a file with more dead than live bytes, if the shell can write another one now. Returns
-    /// the copies that may need it.
+    /// Returns `true` if a file has more dead than live bytes, and the shell can write another one now.
+    pub(super) fn may_compact(&self) -> bool {
+        !self.wasteful.is_empty() && self.batches.len() < MAX_BATCHES
+    }
+
+    /// Takes a file with more dead than live bytes. Returns the copies that may need it.
     pub(super) fn take_wasteful(&mut self) -> Option<(SpillFile, &[CopyId])> {
-        if self.batches.len() >= MAX_BATCHES {
-            return None;
-        }
         let file = self.wasteful.pop_first()?;
         let used = self.files.get_mut(&file)?;
         used.is_compacting = true;
         Some((file, &used.copies))
     }
 
-    pub(super) fn compacted(&mut self, ctx: &mut Context, file: SpillFile) {
+    /// Ends a compaction. With `again`, the file is compacted later if it is still wasteful.
+    pub(super) fn compacted(&mut self, ctx: &mut Context, file: SpillFile, again: bool) {
         let Some(used) = self.files.get_mut(&file) else { return };
         used.is_compacting = false;
         if used.live == 0 {
             self.remove(ctx, file);
+        } else if again && is_wasteful(used.live_bytes, used.length_bytes) {
+            self.wasteful.insert(file);
         }
     }
 
