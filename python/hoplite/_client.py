@@ -202,9 +202,9 @@ class Client(Many):
             confirm: `True` waits until the directory knows an object below 64 KiB; it always
                 knows larger ones. Otherwise `contains` and `stat` may miss it for a moment, and
                 a put of another value under this id elsewhere goes unnoticed. A number: the
-                copies after which a call with `replicas` returns.
+                call returns after this many of the `replicas`.
             replicas: The number of copies to keep, each on another node; `None` for the store's
-                default.
+                default. The call returns when all exist, or the number in `confirm`.
             owner: Deletes the object when all clients of the store that hold this owner have been gone
                 for its grace period (30 s). `"client"` stands for this client, and a name for
                 clients of `hoplite.connect(owner=...)`.

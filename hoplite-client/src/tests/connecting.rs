@@ -156,7 +156,7 @@ async fn an_old_store_gets_no_request_that_it_would_perform_in_part() {
     let listed = client.ownerless("", "", 10).await;
     assert!(listed.as_ref().is_err_and(mismatch), "{listed:?}");
     let owners = vec![Owner::new("job").unwrap()];
-    let options = ConnectOptions { socket: store.socket().into(), owners, ..ConnectOptions::default() };
+    let options = ConnectOptions { socket: store.socket(), owners, ..ConnectOptions::default() };
     let refused = Client::connect_with(options).await;
     let is_refused = |error: &Error| {
         let Error::Connect { kind: ConnectFailure::Refused(error), .. } = error else { return false };

@@ -73,15 +73,16 @@ def get_state_dict(
 ) -> Weights:
     """Gets one version of a state dict, completely or not at all.
 
-    By default the newest complete version, or else the unfinished one, or the next one if its
+    Takes the newest complete version, or else the one that is being put, and the next one if its
     writer dies. Blocks until all tensors are here.
 
     Args:
         into: A state dict whose tensors are filled, on any device, after all bytes have arrived;
             of a `DTensor`, the part of this rank.
         version: Only this version.
-        newer_than: Only a version that was begun after this one.
-        strict: `False` fills the tensors that both have.
+        newer_than: Waits for a version that was begun after this one.
+        strict: With `into`, `True` requires the same tensors and values; `False` fills the
+            tensors that both have.
         client: `None` for that of `hoplite.init`. Its store needs room for the version.
         timeout: Seconds to wait; `None` waits for ever.
 

@@ -56,13 +56,14 @@ def put_state_dict(
 ) -> Version:
     """Puts a new version of a state dict.
 
-    Blocks until all tensors are in the stores. With `DTensor`s, all ranks of the group call
-    this, and each puts its part. Pass `group` if some ranks have no `DTensor`.
+    Blocks until all tensors are in the stores. Receivers get the first tensors earlier. With
+    `DTensor`s, all ranks of the group call this, and each puts its part. Pass `group` at all
+    ranks if some have no `DTensor`; otherwise each of these puts a separate version.
 
     Args:
         name: The name for receivers.
         state_dict: Nested dicts, lists and tuples of tensors of any dtype, shape and device,
-            numbers and strings.
+            numbers and strings. You may change it after the call.
         version: The name of this version, such as a training step; `None` for the next number.
         keep: The number of complete versions that stay.
         group: The ranks that call this, if not all.
@@ -107,7 +108,8 @@ def put_tensors(
 ) -> Version:
     """Puts a new version of tensors that are made one after the other.
 
-    Blocks until all are in the store. Do not change a tensor before. Further arguments are as
+    Blocks until all are in the store. Each is put when the iterator yields it, so they need not
+    be in memory together. Do not change a tensor before the call returns. Further arguments are as
     for `put_state_dict`.
 
     Args:
