@@ -56,14 +56,14 @@ def put_state_dict(
 ) -> Version:
     """Puts a new version of a state dict.
 
-    Blocks until all tensors are in the stores. Receivers get the first tensors earlier. With
+    Blocks until all tensors are in the stores. Receivers get the first ones earlier. With
     `DTensor`s, all ranks of the group call this, and each puts its part. Pass `group` at all
-    ranks if some have no `DTensor`; otherwise each of these puts a separate version.
+    ranks if some have no `DTensor`; otherwise each puts a separate version.
 
     Args:
         name: The name for receivers.
         state_dict: Nested dicts, lists and tuples of tensors of any dtype, shape and device,
-            numbers and strings. You may change it after the call.
+            numbers and strings. It may change after the call.
         version: The name of this version, such as a training step; `None` for the next number.
         keep: The number of complete versions that stay.
         group: The ranks that call this, if not all.
