@@ -43,8 +43,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// * [`Error::ConnectionLost`], as soon as the connection breaks during the call;
 /// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
-/// * `Timeout`. The store reports the timeout, or the client 2 s later. Reconnecting takes
-///   additional time.
+/// * `Timeout`, because every call has a deadline. The store reports the timeout. If the store is
+///   suspended, the client reports it 2 s later. Reconnecting takes additional time.
 ///
 /// # Cancel safety
 /// Each future may be dropped at any time, which cancels the call at the store.

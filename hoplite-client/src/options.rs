@@ -110,11 +110,11 @@ impl Default for PutOptions {
 pub enum Confirmation {
     /// A put below [`crate::Client::confirmed_from_bytes`] without [`Replicas`](crate::Replicas)
     /// waits only for the store, which announces the object afterwards. If another node puts other
-    /// bytes under the id at that moment, the store counts a conflict. Other puts are
-    /// [`Confirmation::Confirmed`].
+    /// bytes under the id at that moment, the directory keeps the put that it hears of first, and
+    /// the store counts a conflict. Other puts are [`Confirmation::Confirmed`].
     #[default]
     BySize,
-    /// The directory has accepted the object.
+    /// The directory has accepted the object, so the call reports a conflicting put.
     Confirmed,
 }
 

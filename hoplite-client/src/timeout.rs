@@ -53,7 +53,8 @@ pub fn parse_timeout(text: &str) -> Result<Duration, NotATimeout> {
 
 /// Returns `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
 ///
-/// The variable is read once; empty counts as unset. If it is invalid, connecting fails.
+/// The variable is read once; empty counts as unset. If it is invalid, connecting fails, and this
+/// returns [`DEFAULT_TIMEOUT`].
 pub fn default_timeout() -> Duration {
     checked_default().unwrap_or(DEFAULT_TIMEOUT)
 }

@@ -8,7 +8,9 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
+/// From linux/memfd.h: the flags above this bit hold the binary logarithm of the page size.
 const HUGE_SHIFT: u32 = 26;
+/// From linux/magic.h, because libc and rustix lack it.
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 

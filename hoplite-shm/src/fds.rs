@@ -18,6 +18,7 @@ const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 ///
 /// Returns the number of bytes taken. If any bytes were taken, all of `fds` were too, and the
 /// caller sends the other bytes without them. A closed connection is an error instead of a signal.
+/// Blocks only if the socket is blocking.
 ///
 /// # Errors
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or
@@ -39,7 +40,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 /// Receives into `bytes` and appends descriptors to `fds`, in one system call.
 ///
 /// Returns the number of bytes; zero means that the peer has closed. Descriptors are closed on
-/// exec.
+/// exec. Blocks only if the socket is blocking.
 ///
 /// # Errors
 /// [`InvalidData`](io::ErrorKind::InvalidData) for more than [`MAX_FDS`] descriptors, or more than

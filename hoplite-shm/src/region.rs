@@ -28,6 +28,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
+    /// Maps the first `length` bytes of `fd`, which must have as many: access to a byte beyond its
+    /// end kills the process (SIGBUS).
     pub(crate) fn map(fd: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Self> {
         let mut options = MmapOptions::new();
         options.len(length);

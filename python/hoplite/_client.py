@@ -37,8 +37,8 @@ class Client(Many):
     * **Ids**: a `str` (its UTF-8 bytes), 1 to 255 `bytes`, or a `Ref`. A `Ref` of another cluster
       is refused with `ClusterMismatch`.
     * **Timeouts**: in seconds. `None` waits for ever. The default is `$HOPLITE_TIMEOUT` (`30s`,
-      `5min`, seconds, or `never`), or else 5 minutes. After 10 s, a call warns with the logger
-      `hoplite`, and names the missing object, rank or peer.
+      `5min`, seconds, or `never`), which a process reads once, or else 5 minutes. After 10 s, a
+      call warns with the logger `hoplite`, and names the missing object, rank or peer.
     * **Restarts**: the next call connects to the new store. A call in flight raises
       `ConnectionLost`, and its `retryable` says whether to repeat the call. After 5 s without a
       store, a call raises `ConnectFailed`.
@@ -745,7 +745,8 @@ class Client(Many):
         """Waits until `size` participants have called this with the same name.
 
         Args:
-            name: A new id for this round. It stays as an empty object until it is deleted.
+            name: A new id for this round. It stays as an empty object; delete it after a later
+                round.
             size: The number of participants.
 
         Raises:
@@ -787,7 +788,8 @@ class Client(Many):
 
         Args:
             num: The number to wait for; `None` means all.
-            timeout: Seconds to wait. Zero sends one request.
+            timeout: Seconds to wait. Zero sends one request to the directory, which has 5 s to
+                answer.
 
         Returns:
             Two lists in the order of `ids`: the available objects, and the others. After a timeout the
@@ -919,7 +921,7 @@ def connect(
 ) -> Client:
     """Connects to a store of this machine, and returns a new client.
 
-    Blocks until the store has answered.
+    Blocks until the store has answered, for at most `timeout` seconds.
 
     Args:
         socket: The path of the socket; `None` for `$HOPLITE_SOCKET`, or the default socket.

@@ -40,10 +40,11 @@ def init(
 ) -> Client:
     """Connects this process to the store of its node, and returns the client.
 
-    Every call returns the same client, unless it was closed, disconnected or inherited by a
-    fork. The store is the one at `socket`, else at `$HOPLITE_SOCKET`, else at the default
-    socket. Without any, this starts a private store with a separate cluster, and warns with the
-    logger `hoplite`. A private store ends with this process, and child processes find it.
+    Every call returns the same client, unless it was closed, disconnected or inherited by a fork.
+    The store is the one at `socket`, else at `$HOPLITE_SOCKET`, else at the default socket. If no
+    store listens there, and you named none, this starts a private store with a separate cluster,
+    and warns with the logger `hoplite`. A private store ends with this process, and child processes
+    find it.
 
     Blocks until the store has answered: some milliseconds, and up to 30 s for a private store.
 
@@ -94,6 +95,7 @@ def shutdown() -> None:
     """Closes the client of `init`, and ends the private store, if there is one.
 
     Blocks until the private store has ended, for at most 5 s. Arrays stay readable.
+    Without `init`, this does nothing.
 
     Examples:
         >>> client = hoplite.init()

@@ -7,7 +7,7 @@
         weights = await client.get("weights")
 
 Calls run on separate threads, and never block the event loop. Cancelling a coroutine cancels its
-call, in the store too.
+call, in the store too. Any number of calls may be in flight.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["Client", "connect", "init"]
 class Client(Calls):
     """A connection to the store of this node, for event loops.
 
-    Several event loops may use one client. The methods of `hoplite.Client` are coroutines here.
-    Pickling happens in the thread of the event loop.
+    Several event loops may use one client. The methods of `hoplite.Client` are coroutines here,
+    with the same arguments, results and errors. Pickling happens in the thread of the event loop.
 
     Examples:
         >>> import asyncio

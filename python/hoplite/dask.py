@@ -267,7 +267,7 @@ def install(
     Args:
         client: The client of Dask; `None` for the current one.
         socket: The store of this node; `None` for the store that `hoplite.init` finds or starts.
-        threshold: The smallest array for the stores, in bytes.
+        threshold: The size in bytes from which arrays go through the stores.
 
     Raises:
         ConnectFailed: There is no store here, or on the node of a worker.
@@ -295,7 +295,8 @@ def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, 
     the workers have it.
 
     Args:
-        data: An array, or a list, tuple or dict. Dask sends everything but large arrays.
+        data: An array, or a list, tuple or dict. Arrays of numpy from the threshold of `install`
+            on go through the store, and everything else through Dask.
         client: The client of Dask for which `install` was called; `None` for the current one.
         broadcast: `True` for all workers, `False` for one.
         options: Further arguments of `distributed.Client.scatter`.

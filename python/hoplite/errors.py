@@ -52,7 +52,8 @@ class HopliteError(Exception):
     """The base class of all errors of Hoplite.
 
     Attributes:
-        id: The only object of the call: `str` if the id is UTF-8, else `bytes`.
+        id: The object of the call: `str` if the id is UTF-8, else `bytes`. `None` if the call has
+            no object, or several.
         retryable: `True` if the same call may succeed later, without a change.
 
     Examples:
@@ -140,7 +141,8 @@ class StoreFull(HopliteError):
     """There was no room before the timeout.
 
     Attributes:
-        holders: Words about the programs that hold memory.
+        holders: The use of the memory, and the programs that hold objects, in words; empty if
+            unknown.
 
     Examples:
         >>> refs = [client.put(f"big/{k}", np.empty(24 << 20, np.uint8)) for k in range(2)]
@@ -166,10 +168,10 @@ class Timeout(HopliteError, TimeoutError):
         missing: The thing that it waited for: `"object"`, `"sources"`, `"participants"`,
             `"coordinator"`, `"stores"`, `"seal"`, `"bytes"`, `"peer"`, `"shard"`, `"answer"` or
             `"replicas"`; `None` if that is unknown.
-        missing_ids: At most 8 missing objects.
+        missing_ids: At most 8 missing objects; for missing participants, their sources.
         missing_ranks: At most 8 missing participants.
         peers: At most 8 missing stores or directory shards.
-        reason: The reason why a peer was not asked.
+        reason: The reason why the store cannot reach a missing peer, in words.
 
     Examples:
         >>> try:
@@ -249,7 +251,7 @@ class Deleted(HopliteError):
 class PickleRefused(HopliteError):
     """The value is or needs a pickle, and this client refuses pickles.
 
-    See `allow_pickle` of `hoplite.connect`.
+    See `allow_pickle` of `hoplite.connect`. A put raises this error before it sends anything.
 
     Examples:
         >>> ref = client.put("settings", {"lr": 0.1})

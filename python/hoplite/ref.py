@@ -169,7 +169,8 @@ class Ref(Generic[T_co]):
     def own(self) -> Self:
         """Deletes the object when nothing refers to this handle any more, or when the program ends.
 
-        Returns the handle. The deletion happens in the background, unless the process is killed.
+        Returns the handle. The deletion happens in the background, also after the client is closed,
+        but not if the process is killed.
 
         Raises:
             ClusterMismatch: The handle belongs to another cluster than the client.

@@ -45,9 +45,10 @@ impl Client {
     /// `out`. Returns its length.
     ///
     /// Every participant calls this with the same `target`, sources and options, and its own
-    /// `rank`: its index in the sources. It puts `sources[rank]` on its own node, before or after
-    /// the call. All sources have the same shape and type. Participants join in any order, and get
-    /// the same bits. For arithmetic see [`Client::reduce_with`].
+    /// `rank`: its index in the sources. Only the timeout may differ. The participant puts
+    /// `sources[rank]` on its own node, before or after the call. All sources have the same shape
+    /// and type. Participants join in any order, and get the same bits. For arithmetic see
+    /// [`Client::reduce_with`].
     ///
     /// Communication: the stores use the schedule that is expected to be fastest. Each node sends
     /// and receives 2S(n-1)/n bytes. The result is copied out while it arrives.
@@ -57,7 +58,8 @@ impl Client {
     /// `hoplite stat TARGET` shows the schedule, its reason, and the progress.
     ///
     /// The sources and the target stay. [Delete](Client::delete) them when all participants have
-    /// their result, for example after a later collective. Each round needs a new target.
+    /// their result, for example after a later collective. Only rank 0's node keeps the target
+    /// until then; others may evict it. Each round needs a new target.
     ///
     /// # Errors
     /// As for [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`], usually

@@ -33,8 +33,9 @@ impl Client {
     /// more ranks than ids in a request (65,536 by default).
     ///
     /// # Cancel safety
-    /// After a cancelled call or an error, this rank counts as arrived. The same call can be made
-    /// again; `AlreadyExists` then means that all have arrived.
+    /// After a cancelled call or an error, this rank counts as arrived, and `NAME/r` stays until
+    /// rank 0 has seen all ranks. The same call can be made again; `AlreadyExists` then means that
+    /// all have arrived.
     pub async fn barrier(
         &self,
         name: impl AsRef<[u8]>,

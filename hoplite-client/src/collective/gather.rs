@@ -70,8 +70,8 @@ impl Client {
     /// Puts `bytes` under `ids[rank]`, and gets views of the objects of all participants, in the
     /// order of `ids`. Each participant calls this with the same ids and its own rank.
     ///
-    /// This is [`Client::put_with`] and [`Client::gather`] at the same time. Delete the objects
-    /// when all participants are done.
+    /// This is [`Client::put_with`] and [`Client::gather`] at the same time, under one timeout.
+    /// Hoplite does not delete the objects: delete them when all participants are done.
     ///
     /// # Errors
     /// The errors of both; `InvalidRequest` if there is no such rank.

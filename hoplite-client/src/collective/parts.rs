@@ -46,13 +46,13 @@ impl Client {
     /// Reduces the objects of all n participants, and copies the k-th of n equal parts into the
     /// front of rank k's `out`. Returns its length. This is `MPI_Reduce_scatter_block`.
     ///
-    /// Participants call this as [`Client::allreduce_into`]. The sources must divide into n equal
-    /// parts of whole elements. Each node sends and receives S(n-1)/n bytes, and needs room for S
-    /// more bytes.
+    /// Participants call this as [`Client::allreduce_into`]. The sources of S bytes must divide
+    /// into n equal parts of whole elements. Each node sends and receives S(n-1)/n bytes, and needs
+    /// room for S more bytes during the call.
     ///
-    /// If the sources are late or share a node, or if a node fails, each participant has its part
-    /// reduced as `TARGET/part/RANK`, which may stay after an error. If all sources have at most 64
-    /// KiB together, each participant gets all of them instead.
+    /// If the sources are late or share a node, or if a node fails, each participant without its
+    /// part has it reduced as `TARGET/part/RANK`, which may stay after an error. If all sources
+    /// have at most 64 KiB together, each participant gets all of them instead.
     ///
     /// The sources stay. Above 8 KiB, the empty object `target` stays too. Delete them when all
     /// participants have their result.
@@ -84,8 +84,8 @@ impl Client {
     ///
     /// Participants call this as [`Client::allreduce_into`]. The sources must have one length and
     /// one type; [`Client::allgather`] has no such limit. Each node sends and receives S(n-1)/n of
-    /// the S result bytes, and needs room for S. If the sources are late or share a node, or if a
-    /// node fails, participants use `gather`.
+    /// the S bytes of the result, and needs room for S during the call. If the sources are late or
+    /// share a node, or if a node fails, participants use `gather`.
     ///
     /// The sources stay. Above 8 KiB, the empty object `target` stays too. Delete them when all
     /// participants have their result.

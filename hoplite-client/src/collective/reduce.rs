@@ -39,7 +39,8 @@ impl Client {
     }
 
     /// Reduces equally shaped arrays element by element into the new object `target`. Returns the
-    /// ids of the reduced sources, in the order in which they joined.
+    /// ids of the reduced sources in the order in which they joined, or of the list if the order is
+    /// fixed.
     ///
     /// Sources may be created later, anywhere; each joins when its first bytes exist. The target is
     /// pinned on this node, and can be read, or reduced again, while it grows. The call returns
@@ -48,7 +49,8 @@ impl Client {
     /// Integers wrap around. f16 and bf16 are rounded after every operation. A NaN in any source
     /// makes the target's element a NaN. Sums and products of floats may differ by rounding between
     /// runs, unless the order is [`ReduceOrder::Fixed`](crate::ReduceOrder::Fixed), which combines
-    /// from left to right.
+    /// the sources from left to right, as listed. All other results have the same bits in any
+    /// order.
     ///
     /// # Errors
     /// Before anything is sent: `DuplicateId` if an object is named twice; `InvalidRequest` if

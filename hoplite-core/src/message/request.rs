@@ -203,7 +203,7 @@ impl Request {
     }
 }
 
-/// Bounds the time for which a store serves no other client.
+/// Most requests in a batch. It bounds the time for which a store serves no other client.
 pub const MAX_BATCH_ITEMS: usize = 256;
 
 /// The condition that ends a `Get`.
@@ -218,8 +218,8 @@ pub enum Until {
     Contents,
 }
 
-/// Larger objects are mapped. The client copies a smaller one anyway, and has no reference to
-/// release.
+/// Largest object that an answer carries. A client copies so small an object anyway, and then has
+/// no reference to release. Larger objects are mapped.
 pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
 /// The time of the answer to a put.

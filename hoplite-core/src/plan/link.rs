@@ -15,6 +15,7 @@ const MIN_SAMPLE_BYTES: u64 = 256 << 10;
 /// slow, because buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
 /// After a pause this long, the sender had nothing to send, and the transfer gives no rate sample.
+/// Blocks take about a millisecond.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Each sample moves the mean by an eighth of the difference.
 const WEIGHT: f64 = 1.0 / 8.0;

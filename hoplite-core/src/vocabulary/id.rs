@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::vocabulary::text::escape_into;
 
-/// Longest object id, as its length must fit in one byte.
+/// Longest object id in bytes, as its length must fit in one byte.
 pub const MAX_OBJECT_ID_BYTES: usize = 255;
-/// Longest node id: the limit of a DNS label, so that a host name fits.
+/// Longest node or cluster id in bytes: the limit of a DNS label, so that a host name fits.
 pub const MAX_NODE_ID_BYTES: usize = 63;
 
 /// The reason to reject a name.

@@ -13,7 +13,7 @@ pub struct Uplink {
 
 impl Uplink {
     /// Makes uplinks with one measured capacity at all levels of groups, in thousandths of a host's
-    /// link.
+    /// link; zero if unmeasured.
     pub const fn measured(permille: u32) -> Self {
         Self::of_levels([permille; MAX_LEVELS])
     }

@@ -50,6 +50,7 @@ fn chain_bound(links: Links<'_>) -> u128 {
     if carried < saved { 0 } else { chain_cost(blocks, gap, links.size_bytes()) }
 }
 
+/// Returns the costs of the edges of a cheapest spanning tree (Prim, 1957).
 fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<Item = u64> {
     let mut nearest: Vec<(u64, u32)> = (1..nodes as u32).map(|node| (cost(0, node), node)).collect();
     std::iter::from_fn(move || {

@@ -24,6 +24,7 @@ pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>)
     }
 }
 
+/// Tries all orders with Heap's algorithm (1963): one swap leads to the next order.
 fn enumerate(mut evaluator: Evaluator<'_>) -> Vec<u32> {
     let nodes = evaluator.order().len();
     let (mut best, mut best_cost) = (evaluator.order().to_vec(), evaluator.cost());

@@ -63,7 +63,7 @@ def start_on_all_nodes(
         tls_name: The name in all certificates.
 
     Without any of `token_file` and `tls_...`, the caller's environment decides
-    (`HOPLITE_TOKEN_FILE` and so on).
+    (`HOPLITE_TOKEN_FILE` and so on), and not the nodes' environments.
 
     Raises:
         RuntimeError: A store did not start, or ran already on some nodes only.
@@ -167,7 +167,8 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     """Stops all stores that `start_on_all_nodes` started, with their objects.
 
     In stores that ran before, it deletes the objects of this Ray cluster. Arrays stay readable.
-    Blocks until all stores have ended; then stores can be started again.
+    Blocks until all stores have ended; then stores can be started again. Does nothing if none
+    were started.
 
     Args:
         timeout: Seconds to wait.

@@ -176,7 +176,8 @@ def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> 
     Args:
         refs: One handle or id, or several.
         timeout: Seconds to wait, also for future objects; `None` waits for ever.
-        copy: `True` returns private, writable arrays.
+        copy: `True` returns private, writable arrays. By default, arrays of numpy are read-only
+            and in shared memory.
 
     Raises:
         Timeout: As for `hoplite.Client.get` and `client`, which have further errors.

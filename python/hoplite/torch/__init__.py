@@ -4,8 +4,8 @@
 
     dist.init_process_group("hoplite")
 
-With accelerators, pass `"cpu:hoplite,cuda:nccl"`. See `docs/start/torch.md` and
-`docs/reference/torch.md`.
+With accelerators, pass `"cpu:hoplite,cuda:nccl"`: another backend takes their tensors. See
+`docs/start/torch.md` and `docs/reference/torch.md`.
 
     hoplite.torch.put_state_dict("policy", model.state_dict())            # in the trainer
     hoplite.torch.get_state_dict("policy", into=model.state_dict())       # in any number of others

@@ -78,7 +78,7 @@ def get_state_dict(
 
     Args:
         into: A state dict whose tensors are filled, on any device, after all bytes have arrived;
-            of a `DTensor`, the part of this rank.
+            of a `DTensor`, the part of this rank, whatever the mesh of the writer.
         version: Only this version.
         newer_than: Waits for a version that was begun after this one.
         strict: With `into`, `True` requires the same tensors and values; `False` fills the

@@ -26,8 +26,9 @@ class stream_state_dict:
         with hoplite.torch.stream_state_dict("policy") as tensors:
             model.load_weights(tensors)
 
-    Each step blocks until the next tensor is here. Further arguments and errors are as for
-    `get_state_dict`. If the version is lost on the way, the stream raises `VersionLost`.
+    An iterator and a context manager. Each step blocks until the next tensor is here. Further
+    arguments and errors are as for `get_state_dict`. If the version is lost on the way, the stream
+    raises `VersionLost`: discard its tensors.
 
     Args:
         copy: `True` yields private tensors. `False` yields tensors in the memory of the store; **writing to

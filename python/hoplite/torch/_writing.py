@@ -65,7 +65,8 @@ def put_state_dict(
         state_dict: Nested dicts, lists and tuples of tensors of any dtype, shape and device,
             numbers and strings. It may change after the call.
         version: The name of this version, such as a training step; `None` for the next number.
-        keep: The number of complete versions that stay.
+            The version that begins last is the newest, whatever its name.
+        keep: The number of complete versions that stay, with this one.
         group: The ranks that call this, if not all.
         client: `None` for that of `hoplite.init`.
         timeout: Seconds for which each object may wait for room.
@@ -74,9 +75,10 @@ def put_state_dict(
         The name of the version.
 
     Raises:
-        TypeError: The state dict contains something else.
+        TypeError: The state dict contains something else, at the named place.
         StoreFull: As for `hoplite.Client.put`, which has further errors.
-        RankFailed: Another rank raised. Then no version exists.
+        RankFailed: Another rank raised. Then this version does not exist, and its readers get
+            `VersionLost` or the next version.
 
     Examples:
         >>> model = torch.nn.Linear(4, 2)

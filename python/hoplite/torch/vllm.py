@@ -11,7 +11,7 @@ Call `hoplite.torch.vllm.register()` in every process, before it makes an engine
 Any number of workers load each tensor as it arrives. A worker that starts later takes part from
 the next update on.
 
-Written for vLLM 0.33.
+Written for vLLM 0.33. A version without its base classes is refused with `ImportError`.
 """
 
 from __future__ import annotations
