@@ -1,5 +1,3 @@
-"""The client for asyncio only."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""The benchmark runs."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Each public name has a working example in its docstring."""
-
 from __future__ import annotations
 
 import inspect

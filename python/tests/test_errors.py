@@ -1,5 +1,3 @@
-"""Every error has a class and names its subject."""
-
 from __future__ import annotations
 
 import copy

@@ -1,5 +1,3 @@
-"""Daemons that die, and full stores."""
-
 from __future__ import annotations
 
 import asyncio

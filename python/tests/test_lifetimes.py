@@ -1,5 +1,3 @@
-"""Objects with a time to live or an owner."""
-
 from __future__ import annotations
 
 import asyncio

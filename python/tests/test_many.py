@@ -1,5 +1,3 @@
-"""Puts, gets and deletes of many objects in one call."""
-
 from __future__ import annotations
 
 import asyncio

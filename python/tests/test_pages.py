@@ -1,5 +1,3 @@
-"""The programs in the pages work; `ray/` has those on Ray."""
-
 from __future__ import annotations
 
 import importlib.util

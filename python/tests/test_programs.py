@@ -1,5 +1,3 @@
-"""The programs of the package, and its types."""
-
 from __future__ import annotations
 
 import subprocess

@@ -1,5 +1,3 @@
-"""Clients survive a restart of their store."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Handles, and the objects that they own."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Objects with copies on several nodes."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Programs that hold many objects."""
-
 from __future__ import annotations
 
 import asyncio

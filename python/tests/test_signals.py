@@ -1,5 +1,3 @@
-"""Signals reach a waiting program."""
-
 from __future__ import annotations
 
 import signal

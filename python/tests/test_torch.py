@@ -1,5 +1,3 @@
-"""Tensors of torch."""
-
 from __future__ import annotations
 
 import subprocess

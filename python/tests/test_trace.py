@@ -1,5 +1,3 @@
-"""Spans of the store are children of the caller's span."""
-
 from __future__ import annotations
 
 import asyncio

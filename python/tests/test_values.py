@@ -1,5 +1,3 @@
-"""Values come back unchanged."""
-
 from __future__ import annotations
 
 import array

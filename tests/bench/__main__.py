@@ -1,5 +1,3 @@
-"""The command line of the benchmarks."""
-
 import argparse
 import math
 import shlex

@@ -1,6 +1,3 @@
-"""Errors of a measurement."""
-
-
 class BenchError(Exception):
     """A measurement that failed."""
 

@@ -1,5 +1,3 @@
-"""The command line of campaigns: `python -m chaos`."""
-
 import argparse
 import json
 import os

@@ -1,5 +1,3 @@
-"""The command line of the lab."""
-
 import argparse
 import json
 import signal

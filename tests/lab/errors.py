@@ -1,6 +1,3 @@
-"""Errors of a lab."""
-
-
 class LabError(Exception):
     """A request to a lab that failed."""
 

@@ -21,7 +21,6 @@ use tonic::transport::{Channel, Endpoint};
 use crate::PATIENCE;
 use crate::contents::bytes;
 
-/// The path of a program of this workspace.
 pub fn program(name: &str) -> PathBuf {
     let path = launch::program(name);
     assert!(path.is_absolute(), "{name} is missing: run `cargo build --workspace --bins` first");
@@ -39,7 +38,6 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command`, and waits for its first line.
     pub fn start(name: &str, command: &mut Command) -> Self {
         let mut daemon = Self::spawn(name, command);
         let stdout = daemon.child.stdout.take().expect("stdout is piped");
@@ -52,7 +50,6 @@ impl Daemon {
         daemon
     }
 
-    /// Starts `command` without waiting.
     pub fn spawn(name: &str, command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
@@ -77,7 +74,6 @@ impl Daemon {
         Self { child, name: name.to_owned(), log, first_line: String::new() }
     }
 
-    /// The addresses that the daemon printed.
     pub fn addresses(&self) -> Addresses {
         serde_json::from_str(&self.first_line).expect("a daemon prints JSON")
     }
@@ -87,17 +83,14 @@ impl Daemon {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until the log contains `text`.
     pub fn await_log(&self, text: &str) {
         await_that(&format!("{text:?} in the log of {}", self.name), || self.log().contains(text));
     }
 
-    /// The process id of the daemon.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         let pid =
             Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");
@@ -110,7 +103,6 @@ impl Daemon {
         let _ = self.child.wait();
     }
 
-    /// Returns `true` while the daemon runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -162,7 +154,6 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a client of the store at `socket`.
     pub fn start(socket: &Path) -> Self {
         let mut child = Command::new(program("hoplite-test-worker"))
             .arg(socket)
@@ -175,12 +166,10 @@ impl Worker {
         Self { child, commands, answers }
     }
 
-    /// Sends a command without waiting for the answer.
     pub fn tell(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the worker listens");
     }
 
-    /// Waits for the answer to the oldest open command.
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
         let length = self.answers.read_line(&mut line).expect("the worker answers in UTF-8");
@@ -194,7 +183,6 @@ impl Worker {
         assert_eq!(self.answer(), "done", "{command}");
     }
 
-    /// Kills the client.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -207,10 +195,8 @@ impl Drop for Worker {
     }
 }
 
-/// The parameters of a cluster.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The number of stores.
     pub nodes: usize,
     /// The number of shards, each a process.
     pub shards: usize,
@@ -218,9 +204,7 @@ pub struct Plan {
     pub memory: String,
     /// The arenas of stores that differ.
     pub memory_of: BTreeMap<usize, String>,
-    /// More arguments for each store.
     pub store_arguments: Vec<String>,
-    /// More arguments for each shard.
     pub shard_arguments: Vec<String>,
     /// Addresses for other stores, if they differ.
     pub advertised: Vec<String>,
@@ -265,7 +249,6 @@ pub struct Cluster {
     plan: Plan,
     /// The shards; `None` for a killed one.
     pub shards: Vec<Option<Daemon>>,
-    /// The addresses of the shards.
     pub shard_addresses: Vec<String>,
     /// The stores; `None` for a killed one.
     pub stores: Vec<Option<Daemon>>,
@@ -313,7 +296,6 @@ impl Cluster {
         Daemon::start(&format!("node-{node}"), &mut command)
     }
 
-    /// The command for store number `node`.
     pub fn store_command(&self, node: usize) -> Command {
         let mut command = launch::Store {
             node: &format!("node-{node}"),
@@ -349,23 +331,19 @@ impl Cluster {
         &mut self.plan
     }
 
-    /// The directory of the sockets.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The socket of store number `node`.
     pub fn socket(&self, node: usize) -> PathBuf {
         self.directory.path().join(format!("node-{node}.sock"))
     }
 
-    /// The data address of store number `node`.
     pub fn data_address(&self, node: usize) -> String {
         let store = self.stores[node].as_ref().expect("the store runs");
         store.addresses().data.expect("it has a data plane").to_string()
     }
 
-    /// A client of store number `node`.
     pub fn client(&self, node: usize) -> Client {
         Client::connect(self.socket(node)).expect("the store accepts clients")
     }
@@ -382,7 +360,6 @@ impl Cluster {
             .expect("there is room, and no such object");
     }
 
-    /// The process of store number `node`.
     pub fn store(&mut self, node: usize) -> &mut Daemon {
         self.stores[node].as_mut().expect("the store runs")
     }
@@ -419,7 +396,6 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits until store number `node` is empty.
     pub fn await_empty(&self, node: usize) {
         let client = self.client(node);
         await_that("all memory back", || {
@@ -428,7 +404,6 @@ impl Cluster {
         });
     }
 
-    /// Kills store number `node`.
     pub fn kill_store(&mut self, node: usize) {
         self.stores[node] = None;
     }
@@ -441,7 +416,6 @@ impl Cluster {
         self.await_sessions(node);
     }
 
-    /// Kills shard number `shard`.
     pub fn kill_shard(&mut self, shard: usize) {
         self.shards[shard] = None;
     }
@@ -464,7 +438,6 @@ impl Cluster {
     }
 }
 
-/// The error of a refused call.
 pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
     match result {
         Err(hoplite_client::Error::Object(error)) => error,

@@ -82,7 +82,6 @@ impl Links {
         Self { addresses: (0..nodes).map(relay).collect(), shared }
     }
 
-    /// The addresses of the relays.
     pub fn addresses(&self) -> Vec<String> {
         self.addresses.iter().map(ToString::to_string).collect()
     }

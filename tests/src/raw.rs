@@ -22,7 +22,6 @@ pub struct RawClient {
 }
 
 impl RawClient {
-    /// Connects without sending.
     pub fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the store listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
@@ -86,7 +85,6 @@ impl RawClient {
         response.body.expect("an answer says something")
     }
 
-    /// Closes the sending side.
     pub fn finish(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
@@ -123,22 +121,15 @@ fn read(stream: &mut impl Read, piece: &mut [u8]) -> usize {
     }
 }
 
-/// The kinds of frames of the data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The first frame.
     Hello = 1,
-    /// Requests the bytes of an object.
     Pull = 2,
-    /// Bytes of an object.
     Block = 3,
-    /// The end of the bytes of an object.
     End = 4,
     /// A sign of life.
     Keepalive = 5,
-    /// Requests the digest of an object.
     DigestRequest = 6,
-    /// A digest.
     Digest = 7,
     /// Requests a hop of a reduce.
     Combine = 8,
@@ -160,7 +151,6 @@ pub enum Kind {
     Reject = 17,
     /// Requests a probe of the network.
     Probe = 18,
-    /// Answers `Probe`.
     ProbeReady = 19,
     /// Permits the requests of a peer.
     Arm = 20,
@@ -168,7 +158,6 @@ pub enum Kind {
     Measure = 22,
     /// An echo over TCP.
     Echo = 24,
-    /// Requests a train.
     TakeTrain = 25,
     /// Requests further connections for a stream.
     Lanes = 28,
@@ -218,7 +207,6 @@ pub struct RawPeer {
 }
 
 impl RawPeer {
-    /// Connects without sending.
     pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the store listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
@@ -274,7 +262,6 @@ impl RawPeer {
         Some(bytes)
     }
 
-    /// Closes the sending side.
     pub fn finish(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
@@ -285,7 +272,6 @@ impl RawPeer {
     }
 }
 
-/// The hello of a store.
 pub fn hello(cluster: &str, version: u32) -> v1::DataHello {
     v1::DataHello { version, cluster: cluster.to_owned(), node: "raw".to_owned(), ..v1::DataHello::default() }
 }

@@ -1,5 +1,3 @@
-"""Compares both backends."""
-
 from __future__ import annotations
 
 import argparse

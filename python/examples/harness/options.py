@@ -1,5 +1,3 @@
-"""The common command line."""
-
 from __future__ import annotations
 
 import argparse

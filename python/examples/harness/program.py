@@ -1,5 +1,3 @@
-"""The main program of an example."""
-
 from __future__ import annotations
 
 import argparse

@@ -1,5 +1,3 @@
-"""The steps and the end of a run."""
-
 from __future__ import annotations
 
 import argparse

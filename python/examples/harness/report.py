@@ -1,5 +1,3 @@
-"""The results of a run as text, JSON and a plot."""
-
 from __future__ import annotations
 
 import dataclasses

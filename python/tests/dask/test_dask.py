@@ -1,5 +1,3 @@
-"""Arrays of Dask in the stores."""
-
 from __future__ import annotations
 
 import os

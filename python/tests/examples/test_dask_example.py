@@ -1,5 +1,3 @@
-"""An array reaches all workers of Dask, with Hoplite and without."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Replicas recover with Hoplite's transport and with torchft's."""
-
 from __future__ import annotations
 
 import json

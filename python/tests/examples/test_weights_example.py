@@ -1,5 +1,3 @@
-"""The trainer continues when workers join, leave and die."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Runs the pages about Ray, on two nodes."""
-
 from __future__ import annotations
 
 import sys

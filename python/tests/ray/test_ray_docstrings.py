@@ -1,5 +1,3 @@
-"""Each public name of `hoplite.ray` has a working example."""
-
 from __future__ import annotations
 
 import inspect

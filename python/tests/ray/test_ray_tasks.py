@@ -1,5 +1,3 @@
-"""Objects of tasks."""
-
 from __future__ import annotations
 
 import os

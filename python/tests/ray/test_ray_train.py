@@ -1,5 +1,3 @@
-"""Ray Train trains with Hoplite as with Gloo."""
-
 from __future__ import annotations
 
 import tempfile

@@ -1,5 +1,3 @@
-"""Checkpoints of torch and torchft in the stores."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

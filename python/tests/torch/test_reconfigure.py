@@ -1,5 +1,3 @@
-"""Groups with changing members."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Lightning and Accelerate train as with Gloo."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Models train as with torch's own backend."""
-
 from __future__ import annotations
 
 from typing import Any

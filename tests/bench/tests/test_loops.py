@@ -1,5 +1,3 @@
-"""The least times of training loops."""
-
 import unittest
 
 from bench.loops import Loop

@@ -1,5 +1,3 @@
-"""Teams with workers that misbehave."""
-
 import subprocess
 import sys
 import tempfile

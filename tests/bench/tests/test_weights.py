@@ -1,5 +1,3 @@
-"""The benchmark of weights, small."""
-
 import json
 import subprocess
 import unittest

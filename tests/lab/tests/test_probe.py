@@ -1,5 +1,3 @@
-"""Probes of hosts in racks."""
-
 import json
 import subprocess
 import unittest
