@@ -16,13 +16,12 @@ const OTHERS_FOR_ROOT: u32 = 0o037;
 /// The reason to reject a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum FileError {
-    /// Unreadable.
     #[error("cannot read {}", path.display())]
     Read {
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -39,7 +38,6 @@ pub enum FileError {
     NotOurs {
         /// The path of the file.
         path: PathBuf,
-        /// The owner.
         owner: u32,
         /// This process's user.
         user: u32,

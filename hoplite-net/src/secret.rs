@@ -22,6 +22,7 @@ const MAX_FILE_BYTES: u64 = 256;
 /// The reason why the user has no usable secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum SecretError {
     /// No variable names the settings' directory.
     #[error("this user has no home directory: set XDG_CONFIG_HOME, or name a token with --token-file")]
@@ -35,11 +36,9 @@ pub enum SecretError {
     Create {
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// An unusable file.
     #[error(transparent)]
     File(#[from] FileError),
     /// Other users may replace the file.
@@ -64,7 +63,6 @@ pub enum SecretError {
         /// The path of the file.
         path: PathBuf,
     },
-    /// An invalid token.
     #[error(transparent)]
     Token(#[from] TokenError),
 }

@@ -116,6 +116,7 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
 /// The reason why certificates are unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum TlsError {
     /// Missing, too long, or not private.
     #[error(transparent)]
@@ -133,7 +134,6 @@ pub enum TlsError {
     Unusable {
         /// The certificate's file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: rustls::Error,
     },
@@ -159,12 +159,10 @@ pub enum TlsError {
         /// The missing address or name.
         name: String,
     },
-    /// An unusable key.
     #[error("the key in {} cannot be used", path.display())]
     Key {
         /// The key's file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: rustls::Error,
     },
@@ -176,21 +174,16 @@ pub enum TlsError {
         /// The certificate's file.
         cert: PathBuf,
     },
-    /// An unusable authority.
     #[error("the authority in {} cannot be used", path.display())]
     Authority {
         /// The authority's file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: VerifierBuilderError,
     },
     /// A name that is invalid in certificates.
     #[error("{name:?} is neither a host name nor an address, so no certificate can be for it")]
-    Name {
-        /// The name.
-        name: String,
-    },
+    Name { name: String },
 }
 
 /// The files of the certificates.

@@ -11,13 +11,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The failure of an operation on shared memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
     /// The system has too little memory for the arena.
     #[error("the arena needs {needed_bytes} bytes of memory, {available_bytes} are available")]
     NotEnoughMemory {
         /// The requested capacity.
         needed_bytes: u64,
-        /// The available bytes.
         available_bytes: u64,
     },
     /// Too few huge pages are reserved.
@@ -25,14 +25,7 @@ pub enum Error {
         "the arena needs {needed_pages} huge pages of {page_bytes} bytes, {free_pages} are free: reserve more \
          (sysctl vm.nr_hugepages, or hugepagesz= and hugepages= at boot), or lower --memory"
     )]
-    NotEnoughHugePages {
-        /// Bytes per page.
-        page_bytes: u64,
-        /// Needed pages.
-        needed_pages: u64,
-        /// Free pages.
-        free_pages: u64,
-    },
+    NotEnoughHugePages { page_bytes: u64, needed_pages: u64, free_pages: u64 },
     /// The system has no huge pages of this size.
     #[error("this machine has no huge pages of {page_bytes} bytes: /sys/kernel/mm/hugepages shows the sizes")]
     NoSuchHugePages {
@@ -47,7 +40,6 @@ pub enum Error {
     FileSizeLimit {
         /// The requested capacity.
         needed_bytes: u64,
-        /// The limit.
         limit_bytes: u64,
     },
     /// This process's address space has no room for the arena.
@@ -58,7 +50,6 @@ pub enum Error {
     AddressSpaceLimit {
         /// The requested capacity.
         needed_bytes: u64,
-        /// The limit.
         limit_bytes: u64,
     },
     /// The capacity is less than one page of the backing.
@@ -66,21 +57,16 @@ pub enum Error {
     CapacityTooSmall {
         /// The requested capacity.
         capacity_bytes: u64,
-        /// Bytes per page.
         page_bytes: u64,
     },
     /// A path for the arena is on a disk.
     #[error("{} is not on a tmpfs, ramfs or hugetlbfs", path.display())]
-    NotInMemory {
-        /// The path.
-        path: PathBuf,
-    },
+    NotInMemory { path: PathBuf },
     /// The file system of a path is unknown.
     #[error("cannot {operation} the arena's path {}", path.display())]
     File {
         /// The failed step, as a verb.
         operation: &'static str,
-        /// The path.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -97,7 +83,6 @@ pub enum Error {
     /// An extent is misaligned, out of bounds, or too short.
     #[error("{extent:?} cannot hold {size_bytes} bytes in an arena of {capacity_bytes} bytes")]
     OutOfArena {
-        /// The extent.
         extent: Extent,
         /// The object's size.
         size_bytes: u64,
@@ -112,7 +97,6 @@ pub enum Error {
     NotValid {
         /// The read's end.
         end_bytes: u64,
-        /// The valid bytes.
         valid_bytes: u64,
     },
     /// A write exceeds the object.
@@ -126,7 +110,6 @@ pub enum Error {
     /// A writer was finished early.
     #[error("{written_bytes} of {size_bytes} bytes were written")]
     Unfinished {
-        /// Written bytes.
         written_bytes: u64,
         /// The object's size.
         size_bytes: u64,

@@ -25,7 +25,7 @@
 //!
 //! # Memory model
 //!
-//! Rust's rules do not cover other processes that access shared memory. This crate stays safe by
+//! Rust's memory model does not cover other processes that access shared memory. This crate stays safe by
 //! these rules, like other crates that share memory (for example with guests of a virtual machine):
 //!
 //! * By protocol, each byte has one writer at a time: the creating client until it finishes, or the

@@ -49,13 +49,11 @@ pub struct Decomposition {
 /// The reason why no plan exists.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum DecomposeError {
     /// No level, or too many.
     #[error("there are {levels} levels instead of 1 to {MAX_LEVELS}")]
-    LevelCount {
-        /// The number of levels.
-        levels: usize,
-    },
+    LevelCount { levels: usize },
     /// A level joins no elements.
     #[error("level {level} joins no nodes")]
     EmptyLevel {
@@ -67,29 +65,19 @@ pub enum DecomposeError {
     Product {
         /// The product of the levels.
         product: u64,
-        /// The number of ranks.
         ranks: u64,
     },
     /// There are no ranks, or more than [`MAX_NODES`].
     #[error("there are {ranks} ranks instead of 1 to {MAX_NODES}")]
-    RankCount {
-        /// The number of ranks.
-        ranks: u64,
-    },
+    RankCount { ranks: u64 },
     /// Bandwidths and levels differ in number.
     #[error("there are {bandwidths} bandwidths for {levels} levels")]
-    BandwidthCount {
-        /// The number of bandwidths.
-        bandwidths: usize,
-        /// The number of levels.
-        levels: usize,
-    },
+    BandwidthCount { bandwidths: usize, levels: usize },
     /// A number is not finite or has a wrong sign.
     #[error("{what} of {value} is out of range")]
     OutOfRange {
         /// Its name.
         what: &'static str,
-        /// Its value.
         value: f64,
     },
 }

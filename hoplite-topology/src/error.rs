@@ -5,20 +5,17 @@ use hoplite_core::topology::TopologyError;
 /// The reason why a model, order or answer is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
     /// An invalid matrix or order.
     #[error(transparent)]
     Matrix(#[from] TopologyError),
     /// Halving-doubling pairs all ranks, so it needs a power of two.
     #[error("halving-doubling needs a power of two of nodes, not {nodes}")]
-    NotAPowerOfTwo {
-        /// The nodes.
-        nodes: usize,
-    },
+    NotAPowerOfTwo { nodes: usize },
     /// The number of nodes cannot be divided into groups of at most `base`.
     #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
     NoRadices {
-        /// The nodes.
         nodes: usize,
         /// The largest group.
         base: u32,
@@ -28,7 +25,6 @@ pub enum Error {
     LevelsDoNotMatch {
         /// The product of the levels.
         product: u64,
-        /// The number of nodes.
         nodes: usize,
     },
     /// An unknown model or parameter.
@@ -36,10 +32,7 @@ pub enum Error {
         "unknown model {text:?}; the models are ring, halving-doubling, double-binary-tree, nccl-tree, bcube:B, chain, \
          hierarchical:AxB"
     )]
-    UnknownModel {
-        /// The text.
-        text: String,
-    },
+    UnknownModel { text: String },
     /// More than [`smt::MAX_NODES`](crate::smt::MAX_NODES) nodes.
     #[error("{count} nodes are too many for an external solver")]
     TooManyForSolver {

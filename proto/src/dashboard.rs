@@ -15,10 +15,10 @@ pub const MAX_KEY_BYTES: usize = 255;
 pub const MAX_OBJECTS: usize = 200;
 /// A request of the page.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub enum Question {
     /// Describe the shard, and the cluster as a whole.
     Overview,
-    /// Nodes, by name.
     Nodes {
         /// Only nodes whose names are greater.
         after: String,
@@ -27,11 +27,8 @@ pub enum Question {
     },
     /// Objects, by id.
     Objects(ObjectSearch),
-    /// One object.
     Object(ObjectId),
-    /// Running transfers.
     Transfers,
-    /// Running reduces.
     Reduces,
     /// Links between nodes, or between groups of nodes with the same value of a label. An empty key
     /// means nodes.
@@ -39,7 +36,6 @@ pub enum Question {
         /// The key of the label.
         group: String,
     },
-    /// Recent events.
     Events,
     /// The last hour.
     History {
@@ -48,7 +44,6 @@ pub enum Question {
         /// The time of the last point that the page has.
         after: u64,
     },
-    /// One node.
     Node(NodeId),
     /// Objects sent lately.
     Recent,

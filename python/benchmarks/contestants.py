@@ -84,7 +84,7 @@ class Memcpy(Contestant):
 
 
 class RoundTrip(Contestant):
-    """The lower bound after a pause: a message over a Unix socket, and the reply."""
+    """The lower bound of a call after a pause: a message over a Unix socket, and the reply."""
 
     name = "round trip"
 

@@ -59,7 +59,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class MemberPosition:
-    """The progress of a store, as a member of the session that makes an object.
+    """The progress of a store that makes an object together with others.
 
     The directory must know the object; `hoplite stat` shows the progress before that, too.
 

@@ -53,7 +53,7 @@ builtin_id = id
 
 
 class _Handles:
-    """Arrays of this process that are also objects, by identity."""
+    """The arrays of this process that stores have as objects, by identity."""
 
     def __init__(self) -> None:
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"

@@ -1,4 +1,4 @@
-//! Objects with a time to live or an owner, and objects for which no client stands.
+//! Objects with a time to live or an owner, and leftovers of clients that have ended.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::process::{Command, Output};

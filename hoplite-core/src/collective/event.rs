@@ -9,6 +9,7 @@ use crate::vocabulary::local::{CombineId, CopyId};
 
 /// A message of another store, or of the shell, to this store's collectives.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEvent {
     /// A remote coordinator enlists this store as a member. The store answers with at most one
     /// `Filled`, and finally `Done` or `Failed`.
@@ -22,7 +23,6 @@ pub enum CollectiveEvent {
     Told {
         /// From `Asked`.
         membership: MembershipId,
-        /// The decision.
         decision: Decision,
     },
     /// The coordinator dismissed this member, or its connection is lost. Follows each `Asked`
@@ -39,7 +39,6 @@ pub enum CollectiveEvent {
     },
     /// A coordinator rejects an attempt.
     Rejected {
-        /// The target.
         target: ObjectId,
         /// The latest rejected attempt. Its members also receive a `Told`, before or after.
         attempt: AttemptId,
@@ -51,13 +50,13 @@ pub enum CollectiveEvent {
     Reported {
         /// The member.
         enlistment: EnlistmentId,
-        /// The report.
         report: Report,
     },
 }
 
 /// An effect that the shell performs for a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEffect {
     /// Enlist another store as a member and deliver its reports, until `Dismiss` or a `Tell` with
     /// `Stop`.
@@ -71,7 +70,6 @@ pub enum CollectiveEffect {
     Tell {
         /// The member.
         enlistment: EnlistmentId,
-        /// The decision.
         decision: Decision,
     },
     /// End an enlistment.
@@ -83,7 +81,6 @@ pub enum CollectiveEffect {
     Report {
         /// From `Asked`.
         membership: MembershipId,
-        /// The report.
         report: Report,
     },
     /// Tell a store with participants that an attempt was rejected.
@@ -92,7 +89,6 @@ pub enum CollectiveEffect {
         node: NodeId,
         /// The address of its data plane.
         address: SocketAddr,
-        /// The target.
         target: ObjectId,
         /// The latest attempt.
         attempt: AttemptId,

@@ -6,7 +6,7 @@ use crate::lifetime::Owner;
 /// Bounds the time for which a store serves no client during one page of ownerless objects.
 pub const MAX_SEARCHED_COPIES: usize = 10_000;
 
-/// The end of an object at the store that ends it.
+/// The rest of an object's lifetime, at the store that ends the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LifetimeReport {
     /// `true` if no client holds the owner.

@@ -33,8 +33,8 @@ pub fn block_bytes(bytes_per_second: u64) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
-/// Returns the largest block that a transfer of `size_bytes` at this rate reaches while sizes
-/// double.
+/// Returns the largest block of a transfer of `size_bytes` at this rate. Its blocks double in size,
+/// so a short transfer ends before the full size.
 pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
     // While sizes double, the transfer has this many blocks.
     let doubled = (size_bytes / MIN_BLOCK_BYTES + 1).ilog2();

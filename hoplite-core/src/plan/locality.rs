@@ -3,8 +3,8 @@
 //! All nodes of a group share its uplink, so an object should enter each group once. Therefore a
 //! receiver pulls from its own group, even from an incomplete copy.
 //!
-//! If all these copies are busy, the receiver waits, and a remote receiver that has just begun
-//! gives up its slot. That one continues at the end of the new chain.
+//! If all copies of the group are busy, the receiver waits, and a remote receiver that has just
+//! begun gives up its slot. The remote receiver continues at the end of the new chain.
 //!
 //! No receiver starves: after [`TransferTimes::max_wait`] it uses any copy, and after
 //! [`TransferTimes::recall_until`] it keeps its slot.

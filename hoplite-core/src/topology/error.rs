@@ -26,6 +26,7 @@ impl std::fmt::Display for Quantity {
 /// The reason why a matrix, order, model or system is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum TopologyError {
     /// The input has no nodes.
     #[error("there are no nodes")]
@@ -45,10 +46,7 @@ pub enum TopologyError {
     },
     /// Two rows have the same name.
     #[error("node {name:?} is named twice")]
-    DuplicateNode {
-        /// The name.
-        name: String,
-    },
+    DuplicateNode { name: String },
     /// A name is empty, longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES), or has
     /// control characters.
     #[error("the name of node {index} is empty, too long, or has control characters")]
@@ -58,30 +56,13 @@ pub enum TopologyError {
     },
     /// A table's number of rows differs from the number of nodes.
     #[error("{quantity} has {rows} rows for {nodes} nodes")]
-    RowCount {
-        /// The table.
-        quantity: Quantity,
-        /// Its rows.
-        rows: usize,
-        /// The number of nodes.
-        nodes: usize,
-    },
+    RowCount { quantity: Quantity, rows: usize, nodes: usize },
     /// A table's row does not have one entry per node.
     #[error("row {row} of {quantity} has {entries} entries for {nodes} nodes")]
-    NotSquare {
-        /// The table.
-        quantity: Quantity,
-        /// The row.
-        row: usize,
-        /// Its entries.
-        entries: usize,
-        /// The number of nodes.
-        nodes: usize,
-    },
+    NotSquare { quantity: Quantity, row: usize, entries: usize, nodes: usize },
     /// An entry of a table is missing, not a number, negative, or above 32 bits.
     #[error("{quantity} from node {row} to node {column} is {entry}")]
     BadEntry {
-        /// The table.
         quantity: Quantity,
         /// The sender.
         row: usize,
@@ -101,7 +82,6 @@ pub enum TopologyError {
     OrderLength {
         /// The order's entries.
         entries: usize,
-        /// The number of nodes.
         nodes: usize,
     },
     /// An order of ranks repeats a node, or names none.

@@ -20,33 +20,23 @@ pub type Halves = [Vec<Vec<u32>>; 2];
 /// The reason why no mapping exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum HdrmError {
     /// The switches have no hosts, so there are no ranks.
     #[error("a switch needs at least one host")]
     NoHosts,
     /// The number of switches is no power of two: some pairs of ranks would stay within a half.
     #[error("{switches} switches are not a power of two of at least 2: some pairs would be within one half")]
-    SwitchesNotAPowerOfTwo {
-        /// The number.
-        switches: u32,
-    },
+    SwitchesNotAPowerOfTwo { switches: u32 },
     /// There are more than [`MAX_SWITCHES`] switches.
     #[error("{switches} switches are more than {MAX_SWITCHES}")]
-    TooManySwitches {
-        /// The number.
-        switches: u32,
-    },
+    TooManySwitches { switches: u32 },
     /// A step has more pairs of ranks than links between the halves.
     #[error(
         "{hosts_per_switch} hosts at each of {switches} switches are more than {}: two pairs would share a link",
         switches / 2
     )]
-    TooManyHosts {
-        /// Hosts per switch.
-        hosts_per_switch: u32,
-        /// The switches.
-        switches: u32,
-    },
+    TooManyHosts { hosts_per_switch: u32, switches: u32 },
     /// The ranks of a partial system fill neither whole virtual groups nor whole pairs of the first
     /// group.
     #[error(
@@ -55,9 +45,7 @@ pub enum HdrmError {
     PartialSystem {
         /// The requested ranks.
         ranks: u32,
-        /// Hosts per switch.
         hosts_per_switch: u32,
-        /// The switches.
         switches: u32,
     },
 }
@@ -65,25 +53,19 @@ pub enum HdrmError {
 /// The first rule that a mapping violates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum Conflict {
     /// A rank is at two switches, or twice at one.
     #[error("rank {rank} has two places")]
-    TwoPlaces {
-        /// The rank.
-        rank: u32,
-    },
+    TwoPlaces { rank: u32 },
     /// A rank is at no switch.
     #[error("rank {rank} has no place")]
-    NoPlace {
-        /// The rank.
-        rank: u32,
-    },
+    NoPlace { rank: u32 },
     /// A step's pair of ranks is within one half.
     #[error("in the step of distance {distance} ranks {} and {} are both in the {} half", pair[0], pair[1], half_name(*half))]
     WithinHalf {
         /// The difference of the two ranks in this step.
         distance: u32,
-        /// The pair.
         pair: [u32; 2],
         /// The half of both ranks: 0 for upper, 1 for lower.
         half: usize,
@@ -97,7 +79,6 @@ pub enum Conflict {
     SharedLink {
         /// The difference of the ranks of a pair in this step.
         distance: u32,
-        /// The pair.
         pair: [u32; 2],
         /// The other pair.
         other: [u32; 2],

@@ -45,16 +45,16 @@ impl From<Delivery> for Sample {
 pub const MAX_PEERS: usize = 1024;
 /// A link that was unused for this long is not shown if others are used: its node may be gone.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
-/// A link is slow from this percentage of the median link's time on, as between two levels of a
-/// network.
+/// A link that takes at least this percentage of the median link's time is slow. Two levels of a
+/// network differ as much.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
 /// Most slow links that a node reports: the slowest ones.
 pub const MAX_TOLD: usize = 8;
 /// Reports of a node within its group that make all its links slow.
 pub const MIN_REPORTS: usize = 2;
-/// A node reports a link from this percentage of the median link's time on. Several senders to one
-/// receiver cause smaller ratios.
+/// A node reports a link that takes at least this percentage of the median link's time. Several
+/// senders to one receiver cause smaller ratios.
 const TOLD_PERCENT: u64 = 200;
 /// Time for which a link must be slow before the node reports it. Rerouting then saves half of that
 /// time.

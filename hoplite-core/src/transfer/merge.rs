@@ -90,12 +90,13 @@ impl Merge {
         Ok(())
     }
 
-    /// Returns the receiver's next action. It has the bytes before `next_bytes` of a stream up to
-    /// `end_bytes`. With `is_opening`, the sender may use lanes that the receiver does not know
-    /// yet.
+    /// Returns the receiver's next action. The receiver has the bytes before `next_bytes` of a
+    /// stream up to `end_bytes`. With `is_opening`, the sender may use lanes that the receiver does
+    /// not know yet.
     ///
     /// # Errors
-    /// [`BadFrame::NotNext`] if bytes are missing for no reason.
+    /// [`BadFrame::NotNext`] if bytes are missing although no lane was lost, or still after a
+    /// request for them.
     pub fn step(&mut self, next_bytes: u64, end_bytes: u64, is_opening: bool) -> Result<Step, BadFrame> {
         let mut nearest_bytes = end_bytes;
         let mut is_waiting = is_opening;

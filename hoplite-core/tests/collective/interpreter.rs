@@ -11,7 +11,7 @@ pub(crate) struct Interpreter {
     kind: Collective,
     programs: Vec<Program>,
     writers: Vec<Vec<Vec<usize>>>,
-    /// Each member's bytes, beside its own data.
+    /// The values that each member has received or computed, without its own source.
     targets: Vec<Vec<Value>>,
     done: Vec<Vec<u64>>,
     streams: Vec<Stream>,

@@ -40,7 +40,7 @@ pub(crate) fn id(name: &str) -> ObjectId {
     ObjectId::new(name).expect("names of tests are short")
 }
 
-/// A shard that is always the same run, and a lease that does not expire.
+/// A shard connects. It never restarts, and its lease does not expire.
 pub(crate) const fn up(shard: usize) -> Event {
     Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER, version: hoplite_core::Version::NEWEST }
 }

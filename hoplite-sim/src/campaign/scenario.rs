@@ -16,12 +16,10 @@ pub(super) const MAX_RESULTS: usize = 8;
 
 /// The parameters of a run.
 #[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Scenario {
-    /// Stores.
     pub stores: usize,
-    /// Shards.
     pub shards: usize,
-    /// Clients per store.
     pub clients_per_store: usize,
     /// Ids that are never reduced.
     pub ids: usize,
@@ -37,13 +35,11 @@ pub struct Scenario {
     pub is_roomy: bool,
     /// The stores' link estimate.
     pub link: LinkEstimate,
-    /// The stores' labels.
     pub labels: Labels,
     /// Each store's arena.
     pub capacity_bytes: u64,
     /// Time for which clients are active.
     pub duration: Duration,
-    /// The kinds of faults.
     pub faults: Faults,
     /// Longest time between two faults.
     pub fault_interval: Duration,
@@ -55,7 +51,6 @@ pub struct Scenario {
     pub largest_bytes: u64,
     /// `true` for exchanges of parts.
     pub has_exchanges: bool,
-    /// The schedule of allreduces.
     pub allreduce_schedule: SchedulePreference,
     /// `true` if places are measured repeatedly.
     pub has_probes: bool,

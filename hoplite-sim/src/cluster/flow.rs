@@ -1,8 +1,8 @@
 //! Bytes flow and share links, for thousands of nodes.
 //!
-//! The bytes of a copy grow along a line, at the transfer's share of the links or, once it has
-//! caught up, at the rate of its inputs. Receivers learn of a changed line after a relay's latency,
-//! so changes travel along a chain like bytes.
+//! A copy grows at a constant rate, its *line*: the transfer's share of the links or, once it has
+//! caught up, the rate of its inputs. Receivers learn of a new rate after a relay's latency, so
+//! changes travel along a chain as bytes do.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -117,22 +117,16 @@ impl Config {
 
 /// Counts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Counts {
-    /// Events.
     pub events: u64,
     /// Arrived messages of stores and shards.
     pub messages: u64,
-    /// Granted slots.
     pub grants: u64,
-    /// Started pulls.
     pub pulls: u64,
-    /// Incomplete pulls.
     pub failed_pulls: u64,
-    /// Started combinations.
     pub combinations: u64,
-    /// Incomplete combinations.
     pub failed_combinations: u64,
-    /// Requested hops.
     pub hops: u64,
     /// Reported failures of hops.
     pub failed_hops: u64,
@@ -140,9 +134,7 @@ pub struct Counts {
     pub members: u64,
     /// Reported failures of members.
     pub failed_members: u64,
-    /// Resumed streams.
     pub resumed_streams: u64,
-    /// Crashed stores.
     pub crashes: u64,
 }
 

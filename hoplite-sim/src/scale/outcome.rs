@@ -6,7 +6,7 @@ use super::Workload;
 use super::workload::World;
 use crate::cluster::{Counts, ShardLoad};
 
-/// The simulated result, always the same for an experiment.
+/// The simulated result, which is equal in each run of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The simulated time from the start until the last surviving node is done.

@@ -23,8 +23,8 @@ impl Chain {
 
     /// Returns the sum of all hops' blocks, plus the other bytes over the slowest link.
     ///
-    /// With fewer bytes than a block, the other bytes are negative: the slowest link is charged for
-    /// the real bytes, other hops for a block.
+    /// For an object smaller than a block, the slowest link is charged for the object, and each
+    /// other hop for a whole block.
     pub(super) fn cost(&self, links: Links<'_>) -> u128 {
         chain_cost(self.sum, self.gaps.largest(), links.size_bytes())
     }

@@ -52,8 +52,8 @@ pub struct Outcome {
 /// The reason why a simulation is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum SimulationError {
-    /// An invalid network.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// HDRM has no mapping for this network.
@@ -61,27 +61,16 @@ pub enum SimulationError {
     Hdrm(#[from] HdrmError),
     /// Halving-doubling needs a power of two.
     #[error("halving-doubling needs a power of two of ranks, not {ranks}")]
-    NotAPowerOfTwo {
-        /// The number of ranks.
-        ranks: usize,
-    },
+    NotAPowerOfTwo { ranks: usize },
     /// The product of the hierarchy's factors is not the number of ranks.
     #[error("the product of the factors is {product}, not {ranks} ranks")]
-    Factors {
-        /// The product.
-        product: u64,
-        /// The ranks.
-        ranks: usize,
-    },
+    Factors { product: u64, ranks: usize },
     /// HDRM's order exists only for a BiGraph.
     #[error("HDRM needs a BiGraph")]
     NoBiGraph,
     /// An order repeats or invents a host.
     #[error("the order is not a permutation of the {hosts} hosts")]
-    NotAPermutation {
-        /// The hosts.
-        hosts: u32,
-    },
+    NotAPermutation { hosts: u32 },
     /// The simulated time is not finite.
     #[error("the allreduce would take longer than a number can express")]
     TooLong,

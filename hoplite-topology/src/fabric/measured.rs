@@ -167,27 +167,23 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
 /// The reason why groups or capacities do not fit a matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum SharedError {
     /// A node has no groups.
     #[error("there are groups for {count} nodes, not for {nodes}")]
     Groups {
         /// Nodes with groups.
         count: usize,
-        /// All nodes.
         nodes: usize,
     },
     /// A node is in too many groups.
     #[error("{levels} levels of groups are more than {MAX_LEVELS}")]
-    TooDeep {
-        /// The number of levels.
-        levels: usize,
-    },
+    TooDeep { levels: usize },
     /// A level has no capacity.
     #[error("there are {given} capacities of uplinks for {levels} levels of groups")]
     Levels {
         /// The capacities.
         given: usize,
-        /// The levels.
         levels: usize,
     },
     /// A capacity is zero or not finite.

@@ -66,28 +66,22 @@ pub enum Network {
 /// The reason why a network is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum NetworkError {
     /// The network has a part without elements.
     #[error("a network needs hosts, switches and links")]
     Empty,
     /// There are more than [`MAX_HOSTS`] hosts.
     #[error("{hosts} hosts are more than {MAX_HOSTS}")]
-    TooManyHosts {
-        /// The number of hosts.
-        hosts: u64,
-    },
+    TooManyHosts { hosts: u64 },
     /// A BiGraph's number of switches is odd.
     #[error("{switches} switches do not form two equal halves")]
-    OddSwitches {
-        /// The number of switches.
-        switches: u32,
-    },
+    OddSwitches { switches: u32 },
     /// No network of this form has these hosts.
     #[error("no {fabric} has {hosts} hosts: their number must be {needed}")]
     NoSuchSize {
         /// The form.
         fabric: &'static str,
-        /// The hosts.
         hosts: u32,
         /// The numbers of hosts that are possible.
         needed: &'static str,

@@ -206,7 +206,7 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
 /// Decodes the last report of one of `members` members.
 ///
 /// # Errors
-/// [`Error::Malformed`] if no member can send it.
+/// [`Error::Malformed`] for a report that no correct member sends.
 pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     let failure = match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Complete, ..) => return Ok(Report::Done),

@@ -142,6 +142,7 @@ impl Kind {
 
 /// The reason to reject a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum FrameError {
     /// The peer is no store, or the stream does not continue with a frame.
     #[error("not a frame of this protocol: it starts with {found:02x?}")]
@@ -160,24 +161,13 @@ pub enum FrameError {
     HeaderDamaged,
     /// The frame has an unknown kind, or its reserved bytes are not zero.
     #[error("unknown kind of frame {number}")]
-    UnknownKind {
-        /// The number.
-        number: u8,
-    },
+    UnknownKind { number: u8 },
     /// The payload is too long for its kind of frame.
     #[error("a frame of kind {kind:?} claims {length_bytes} bytes")]
-    TooLong {
-        /// The kind.
-        kind: Kind,
-        /// The claimed length.
-        length_bytes: u32,
-    },
+    TooLong { kind: Kind, length_bytes: u32 },
     /// The payload's checksum is wrong.
     #[error("the payload of a frame of kind {kind:?} is damaged")]
-    PayloadDamaged {
-        /// The kind.
-        kind: Kind,
-    },
+    PayloadDamaged { kind: Kind },
 }
 
 /// A checked header.

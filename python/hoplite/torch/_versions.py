@@ -242,7 +242,7 @@ class Versions:
     async def read(
         self, turn: Turn, wanted: Wanted, use: Callable[[Fetched], bool], deadline: Deadline
     ) -> AsyncIterator[Fetched]:
-        """Yields the objects of a version as they arrive, if `use` returns `True`.
+        """Yields the objects of a version as they arrive, without the ones that `use` rejects.
 
         Raises:
             VersionLost: if the version was deleted or has failed.

@@ -14,7 +14,7 @@ fn assert_lost(running: Running<'_>, cluster: &Cluster, number: u64) {
     assert!(!cluster.client(0).contains("target").unwrap());
 }
 
-/// A process that writes half of array `number`, wrongly: zeros.
+/// A process that writes half of array `number`, with zeros instead of the right elements.
 fn producer(cluster: &Cluster, node: usize, number: u64) -> Worker {
     let mut worker = Worker::start(&cluster.socket(node));
     worker.succeed(&format!("create {} {} f32 {}", id(number), LARGE.size_bytes(), LARGE.length));

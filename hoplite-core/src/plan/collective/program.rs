@@ -13,19 +13,13 @@ pub enum Taking {
 
 /// A step of a member: it sends or receives one range of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub enum Step {
     /// Send to another member.
-    Give {
-        /// The bytes.
-        range: Range<u64>,
-        /// The receiver.
-        to: usize,
-    },
+    Give { range: Range<u64>, to: usize },
     /// Receive from another member.
     Take {
-        /// The bytes.
         range: Range<u64>,
-        /// The sender.
         from: usize,
         /// The use.
         taking: Taking,

@@ -96,7 +96,7 @@ pub struct Asker {
 /// The results of a pair's echoes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
-    /// The asking side's percentile of round trips, in nanoseconds.
+    /// The percentile of the round trips that the requesting side has measured, in nanoseconds.
     pub forth_ns: u64,
     /// The answering side's percentile of round trips in nanoseconds, or zero.
     pub back_ns: u64,

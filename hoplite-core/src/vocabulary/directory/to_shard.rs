@@ -8,19 +8,13 @@ use crate::vocabulary::metadata::Metadata;
 
 /// A message of a store to a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub enum ToShard {
     /// The store has begun or completed a copy. Answered by `Published` if the store wants an
     /// answer or the copy is rejected.
     Publish(Publish),
     /// The store's copy is gone.
-    Unpublish {
-        /// The object.
-        id: ObjectId,
-        /// The put.
-        put: PutId,
-        /// The reason.
-        reason: UnpublishReason,
-    },
+    Unpublish { id: ObjectId, put: PutId, reason: UnpublishReason },
     /// A location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
     /// Withdraws a `Query`, or stops waiting for the answer to a `Delete`, which itself goes on. A
@@ -42,12 +36,10 @@ pub enum ToShard {
     Delete {
         /// Matches the answer.
         request: RequestId,
-        /// The object.
         id: ObjectId,
     },
     /// Tells the second shard of an id that a put was deleted.
     Forget {
-        /// The object.
         id: ObjectId,
         /// The deleted put.
         put: PutId,
@@ -56,7 +48,6 @@ pub enum ToShard {
     Subscribe {
         /// Matches the answers.
         request: RequestId,
-        /// The object.
         id: ObjectId,
         /// The content of the first answer.
         wants: Wants,
@@ -76,14 +67,7 @@ pub enum ToShard {
     /// Tells the shard if it is the first connected shard of an object. Answered by `Replication`.
     Lead(Lead),
     /// The store cannot keep the copy that a `Replicate` orders.
-    NotReplicated {
-        /// The object.
-        id: ObjectId,
-        /// The put.
-        put: PutId,
-        /// The reason.
-        reason: Obstacle,
-    },
+    NotReplicated { id: ObjectId, put: PutId, reason: Obstacle },
     /// The store starts or ends draining. While it drains, its copies do not count as replicas, and
     /// it gets no new copies.
     Drain {

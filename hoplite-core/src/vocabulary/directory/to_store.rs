@@ -9,12 +9,11 @@ use crate::vocabulary::metadata::Metadata;
 
 /// A message of a shard to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub enum ToStore {
     /// The answer to `Publish`.
     Published {
-        /// The object.
         id: ObjectId,
-        /// The put.
         put: PutId,
         /// The decision.
         verdict: Verdict,
@@ -26,9 +25,7 @@ pub enum ToStore {
     Inline {
         /// The query.
         request: RequestId,
-        /// The object.
         id: ObjectId,
-        /// The put.
         put: PutId,
         /// The object's metadata.
         metadata: Metadata,
@@ -39,31 +36,16 @@ pub enum ToStore {
     Failed {
         /// The query, or the `Delete`.
         request: RequestId,
-        /// The reason.
         error: Error,
     },
     /// The store must drop its copy of this put.
-    Drop {
-        /// The object.
-        id: ObjectId,
-        /// The put.
-        put: PutId,
-        /// The reason.
-        reason: DropReason,
-    },
+    Drop { id: ObjectId, put: PutId, reason: DropReason },
     /// The store must pin its copy.
-    Promote {
-        /// The object.
-        id: ObjectId,
-        /// The put.
-        put: PutId,
-    },
+    Promote { id: ObjectId, put: PutId },
     /// The store must keep a pinned copy, because the last copy of an inline object is lost. It
     /// answers with `Publish` if it has room.
     TakeOver {
-        /// The object.
         id: ObjectId,
-        /// The put.
         put: PutId,
         /// The object's metadata.
         metadata: Metadata,
@@ -89,7 +71,6 @@ pub enum ToStore {
     Locations {
         /// The `Subscribe`.
         request: RequestId,
-        /// The locations.
         locations: Locations,
     },
     /// The store fetches and pins an object. It answers with `Publish` or `NotReplicated`.

@@ -126,11 +126,11 @@ pub enum Finding {
 
 /// A command to the survey's shell. Nodes are indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyCommand {
     /// Tells a node to answer only requests from `peer` with `nonce`. The node confirms with
     /// [`SurveyEvent::Armed`].
     Arm {
-        /// The node.
         node: u32,
         /// The asking node.
         peer: u32,
@@ -139,44 +139,30 @@ pub enum SurveyCommand {
     },
     /// Tells a node to measure its link to `peer` and report.
     Measure {
-        /// The node.
         node: u32,
-        /// Its peer.
         peer: u32,
         /// The nonce to send.
         nonce: u64,
-        /// The work.
         work: SurveyWork,
     },
     /// Releases a node that has nothing more to do.
-    Dismiss {
-        /// The node.
-        node: u32,
-    },
+    Dismiss { node: u32 },
 }
 
 /// An event for a survey's coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyEvent {
     /// A node has confirmed.
-    Armed {
-        /// The node.
-        node: u32,
-    },
+    Armed { node: u32 },
     /// A node has finished its work.
     Found {
-        /// The node.
         node: u32,
         /// The result.
         finding: Finding,
     },
     /// A node is lost.
-    Lost {
-        /// The node.
-        node: u32,
-        /// The cause.
-        loss: SurveyLoss,
-    },
+    Lost { node: u32, loss: SurveyLoss },
     /// Time has passed.
     Tick,
 }
