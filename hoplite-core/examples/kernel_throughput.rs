@@ -1,10 +1,10 @@
-//! Measures the kernels of a reduce beside `memcpy` and a plain exclusive or: over chunks that stay in the second-level
-//! cache, as the bytes do that have just come from a socket, and over objects that only memory holds.
+//! Measures the kernels of a reduce beside `memcpy` and a plain exclusive or: over chunks in the
+//! second-level cache, where bytes from a socket are, and over objects in memory.
 //!
 //! `cargo run --release -p hoplite-core --example kernel_throughput [MIB]`
 //!
-//! A kernel reads two bytes and writes one for each byte of an object; `memcpy` reads one and writes one. It is these bytes
-//! that are counted.
+//! Rates count the bytes read and written: three per byte of an object for a kernel, and two for
+//! `memcpy`.
 #![expect(clippy::print_stdout, reason = "this program prints what it measures")]
 
 use std::hint::black_box;
@@ -37,7 +37,7 @@ fn main() {
     }
 }
 
-/// A number whose sums and products stay clear of subnormal ones, which some processors are slow at.
+/// A number whose sums and products are not subnormal, because some processors are slow at these.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),
@@ -48,7 +48,7 @@ fn one(dtype: Dtype) -> Vec<u8> {
     }
 }
 
-/// Prints how fast `kernel` is, if it moves `moved` bytes for each byte of `acc`.
+/// Prints the rate of `kernel`, which moves `moved` bytes for each byte of `acc`.
 fn report(name: &str, moved: usize, acc: &mut [u8], input: &[u8], kernel: impl Fn(&mut [u8], &[u8])) {
     let size_bytes = acc.len();
     let rates = [CHUNK_BYTES, size_bytes].map(|length_bytes| {

@@ -1,18 +1,18 @@
 //! The decisions of Hoplite, without any I/O.
 //!
-//! Everything here is a pure state machine or a value type: events and the current [`Time`] go in, effects come out.
-//! There are no sockets, clocks, tasks, locks, log lines or random numbers in this crate, so the same code runs in the
-//! daemons, under property tests and in the deterministic simulation.
+//! Everything here is a pure state machine or a value type: events and the current [`Time`] go in,
+//! effects come out. There are no sockets, clocks, tasks, locks, log lines or random numbers, so
+//! the same code runs in the daemons, under property tests and in the simulation.
 //!
 //! Modules import modules of lower levels only. From the lowest to the highest:
 //!
-//! 1. [`vocabulary`]: names, errors, limits, times, places, links, requests, and the messages of stores and shards.
-//! 2. [`extent`]: the allocator of the arena. [`reduce`]: the kernels of reduces. [`topology`]: the cost of links, and groups of
-//!    close nodes. [`transfer`]: the rules of connections between daemons.
-//! 3. [`plan`]: the choice of senders, chains, schedules and block sizes.
-//! 4. [`shard`]: a directory shard, which knows where the copies of objects are and who may pull from whom.
+//! 1. [`vocabulary`]: names, errors, limits, places, links, messages of stores and shards.
+//! 2. [`extent`]: the allocator of the arena. [`reduce`]: the kernels of reduces. [`topology`]: the
+//!    cost of links, and groups of close nodes. [`transfer`]: the rules of connections.
+//! 3. [`plan`]: the choice of senders, chains, schedules, block sizes and lanes.
+//! 4. [`shard`]: a directory shard, which knows the copies of objects and grants senders.
 //! 5. [`collective`]: collectives that several stores perform together.
-//! 6. `message`: the events and effects of a store, and the requests of its clients. [`node`] passes them on.
+//! 6. `message`: the events and effects of a store, and the requests of its clients.
 //! 7. `objects`: a store's copies, references, eviction, transfers and publications.
 //! 8. `reduction`: reduces that a store coordinates, and hops that it performs.
 //! 9. [`node`]: the state machine of a store.

@@ -4,8 +4,8 @@
 //! * [`directory`]: the control plane. [`data`]: the data plane. [`local`], [`framing`]: the local
 //!   plane.
 //! * [`dashboard`]: requests of the dashboard's page.
-//! * [`error`], [`lifetime`], [`metadata`], [`trouble`], [`trace`]: types of all planes. `status`: errors in
-//!   gRPC.
+//! * [`error`], [`lifetime`], [`metadata`], [`trouble`], [`trace`]: types of all planes. `status`:
+//!   errors in gRPC.
 //! * [`socket_path`], [`socket_place`]: the local socket, safe from other users.
 //! * [`bounds`]: limits on peers' messages. Every length is checked here once; the core types carry
 //!   the proof.

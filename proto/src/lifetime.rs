@@ -21,7 +21,8 @@ pub fn encode_owner(owner: &Owner) -> Bytes {
 /// Checks the owners that a client wants to hold.
 ///
 /// # Errors
-/// [`Error::LimitExceeded`] for more than [`MAX_OWNERS_PER_CLIENT`], and [`Error::InvalidRequest`] for a name that is not allowed.
+/// [`Error::LimitExceeded`] for more than [`MAX_OWNERS_PER_CLIENT`]; [`Error::InvalidRequest`] for
+/// an invalid name.
 pub fn decode_owners(owners: &[Bytes]) -> Result<Vec<Owner>> {
     check_count("owners of a client", owners.len(), MAX_OWNERS_PER_CLIENT)?;
     owners.iter().map(Owner::new).collect()

@@ -21,7 +21,7 @@ Objects = Mapping[Id, object] | Iterable[tuple[Id | None, object]]
 
 
 class ManyCalls:
-    """The methods for many objects that both clients have. The methods of `hoplite.Client` say what they do and raise."""
+    """The methods of both clients for many objects. `hoplite.Client` documents them."""
 
     __slots__ = ()
 

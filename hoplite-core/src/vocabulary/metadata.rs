@@ -54,8 +54,7 @@ pub struct Metadata {
     pub agreement: Option<Agreement>,
     /// The number of copies to keep. Equal puts may differ in it.
     pub replicas: Replicas,
-    /// The owner and the time to live, if the put sets one. Two puts of one object may differ in it,
-    /// and the first one counts.
+    /// The owner and the time to live, if any. Equal puts may differ in it: the first one counts.
     pub lifetime: Option<Arc<Lifetime>>,
 }
 

@@ -7,31 +7,33 @@
 //! `HOPLITE_WRITE_CASES=1` the tests write the reactions into the files.
 //!
 //! ```text
-//! put X | fetch X | fill X          a whole put or get of B, or a put of all memory, before what matters; nothing of it is shown
-//! chain A T a b c X.. [..]          a reduce of A, of which a at n1 and hops at n2 and n3 with b and c make T; nothing is shown
-//! get A X [started] [within T] | create A X | seal A X | cancel A | release A X | gone A | delete A X
+//! put X | fetch X | fill X     setup, not shown: a put or get of B, or a put that fills the memory
+//! chain A T a b c X.. [..]     setup, not shown: A's reduce to T, a at n1, hops for b, c at n2, n3
+//! get A X [started] [within T] | create A X | seal A X | cancel A | release A X | gone A
+//! delete A X
 //! reduce A T X.. [first N] [fixed] [within T] [silent]
-//!                                   the directory knows none of them, or is silent
-//! grant X NODE | inline X | fail X  the directory answers the query for X: from there, with the bytes, that it is lost
+//!                              the directory knows no source, or does not answer
+//! grant X NODE | inline X | fail X
+//!                              the directory answers the query: a sender, the bytes, or a loss
 //! drop X deleted | drop X lost | promote X
 //! conflict X different | conflict X NODE
-//!                                   put X was first, says the directory: it differs, or is to be compared with the copy there
+//!                              an earlier put of X differs, or must be compared at NODE
 //! compared X equal | different | unknown
-//! delete-elsewhere X                of something that nobody has put
-//! accept                            the directory accepts all that was published
-//! pulled X [BYTES OUTCOME]          the pull of X ends: with all bytes, or so many and not well
-//! serve X [NODE]                    another node asks for a copy
+//! delete-elsewhere X           another node deletes X, which does not exist yet
+//! accept                       the directory accepts all publications
+//! pulled X [BYTES OUTCOME]     the pull ends: complete, or with OUTCOME after BYTES
+//! serve X [NODE]               another node requests a copy
 //! ready X NODE.. | growing X NODE.. | partial X NODE.. | small X NODE | unknown X | lost X
-//!                                   what the directory knows of X, told to those who follow it
-//! done NODE | broken NODE           the hop there is complete, or cannot be reached any more
-//! refused NODE full | stopping      the node there has no room for the hop, or stops
-//! failed NODE INDEX OUTCOME         an input of the hop there has ended
+//!                              the directory sends the locations of X to subscribers
+//! done NODE | broken NODE      the hop at NODE is complete, or its connection is lost
+//! refused NODE full | stopping the store at NODE has no room for the hop, or stops
+//! failed NODE INDEX OUTCOME    an input of the hop at NODE has ended
 //! combined X [BYTES [INDEX OUTCOME]]
-//!                                   the combination of X ends: with all bytes, or so many and because of that input
-//! stopped X BYTES                   the combination of X, which was cancelled, ends
-//! mended X N                        so many failures were mended until X was complete, or the test fails
+//!                              the combination ends: complete, or after BYTES because of an input
+//! stopped X BYTES              a cancelled combination ends
+//! mended X N                   checks that N failures were repaired until X was complete
 //! wait T | shut-down
-//! empty                             nothing is left, or the test fails
+//! empty                        checks that nothing is left
 //! ```
 //!
 //! Subscriptions are not shown. A scenario may begin with the places of nodes, `label NODE

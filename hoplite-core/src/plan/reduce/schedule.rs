@@ -86,8 +86,8 @@ impl ReduceSchedule {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }
 
-    /// Returns the number of streams that the vertex takes in that joins at `position`, counted
-    /// from zero. With groups, positions count within the vertex's group.
+    /// Returns the number of streams that the vertex at `position`, from zero, takes in. With
+    /// groups, positions count within the vertex's group.
     pub fn takes_in(&self, position: usize) -> usize {
         match self {
             Self::Star => 0,
