@@ -748,6 +748,7 @@ class Client(Many):
             name: A new id for this round. It stays as an empty object; delete it after a later
                 round.
             size: The number of participants.
+            rank: The index of this participant, from 0.
 
         Raises:
             RanksMissing: Names all participants that did not come in time. They may still come, and

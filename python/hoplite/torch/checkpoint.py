@@ -84,7 +84,7 @@ class HopliteWriter(_Named, StorageWriter):
     """Puts a checkpoint. `dcp.save` blocks until all parts are in the stores.
 
     Args:
-        version: Such as a step; `None` for the next number.
+        version: The name of this checkpoint, such as a step; `None` for the next number.
         keep: The number of complete checkpoints that stay.
         client: `None` for that of `hoplite.init`.
         timeout: Seconds for which each object may wait for room.
