@@ -23,7 +23,7 @@ from ray.util.collective.types import Backend
 import hoplite.ray
 
 EXCLUDED = {
-    "test_destroy_group": "it makes the second group with the default backend, which is NCCL",
+    "test_destroy_group": "the second group has the default backend, NCCL",
     "test_two_groups_in_one_cluster|test_failure_when_initializing": "it is about the inside of the Gloo backend",
 }
 SECONDS_TO_LEAVE = 10
@@ -84,7 +84,7 @@ def pytest_runtest_makereport(
     report = yield
     if call.excinfo is not None and "this one is read-only: pass a copy" in str(call.excinfo.value):
         report.outcome = "skipped"
-        reason = "excluded: Ray gives the actor an array that is read-only, which Gloo writes to and Hoplite refuses"
+        reason = "excluded: Ray passes a read-only array, to which Gloo writes, and Hoplite refuses"
         report.longrepr = (str(item.path), None, reason)
     return report
 

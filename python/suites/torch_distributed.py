@@ -50,8 +50,8 @@ class _Name(str):
 cases.BACKEND = _Name("hoplite")
 
 EXCLUDED = {
-    "test_ddp_logging_data_cpu": "torch calls every backend that is not its own `custom` there",
-    "test_monitored_barrier_(gloo|failure_order)$": "it asks that ranks which have come blame rank 0, in the words of Gloo",
+    "test_ddp_logging_data_cpu": "torch reports foreign backends as `custom`",
+    "test_monitored_barrier_(gloo|failure_order)$": "the test wants Gloo's message, in which present ranks blame rank 0",
 }
 
 

@@ -20,7 +20,7 @@ suite = importlib.import_module("test_c10d_fault_tolerance")
 register()
 
 EXCLUDED = {
-    "test_reconfigure_after_timeout": "it is about a backend that revokes a group of accelerators by itself",
+    "test_reconfigure_after_timeout": "the test is about a backend that revokes a group of accelerators on its own",
 }
 
 
