@@ -5,6 +5,9 @@
 //! lanes, and keeps the new lanes if the stream gained an eighth. It closes lanes that gained
 //! nothing, so one connection stays on a link that it fills.
 //!
+//! Other processes on the machine disturb rates. So the second lane rests after its gain, and stays
+//! only if the rate falls back.
+//!
 //! The trial decides, because no counter of the kernel tells a capped connection from a full link.
 //! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
 //! new lanes took their bytes from other streams. The receiver says if it takes in other streams.
@@ -19,11 +22,12 @@ use crate::merge::LaneId;
 use crate::time::Time;
 
 mod memory;
+mod rates;
 mod trial;
 
 use memory::LaneMemory;
 use trial::{Host, LanePlan, Verdict};
-pub use trial::{LANE_BYTES, MAX_LANES, Progress, Start, Supply, lane_limit};
+pub use trial::{LANE_BYTES, MAX_LANES, Progress, REST_LIMIT, Start, Supply, lane_limit};
 
 /// The default limit of lanes: streams use one connection unless the user allows more.
 pub const DEFAULT_MAX_LANES: usize = 1;
@@ -41,6 +45,8 @@ pub enum LaneAction {
     Ask(usize),
     /// Leave the stream, which needs fewer lanes.
     Leave,
+    /// Send nothing until a turn of another lane is not [`Turn::is_resting`], or for [`REST_LIMIT`].
+    Rest,
 }
 
 /// The decision for a lane whose turn it is to send a frame.
@@ -48,12 +54,21 @@ pub enum LaneAction {
 pub struct Turn {
     /// The next action.
     pub action: LaneAction,
-    /// The number of lanes that the stream has, or is about to have.
+    /// The number of lanes that send frames, or that are about to.
     pub lanes: usize,
+    /// `true` while some lanes rest.
+    pub is_resting: bool,
     /// The sum of the kernel's measurements of all lanes.
     pub delivery: Option<Delivery>,
     /// The lanes for the peer's next stream, if a trial ends now.
     pub result: Option<Start>,
+}
+
+impl Turn {
+    const fn of_one_lane(progress: &Progress) -> Self {
+        let (action, delivery) = (LaneAction::Send, progress.delivery);
+        Self { action, lanes: 1, is_resting: false, delivery, result: None }
+    }
 }
 
 /// Decides on the lanes of all streams that one store sends.
@@ -62,6 +77,8 @@ pub struct HostLanes {
     memory: LaneMemory,
     streams: BTreeMap<StreamId, Stream>,
     next_stream: u64,
+    /// The number of streams that the network limits.
+    limited: usize,
     /// The stream that tries more lanes.
     tester: Option<StreamId>,
     /// The number of beginnings and ends of streams.
@@ -85,18 +102,19 @@ impl HostLanes {
     /// Creates a store without results. The first stream starts with `first`.
     pub fn new(first: Start) -> Self {
         let (memory, streams) = (LaneMemory::new(first), BTreeMap::new());
-        Self { memory, streams, next_stream: 0, tester: None, changes: 0, news: 0 }
+        Self { memory, streams, next_stream: 0, limited: 0, tester: None, changes: 0, news: 0 }
     }
 
     /// Begins a stream with at most `max_lanes` lanes.
     pub fn begin(&mut self, now: Time, peer: &NodeId, max_lanes: usize, supply: Supply) -> StreamId {
         let is_tester = supply == Supply::Whole && self.tester.is_none();
-        let busy = self.busy(None) + 1;
+        let busy = self.limited + 1;
         let start = self.memory.start(now, peer, busy, is_tester);
         self.changed();
         let stream = StreamId(self.next_stream);
         self.next_stream += 1;
         let plan = LanePlan::new(max_lanes, start, supply);
+        self.limited += usize::from(plan.is_limited());
         let news = self.news;
         self.streams.insert(stream, Stream { peer: peer.clone(), plan, next_lane: 0, asked: 1, news });
         stream
@@ -104,19 +122,14 @@ impl HostLanes {
 
     /// Ends a stream.
     pub fn end(&mut self, stream: StreamId) {
-        self.streams.remove(&stream);
+        let ended = self.streams.remove(&stream);
+        self.limited -= usize::from(ended.is_some_and(|ended| ended.plan.is_limited()));
         self.tester.take_if(|tester| *tester == stream);
         self.changed();
     }
 
     fn changed(&mut self) {
         (self.changes, self.news) = (self.changes + 1, self.news + 1);
-    }
-
-    /// Returns the number of streams other than `except` that the network limits.
-    fn busy(&self, except: Option<StreamId>) -> usize {
-        let others = self.streams.iter().filter(|(stream, _)| Some(**stream) != except);
-        others.filter(|(_, stream)| stream.plan.is_limited()).count()
     }
 
     /// Adds a lane to a stream. `delivery` counts what its connection carried for earlier streams.
@@ -147,10 +160,12 @@ impl HostLanes {
             changes: self.changes,
             may_test: self.tester.is_none_or(|tester| tester == id),
         };
-        let Some(stream) = self.streams.get_mut(&id) else {
-            return Turn { action: LaneAction::Send, lanes: 1, delivery: progress.delivery, result: None };
-        };
+        let Some(stream) = self.streams.get_mut(&id) else { return Turn::of_one_lane(progress) };
+        self.limited -= usize::from(stream.plan.is_limited());
         let verdict = stream.plan.frame(now, lane, progress, host);
+        // This stream counts in any case.
+        let busy = self.limited + 1;
+        self.limited += usize::from(stream.plan.is_limited());
         let is_testing = stream.plan.is_testing();
         let has_news = std::mem::replace(&mut stream.news, self.news) != self.news;
         if is_testing {
@@ -160,7 +175,6 @@ impl HostLanes {
         }
         if verdict.is_some() || has_news {
             let peer = stream.peer.clone();
-            let busy = self.busy(Some(id)) + 1;
             if let Some(verdict) = verdict {
                 self.memory.learnt(now, &peer, busy, verdict);
                 self.news += 1;
@@ -181,12 +195,12 @@ impl HostLanes {
     }
 
     fn act(&mut self, id: StreamId, lane: LaneId, progress: &Progress) -> Turn {
-        let Some(stream) = self.streams.get_mut(&id) else {
-            return Turn { action: LaneAction::Send, lanes: 1, delivery: progress.delivery, result: None };
-        };
+        let Some(stream) = self.streams.get_mut(&id) else { return Turn::of_one_lane(progress) };
         let wanted = stream.plan.wanted();
         let action = if stream.plan.is_superfluous(lane) {
             LaneAction::Leave
+        } else if stream.plan.is_resting(lane) {
+            LaneAction::Rest
         } else if wanted > stream.asked {
             LaneAction::Ask(wanted - stream.asked)
         } else {
@@ -194,7 +208,8 @@ impl HostLanes {
         };
         stream.asked = wanted.max(stream.plan.open());
         let delivery = if stream.asked > 1 { stream.plan.delivery() } else { progress.delivery };
-        Turn { action, lanes: stream.asked, delivery, result: None }
+        let (lanes, is_resting) = (stream.plan.active(), stream.plan.has_resting());
+        Turn { action, lanes, is_resting, delivery, result: None }
     }
 }
 

@@ -108,6 +108,8 @@ fn send(input: &mut Unstructured<'_>) -> Result<()> {
             _ => {
                 let turn = host.turn(now, stream, lanes[index], &progress(input)?);
                 assert!((1..=*max_lanes).contains(&turn.lanes) || turn.lanes == lanes.len(), "{turn:?}");
+                let rests = turn.action == LaneAction::Rest;
+                assert!(!rests || lanes.len() > 1 && turn.is_resting, "the last lane never rests");
                 if turn.action == LaneAction::Leave {
                     assert!(lanes.len() > 1, "the last lane never leaves");
                     host.leave(stream, lanes.remove(index), true);

@@ -1,8 +1,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use self::rest::Noise;
 use super::trial::TESTED_FOR;
 use super::*;
+
+mod rest;
 
 const UNKNOWN: Start = Start { lanes: 1, is_settled: false };
 /// The rate of the simulated link, in bytes per millisecond.
@@ -20,6 +23,7 @@ struct Sender {
     others: u64,
     millisecond: u64,
     acknowledged_bytes: u64,
+    noise: Option<Noise>,
 }
 
 struct Sent {
@@ -32,6 +36,11 @@ struct Sent {
     open: BTreeMap<LaneId, Lane>,
     /// The number of lanes over time.
     trace: Vec<usize>,
+    /// `true` while some lanes rest.
+    is_resting: bool,
+    /// The number of times that new lanes rested after a gain, and the milliseconds of all rests.
+    rests: usize,
+    rested_ms: u64,
 }
 
 /// The bytes that a lane has accepted, and the bytes that the receiver has acknowledged.
@@ -39,6 +48,14 @@ struct Sent {
 struct Lane {
     accepted: u64,
     acknowledged: u64,
+    /// The millisecond at which the lane rests no longer.
+    rests_until: u64,
+}
+
+impl Lane {
+    const fn rests(&self, millisecond: u64) -> bool {
+        self.rests_until > millisecond
+    }
 }
 
 fn peer(name: &str) -> NodeId {
@@ -59,6 +76,7 @@ impl Sender {
             others: 0,
             millisecond: 0,
             acknowledged_bytes: 0,
+            noise: None,
         }
     }
 
@@ -74,7 +92,17 @@ impl Sender {
         let supply = if source == u64::MAX { Supply::Whole } else { Supply::Chain };
         let id = self.lanes.begin(self.now(), peer, 16, supply);
         let open = BTreeMap::from([(self.lanes.join(id, None, 0).unwrap(), Lane::default())]);
-        self.streams.push(Sent { id, flow_cap, source, opens: 64, open, trace: Vec::new() });
+        self.streams.push(Sent {
+            id,
+            flow_cap,
+            source,
+            opens: 64,
+            open,
+            trace: Vec::new(),
+            is_resting: false,
+            rests: 0,
+            rested_ms: 0,
+        });
         self.streams.len() - 1
     }
 
@@ -88,48 +116,68 @@ impl Sender {
         self.streams.drain(..).for_each(|stream| self.lanes.end(stream.id));
     }
 
+    /// Returns the number of a stream's connections that carry bytes.
+    fn carrying(&self, stream: &Sent) -> u64 {
+        let is_carrying = |lane: &&Lane| !lane.rests(self.millisecond) || lane.accepted > lane.acknowledged;
+        stream.open.values().filter(is_carrying).count().max(1) as u64
+    }
+
+    /// Returns the rate of a connection of each stream.
     fn rates(&self) -> Vec<u64> {
-        let demand = |stream: &Sent| stream.flow_cap.min(stream.source / stream.open.len() as u64);
+        let demand = |stream: &Sent| stream.flow_cap.min(stream.source / self.carrying(stream));
         let mut waiting: BTreeSet<(u64, usize)> =
             self.streams.iter().enumerate().map(|(index, stream)| (demand(stream), index)).collect();
         let mut rates = vec![0; self.streams.len()];
         let mut left = self.link;
         let mut connections =
-            self.others + self.streams.iter().map(|stream| stream.open.len() as u64).sum::<u64>();
+            self.others + self.streams.iter().map(|stream| self.carrying(stream)).sum::<u64>();
         while let Some((demand, index)) = waiting.pop_first() {
+            let carrying = self.carrying(&self.streams[index]);
             rates[index] = demand.min(left / connections.max(1));
-            left -= rates[index] * self.streams[index].open.len() as u64;
-            connections -= self.streams[index].open.len() as u64;
+            left -= rates[index] * carrying;
+            connections -= carrying;
         }
         rates
     }
 
     fn rate(&self) -> u64 {
-        self.rates().iter().zip(&self.streams).map(|(rate, stream)| rate * stream.open.len() as u64).sum()
+        self.rates().iter().zip(&self.streams).map(|(rate, stream)| rate * self.carrying(stream)).sum()
     }
 
     fn run(&mut self, millis: u64) {
         for _ in 0..millis {
+            let percent = self.noise.as_mut().map_or(100, |noise| noise.percent(self.millisecond));
             let rates = self.rates();
             for (index, rate) in rates.into_iter().enumerate() {
-                self.step(index, rate);
+                self.step(index, rate * percent / 100);
             }
             self.millisecond += 1;
         }
     }
 
     fn step(&mut self, index: usize, rate: u64) {
-        let now = self.now();
+        let (now, millisecond) = (self.now(), self.millisecond);
+        let carrying = self.carrying(&self.streams[index]);
         let stream = &mut self.streams[index];
-        let is_starved = rate * (stream.open.len() as u64) >= stream.source / 8 * 7;
-        let unsent = if stream.open.len() == 1 { 128 << 10 } else { 32 << 10 };
+        let favoured = self.noise.as_mut().map(|noise| noise.favoured(millisecond, stream.open.len()));
+        let is_starved = rate * carrying >= stream.source / 8 * 7;
+        let unsent = if carrying == 1 { 128 << 10 } else { 32 << 10 };
         let (mut asked, mut left) = (0, Vec::new());
         let mut starved = if is_starved { Duration::from_millis(1) } else { Duration::ZERO };
-        for (id, lane) in &mut stream.open {
+        for (index, (id, lane)) in stream.open.iter_mut().enumerate() {
+            let rate = match favoured {
+                Some(favoured) if carrying > 1 && favoured == index => rate * 3 / 2,
+                Some(_) if carrying > 1 => rate - rate / 2 / (carrying - 1),
+                _ => rate,
+            };
             let sent = rate.min(lane.accepted - lane.acknowledged);
             lane.acknowledged += sent;
             self.acknowledged_bytes += sent;
-            while lane.accepted - lane.acknowledged < unsent && !left.contains(id) {
+            if !stream.is_resting {
+                lane.rests_until = 0;
+            }
+            while lane.accepted - lane.acknowledged < unsent && !left.contains(id) && !lane.rests(millisecond)
+            {
                 let delivery = Delivery {
                     acknowledged_bytes: lane.acknowledged,
                     bytes_per_second: 1000 * rate,
@@ -142,10 +190,16 @@ impl Sender {
                     left_bytes: u64::MAX,
                     acknowledged_bytes: self.acknowledged_bytes,
                 };
-                match self.lanes.turn(now, stream.id, *id, &progress).action {
+                let turn = self.lanes.turn(now, stream.id, *id, &progress);
+                let has_rested = std::mem::replace(&mut stream.is_resting, turn.is_resting);
+                stream.rests += usize::from(turn.is_resting && !has_rested);
+                match turn.action {
                     LaneAction::Send => lane.accepted += FRAME,
                     LaneAction::Ask(count) => asked += count,
                     LaneAction::Leave => left.push(*id),
+                    LaneAction::Rest => {
+                        lane.rests_until = millisecond + REST_LIMIT.as_millis() as u64;
+                    }
                 }
             }
         }
@@ -160,6 +214,7 @@ impl Sender {
             }
         }
         stream.trace.push(stream.open.len());
+        stream.rested_ms += u64::from(stream.is_resting);
     }
 
     fn open(&self) -> Vec<usize> {
@@ -205,7 +260,7 @@ fn concurrent_streams_keep_one_connection_without_a_cap() {
 
 #[test]
 fn capped_connections_fill_the_link_together() {
-    let cases = [(2, 2, 100), (3, 4, 150), (4, 4, 150), (8, 8, 250), (16, 16, 450), (100, 16, 6000)];
+    let cases = [(2, 2, 100), (3, 4, 150), (4, 4, 150), (8, 8, 250), (16, 16, 650), (100, 16, 6000)];
     for (parts, lanes, millis) in cases {
         let mut sender = Sender::new();
         sender.begin(&peer("a"), LINK / parts);
@@ -214,6 +269,9 @@ fn capped_connections_fill_the_link_together() {
         assert_eq!(sender.known(&peer("a")).unwrap().lanes, lanes);
         let ready = sender.streams[0].trace.iter().position(|count| *count >= lanes).unwrap();
         assert!(ready < millis as usize, "1/{parts}: {lanes} lanes after {ready} ms");
+        let Sent { rests, rested_ms, .. } = sender.streams[0];
+        assert_eq!(rests, 1, "1/{parts}");
+        assert!(rested_ms <= if parts < 100 { 100 } else { 1000 }, "1/{parts}: rested {rested_ms} ms");
     }
 }
 

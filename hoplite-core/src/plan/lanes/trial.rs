@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::rates::{Rates, Totals, Window, gained, total};
 use crate::link::Delivery;
 use crate::merge::LaneId;
 use crate::time::Time;
@@ -20,14 +21,18 @@ pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Shortest time over which a rate is measured.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
-/// Shortest time between the first and the last frame of a lane.
-const MIN_TIME: Duration = Duration::from_millis(1);
 /// Time after which a window ends although a lane is slow.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
+/// The longest time between two turns of a resting lane. Its turn ends a window in which no active
+/// lane made progress.
+pub const REST_LIMIT: Duration = MAX_WINDOW;
 /// Fewest intervals between frames of each lane in a window.
 const MIN_FRAMES: usize = 3;
 /// Most windows of a trial. TCP opens its window in the meantime.
 const MAX_WINDOWS: usize = 8;
+/// Shortest time for which new lanes rest after a gain. Other processes on the machine may slow a
+/// stream down for tens of milliseconds.
+const REST_TIME: Duration = Duration::from_millis(50);
 /// Most trials of a stream that end without a verdict. Each costs connections.
 const MAX_ABORTED: usize = 4;
 /// A trial succeeds from this rate on, in tenths of the rate before, if other streams arrive at the
@@ -119,6 +124,8 @@ enum Phase {
     Steady { last: Option<u64> },
     /// The rate with the new lanes is measured.
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
+    /// The new lanes rest after a gain.
+    Resting(Rest),
     /// The number stays for some time.
     Settled { since: Option<Time> },
 }
@@ -139,41 +146,13 @@ struct Trial {
     changes: u64,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Totals {
-    acknowledged_bytes: u64,
-    host_bytes: u64,
-    starved: Duration,
-    receiver_limited_us: u64,
-}
-
-#[derive(Debug, Clone)]
-struct Window {
-    begun: Time,
-    changes: u64,
-    totals: Totals,
-    lanes: BTreeMap<LaneId, Marks>,
-}
-
-/// The times of a lane's first and last frame in a window, with the acknowledged bytes.
+/// The test of a gain: without the new lanes, the rate has to fall back.
 #[derive(Debug, Clone, Copy)]
-struct Marks {
-    first: (Time, u64),
-    last: (Time, u64),
-    frames: usize,
-}
-
-impl Marks {
-    fn rate(&self) -> u64 {
-        per_second(self.last.1.saturating_sub(self.first.1), self.last.0.since(self.first.0).max(MIN_TIME))
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Rates {
-    stream: u64,
-    host: u64,
-    changes: u64,
+struct Rest {
+    trial: Trial,
+    gained: Rates,
+    /// The end of the first window, in which the network still carries the last bytes of the lanes.
+    drained: Option<Time>,
 }
 
 impl LanePlan {
@@ -214,6 +193,9 @@ impl LanePlan {
     pub(super) fn lost(&mut self, lane: LaneId) {
         self.closed(lane);
         self.wanted = self.wanted.min(self.lanes.len()).max(1);
+        if self.has_resting() {
+            self.phase = after(Then::Steady, None);
+        }
     }
 
     /// Returns `true` if this lane should close, because the stream needs fewer.
@@ -239,19 +221,29 @@ impl LanePlan {
     }
 
     pub(super) const fn is_testing(&self) -> bool {
-        matches!(self.phase, Phase::Trial { .. } | Phase::Opening { then: Then::Trial(_), .. })
+        let is_open = matches!(self.phase, Phase::Trial { .. } | Phase::Resting(_));
+        is_open || matches!(self.phase, Phase::Opening { then: Then::Trial(_), .. })
+    }
+
+    /// Returns `true` while new lanes rest, to test their gain.
+    pub(super) const fn has_resting(&self) -> bool {
+        matches!(self.phase, Phase::Resting(_))
+    }
+
+    /// Returns the number of lanes that send frames, or that are about to.
+    pub(super) fn active(&self) -> usize {
+        if let Phase::Resting(rest) = self.phase { rest.trial.lanes } else { self.open().max(self.wanted) }
+    }
+
+    /// Returns `true` if this lane rests.
+    pub(super) fn is_resting(&self, lane: LaneId) -> bool {
+        let Phase::Resting(rest) = self.phase else { return false };
+        self.lanes.keys().take(rest.trial.lanes).all(|active| *active != lane)
     }
 
     pub(super) fn delivery(&self) -> Option<Delivery> {
-        let sum = |sum: Delivery, lane: &Delivery| Delivery {
-            acknowledged_bytes: sum.acknowledged_bytes + lane.acknowledged_bytes,
-            bytes_per_second: sum.bytes_per_second + lane.bytes_per_second,
-            is_application_limited: sum.is_application_limited || lane.is_application_limited,
-            round_trip_us: sum.round_trip_us.max(lane.round_trip_us),
-            receiver_limited_us: sum.receiver_limited_us + lane.receiver_limited_us,
-        };
-        let delivery = self.lanes.values().fold(Delivery::default(), sum);
-        (delivery.bytes_per_second > 0).then_some(delivery)
+        let active = self.lanes.iter().filter(|(lane, _)| !self.is_resting(**lane));
+        total(active.map(|(_, delivery)| delivery))
     }
 
     /// Takes over the number of lanes that other streams to the peer have found.
@@ -303,7 +295,9 @@ impl LanePlan {
                 }
                 None
             }
-            Phase::Trial { trial, .. } if trial.changes != host.changes => {
+            Phase::Trial { trial, .. } | Phase::Resting(Rest { trial, .. })
+                if trial.changes != host.changes =>
+            {
                 let lanes = trial.lanes;
                 self.abort(now, lanes);
                 None
@@ -312,6 +306,11 @@ impl LanePlan {
                 let (trial, last, windows) = (*trial, *last, *windows);
                 let rates = self.measure(now, host.changes)?;
                 self.judge(now, &trial, (last, windows), rates, progress.left_bytes)
+            }
+            Phase::Resting(rest) => {
+                let rest = *rest;
+                let rates = self.measure(now, host.changes)?;
+                self.judge_rest(now, &rest, rates, progress.left_bytes)
             }
         }
     }
@@ -347,18 +346,15 @@ impl LanePlan {
             self.phase = Phase::Trial { trial: *trial, last, windows: windows + 1 };
             None
         } else if self.is_worth_it(&best, trial) {
-            self.phase = Phase::Steady { last: Some(best.stream) };
-            let lanes = self.wanted;
-            // The rate of a chain may grow for some time, because its source has found lanes too.
-            if self.supply == Supply::Whole {
-                self.try_more(now, best, left_bytes);
+            // The nodes of a chain or a ring are fast only if all of them have new lanes at once.
+            if trial.lanes > 1 || self.supply == Supply::Chain {
+                return self.keep(now, best, left_bytes);
             }
-            Some(Verdict { lanes, is_settled: false })
+            self.window = None;
+            self.phase = Phase::Resting(Rest { trial: *trial, gained: best, drained: None });
+            None
         } else if self.is_limited {
-            self.wanted = trial.lanes;
-            self.rejected += 1;
-            self.phase = after(Then::Settled, Some(now));
-            Some(Verdict { lanes: self.wanted, is_settled: true })
+            self.reject(now, trial.lanes)
         } else {
             // Something else is the limit for now.
             self.abort(now, trial.lanes);
@@ -366,13 +362,53 @@ impl LanePlan {
         }
     }
 
+    fn judge_rest(&mut self, now: Time, rest: &Rest, rates: Rates, left_bytes: u64) -> Option<Verdict> {
+        let Some(drained) = rest.drained else {
+            self.phase = Phase::Resting(Rest { drained: Some(now), ..*rest });
+            return None;
+        };
+        let Rest { trial, gained, .. } = *rest;
+        let without = Trial { rate: rates.stream, host_rate: rates.host, ..trial };
+        if !self.is_limited {
+            self.abort(now, trial.lanes);
+            None
+        } else if !self.is_worth_it(&gained, &without) {
+            self.reject(now, trial.lanes)
+        } else if now.since(drained) < REST_TIME {
+            None
+        } else {
+            self.keep(now, gained, left_bytes)
+        }
+    }
+
+    fn keep(&mut self, now: Time, rates: Rates, left_bytes: u64) -> Option<Verdict> {
+        (self.phase, self.window) = (Phase::Steady { last: Some(rates.stream) }, None);
+        let lanes = self.wanted;
+        // The rate of a chain may grow for some time, because its source has found lanes too.
+        if self.supply == Supply::Whole {
+            self.try_more(now, rates, left_bytes);
+        }
+        Some(Verdict { lanes, is_settled: false })
+    }
+
+    fn reject(&mut self, now: Time, lanes: usize) -> Option<Verdict> {
+        self.wanted = lanes;
+        self.rejected += 1;
+        self.phase = after(Then::Settled, Some(now));
+        Some(Verdict { lanes, is_settled: true })
+    }
+
     fn is_worth_it(&self, rates: &Rates, trial: &Trial) -> bool {
-        let has_gained = if self.is_contended || self.supply == Supply::Chain {
+        let has_gained = if self.needs_more() {
             rates.stream >= (trial.rate / 10).saturating_mul(CONTENDED_TENTHS)
         } else {
             gained(rates.stream, trial.rate, 8)
         };
         has_gained && gained_in_total(rates, trial)
+    }
+
+    fn needs_more(&self) -> bool {
+        self.is_contended || self.supply == Supply::Chain
     }
 
     fn abort(&mut self, now: Time, lanes: usize) {
@@ -406,35 +442,29 @@ impl LanePlan {
             *before = delivery;
         }
         if let (Some(window), Some(known)) = (&mut self.window, self.lanes.get(&lane)) {
-            let mark = (now, known.acknowledged_bytes);
-            let first = Marks { first: mark, last: mark, frames: 0 };
-            let marks = window.lanes.entry(lane).and_modify(|marks| marks.frames += 1).or_insert(first);
-            marks.last = mark;
+            window.add(lane, (now, known.acknowledged_bytes));
         }
     }
 
     /// Returns the rates if a window is over, unless streams have begun or ended in it.
     fn measure(&mut self, now: Time, changes: u64) -> Option<Rates> {
-        let (totals, lanes) = (self.totals, BTreeMap::new());
-        let next = Window { begun: now, changes, totals, lanes };
+        let next = Window::new(now, changes, self.totals);
         let Some(window) = &self.window else {
             self.window = Some(next);
             return None;
         };
         let elapsed = now.since(window.begun);
-        let frames = |lane| window.lanes.get(lane).map_or(0, |marks| marks.frames);
-        let has_measured = self.lanes.keys().all(|lane| frames(lane) >= MIN_FRAMES);
+        let mut active = self.lanes.keys().filter(|lane| !self.is_resting(**lane));
+        let has_measured = active.all(|lane| window.frames(*lane) >= MIN_FRAMES);
         let round_trip = Duration::from_micros(u64::from(self.round_trip_us()));
         if elapsed < MIN_WINDOW.max(2 * round_trip) || !(has_measured || elapsed >= MAX_WINDOW) {
             return None;
         }
-        let rate = window.lanes.values().map(Marks::rate).fold(0, u64::saturating_add);
-        let others = window.of_others(&self.totals);
+        let rates = window.rates(now, &self.totals, self.needs_more());
         let is_unchanged = window.changes == changes;
         self.is_limited = self.was_limited(window, elapsed);
         self.window = Some(next);
-        let host = rate.saturating_add(per_second(others, elapsed));
-        is_unchanged.then_some(Rates { stream: rate, host, changes })
+        is_unchanged.then_some(rates)
     }
 
     fn round_trip_us(&self) -> u32 {
@@ -447,18 +477,6 @@ impl LanePlan {
         let receiver = Duration::from_micros(receiver_us / (self.lanes.len() as u64).max(1));
         starved < elapsed / 4 && (receiver < elapsed / 2 || self.round_trip_us() >= LONG_ROUND_TRIP_US)
     }
-}
-
-impl Window {
-    const fn of_others(&self, now: &Totals) -> u64 {
-        let of_host = now.host_bytes.saturating_sub(self.totals.host_bytes);
-        of_host.saturating_sub(now.acknowledged_bytes.saturating_sub(self.totals.acknowledged_bytes))
-    }
-}
-
-fn per_second(bytes: u64, time: Duration) -> u64 {
-    let rate = u128::from(bytes) * 1_000_000_000 / time.as_nanos().max(1);
-    u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
 const fn after(then: Then, since: Option<Time>) -> Phase {
@@ -474,11 +492,6 @@ pub(super) fn retry_after(trials: u32) -> Duration {
         0 => TESTED_FOR,
         _ => RETRY_AFTER.saturating_mul(4_u32.saturating_pow(trials - 1)).min(TESTED_FOR),
     }
-}
-
-/// Returns `true` if `rate` is larger than `before` by one part in `parts`.
-const fn gained(rate: u64, before: u64, parts: u64) -> bool {
-    rate >= before.saturating_add(before / parts) && rate > before
 }
 
 /// Returns `true` if at least half of the stream's gain is a gain of the store.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::mem::replace;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -9,12 +10,12 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use hoplite_core::link::Delivery;
 use hoplite_core::merge::LaneId;
-use hoplite_core::plan::lanes::{HostLanes, LaneAction, Progress, Start, StreamId, lane_limit};
+use hoplite_core::plan::lanes::{HostLanes, LaneAction, Progress, REST_LIMIT, Start, StreamId, lane_limit};
 use hoplite_core::time::Time;
 use hoplite_net::nonce;
 use hoplite_proto::data::lanes::{KEY_BYTES, StreamKey};
-use tokio::sync::MutexGuard as TurnGuard;
-use tokio::time::Instant;
+use tokio::sync::{MutexGuard as TurnGuard, watch};
+use tokio::time::{Instant, timeout};
 
 use super::super::serving::Ending;
 use super::content::{Content, Cursor, Piece};
@@ -58,7 +59,8 @@ impl OutgoingStreams {
         let id = (limit > 1).then(|| lock(&self.host).begin(now, peer, limit, supply));
         let lane = id.and_then(|id| lock(&self.host).join(id, delivery, 0)).unwrap_or(LaneId(0));
         let cursor = tokio::sync::Mutex::new(cursor);
-        (Arc::new(Outgoing { peer: peer.clone(), content, key: OnceLock::new(), cursor, id }), lane)
+        let (peer, key, resting) = (peer.clone(), OnceLock::new(), watch::Sender::new(false));
+        (Arc::new(Outgoing { peer, content, key, cursor, resting, id }), lane)
     }
 
     /// Ends a stream: no further lane can join.
@@ -89,6 +91,7 @@ impl OutgoingStreams {
     pub(super) fn end_lane(&self, stream: &Outgoing, lane: LaneId, is_whole: bool) {
         if let Some(id) = stream.id {
             lock(&self.host).leave(id, lane, is_whole);
+            stream.resting.send_replace(false);
         }
     }
 
@@ -112,8 +115,13 @@ impl OutgoingStreams {
         if let Some(Start { lanes, is_settled }) = turn.and_then(|turn| turn.result) {
             tracing::debug!(peer = %stream.peer, lanes, is_settled, "has tried more lanes");
         }
+        if let Some(turn) = turn {
+            let set = |is_resting: &mut bool| replace(is_resting, turn.is_resting) != turn.is_resting;
+            stream.resting.send_if_modified(set);
+        }
         let action = match turn.map_or(LaneAction::Send, |turn| turn.action) {
             LaneAction::Leave => Action::Leave,
+            LaneAction::Rest => Action::Rest,
             LaneAction::Ask(count) => Action::Ask(count),
             LaneAction::Send => {
                 Action::Send(stream.content.take(&mut ready.cursor, ready.piece, block_bytes))
@@ -131,6 +139,8 @@ pub(in super::super) struct Outgoing {
     key: OnceLock<StreamKey>,
     /// Lanes wait for this lock in line, and its holder takes the next piece.
     cursor: tokio::sync::Mutex<Cursor>,
+    /// `true` while some lanes rest. A lane that ends wakes them.
+    resting: watch::Sender<bool>,
     /// `None` if the stream stays with one lane.
     id: Option<StreamId>,
 }
@@ -147,6 +157,8 @@ pub(super) enum Action {
     Ask(usize),
     /// Leave the stream, which needs fewer lanes.
     Leave,
+    /// Take no turn before the end of [`Outgoing::rest`].
+    Rest,
 }
 
 /// The next piece, for the lane whose turn it is.
@@ -163,6 +175,13 @@ impl Outgoing {
         let begun = Instant::now();
         let piece = self.content.ready(&cursor, most_bytes).await?;
         Ok(Ready { cursor, piece, starved: begun.elapsed() })
+    }
+
+    /// Waits until the stream needs its resting lanes, or for [`REST_LIMIT`].
+    pub(super) async fn rest(&self) {
+        let mut resting = self.resting.subscribe();
+        // The channel belongs to the stream, so it stays open.
+        let _ = timeout(REST_LIMIT, resting.wait_for(|is_resting| !is_resting)).await;
     }
 
     /// Returns `true` if block sizes depend on the rate, not on a collective's plan.

@@ -138,6 +138,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             }
             match turn.action {
                 Action::Leave => return Ok(LaneEnd::Left),
+                Action::Rest => keepalive.during(connection, stream.rest()).await?,
                 Action::Ask(count) => {
                     let key = self.streams.key_of(stream)?;
                     connection.write_control(Kind::Lanes, &encode_lanes(key, count)).await?;
