@@ -23,6 +23,7 @@ pub(crate) struct DataMetrics {
     pub(crate) lanes_opened: AtomicU64,
     pub(crate) lanes_left: AtomicU64,
     pub(crate) lanes_lost: AtomicU64,
+    pub(crate) lanes_ended: AtomicU64,
     /// Connections that broke the protocol, or came from another cluster.
     pub(crate) malformed_connections: AtomicU64,
     /// Connections without a common version of the protocol.

@@ -151,9 +151,10 @@ impl Levels {
             lane_changes: metrics.counters(
                 "hoplite_store_lane_changes_total",
                 "Connections that transfers to other stores have added (opened), given up because \
-                 they made the transfer no faster (left), or lost because they broke (lost).",
+                 they gained nothing (left), lost because they broke (lost), or used to the end \
+                 (ended).",
                 "change",
-                &["opened", "left", "lost"],
+                &["opened", "left", "lost", "ended"],
             ),
             corrupt_frames: metrics.counter(
                 "hoplite_store_corrupt_frames_total",
@@ -214,6 +215,7 @@ impl Levels {
             (&self.lane_changes.with_label_values(&["opened"]), &data.lanes_opened),
             (&self.lane_changes.with_label_values(&["left"]), &data.lanes_left),
             (&self.lane_changes.with_label_values(&["lost"]), &data.lanes_lost),
+            (&self.lane_changes.with_label_values(&["ended"]), &data.lanes_ended),
             (&self.corrupt_frames, &data.corrupt_frames),
             (&self.malformed_connections, &data.malformed_connections),
             (&self.incompatible_peers, &data.incompatible_peers),

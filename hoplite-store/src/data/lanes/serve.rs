@@ -42,9 +42,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         max_lanes: usize,
     ) -> (Result<Ending, ConnectionError>, bool) {
         let max_lanes = max_lanes.min(self.config.max_lanes);
-        let delivery = if max_lanes > 1 { connection.delivery() } else { None };
+        let delivery = if self.config.max_lanes > 1 { connection.delivery() } else { None };
         let (stream, lane) = self.streams.begin((self.now(), peer), stream, max_lanes, delivery);
-        let ended = self.send_lane(connection, &stream, lane).await;
+        let ended = self.send_lane(connection, &stream, (lane, delivery)).await;
         self.streams.end(&stream);
         let ended = ended.and_then(|ended| match ended {
             LaneEnd::WithStream(ending) => Ok(ending),
@@ -63,18 +63,20 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         peer: &NodeId,
         lane: (StreamKey, usize),
     ) -> Result<(), ConnectionError> {
-        let Some((stream, lane)) = self.streams.join(lane, peer, connection.delivery()) else {
+        let delivery = connection.delivery();
+        let Some((stream, lane)) = self.streams.join(lane, peer, delivery) else {
             // The stream may have ended.
             return connection.write_control(Kind::End, &end_message(Ending::NoCopy)).await;
         };
         count(&self.metrics.lanes_opened, 1);
         self.metrics.lanes.fetch_add(1, Ordering::Relaxed);
-        let ended = self.send_lane(connection, &stream, lane).await;
+        let ended = self.send_lane(connection, &stream, (lane, delivery)).await;
         self.metrics.lanes.fetch_sub(1, Ordering::Relaxed);
         // Before the answer, so that nothing touches the copy when the receiver has it.
         drop(stream);
         match ended {
             Ok(LaneEnd::WithStream(ending)) => {
+                count(&self.metrics.lanes_ended, 1);
                 connection.write_control(Kind::End, &end_message(ending)).await
             }
             Ok(LaneEnd::Left) => {
@@ -90,14 +92,15 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Sends blocks over one lane until the stream ends, or needs fewer lanes.
+    /// Sends blocks over one lane until the stream ends, or needs fewer lanes. The connection of
+    /// the lane begins with this `delivery`.
     async fn send_lane(
         &self,
         connection: &mut PeerConnection,
         stream: &Arc<Outgoing>,
-        lane: LaneId,
+        (lane, delivery): (LaneId, Option<Delivery>),
     ) -> Result<LaneEnd, ConnectionError> {
-        let ended = self.send_blocks(connection, stream, lane).await;
+        let ended = self.send_blocks(connection, stream, lane, delivery).await;
         self.streams.end_lane(stream, lane, ended.is_ok());
         connection.limit_unsent(0);
         ended
@@ -108,13 +111,14 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         connection: &mut PeerConnection,
         stream: &Arc<Outgoing>,
         lane: LaneId,
+        delivery: Option<Delivery>,
     ) -> Result<LaneEnd, ConnectionError> {
         let keepalive = self.keepalive(stream.content.awaited());
         let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
         let mut sample_at = begun + SAMPLE_INTERVAL;
         let is_measured = stream.is_measured();
         let acknowledged = |delivery: Option<Delivery>| delivery.map_or(0, |known| known.acknowledged_bytes);
-        let mut before_bytes = if is_measured { acknowledged(connection.delivery()) } else { 0 };
+        let mut before_bytes = acknowledged(delivery);
         let mut most_bytes = if is_measured { MIN_BLOCK_BYTES } else { u64::MAX };
         loop {
             // The next block has at most twice the size of this one.
