@@ -22,8 +22,8 @@ use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{
-    ClientId, CombineId, DrainReport, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus, PullId,
-    ReduceRecord, ServeId, Troubles,
+    ClientId, CombineId, CopyId, DrainReport, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus,
+    PullId, ReduceRecord, ServeId, SpillRecord, Troubles,
 };
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::ShardRun;
@@ -54,7 +54,7 @@ struct State {
     pulls: BTreeMap<PullId, CancellationToken>,
     combines: BTreeMap<CombineId, CancellationToken>,
     done: VecDeque<Event>,
-    verdicts: BTreeMap<ServeId, oneshot::Sender<Option<Arc<LiveCopy>>>>,
+    verdicts: BTreeMap<ServeId, oneshot::Sender<Option<Verdict>>>,
     hops: BTreeMap<HopId, CancellationToken>,
     /// Hops that this store performs, with the reports to their coordinators.
     hostings: BTreeMap<HostingId, mpsc::Sender<HopReport>>,
@@ -66,6 +66,13 @@ struct State {
     sessions: Vec<Option<Outbox>>,
     observer: Option<Observer>,
     traces: Option<Traces>,
+}
+
+/// The source of the bytes of a serve.
+#[derive(Debug)]
+enum Verdict {
+    Memory(Arc<LiveCopy>),
+    File { copy: CopyId, size_bytes: u64, record: SpillRecord },
 }
 
 /// Pulls bytes of other stores, on the runtime of its connections.
@@ -460,7 +467,7 @@ mod tests {
         let peer = NodeId::new("peer").unwrap();
         let request = ServeRequest { peer, id: output(), put: PUT, awaits_hop, trace: None };
         let engine = Arc::clone(engine);
-        tokio::spawn(async move { engine.serve(request).await })
+        tokio::spawn(async move { engine.serve(request).await?.in_memory() })
     }
 
     fn hop() -> Hop {

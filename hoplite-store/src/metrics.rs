@@ -391,7 +391,7 @@ impl Observer {
             Effect::StartCombine { combine, offset_bytes, .. } => {
                 self.combinations.insert(*combine, *offset_bytes);
             }
-            Effect::ServeAccepted { serve, .. } => {
+            Effect::ServeAccepted { serve, .. } | Effect::ServeSpilled { serve, .. } => {
                 self.serves.with_label_values(&["accepted"]).inc();
                 self.accepted_serves.insert(*serve);
                 self.count_serves();

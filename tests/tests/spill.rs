@@ -4,10 +4,12 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use hoplite_client::PutOptions;
-use hoplite_core::Error as ObjectError;
+use hoplite_core::reduce::ReduceOp;
+use hoplite_core::{Dtype, Error as ObjectError, Metadata};
 use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, refusal, run_to_end};
 use hoplite_tests::contents::bytes;
@@ -20,15 +22,24 @@ const MIB: usize = 1 << 20;
 struct Spilling {
     cluster: Cluster,
     place: TempDir,
+    /// The spill directory of the second store.
+    second: TempDir,
 }
 
 impl Spilling {
     fn start(arguments: &[&str]) -> Self {
-        let place = tempfile::tempdir().unwrap();
+        Self::start_as(arguments, false)
+    }
+
+    fn start_as(arguments: &[&str], both_spill: bool) -> Self {
+        let (place, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let cluster = Cluster::start(Plan { nodes: 0, memory: "16MiB".to_owned(), ..Plan::default() });
-        let mut spilling = Self { cluster, place };
+        let mut spilling = Self { cluster, place, second };
         spilling.start_store(arguments);
         let mut command = spilling.cluster.store_command(1);
+        if both_spill {
+            command.arg("--spill-dir").arg(spilling.second.path());
+        }
         spilling.cluster.stores.push(Some(Daemon::start("node-1", &mut command)));
         spilling.cluster.await_sessions(1);
         spilling
@@ -109,6 +120,71 @@ fn three_times_the_memory_of_objects_can_be_put_and_read_from_any_node() {
     spilling.cluster.assert_serves();
     assert_eq!(spilling.cluster.store(0).terminate(), 0);
     assert!(runs(spilling.place.path()).is_empty(), "the store leaves no directory");
+}
+
+/// Views hold most of both arenas.
+#[test]
+fn two_full_stores_get_spilled_objects_from_each_other() {
+    let mut spilling = Spilling::start_as(&[], true);
+    let names = |node: usize| (0..36).map(move |number| format!("n{node}-{number}"));
+    let clients = [spilling.cluster.client(0), spilling.cluster.client(1)];
+    thread::scope(|scope| {
+        for (node, client) in clients.iter().enumerate() {
+            scope.spawn(move || {
+                for (number, name) in names(node).enumerate() {
+                    client.put(name, &bytes(number as u64, MIB)).unwrap();
+                }
+            });
+        }
+    });
+    let hold = |node: usize| {
+        let newest = names(node).skip(23).map(|name| clients[node].get(name, PATIENCE).unwrap());
+        newest.collect::<Vec<_>>()
+    };
+    let held = [hold(0), hold(1)];
+    let started = Instant::now();
+    thread::scope(|scope| {
+        for (node, client) in clients.iter().enumerate() {
+            scope.spawn(move || {
+                for (number, name) in names(1 - node).enumerate() {
+                    let got = client.get(&name, PATIENCE).unwrap();
+                    assert!(got[..] == bytes(number as u64, MIB)[..], "{name}");
+                }
+            });
+        }
+    });
+    assert!(started.elapsed() < PATIENCE, "no get waited for its timeout");
+    for client in &clients {
+        let status = client.status().unwrap();
+        assert!(status.spill.objects > 10 && status.spill.failures == 0, "{:?}", status.spill);
+    }
+    drop(held);
+    spilling.cluster.assert_serves();
+}
+
+#[test]
+fn a_reduce_of_more_spilled_bytes_than_memory_streams_them() {
+    let mut spilling = Spilling::start(&[]);
+    let names: Vec<String> = (0..40).map(|number| format!("x{number}")).collect();
+    let metadata = Metadata { dtype: Dtype::I32, shape: Some(vec![MIB as u64 / 4]), ..Metadata::default() };
+    let client = spilling.cluster.client(0);
+    for (number, name) in names.iter().enumerate() {
+        let contents = i32::try_from(number).unwrap().to_le_bytes().repeat(MIB / 4);
+        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+        client.put_with(name, &contents, options).unwrap();
+    }
+    let loaded = client.status().unwrap().spill.loaded_objects;
+    let sum = (0..40).sum::<i32>().to_le_bytes().repeat(MIB / 4);
+    for node in [1, 0] {
+        let reader = spilling.cluster.client(node);
+        let target = format!("sum{node}");
+        reader.reduce(&target, &names, ReduceOp::Sum, PATIENCE).unwrap();
+        assert!(reader.get(&target, PATIENCE).unwrap()[..] == sum[..], "{target}");
+    }
+    let status = client.status().unwrap();
+    assert!(status.spill.loaded_objects - loaded < 10, "{:?}", status.spill);
+    assert_eq!(status.spill.failures, 0);
+    spilling.cluster.assert_serves();
 }
 
 #[test]

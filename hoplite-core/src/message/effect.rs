@@ -114,6 +114,14 @@ pub enum Effect {
         copy: CopyId,
         size_bytes: u64,
     },
+    /// Serve a copy from its spill file, from the requested offset. Report `RecordFailed` if the
+    /// record cannot be read.
+    ServeSpilled {
+        serve: ServeId,
+        copy: CopyId,
+        size_bytes: u64,
+        record: SpillRecord,
+    },
     ServeRefused {
         serve: ServeId,
     },

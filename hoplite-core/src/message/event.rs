@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     CallId, ClientId, CombineId, CombineOutcome, CopyId, Hop, HopId, HopReport, HostingId, PullId, Request,
-    ServeId, SpillFault, SpillFile,
+    ServeId, SpillFault, SpillFile, SpillRecord,
 };
 use crate::collective::CollectiveEvent;
 use crate::error::Error;
@@ -100,7 +100,8 @@ pub enum Event {
         valid_bytes: u64,
         outcome: PullOutcome,
     },
-    /// Another node requests a copy. Answered by `ServeAccepted` or `ServeRefused`: at once, or, if
+    /// Another node requests a copy. Answered by `ServeAccepted`, `ServeSpilled` or
+    /// `ServeRefused`: at once, or, if
     /// `awaits_hop`, when this hop begins here.
     ServeRequested {
         /// A number of the shell.
@@ -132,6 +133,12 @@ pub enum Event {
     Loaded {
         copy: CopyId,
         outcome: Result<(), SpillFault>,
+    },
+    /// A record of a copy could not be read for a serve.
+    RecordFailed {
+        copy: CopyId,
+        record: SpillRecord,
+        fault: SpillFault,
     },
     /// A combination has ended, and no longer touches any memory. Exactly one for each
     /// `StartCombine`.

@@ -62,13 +62,15 @@ pub enum SpillFault {
     Full(String),
     /// An error of the operating system.
     Failed(String),
+    /// The old file of a compaction cannot be read now.
+    Unread(String),
     /// The file has other bytes than the store wrote.
     Damaged(String),
 }
 
 impl fmt::Display for SpillFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Full(reason) | Self::Failed(reason) | Self::Damaged(reason)) = self;
+        let (Self::Full(reason) | Self::Failed(reason) | Self::Unread(reason) | Self::Damaged(reason)) = self;
         f.write_str(reason)
     }
 }

@@ -16,8 +16,8 @@ use crate::message::{
 use crate::metadata::{Metadata, Replicas};
 use crate::objects::Objects;
 use crate::objects::calls::{Access, Call, Contents, CreateCall, GetTerms};
+use crate::objects::gather::Gathered;
 use crate::objects::notice::{Deadline, SpaceWaiter};
-use crate::objects::spill::Fetched;
 use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::collective::Collective;
@@ -220,7 +220,7 @@ impl Adapter<'_> {
                 }
             }
             Action::EndMember { membership, target, put, copy, error } => {
-                objects.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+                objects.stop_gathering(&SpaceWaiter::Membership(membership));
                 objects.copies.refuse_awaiting_put(&mut objects.ctx, &target, put);
                 if let Some(copy) = copy.filter(|copy| objects.copies.is_live(*copy)) {
                     objects.detach(copy, error);
@@ -264,26 +264,15 @@ impl Adapter<'_> {
                 return collectives.members.refused(&mut objects.ctx.of_collectives(), membership, failure);
             }
         };
-        let mut are_here = true;
-        for source in &sources {
-            match objects.bring(*source) {
-                Fetched::Here => {}
-                Fetched::Coming => are_here = false,
-                Fetched::Failed(error) => {
-                    let failure = Failure::Refused(error);
-                    let ctx = &mut objects.ctx.of_collectives();
-                    return collectives.members.refused(ctx, membership, failure);
-                }
-            }
-        }
-        if !are_here {
-            return objects.copies.wait_for_space(SpaceWaiter::Membership(membership));
-        }
         let size_bytes = plan.copy_bytes();
-        let Some(room) = objects.allocate_keeping(&sources, size_bytes) else {
-            return objects.copies.wait_for_space(SpaceWaiter::Membership(membership));
+        let room = match objects.gather(SpaceWaiter::Membership(membership), &sources, size_bytes) {
+            Gathered::Here(room) => room,
+            Gathered::Coming => return,
+            Gathered::Failed(error) => {
+                let failure = Failure::Refused(error);
+                return collectives.members.refused(&mut objects.ctx.of_collectives(), membership, failure);
+            }
         };
-        objects.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
         // Waiting calls get this copy.
         objects.stop_fetch(&plan.target);
         let id = plan.target.clone();

@@ -116,12 +116,13 @@ impl Node {
             }
             Event::ServeRequested { serve, id, put, awaits_hop: true, .. } => {
                 let is_expected = !self.collectives.members.has_ended(put);
-                objects.serve_or_refuse(serve, &id, put, is_expected);
+                objects.copies.serve(&mut objects.ctx, serve, &id, put, is_expected);
             }
             Event::ServeEnded { serve } => objects.copies.end_serve(&mut objects.ctx, serve),
             Event::Compared { copy, equal } => objects.compared(copy, equal),
             Event::Spilled { file, outcome } => objects.spilled(file, outcome),
             Event::Loaded { copy, outcome } => objects.loaded(copy, outcome),
+            Event::RecordFailed { copy, record, fault } => objects.record_failed(copy, record, &fault),
             Event::CombineEnded { combine, valid_bytes, outcome } => {
                 match objects.combine_ended(combine, valid_bytes) {
                     Some((CombineUser::Target(target), Some(valid_bytes))) => {

@@ -79,7 +79,7 @@ impl Objects {
         }
         let copy = self.copies.live_put(&input.id, input.put);
         match copy.filter(|copy| self.copies[copy].size_bytes == input.size_bytes) {
-            // The serve waits until the copy is read from its spill file.
+            // This store serves itself from the spill file.
             Some(copy) if !self.copies[&copy].is_resident() => Some(CombineInput::Remote(input.clone())),
             Some(copy) => Some(CombineInput::Local { copy, base_bytes: input.base_bytes }),
             // A hop of this node that has not begun is awaited like a remote one.

@@ -3,18 +3,29 @@
 use super::Objects;
 use super::calls::Access;
 use super::notice::{Deadline, Notice};
-use super::table::{LocalCopy, Object, Phase, Room};
+use super::table::{LocalCopy, Object, Phase, Room, Table};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::ObjectId;
+use crate::limits::Limits;
 use crate::message::{ClientId, CopyId, ObjectView};
 use crate::shard::{LocationState, UnpublishReason};
 
 impl Objects {
-    /// Finds room for an object by evicting the least recently used copies.
+    /// Finds room for a new object by evicting the least recently used copies.
     pub(crate) fn allocate(&mut self, size_bytes: u64) -> Option<Extent> {
+        self.make_room(|copies, limits| copies.find_room(limits, size_bytes))
+    }
+
+    /// Acts as [`Objects::allocate`] for a copy that exists, so the limit of objects does not
+    /// matter.
+    pub(crate) fn allocate_again(&mut self, size_bytes: u64) -> Option<Extent> {
+        self.make_room(|copies, _| copies.find_extent(size_bytes))
+    }
+
+    fn make_room(&mut self, mut find: impl FnMut(&mut Table, &Limits) -> Room) -> Option<Extent> {
         loop {
-            match self.copies.find_room(self.ctx.limits(), size_bytes) {
+            match find(&mut self.copies, self.ctx.limits()) {
                 Room::Found(extent) => return Some(extent),
                 Room::AfterEvicting(copy) => {
                     self.copies.count_eviction();
@@ -24,12 +35,13 @@ impl Objects {
                     self.wake(&id);
                 }
                 Room::AfterDropping(copy) => self.copies.drop_memory(&mut self.ctx, copy),
+                Room::None if self.give_up_stalled() => {}
                 Room::None => return None,
             }
         }
     }
 
-    /// Acts as [`Objects::allocate`] without evicting `kept`, the object's sources.
+    /// Acts as [`Objects::allocate`], but keeps `kept`, the object's sources, in the arena.
     pub(crate) fn allocate_keeping(&mut self, kept: &[CopyId], size_bytes: u64) -> Option<Extent> {
         for copy in kept {
             self.copies.hold(*copy);

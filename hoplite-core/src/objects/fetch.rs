@@ -1,6 +1,6 @@
 //! Fetches: progress, avoided senders, and retries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::context::Context;
@@ -50,6 +50,8 @@ pub(crate) enum FetchStep {
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     by_id: BTreeMap<ObjectId, Fetch>,
+    /// Fetches without a sender that have failed more than once in a row without a byte.
+    stalled: BTreeSet<ObjectId>,
 }
 
 impl Fetches {
@@ -88,7 +90,13 @@ impl Fetches {
         self.by_id.get(id).is_some_and(|fetch| fetch.has_declined)
     }
 
+    /// Takes a fetch whose room others may have.
+    pub(crate) fn take_stalled(&mut self) -> Option<ObjectId> {
+        self.stalled.pop_first()
+    }
+
     pub(crate) fn pull(&mut self, id: &ObjectId) {
+        self.stalled.remove(id);
         self.set_step(id, FetchStep::Pulling);
     }
 
@@ -123,12 +131,14 @@ impl Fetches {
         }
         let until = ctx.now() + back_off(fetch.failures);
         fetch.step = FetchStep::BackingOff { until };
+        self.stalled.insert(id.clone());
         ctx.schedule(until, Deadline::Retry(id.clone()));
         false
     }
 
     pub(crate) fn remove(&mut self, ctx: &mut Context, id: &ObjectId) -> Option<FetchStep> {
         let step = self.by_id.remove(id)?.step;
+        self.stalled.remove(id);
         if let FetchStep::BackingOff { until } = step {
             ctx.unschedule(until, Deadline::Retry(id.clone()));
         }

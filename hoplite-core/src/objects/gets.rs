@@ -153,17 +153,7 @@ impl Objects {
         }
         // The receiver's grant may arrive before this store's own grant.
         let is_expected = self.is_querying(id);
-        self.serve_or_refuse(serve, id, put, is_expected);
-    }
-
-    /// Refuses a serve of a copy that cannot be read from its spill file now.
-    pub(crate) fn serve_or_refuse(&mut self, serve: ServeId, id: &ObjectId, put: PutId, is_expected: bool) {
-        match self.bring_put(id, put) {
-            Fetched::Failed(_) => self.ctx.push(Effect::ServeRefused { serve }),
-            Fetched::Here | Fetched::Coming => {
-                self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
-            }
-        }
+        self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
     }
 
     /// Returns `true` if an open query may have made the directory send receivers here.
@@ -286,7 +276,24 @@ impl Objects {
         let bad_sender = is_sender_bad.then_some(&active.sender);
         if self.fetches.failed(&mut self.ctx, &id, bad_sender, brought_bytes) {
             self.query_again(&id);
+        } else if self.copies.has_space_waiters() {
+            self.give_up_stalled();
         }
+    }
+
+    /// Gives up the received bytes of a fetch that fails again and again, because others need the
+    /// room. The fetch goes on. Returns `true` if there is new room.
+    pub(crate) fn give_up_stalled(&mut self) -> bool {
+        while let Some(id) = self.fetches.take_stalled() {
+            if let Some((copy, local)) = self.copies.live(&id)
+                && local.awaits_sender()
+                && local.is_idle()
+            {
+                self.abandon_received(copy, Error::ObjectLost { id });
+                return true;
+            }
+        }
+        false
     }
 
     pub(crate) fn retry_fetch(&mut self, id: &ObjectId) {

@@ -35,6 +35,8 @@ mod draining;
 mod endings;
 mod faults;
 pub(crate) mod fetch;
+pub(crate) mod gather;
+mod gatherings;
 mod gets;
 mod holders;
 mod lifetimes;
@@ -62,6 +64,7 @@ use context::Context;
 use draining::Drain;
 use faults::Faults;
 use fetch::Fetches;
+use gatherings::Gatherings;
 pub use holders::{ClientUse, Holder, Holders};
 use lifetimes::Lifetimes;
 use orders::Orders;
@@ -78,6 +81,7 @@ pub(crate) struct Objects {
     pub(crate) combinations: Combinations,
     pub(crate) faults: Faults,
     pub(crate) lifetimes: Lifetimes,
+    gatherings: Gatherings,
     queries: Queries,
     recent_ends: RecentEnds,
     orders: Orders,
@@ -97,6 +101,7 @@ impl Objects {
             combinations: Combinations::default(),
             faults: Faults::default(),
             lifetimes: Lifetimes::default(),
+            gatherings: Gatherings::default(),
             queries: Queries::default(),
             recent_ends: RecentEnds::default(),
             orders: Orders::default(),

@@ -303,10 +303,13 @@ impl Objects {
                     // Another shard may have accepted it while this one, which decides now, was
                     // away.
                     self.copies.publication_mut(copy).contest();
-                    if self.copies[&copy].is_complete() && self.bring(copy) == Fetched::Here {
-                        self.compare(copy, winner, holder);
-                    } else {
-                        self.copies.publication_mut(copy).rival = Some((winner, holder));
+                    let is_complete = self.copies[&copy].is_complete();
+                    match if is_complete { self.bring(copy) } else { Fetched::Coming } {
+                        Fetched::Here => self.compare(copy, winner, holder),
+                        Fetched::Coming => {
+                            self.copies.publication_mut(copy).rival = Some((winner, holder));
+                        }
+                        Fetched::Failed(_) => self.publish_again_later(copy),
                     }
                 }
                 Equality::Different | Equality::Unknown { .. } => self.lost_conflict(copy),

@@ -5,9 +5,10 @@
 //!    Copies that clients map, other stores read, or reduces need stay.
 //! 2. A written copy is *clean*: in the arena and in the file. The store frees a clean copy once
 //!    its room is needed, after the unpinned copies. The directory does not notice.
-//! 3. For a get, a serve or a reduce, the store finds room and reads the copy again
-//!    (`Effect::Load`). The record stays, so the copy can leave again without a write. If more
-//!    than half of the spill limit is used, the store gives the record up instead.
+//! 3. Other stores and hops read the copy from the file (`Effect::ServeSpilled`). For a get or a
+//!    collective, the store finds room and reads it again (`Effect::Load`). The record stays, so
+//!    the copy can leave again without a write. If more than half of the spill limit is used, the
+//!    store gives the record up instead.
 //! 4. The store removes a file when no copy needs it. Once more than half of a file is useless, the
 //!    store copies the rest to a new file.
 //!
@@ -23,8 +24,8 @@ use std::time::Duration;
 use super::Objects;
 use super::notice::SpaceWaiter;
 use crate::error::Error;
-use crate::id::{ObjectId, PutId};
-use crate::message::{CopyId, SpillFault, SpillFile};
+use crate::id::ObjectId;
+use crate::message::{CopyId, SpillFault, SpillFile, SpillRecord};
 use crate::shard::UnpublishReason;
 
 /// Time for which gets of an unreadable copy fail at once.
@@ -61,7 +62,7 @@ impl Objects {
             return Fetched::Failed(error);
         }
         if local.is_away() {
-            match self.allocate(local.size_bytes) {
+            match self.allocate_again(local.size_bytes) {
                 Some(room) => self.copies.begin_load(&mut self.ctx, copy, room),
                 None => self.copies.wait_for_space(SpaceWaiter::Load(copy)),
             }
@@ -69,17 +70,10 @@ impl Objects {
         Fetched::Coming
     }
 
-    pub(crate) fn bring_put(&mut self, id: &ObjectId, put: PutId) -> Fetched {
-        self.copies.live_put(id, put).map_or(Fetched::Here, |copy| self.bring(copy))
-    }
-
     /// Reads a copy that had no room, if still wanted.
     pub(crate) fn retry_load(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy).filter(|local| local.is_live()) else { return };
-        let is_wanted = self.calls.is_awaited(&local.id)
-            || local.publication.rival.is_some()
-            || self.copies.is_awaited_by_serves(&local.id, local.put);
-        if is_wanted {
+        if self.calls.is_awaited(&local.id) || local.publication.rival.is_some() {
             let (id, fetched) = (local.id.clone(), self.bring(copy));
             if let Fetched::Failed(error) = fetched {
                 self.fail_waiting(&id, &error);
@@ -91,26 +85,45 @@ impl Objects {
         if !self.copies.end_load(&mut self.ctx, copy, outcome.is_ok()) {
             return;
         }
-        let local = &self.copies[&copy];
-        let (id, put) = (local.id.clone(), local.put);
-        let Err(fault) = outcome else { return self.came_back(copy, &id) };
+        match outcome {
+            Ok(()) => self.came_back(copy),
+            Err(fault) => {
+                self.copies.drop_memory(&mut self.ctx, copy);
+                self.unreadable(copy, &fault);
+            }
+        }
+    }
+
+    /// Handles the failure of a read for another store.
+    pub(crate) fn record_failed(&mut self, copy: CopyId, record: SpillRecord, fault: &SpillFault) {
+        if self.copies.record_failed(copy, record) {
+            self.unreadable(copy, fault);
+        }
+    }
+
+    /// Handles the failure of a read of a copy that is only in a file. A copy in a damaged file is
+    /// lost.
+    fn unreadable(&mut self, copy: CopyId, fault: &SpillFault) {
+        let id = self.copies[&copy].id.clone();
         let error = Error::SpillFailed { id: id.clone(), reason: fault.to_string().into() };
-        self.copies.refuse_awaiting_put(&mut self.ctx, &id, put);
         if matches!(fault, SpillFault::Damaged(_)) {
             self.abandon(copy, error.clone(), UnpublishReason::Evicted);
         } else {
             let retry_at = self.ctx.now() + READ_PAUSE;
-            self.copies.unload(&mut self.ctx, copy, retry_at, fault.to_string());
+            self.copies.set_unreadable(copy, retry_at, fault.to_string());
+            // Nothing else would compare it with its rival.
+            if self.copies.publication_mut(copy).rival.take().is_some() {
+                self.publish_again_later(copy);
+            }
         }
         self.fail_waiting(&id, &error);
     }
 
-    fn came_back(&mut self, copy: CopyId, id: &ObjectId) {
-        self.copies.accept_awaiting(&mut self.ctx, copy);
+    fn came_back(&mut self, copy: CopyId) {
         if let Some((winner, holder)) = self.copies[&copy].publication.rival.clone() {
             self.compare(copy, winner, holder);
         }
-        self.wake(id);
+        self.wake(&self.copies[&copy].id.clone());
     }
 
     fn fail_waiting(&mut self, id: &ObjectId, error: &Error) {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::parts::{Run, RunPhase, TargetState};
@@ -296,7 +297,10 @@ impl Reduction {
         for id in planned {
             let Some(vertex) = self.tree.get(id) else { continue };
             let streams = vertex.inputs.iter().filter_map(|input| stream(self, *input));
-            let own = vertex.sources.iter().map(|source| source_input(self, *source, &vertex.state));
+            let own = vertex
+                .sources
+                .iter()
+                .map(|source| source_input(self, *source, (&vertex.state.node, vertex.state.address)));
             let run = vertex.state.clone();
             let spec = Hop {
                 output: run.output.clone(),
@@ -336,7 +340,10 @@ pub(super) fn stream(reduction: &Reduction, vertex: VertexId) -> Option<HopInput
     let vertex = reduction.tree.get(vertex)?;
     let run = &vertex.state;
     if vertex.is_plain() {
-        return vertex.sources.first().map(|source| source_input(reduction, *source, run));
+        return vertex
+            .sources
+            .first()
+            .map(|source| source_input(reduction, *source, (&run.node, run.address)));
     }
     let size_bytes = reduction.common.as_ref()?.length_bytes;
     Some(HopInput {
@@ -350,7 +357,11 @@ pub(super) fn stream(reduction: &Reduction, vertex: VertexId) -> Option<HopInput
     })
 }
 
-fn source_input(reduction: &Reduction, source: usize, run: &Run) -> HopInput {
+pub(super) fn source_input(
+    reduction: &Reduction,
+    source: usize,
+    (node, address): (&NodeId, SocketAddr),
+) -> HopInput {
     let (size_bytes, base_bytes) =
         reduction.common.as_ref().map_or((0, 0), |common| (common.size_bytes, common.base_bytes));
     HopInput {
@@ -358,8 +369,8 @@ fn source_input(reduction: &Reduction, source: usize, run: &Run) -> HopInput {
         put: reduction.sources[source].joined_put.unwrap_or(PutId(0)),
         size_bytes,
         base_bytes,
-        node: run.node.clone(),
-        address: run.address,
+        node: node.clone(),
+        address,
         is_hop: false,
     }
 }

@@ -10,7 +10,6 @@ use crate::objects::Objects;
 use crate::objects::combinations::CombineUser;
 use crate::objects::context::Context;
 use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
-use crate::objects::spill::Fetched;
 use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::shard::PullOutcome;
 use crate::time::Time;
@@ -56,26 +55,18 @@ impl Hostings {
         if let Err(error) = check(objects, hop) {
             return self.fail(objects, owner, HopFailure::Refused(error));
         }
-        // Evict other copies before the inputs.
-        let (mut are_here, mut kept) = (true, Vec::new());
-        for (index, input) in hop.inputs.iter().enumerate() {
-            let Some(copy) = objects.copies.live_put(&input.id, input.put) else { continue };
-            match objects.bring(copy) {
-                Fetched::Here => {
-                    objects.copies.touch(copy);
-                    kept.push(copy);
-                }
-                Fetched::Coming => are_here = false,
-                Fetched::Failed(_) => {
-                    let outcome = PullOutcome::SenderHasNoCopy;
-                    return self.fail(objects, owner, HopFailure::Input { index, outcome });
-                }
-            }
+        // Evict other copies before the inputs. The hop streams inputs that are only in files.
+        let inputs = hop.inputs.iter();
+        let mut kept: Vec<CopyId> =
+            inputs.filter_map(|input| objects.copies.live_put(&input.id, input.put)).collect();
+        for copy in &kept {
+            objects.copies.touch(*copy);
         }
-        if !are_here {
-            return objects.copies.wait_for_space(SpaceWaiter::Hop(owner));
-        }
-        let Some(room) = objects.allocate_keeping(&kept, hop.size_bytes) else {
+        let room = objects.allocate_keeping(&kept, hop.size_bytes).or_else(|| {
+            kept.retain(|copy| !objects.copies[copy].is_pinned());
+            objects.allocate_keeping(&kept, hop.size_bytes)
+        });
+        let Some(room) = room else {
             return objects.copies.wait_for_space(SpaceWaiter::Hop(owner));
         };
         objects.end_fetch(&hop.output);

@@ -118,7 +118,7 @@ impl Reduction {
     pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
-            SourcePlace::Here { copy } => !is_combining && !world.objects.copies[&copy].is_live(),
+            SourcePlace::Here { copy, .. } => !is_combining && !world.objects.copies[&copy].is_live(),
             SourcePlace::Elsewhere => {
                 let vertex = self.tree.vertex_of(source).and_then(|vertex| self.tree.get(vertex));
                 vertex.is_some_and(|vertex| match vertex.consumer.and_then(|id| self.tree.get(id)) {

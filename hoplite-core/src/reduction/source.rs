@@ -1,6 +1,7 @@
 //! A source of a reduce, and the properties that all sources share.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 
@@ -30,6 +31,9 @@ pub(super) enum SourcePlace {
     /// The source is in this local copy, which the reduce holds.
     Here {
         copy: CopyId,
+        /// The address of this node, if the directory lists the copy. The reduce streams a copy
+        /// that is only in a spill file from there.
+        address: Option<SocketAddr>,
     },
     Elsewhere,
 }
@@ -82,6 +86,11 @@ impl Source {
     /// the reduce.
     pub(super) const fn expect(&mut self) {
         self.was_taken = true;
+    }
+
+    pub(super) fn address_at(&self, node: &NodeId) -> Option<SocketAddr> {
+        let mut locations = self.news.as_ref()?.locations.iter();
+        locations.find(|location| location.node == *node).map(|location| location.data_address)
     }
 
     pub(super) const fn is_apart(&self) -> bool {

@@ -123,8 +123,11 @@ impl Reduction {
             // In fixed order only the last one is combined after all others.
             let may_be_here = !self.is_fixed() || is_small || is_last;
             if may_be_here && !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now()) {
-                // A copy in a spill file is read as if it were fetched.
-                return Some(if local.is_resident() { Readiness::Here(copy) } else { Readiness::Small });
+                if local.is_resident() || source.address_at(world.objects.ctx.node()).is_some() {
+                    return Some(Readiness::Here(copy));
+                }
+                // The directory has yet to tell the address from which to stream the spill file.
+                return source.is_known().then_some(Readiness::Small);
             }
         }
         let news = source.news.as_ref()?;
@@ -153,7 +156,8 @@ impl Reduction {
         self.examine(world, index, size_bytes, &metadata)?;
         world.objects.copies.hold(copy);
         let source = &mut self.sources[index];
-        source.take(SourcePlace::Here { copy });
+        let address = source.address_at(world.objects.ctx.node());
+        source.take(SourcePlace::Here { copy, address });
         source.joined_put = Some(put);
         self.open.remove(&index);
         self.joined.push(index);
@@ -244,7 +248,7 @@ impl Reduction {
 
     pub(super) fn leave_place(&mut self, world: &mut World<'_>, index: usize) {
         match std::mem::replace(&mut self.sources[index].place, SourcePlace::Apart) {
-            SourcePlace::Here { copy } => world.objects.let_go(copy),
+            SourcePlace::Here { copy, .. } => world.objects.let_go(copy),
             SourcePlace::Fetching(call) => {
                 self.fetching -= 1;
                 world.shared.fetches.remove(&call);

@@ -1,7 +1,7 @@
 //! The target of a reduce: opened with enough sources, combined here, and superseded if its bytes
 //! are wrong.
 
-use super::grow::stream;
+use super::grow::{source_input, stream};
 use super::parts::{Ingredients, Stream, TargetState};
 use super::source::SourcePlace;
 use super::state::Reduction;
@@ -135,7 +135,13 @@ impl Reduction {
                 Some(world.objects.resolve_input(&input).unwrap_or(CombineInput::Remote(input)))
             }
             Stream::Source(index) => match self.sources[index].place {
-                SourcePlace::Here { copy } => {
+                SourcePlace::Here { copy, address: Some(address) }
+                    if !world.objects.copies[&copy].is_resident() =>
+                {
+                    let at = (world.objects.ctx.node(), address);
+                    Some(CombineInput::Remote(source_input(self, index, at)))
+                }
+                SourcePlace::Here { copy, .. } => {
                     Some(CombineInput::Local { copy, base_bytes: self.common.as_ref()?.base_bytes })
                 }
                 _ => None,

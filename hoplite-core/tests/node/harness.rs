@@ -121,8 +121,13 @@ impl Harness {
     }
 
     pub(crate) fn spilling(limit_bytes: Option<u64>) -> Self {
-        let spill = SpillConfig { directories: vec!["disk".to_owned()], limit_bytes };
-        let mut harness = Self::disconnected_with(EVERYWHERE, 1, limits(), Some(spill));
+        Self::spilling_to(&["disk"], limit_bytes, limits())
+    }
+
+    pub(crate) fn spilling_to(directories: &[&str], limit_bytes: Option<u64>, limits: Limits) -> Self {
+        let directories = directories.iter().map(|name| (*name).to_owned()).collect();
+        let spill = SpillConfig { directories, limit_bytes };
+        let mut harness = Self::disconnected_with(EVERYWHERE, 1, limits, Some(spill));
         harness.event(up(0));
         harness
     }

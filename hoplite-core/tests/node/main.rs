@@ -29,3 +29,4 @@ mod returning;
 mod shards;
 mod space;
 mod spill;
+mod spill_reads;

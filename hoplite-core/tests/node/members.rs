@@ -24,7 +24,7 @@ pub(crate) const fn attempt(number: u64) -> AttemptId {
 pub(crate) const MEMBERSHIP: MembershipId = MembershipId::Elsewhere(1);
 
 /// Source `a` is here, `b` at `n1`.
-fn plan(a: PutId) -> Box<Plan> {
+pub(crate) fn plan(a: PutId) -> Box<Plan> {
     let member = |name: &str| Member { node: node_id(name), address: address(name) };
     Box::new(Plan {
         target: id("t"),

@@ -95,7 +95,10 @@ impl<A: Application> Cluster<A> {
             Effect::EndHop { hop } => self.end_directed(store, Directed::Hop(hop)),
             Effect::HopReport { hosting, report } => self.host_said(store, hosting.0, Said::Hop(report)),
             Effect::DrainEnded { .. } => {}
-            Effect::Spill { .. } | Effect::Load { .. } | Effect::RemoveSpillFile { .. } => {
+            Effect::Spill { .. }
+            | Effect::ServeSpilled { .. }
+            | Effect::Load { .. }
+            | Effect::RemoveSpillFile { .. } => {
                 unreachable!("stores of the simulation have no spill directories")
             }
             Effect::Collective(effect) => self.perform_collective(store, effect),

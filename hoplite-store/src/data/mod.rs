@@ -26,6 +26,7 @@ mod probe;
 mod config;
 mod metrics;
 mod serving;
+mod spilled;
 
 mod combine;
 mod direct;
@@ -46,7 +47,7 @@ mod tests;
 
 pub(crate) use config::{DataConfig, SMALL_BYTES};
 pub(crate) use metrics::DataMetrics;
-pub(crate) use serving::{HopHost, HopRequest, Hosted, ServeRequest, ServeSource, Served};
+pub(crate) use serving::{Found, HopHost, HopRequest, Hosted, ServeRequest, ServeSource, Served};
 
 pub(crate) use collective::{Decisions, Enlisted, Exchange, MemberHost};
 pub(crate) use combine::{CombineRequest, CombineSource};

@@ -31,7 +31,8 @@ use super::keepalive::{Awaited, Keepalive};
 use super::lanes::{Content, Cursor, OutgoingStreams};
 use super::metrics::{DataMetrics, count};
 use super::probe::ProbePlace;
-use super::serving::{Ending, HopHost, ServeRequest, ServeSource, end_message};
+use super::serving::{Ending, Found, HopHost, ServeRequest, ServeSource, end_message};
+use super::spilled;
 
 /// Serves other stores until `shutdown`, which ends every transfer at once; receivers go on
 /// elsewhere. Serves small objects on the runtime `for_small`.
@@ -251,16 +252,23 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     ) -> Result<Ending, ConnectionError> {
         let found = self.source.serve(request);
         let awaited = if pull.awaits_hop { Awaited::Producer } else { Awaited::Receiver };
-        let Some(served) = self.keepalive(awaited).during(connection, found).await? else {
+        let Some(found) = self.keepalive(awaited).during(connection, found).await? else {
             return Ok(Ending::NoCopy);
         };
-        if pull.size_bytes != served.size_bytes() {
+        if pull.size_bytes != found.size_bytes() {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
         if !connection.carries(pull.range.end - pull.range.start) {
             return Ok(Ending::Refused(Error::invalid_request("this connection is for small objects")));
         }
-        let content = if pull.awaits_hop { Content::Hop(served) } else { Content::Copy(served) };
+        let content = match found {
+            Found::Memory(served) if pull.awaits_hop => Content::Hop(served),
+            Found::Memory(served) => Content::Copy(served),
+            Found::File(copy) => {
+                let keepalive = self.keepalive(Awaited::Producer);
+                return spilled::send(connection, &copy, pull.range.clone(), keepalive, &self.metrics).await;
+            }
+        };
         let stream = (content, Cursor::of_copy(pull.range.clone()));
         self.send_stream(connection, peer, stream, max_lanes).await.0
     }
@@ -297,10 +305,14 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let request = ServeRequest { peer: peer.clone(), id, put, awaits_hop: false, trace: None };
         let found = self.source.serve(request);
         let found = self.keepalive(Awaited::Producer).during(connection, found).await?;
-        let digest = match found.filter(|served| connection.carries(served.size_bytes())) {
-            Some(served) => {
+        let digest = match found.filter(|found| connection.carries(found.size_bytes())) {
+            Some(Found::Memory(served)) => {
                 let digest = digest(&served);
                 self.keepalive(Awaited::Copy(&served)).during(connection, digest).await?.ok()
+            }
+            Some(Found::File(copy)) => {
+                let digest = spilled::digest(&copy);
+                self.keepalive(Awaited::Producer).during(connection, digest).await?.ok()
             }
             None => None,
         };

@@ -12,11 +12,12 @@ use hoplite_proto::v1;
 use tokio::sync::mpsc;
 
 use crate::copies::LiveCopy;
+use crate::spill::SpilledCopy;
 
 pub(crate) trait ServeSource: Send + Sync + 'static {
     /// Finds the copy, maybe after a while; `None` without a copy. Dropping the future withdraws
     /// the request.
-    fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Served>> + Send;
+    fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Found>> + Send;
 
     /// Notes the peers whose links have been slow for long; all other links are fine.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
@@ -32,6 +33,29 @@ pub(crate) struct ServeRequest {
     /// `true` for the output of a hop, which may not have begun yet.
     pub(crate) awaits_hop: bool,
     pub(crate) trace: Option<TraceContext>,
+}
+
+/// A copy for another store.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Memory(Served),
+    File(SpilledCopy),
+}
+
+impl Found {
+    pub(crate) fn size_bytes(&self) -> u64 {
+        match self {
+            Self::Memory(served) => served.size_bytes(),
+            Self::File(spilled) => spilled.size_bytes,
+        }
+    }
+
+    pub(crate) fn in_memory(self) -> Option<Served> {
+        match self {
+            Self::Memory(served) => Some(served),
+            Self::File(_) => None,
+        }
+    }
 }
 
 /// The right to read a copy until this is dropped.

@@ -10,7 +10,7 @@ use hoplite_proto::local::Response;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Engine, State};
+use super::{Engine, State, Verdict};
 use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CombineSource, CompareRequest, Exchange, HopRequest, PullRequest};
 use crate::local::CallWork;
@@ -84,7 +84,12 @@ impl Engine {
                     cancelled.cancel();
                 }
             }
-            Effect::ServeAccepted { serve, copy, .. } => state.decide(serve, self.copies.get(copy)),
+            Effect::ServeAccepted { serve, copy, .. } => {
+                state.decide(serve, self.copies.get(copy).map(Verdict::Memory));
+            }
+            Effect::ServeSpilled { serve, copy, size_bytes, record } => {
+                state.decide(serve, Some(Verdict::File { copy, size_bytes, record }));
+            }
             Effect::ServeRefused { serve } => state.decide(serve, None),
             Effect::Compare { copy, id, winner, holder } => {
                 let live = self.copies.get(copy).expect("a copy is open while it is compared");
@@ -221,9 +226,9 @@ impl Engine {
 
 impl State {
     /// Tells the waiting task the node's decision. If the task is gone, the serve ends.
-    fn decide(&mut self, serve: ServeId, live: Option<Arc<LiveCopy>>) {
-        if let Some(verdict) = self.verdicts.remove(&serve) {
-            let _ = verdict.send(live);
+    fn decide(&mut self, serve: ServeId, verdict: Option<Verdict>) {
+        if let Some(waiting) = self.verdicts.remove(&serve) {
+            let _ = waiting.send(verdict);
         }
     }
 }

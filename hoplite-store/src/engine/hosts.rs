@@ -9,8 +9,10 @@ use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::{Event, HostingId, ReduceRecord, ServeId};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Engine;
-use crate::data::{Enlisted, HopHost, HopRequest, Hosted, MemberHost, ServeRequest, ServeSource, Served};
+use super::{Engine, Verdict};
+use crate::data::{
+    Enlisted, Found, HopHost, HopRequest, Hosted, MemberHost, ServeRequest, ServeSource, Served,
+};
 
 /// Ends a serve when dropped.
 struct Serve {
@@ -27,7 +29,7 @@ impl Drop for Serve {
 }
 
 impl ServeSource for Engine {
-    async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
+    async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Found> {
         let ServeRequest { peer, id, put, awaits_hop, trace } = request;
         let serve = Serve { engine: Arc::clone(self), serve: ServeId(self.next_number()) };
         let (verdict, decided) = oneshot::channel();
@@ -37,8 +39,13 @@ impl ServeSource for Engine {
             let event = Event::ServeRequested { serve: serve.serve, peer, id, put, awaits_hop };
             self.apply_caused(&mut state, event, trace);
         }
-        let live = decided.await.ok().flatten()?;
-        Some(Served::new(live, move || drop(serve)))
+        let end = move || drop(serve);
+        match decided.await.ok().flatten()? {
+            Verdict::Memory(live) => Some(Found::Memory(Served::new(live, end))),
+            Verdict::File { copy, size_bytes, record } => {
+                self.spilled_copy(copy, size_bytes, record, end).map(Found::File)
+            }
+        }
     }
 
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>) {

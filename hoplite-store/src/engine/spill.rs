@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
-use crate::spill::{Source, SpillFiles};
+use crate::spill::{Source, SpillFiles, SpilledCopy};
 
 impl Engine {
     /// Enables spilling to these files. Called once, at the start.
@@ -86,6 +86,23 @@ impl Engine {
             engine.apply(Event::Loaded { copy, outcome });
         };
         self.tasks.spawn_on(task, &self.bulk.runtime);
+    }
+
+    /// Returns a copy that another store reads from its record. Calls `end` when that is over.
+    pub(super) fn spilled_copy(
+        self: &Arc<Self>,
+        copy: CopyId,
+        size_bytes: u64,
+        record: SpillRecord,
+        end: impl FnOnce() + Send + Sync + 'static,
+    ) -> Option<SpilledCopy> {
+        let (files, runtime) = (Arc::clone(self.spill.get()?), self.bulk.runtime.clone());
+        let engine = Arc::clone(self);
+        let failed = Box::new(move |fault: SpillFault| {
+            warn_repeated!(%fault, "cannot read a spilled object for another store");
+            engine.apply(Event::RecordFailed { copy, record, fault });
+        });
+        Some(SpilledCopy { files, runtime, copy, size_bytes, record, failed, end: Some(Box::new(end)) })
     }
 
     pub(super) fn remove_spill_file(&self, file: SpillFile) {

@@ -98,7 +98,9 @@ pub(super) fn write(
         };
         let record = match &from {
             None => None,
-            Some((path, place)) => Some(Record::open(path, owner, *place, *copy, *size_bytes)?),
+            Some((path, place)) => {
+                Some(Record::open(path.clone(), owner, *place, *copy, *size_bytes).map_err(unread)?)
+            }
         };
         out.write_all(&record_header(*copy, *size_bytes)).map_err(fault)?;
         let mut checksums = Vec::new();
@@ -107,7 +109,7 @@ pub(super) fn write(
             block.resize(length, 0);
             match (&record, source) {
                 (None, Source::Memory(live)) => live.buffer().read(offset_bytes, &mut block),
-                (Some(record), _) => record.read(offset_bytes, &mut block)?,
+                (Some(record), _) => record.read(offset_bytes, &mut block).map_err(unread)?,
                 (None, Source::Record(_)) => {}
             }
             checksums.extend(crc32c(&block).to_le_bytes());
@@ -133,7 +135,7 @@ pub(super) fn read(
     live: &LiveCopy,
     stop: &CancellationToken,
 ) -> Result<(), SpillFault> {
-    let record = Record::open(path, owner, place, copy, live.size_bytes())?;
+    let record = Record::open(path.to_owned(), owner, place, copy, live.size_bytes())?;
     let mut block = Vec::new();
     for (offset_bytes, length) in blocks(live.size_bytes()) {
         check_runs(stop)?;
@@ -149,22 +151,22 @@ fn check_runs(stop: &CancellationToken) -> Result<(), SpillFault> {
 }
 
 /// A record with correct headers and list of checksums.
-struct Record<'a> {
-    path: &'a Path,
+pub(super) struct Record {
+    path: PathBuf,
     file: File,
     first_byte: u64,
     checksums: Vec<u8>,
 }
 
-impl<'a> Record<'a> {
-    fn open(
-        path: &'a Path,
+impl Record {
+    pub(super) fn open(
+        path: PathBuf,
         owner: &Owner,
         (number, offset_bytes): (u64, u64),
         copy: CopyId,
         size_bytes: u64,
     ) -> Result<Self, SpillFault> {
-        let file = File::open(path).map_err(|error| fault_of(path, &error))?;
+        let file = File::open(&path).map_err(|error| fault_of(&path, &error))?;
         let first_byte = offset_bytes + SpillRecord::HEADER_BYTES;
         let checksums = vec![0; 4 * (blocks(size_bytes).count() + 1)];
         let mut record = Self { path, file, first_byte, checksums };
@@ -188,7 +190,8 @@ impl<'a> Record<'a> {
         Ok(record)
     }
 
-    fn read(&self, offset_bytes: u64, block: &mut [u8]) -> Result<(), SpillFault> {
+    /// Reads the block of the object at an offset, and checks it.
+    pub(super) fn read(&self, offset_bytes: u64, block: &mut [u8]) -> Result<(), SpillFault> {
         self.read_at(self.first_byte + offset_bytes, block)?;
         let index = usize::try_from(offset_bytes / SpillRecord::BLOCK_BYTES).unwrap_or(usize::MAX);
         if self.checksums.chunks_exact(4).nth(index) != Some(&crc32c(block).to_le_bytes()[..]) {
@@ -198,11 +201,19 @@ impl<'a> Record<'a> {
     }
 
     fn read_at(&self, offset_bytes: u64, out: &mut [u8]) -> Result<(), SpillFault> {
-        self.file.read_exact_at(out, offset_bytes).map_err(|error| fault_of(self.path, &error))
+        self.file.read_exact_at(out, offset_bytes).map_err(|error| fault_of(&self.path, &error))
     }
 
     fn damaged(&self, what: &str) -> SpillFault {
         SpillFault::Damaged(format!("{} has {what}", self.path.display()))
+    }
+}
+
+/// Tells a failing source of a compaction from the new file.
+fn unread(fault: SpillFault) -> SpillFault {
+    match fault {
+        SpillFault::Failed(reason) => SpillFault::Unread(reason),
+        fault => fault,
     }
 }
 

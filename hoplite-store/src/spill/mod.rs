@@ -5,10 +5,11 @@
 
 mod directory;
 mod file;
+mod reader;
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fs, io};
 
 use hoplite_core::id::NodeId;
 use hoplite_core::node::{CopyId, SpillConfig, SpillFault, SpillFile, SpillRecord};
@@ -25,6 +26,7 @@ use directory::RunDirectory;
 pub use directory::SpillDirError;
 use file::Owner;
 pub(crate) use file::Source;
+pub(crate) use reader::SpilledCopy;
 
 const MAX_READS: usize = 16;
 
@@ -124,7 +126,9 @@ impl SpillFiles {
 
     pub(crate) fn remove(&self, file: SpillFile) {
         let path = self.path(file);
-        if let Err(error) = fs::remove_file(&path) {
+        if let Err(error) = fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(path = %path.display(), %error, "cannot remove a spill file");
         }
     }

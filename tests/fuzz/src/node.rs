@@ -230,7 +230,10 @@ impl World {
                 assert!(self.hostings.contains(&hosting), "somebody waits for {hosting:?}");
             }
             Effect::DrainEnded { .. } => {}
-            Effect::Spill { .. } | Effect::Load { .. } | Effect::RemoveSpillFile { .. } => {
+            Effect::Spill { .. }
+            | Effect::ServeSpilled { .. }
+            | Effect::Load { .. }
+            | Effect::RemoveSpillFile { .. } => {
                 unreachable!("the store has no spill directory")
             }
             Effect::Collective(_) => unreachable!("nobody asks for an allreduce"),

@@ -17,10 +17,6 @@ impl AwaitingServes {
         self.objects.insert(serve, id.clone());
     }
 
-    pub(super) fn contains(&self, id: &ObjectId, put: PutId) -> bool {
-        self.by_object.get(id).is_some_and(|serves| serves.values().any(|wanted| *wanted == put))
-    }
-
     /// Takes the serves of the puts of `id` that `are_meant`.
     pub(super) fn take(&mut self, id: &ObjectId, are_meant: impl Fn(PutId) -> bool) -> Vec<ServeId> {
         let serves = self.by_object.get(id).into_iter().flatten();

@@ -182,7 +182,7 @@ impl LocalCopy {
         matches!(self.phase, Phase::Writing { .. } | Phase::Combining { .. })
     }
 
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let is_filled = matches!(
             self.phase,
             Phase::Receiving { pull: Some(_), .. } | Phase::Combining { combine: Some(_), .. }

@@ -20,8 +20,7 @@ impl Table {
             // Only nodes that know of a private copy request it in this way.
             Some(copy) if is_expected || self[&copy].is_public => match self[&copy].is_resident() {
                 true => self.accept_serve(ctx, serve, copy),
-                // The copy is on its way from a spill file.
-                false => self.awaiting_serves.push(serve, id, put),
+                false => self.serve_spilled(ctx, serve, copy),
             },
             Some(_) => ctx.push(Effect::ServeRefused { serve }),
             None if is_expected => self.awaiting_serves.push(serve, id, put),
@@ -36,10 +35,6 @@ impl Table {
         self.serves.insert(serve, copy);
         self.keep(copy);
         ctx.push(Effect::ServeAccepted { serve, copy, size_bytes });
-    }
-
-    pub(crate) fn is_awaited_by_serves(&self, id: &ObjectId, put: PutId) -> bool {
-        self.awaiting_serves.contains(id, put)
     }
 
     pub(crate) fn accept_awaiting(&mut self, ctx: &mut Context, copy: CopyId) {
@@ -72,6 +67,7 @@ impl Table {
         self.awaiting_serves.remove(serve);
         let Some(copy) = self.serves.remove(&serve) else { return };
         self.copy_mut(copy).serves -= 1;
+        self.reconsider_file(copy);
         self.settle(ctx, copy);
     }
 }

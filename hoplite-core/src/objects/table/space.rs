@@ -21,26 +21,34 @@ impl Table {
         Ok(())
     }
 
-    /// Looks for room. Evicts nothing if even all evictions would make too little room.
+    /// Looks for room for a new object. Evicts nothing if even all evictions would make too little room.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
-        let length_bytes = HEADER_BYTES + size_bytes;
-        let victim = self.evictable.peek_lru().map(|(copy, _)| *copy);
-        let mut eviction = victim.map_or(Room::None, Room::AfterEvicting);
         if self.copies.len() >= limits.max_objects {
-            return eviction;
+            self.find_victim()
+        } else {
+            self.find_extent(size_bytes)
+        }
+    }
+
+    /// Acts as [`Table::find_room`] for a copy that counts as an object already.
+    pub(crate) fn find_extent(&mut self, size_bytes: u64) -> Room {
+        if let Some(extent) = self.allocator.allocate(HEADER_BYTES + size_bytes) {
+            self.reserved_bytes += extent.length_bytes;
+            return Room::Found(extent);
+        }
+        if !self.may_fit(size_bytes) {
+            return Room::None;
         }
         let clean = self.spills.as_ref().and_then(|spills| spills.clean.peek_lru());
-        if let (Room::None, Some((copy, _))) = (eviction, clean) {
-            eviction = Room::AfterDropping(*copy);
+        match (self.find_victim(), clean) {
+            (Room::None, Some((copy, _))) => Room::AfterDropping(*copy),
+            (eviction, _) => eviction,
         }
-        match self.allocator.allocate(length_bytes) {
-            Some(extent) => {
-                self.reserved_bytes += extent.length_bytes;
-                Room::Found(extent)
-            }
-            None if self.may_fit(size_bytes) => eviction,
-            None => Room::None,
-        }
+    }
+
+    fn find_victim(&self) -> Room {
+        let victim = self.evictable.peek_lru().map(|(copy, _)| *copy);
+        victim.map_or(Room::None, Room::AfterEvicting)
     }
 
     /// Returns `true` if an object fits now, apart from fragmentation.
@@ -65,6 +73,15 @@ impl Table {
         self.free(room);
     }
 
+    /// Acts as [`Table::give_back`], but wakes no waiter, because no room has appeared.
+    pub(crate) fn give_back_after_search(&mut self, rooms: impl IntoIterator<Item = Extent>) {
+        let has_new_space = self.has_new_space;
+        for room in rooms {
+            self.give_back(room);
+        }
+        self.has_new_space = has_new_space;
+    }
+
     pub(super) fn free(&mut self, extent: Extent) {
         self.allocator.free(extent);
         self.has_new_space = true;
@@ -82,6 +99,24 @@ impl Table {
             capacity_bytes: self.allocator.capacity_bytes(),
             holders: format!("on {node}"),
         }
+    }
+
+    /// Describes copies and a result that cannot be in memory together.
+    pub(crate) fn never_fit(&self, node: &NodeId, inputs: usize, needed_bytes: u64) -> Error {
+        Error::StoreFull {
+            needed_bytes,
+            free_bytes: self.allocator.free_bytes(),
+            capacity_bytes: self.allocator.capacity_bytes(),
+            holders: format!("on {node}: {inputs} sources and their result must be in memory together"),
+        }
+    }
+
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.allocator.capacity_bytes()
+    }
+
+    pub(crate) fn has_space_waiters(&self) -> bool {
+        !self.space_waiters.is_empty()
     }
 
     pub(crate) fn lacks_room(&self, size_bytes: u64) -> Missing {

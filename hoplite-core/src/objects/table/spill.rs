@@ -6,8 +6,8 @@ use super::{LocalCopy, Table};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::message::{
-    CopyId, Effect, Producer, SpillConfig, SpillFault, SpillFile, SpillItem, SpillRecord, SpillStatus,
-    SpillTrouble,
+    CopyId, Effect, Producer, ServeId, SpillConfig, SpillFault, SpillFile, SpillItem, SpillRecord,
+    SpillStatus, SpillTrouble,
 };
 use crate::time::Time;
 
@@ -85,14 +85,12 @@ impl Table {
         let mut items = Vec::new();
         for copy in copies {
             let Some(local) = self.copies.get(copy) else { continue };
-            let Some(spilled) = local.spilled.as_ref().filter(|spilled| spilled.may_move_from(old)) else {
-                continue;
-            };
+            let Some(record) = local.record().filter(|_| local.may_move_from(old)) else { continue };
             batch.push(*copy, local.size_bytes);
-            items.push(SpillItem { copy: *copy, size_bytes: local.size_bytes, from: Some(spilled.record) });
+            items.push(SpillItem { copy: *copy, size_bytes: local.size_bytes, from: Some(record) });
         }
         if items.is_empty() {
-            spills.compacted(ctx, old, true);
+            spills.compacted(ctx, old, false);
             return false;
         }
         let file = SpillFile { directory, number: ctx.next_number() };
@@ -160,14 +158,13 @@ impl Table {
         outcome: Result<(), SpillFault>,
     ) {
         let Some(spills) = &mut self.spills else { return };
-        let is_damaged = matches!(outcome, Err(SpillFault::Damaged(_)));
+        let is_unread = matches!(outcome, Err(SpillFault::Damaged(_) | SpillFault::Unread(_)));
         match outcome {
             Ok(()) => {
                 let mut moved = Vec::new();
                 for (copy, size_bytes, record) in batch.records(file) {
-                    let local = self.copies.get_mut(&copy);
-                    let spilled = local.and_then(|local| local.spilled.as_mut());
-                    if let Some(spilled) = spilled.filter(|spilled| spilled.may_move_from(old)) {
+                    let local = self.copies.get_mut(&copy).filter(|local| local.may_move_from(old));
+                    if let Some(spilled) = local.and_then(|local| local.spilled.as_mut()) {
                         spills.release(ctx, spilled.record, size_bytes);
                         spilled.record = record;
                         moved.push(copy);
@@ -178,9 +175,10 @@ impl Table {
             }
             // The damaged record fails the next load of its copy.
             Err(SpillFault::Damaged(_)) => {}
+            Err(fault @ SpillFault::Unread(_)) => spills.directory_failed(ctx, old.directory, fault),
             Err(fault) => spills.directory_failed(ctx, file.directory, fault),
         }
-        spills.compacted(ctx, old, !is_damaged);
+        spills.compacted(ctx, old, !is_unread);
     }
 
     pub(crate) fn drop_memory(&mut self, ctx: &mut Context, copy: CopyId) {
@@ -224,7 +222,7 @@ impl Table {
 
     pub(crate) fn end_load(&mut self, ctx: &mut Context, copy: CopyId, is_loaded: bool) -> bool {
         let Some(local) = self.copies.get_mut(&copy) else { return false };
-        let (is_live, size_bytes) = (local.is_live(), local.size_bytes);
+        let (is_live, size_bytes, is_served) = (local.is_live(), local.size_bytes, local.serves > 0);
         let Some(spilled) = local.spilled.as_mut().filter(|spilled| spilled.step == SpillStep::Loading)
         else {
             return false;
@@ -234,10 +232,11 @@ impl Table {
             spills.status.failures += u64::from(!is_loaded);
             spills.status.loaded_objects += u64::from(is_loaded);
             spills.status.loaded_bytes += if is_loaded { size_bytes } else { 0 };
-            if !is_live || (is_loaded && spills.is_scarce()) {
+            if !is_live || (is_loaded && spills.is_scarce() && !is_served) {
                 self.release_record(ctx, copy);
             }
         }
+        self.reconsider_file(copy);
         if is_live && is_loaded {
             ctx.push(Effect::CopyCompleted { copy });
             // Callers that wait for the copy stand in the queue for room.
@@ -250,11 +249,41 @@ impl Table {
     }
 
     /// Leaves an unreadable copy in its file until the next attempt at `retry_at`.
-    pub(crate) fn unload(&mut self, ctx: &mut Context, copy: CopyId, retry_at: Time, reason: String) {
+    pub(crate) fn set_unreadable(&mut self, copy: CopyId, retry_at: Time, reason: String) {
         if let Some(spilled) = &mut self.copy_mut(copy).spilled {
             spilled.fault = Some((retry_at, reason));
         }
-        self.drop_memory(ctx, copy);
+    }
+
+    /// Notes a failed read for another store. Returns `true` if the copy is only in this record.
+    pub(crate) fn record_failed(&mut self, copy: CopyId, record: SpillRecord) -> bool {
+        let local = self.copies.get(&copy).filter(|local| local.is_live() && local.is_away());
+        let is_needed = local.is_some_and(|local| local.record() == Some(record));
+        if let Some(spills) = &mut self.spills {
+            spills.status.failures += u64::from(is_needed);
+        }
+        is_needed
+    }
+
+    /// Serves a copy from its record, unless a read has failed lately.
+    pub(super) fn serve_spilled(&mut self, ctx: &mut Context, serve: ServeId, copy: CopyId) {
+        let now = ctx.now();
+        let local = self.copy_mut(copy);
+        let record = local.record().filter(|_| local.spill_error(now).is_none());
+        let Some(record) = record else { return ctx.push(Effect::ServeRefused { serve }) };
+        local.serves += 1;
+        let size_bytes = local.size_bytes;
+        self.serves.insert(serve, copy);
+        ctx.push(Effect::ServeSpilled { serve, copy, size_bytes, record });
+    }
+
+    /// Lets the file of a copy be compacted that is no longer read.
+    pub(super) fn reconsider_file(&mut self, copy: CopyId) {
+        let record =
+            self.copies.get(&copy).filter(|local| local.serves == 0).and_then(|local| local.record());
+        if let (Some(spills), Some(record)) = (&mut self.spills, record) {
+            spills.reconsider(record.file);
+        }
     }
 
     pub(super) fn release_record(&mut self, ctx: &mut Context, copy: CopyId) {
@@ -269,29 +298,28 @@ impl Table {
         let local = &self.copies[&copy];
         let Some(spilled) = &local.spilled else { return };
         match spilled.step {
-            SpillStep::Writing => {}
-            SpillStep::Loading => {
-                let (id, put) = (local.id.clone(), local.put);
-                self.refuse_awaiting_put(ctx, &id, put);
-            }
+            SpillStep::Writing | SpillStep::Loading => {}
             SpillStep::Clean => self.release_record(ctx, copy),
             SpillStep::Away => {
-                let (id, put, size_bytes) = (local.id.clone(), local.put, local.size_bytes);
+                let size_bytes = local.size_bytes;
                 self.count_away(size_bytes);
                 self.release_record(ctx, copy);
-                self.refuse_awaiting_put(ctx, &id, put);
             }
         }
     }
 }
 
-impl Spilled {
-    fn may_move_from(&self, file: SpillFile) -> bool {
-        self.record.file == file && matches!(self.step, SpillStep::Clean | SpillStep::Away)
-    }
-}
-
 impl LocalCopy {
+    fn record(&self) -> Option<SpillRecord> {
+        self.spilled.as_ref().map(|spilled| spilled.record)
+    }
+
+    /// Returns `true` if the record is in this file, and neither the shell nor a peer reads it.
+    fn may_move_from(&self, file: SpillFile) -> bool {
+        let is_still = matches!(self.step(), Some(SpillStep::Clean | SpillStep::Away));
+        is_still && self.serves == 0 && self.record().is_some_and(|record| record.file == file)
+    }
+
     fn step(&self) -> Option<SpillStep> {
         self.spilled.as_ref().map(|spilled| spilled.step)
     }

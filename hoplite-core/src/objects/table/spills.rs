@@ -186,7 +186,11 @@ impl Spills {
     pub(super) fn limit_reached(&mut self, ctx: &mut Context, directory: usize) {
         let limit = self.config.limit_bytes.unwrap_or_default();
         let reason = format!("the spill files have reached their limit of {limit} bytes");
-        self.directory_failed(ctx, directory, SpillFault::Full(reason));
+        let fault = Some(SpillFault::Full(reason));
+        if self.directories.get(directory).is_some_and(|directory| directory.fault != fault) {
+            self.status.failures += 1;
+        }
+        self.rest(ctx, directory, fault);
     }
 
     pub(super) fn begin(&mut self, file: SpillFile, batch: Batch) {
@@ -212,7 +216,15 @@ impl Spills {
         used.is_compacting = false;
         if used.live == 0 {
             self.remove(ctx, file);
-        } else if again && is_wasteful(used.live_bytes, used.length_bytes) {
+        } else if again {
+            self.reconsider(file);
+        }
+    }
+
+    /// Lists a file with more dead than live bytes for compaction.
+    pub(super) fn reconsider(&mut self, file: SpillFile) {
+        let used = self.files.get(&file).filter(|used| !used.is_compacting);
+        if used.is_some_and(|used| is_wasteful(used.live_bytes, used.length_bytes)) {
             self.wasteful.insert(file);
         }
     }
@@ -222,12 +234,16 @@ impl Spills {
     }
 
     pub(super) fn directory_failed(&mut self, ctx: &mut Context, index: usize, fault: SpillFault) {
+        self.status.failures += 1;
+        self.rest(ctx, index, Some(fault));
+    }
+
+    fn rest(&mut self, ctx: &mut Context, index: usize, fault: Option<SpillFault>) {
         let Some(directory) = self.directories.get_mut(index) else { return };
         directory.failures = directory.failures.saturating_add(1);
-        directory.fault = Some(fault);
+        directory.fault = fault;
         directory.retry_at = ctx.now() + back_off(directory.failures.saturating_add(1));
         ctx.schedule(directory.retry_at, Deadline::Spill);
-        self.status.failures += 1;
     }
 
     pub(super) fn written(&mut self, ctx: &mut Context, file: SpillFile, batch: &Batch, copies: Vec<CopyId>) {
@@ -252,13 +268,10 @@ impl Spills {
         let Some(used) = self.files.get_mut(&record.file) else { return };
         used.live -= 1;
         used.live_bytes -= SpillRecord::length_bytes(size_bytes);
-        if used.is_compacting {
-            return;
-        }
-        if used.live == 0 {
+        if used.live == 0 && !used.is_compacting {
             self.remove(ctx, record.file);
-        } else if is_wasteful(used.live_bytes, used.length_bytes) {
-            self.wasteful.insert(record.file);
+        } else {
+            self.reconsider(record.file);
         }
     }
 

@@ -34,7 +34,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         };
         // The plan may never come, if this store restarted after it was enlisted.
         let limit = plan_timeout(take.offset_bytes);
-        let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten() };
+        // A target has a program only while it is in memory.
+        let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten()?.in_memory() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
         let (ending, has_lanes) = match served {
             Some(served) => self.give(connection, peer, take, (served, max_lanes)).await,

@@ -33,7 +33,7 @@ use crate::copies::LiveCopy;
 use crate::data::connection::PeerConnection;
 use crate::data::handshake::{self, Side};
 use crate::data::{
-    DataConfig, DataMetrics, Enlisted, HopHost, HopRequest, Hosted, MemberHost, PullRequest, Puller,
+    DataConfig, DataMetrics, Enlisted, Found, HopHost, HopRequest, Hosted, MemberHost, PullRequest, Puller,
     ServeRequest, ServeSource, Served,
 };
 
@@ -52,7 +52,7 @@ struct Shelf {
 }
 
 impl ServeSource for Shelf {
-    async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Served> {
+    async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Found> {
         tokio::time::sleep(self.delay).await;
         let ServeRequest { id, put, awaits_hop, .. } = request;
         let key = (id, put);
@@ -63,7 +63,7 @@ impl ServeSource for Shelf {
         let live = copies.borrow().get(&key).cloned()?;
         self.serves.send_modify(|serves| *serves += 1);
         let shelf = Arc::clone(self);
-        Some(Served::new(live, move || shelf.serves.send_modify(|serves| *serves -= 1)))
+        Some(Found::Memory(Served::new(live, move || shelf.serves.send_modify(|serves| *serves -= 1))))
     }
 
     fn has_slow_links(self: &Arc<Self>, _: Vec<NodeId>) {}

@@ -1,0 +1,107 @@
+//! Room for a step, and the copies that the step needs in the arena together: all, or none.
+//!
+//! Loads of single copies would evict each other if the arena has room for a part of them.
+
+use super::Objects;
+use super::gatherings::Gathering;
+use super::notice::SpaceWaiter;
+use crate::error::Error;
+use crate::extent::{Extent, HEADER_BYTES};
+use crate::message::CopyId;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Gathered {
+    /// The inputs are in the arena, and this room is for the output.
+    Here(Extent),
+    /// The waiter stands in the queue for room.
+    Coming,
+    Failed(Error),
+}
+
+impl Objects {
+    /// Brings the inputs of a step, and finds room for its output. Inputs that were brought stay
+    /// until the step begins, or until [`Objects::stop_gathering`].
+    pub(crate) fn gather(&mut self, waiter: SpaceWaiter, inputs: &[CopyId], size_bytes: u64) -> Gathered {
+        let now = self.ctx.now();
+        if let Some(error) = inputs.iter().find_map(|input| self.copies[input].spill_error(now)) {
+            return Gathered::Failed(error);
+        }
+        if inputs.iter().any(|input| self.copies[input].is_away()) {
+            // The first attempt, or a load has failed.
+            self.stop_gathering(&waiter);
+        }
+        if !self.gatherings.contains(&waiter) {
+            match self.begin_gathering(inputs, size_bytes) {
+                Ok(Some(gathering)) => self.gatherings.insert(waiter.clone(), gathering),
+                Ok(None) => {
+                    self.copies.wait_for_space(waiter);
+                    return Gathered::Coming;
+                }
+                Err(error) => return Gathered::Failed(error),
+            }
+        }
+        if !inputs.iter().all(|input| self.copies[input].is_resident()) {
+            self.copies.wait_for_space(waiter);
+            return Gathered::Coming;
+        }
+        match self.gatherings.remove(&waiter) {
+            Some(Gathering { room, inputs }) => {
+                self.copies.let_go_after_search(&mut self.ctx, &inputs);
+                Gathered::Here(room)
+            }
+            None => Gathered::Coming,
+        }
+    }
+
+    /// Returns `None` if there is too little room for all now. Then it holds and reads nothing.
+    fn begin_gathering(&mut self, inputs: &[CopyId], size_bytes: u64) -> Result<Option<Gathering>, Error> {
+        let mut inputs = inputs.to_vec();
+        inputs.sort_unstable();
+        inputs.dedup();
+        let length_of = |size_bytes: u64| HEADER_BYTES + size_bytes;
+        let lengths = inputs.iter().map(|input| length_of(self.copies[input].size_bytes));
+        let together_bytes = length_of(size_bytes) + lengths.sum::<u64>();
+        if together_bytes > self.copies.capacity_bytes() {
+            return Err(self.copies.never_fit(self.ctx.node(), inputs.len(), together_bytes));
+        }
+        for input in &inputs {
+            self.copies.hold(*input);
+        }
+        let away: Vec<CopyId> = inputs.iter().copied().filter(|input| self.copies[input].is_away()).collect();
+        let lengths = away.iter().map(|input| length_of(self.copies[input].size_bytes));
+        let missing_bytes = size_bytes + lengths.sum::<u64>();
+        let rooms = if self.copies.may_fit(missing_bytes) { self.rooms(size_bytes, &away) } else { None };
+        let Some((room, rooms)) = rooms else {
+            self.copies.let_go_after_search(&mut self.ctx, &inputs);
+            return Ok(None);
+        };
+        for (input, room) in away.into_iter().zip(rooms) {
+            self.copies.begin_load(&mut self.ctx, input, room);
+        }
+        Ok(Some(Gathering { room, inputs }))
+    }
+
+    /// Finds room for a new object and for copies that are only in files, or for none of them.
+    fn rooms(&mut self, size_bytes: u64, away: &[CopyId]) -> Option<(Extent, Vec<Extent>)> {
+        let room = self.allocate(size_bytes)?;
+        let mut rooms = Vec::with_capacity(away.len());
+        for input in away {
+            let Some(found) = self.allocate_again(self.copies[input].size_bytes) else {
+                self.copies.give_back_after_search(rooms.into_iter().chain([room]));
+                return None;
+            };
+            rooms.push(found);
+        }
+        Some((room, rooms))
+    }
+
+    /// Ends the wait of a step, and gives up its inputs and its room.
+    pub(crate) fn stop_gathering(&mut self, waiter: &SpaceWaiter) {
+        self.copies.stop_waiting_for_space(waiter);
+        let Some(Gathering { room, inputs }) = self.gatherings.remove(waiter) else { return };
+        self.copies.give_back(room);
+        for input in inputs {
+            self.let_go(input);
+        }
+    }
+}

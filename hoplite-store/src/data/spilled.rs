@@ -1,0 +1,52 @@
+//! Sends objects from spill files, without reading them into the arena.
+
+use std::ops::Range;
+
+use hoplite_core::node::SpillFault;
+use hoplite_proto::data::frame::MAX_BLOCK_BYTES;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::connection::{ConnectionError, PeerConnection};
+use super::keepalive::Keepalive;
+use super::metrics::{DataMetrics, count};
+use super::serving::Ending;
+use crate::spill::SpilledCopy;
+
+/// Sends a range of an object over one connection. A read that fails ends as without a copy, so
+/// the receiver looks for another sender.
+pub(super) async fn send(
+    connection: &mut PeerConnection,
+    copy: &SpilledCopy,
+    range: Range<u64>,
+    keepalive: Keepalive<'_>,
+    metrics: &DataMetrics,
+) -> Result<Ending, ConnectionError> {
+    let Ok(mut reader) = keepalive.during(connection, copy.open(range)).await? else {
+        return Ok(Ending::NoCopy);
+    };
+    loop {
+        let (mut position_bytes, bytes) = match keepalive.during(connection, reader.next()).await? {
+            Ok(Some(piece)) => piece,
+            Ok(None) => return Ok(Ending::Complete),
+            Err(_) => return Ok(Ending::NoCopy),
+        };
+        for block in bytes.chunks(MAX_BLOCK_BYTES as usize) {
+            connection.write_bytes(position_bytes, block).await?;
+            position_bytes += block.len() as u64;
+            count(&metrics.sent_bytes, block.len() as u64);
+        }
+    }
+}
+
+/// Returns the XXH3-128 digest of an object's bytes.
+///
+/// # Errors
+/// The reason why the file cannot be read.
+pub(super) async fn digest(copy: &SpilledCopy) -> Result<[u8; 16], SpillFault> {
+    let mut hasher = Xxh3::new();
+    let mut reader = copy.open(0..copy.size_bytes).await?;
+    while let Some((_, bytes)) = reader.next().await? {
+        hasher.update(&bytes);
+    }
+    Ok(hasher.digest128().to_le_bytes())
+}
