@@ -380,6 +380,10 @@ fn directories_that_cannot_be_used_are_refused_at_the_start() {
     let path = |name: &str| place.path().join(name);
     fs::write(path("file"), "").unwrap();
     fs::create_dir(path("other")).unwrap();
+    for (name, mode) in [("open", 0o777), ("group", 0o775), ("sticky", 0o1777)] {
+        fs::create_dir(path(name)).unwrap();
+        fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
     let refused = |directories: &[&Path], reason: &str| {
         let mut command = spilling.cluster.store_command(2);
         for directory in directories {
@@ -392,6 +396,9 @@ fn directories_that_cannot_be_used_are_refused_at_the_start() {
     refused(&[&path("file")], "is not a directory");
     refused(&[spilling.place.path()], "is in use by another store");
     refused(&[place.path(), &place.path().join(".")], "is named more than once");
+    refused(&[&path("open")], "other users may write to the spill directory");
+    refused(&[&path("group")], "(mode 775): run chmod go-w, or set the sticky bit");
+    refused(&[&path("sticky"), &path("missing")], "missing does not exist");
     refused(&[Path::new("/proc")], "cannot use the spill directory /proc");
     if geteuid().is_root() {
         chown(path("other"), Some(12345), None).unwrap();

@@ -32,6 +32,11 @@ pub enum SpillDirError {
         path.display()
     )]
     OtherOwner { path: PathBuf, owner: u32 },
+    #[error(
+        "other users may write to the spill directory {} (mode {mode:o}): run chmod go-w, or set the sticky bit",
+        path.display()
+    )]
+    OthersMayWrite { path: PathBuf, mode: u32 },
     #[error("the spill directory {} is in use by another store", path.display())]
     InUse { path: PathBuf },
     #[error("the spill directory {} is named more than once", path.display())]
@@ -79,6 +84,11 @@ impl RunDirectory {
         let (user, owner) = (geteuid().as_raw(), found.uid());
         if owner != user && owner != 0 {
             return Err(SpillDirError::OtherOwner { path, owner });
+        }
+        let mode = found.mode() & 0o7777;
+        let is_sticky = mode & 0o1000 != 0;
+        if mode & 0o022 != 0 && !is_sticky {
+            return Err(SpillDirError::OthersMayWrite { path, mode });
         }
         let identity = (found.dev(), found.ino());
         if others.iter().any(|other| other.identity == identity) {
