@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream::{FuturesOrdered, StreamExt};
 use hoplite_core::node::{self, Confirm, MAX_BATCH_ITEMS, Response, Until};
+use hoplite_core::shard::DeleteWait;
 use hoplite_core::{Error as ObjectError, Metadata, ObjectId, Operation};
 use hoplite_proto::bounds::MAX_PUT_BYTES;
 
@@ -267,9 +268,10 @@ async fn get(
 }
 
 async fn delete(connection: &Arc<Connection>, ids: &[ObjectId], timeout: Duration) -> Result<Results<bool>> {
-    let request = |id: &ObjectId| node::Request::Delete { ids: vec![id.clone()], timeout };
+    let request =
+        |id: &ObjectId| node::Request::Delete { ids: vec![id.clone()], timeout, wait: DeleteWait::Reachable };
     let was_there = |response| match response {
-        Response::Deleted { count } => Ok(count > 0),
+        Response::Deleted { count, .. } => Ok(count > 0),
         _ => Err(connection.unexpected()),
     };
     of_ids(connection, ids, (Operation::Delete, timeout), request, was_there).await

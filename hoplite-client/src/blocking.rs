@@ -19,6 +19,7 @@ use crate::batch::{NewObject, Results};
 use crate::begun::{Access, Single, User};
 use crate::client::Page;
 use crate::connection::{Connection, Pump, handshake};
+use crate::delete::{DeleteOptions, Deletion};
 use crate::error::Result;
 use crate::link::{Line, Link};
 use crate::options::{AllreduceOptions, ConnectOptions, GetOptions, PutOptions, ReduceOptions};
@@ -270,6 +271,9 @@ calls! {
 
     "Removes every copy of each object"
     delete(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> usize;
+
+    "Removes every copy of each object, and tells which nodes did not confirm it"
+    delete_with(ids: impl IntoIterator<Item: AsRef<[u8]>>, options: DeleteOptions) -> Deletion;
 
     "Waits for some of several objects"
     wait(ids: impl IntoIterator<Item: AsRef<[u8]>>, count: usize, timeout: Duration) -> Vec<usize>;

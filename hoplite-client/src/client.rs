@@ -255,30 +255,6 @@ impl Client {
         call.run(Wait::for_object("get", &id), Repeat::Harmless, open).await
     }
 
-    /// Removes every copy of each object. Returns the number of ids that named an object. Views
-    /// stay readable. Ids beyond the limit of one request are sent in several requests.
-    ///
-    /// A restarted directory shard holds back a delete of an unknown id for its first seconds (3 s
-    /// by default).
-    ///
-    /// # Errors
-    /// `Timeout` if the deletion is not confirmed in time. Known copies are still removed.
-    pub async fn delete<I>(&self, ids: I, timeout: Duration) -> Result<usize>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        let ids = checked(ids, usize::MAX)?;
-        let call = self.begin(timeout).await?;
-        let connection = &call.connection;
-        // The parent of a forked child may hold the lock.
-        connection.check_usable()?;
-        ids.iter().for_each(|id| connection.recent_puts().forget(id));
-        let first = ids.first().cloned();
-        let delete = pin!(many::delete(connection, ids, timeout));
-        let wait = Wait { operation: "delete", id: first.as_ref(), needs: &[] };
-        call.run(wait, Repeat::IfUnsent, delete).await
-    }
-
     /// Waits until `count` of the objects are available in the cluster. Returns the indices of the
     /// available ones, ascending; after a timeout they are fewer.
     ///

@@ -79,6 +79,7 @@ mod writer;
 
 mod batch;
 mod collective;
+mod delete;
 mod location_watch;
 mod many;
 mod report;
@@ -101,6 +102,7 @@ mod tests;
 
 pub use batch::{NewObject, Results, check_count};
 pub use client::{Client, Page};
+pub use delete::{DeleteOptions, Deletion};
 pub use error::{ConnectFailure, Error, ErrorCode, Loss, LostCall, Result};
 pub use hoplite_core::error::Missing;
 pub use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
@@ -110,7 +112,9 @@ pub use hoplite_core::node::{
     ReduceOrder, SpillStatus, Unmoved,
 };
 pub use hoplite_core::reduce::ReduceOp;
-pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Origin, Retention};
+pub use hoplite_core::shard::{
+    DeleteWait, Location, LocationState, Locations, ObjectSummary, Origin, Retention,
+};
 pub use hoplite_core::trace::NotATraceparent;
 pub use hoplite_core::{ClusterId, Dtype, Metadata, NodeId, ObjectId, PutId, TraceContext};
 pub use hoplite_proto::socket_path::default_socket_path;

@@ -1,42 +1,16 @@
-//! Deletes and waits with more ids than one request may have.
+//! Waits with more ids than one request may have.
 
 use std::time::Duration;
 
 use hoplite_core::node::{self, Response};
-use hoplite_core::{Error as ObjectError, ObjectId, Operation};
+use hoplite_core::{ObjectId, Operation};
 
 use crate::connection::Connection;
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The pause between two queries for all objects, because each query goes to the directory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Deletes objects in several requests, and returns how many existed. Sends later requests even if
-/// one times out.
-pub(crate) async fn delete(connection: &Connection, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
-    if ids.len() <= connection.max_ids() {
-        return delete_part(connection, ids, timeout).await;
-    }
-    let deadline = Deadline::after(timeout);
-    let (mut count, mut late) = (0, None);
-    for part in ids.chunks(connection.max_ids().max(1)) {
-        match delete_part(connection, part.to_vec(), deadline.left()).await {
-            Ok(deleted) => count += deleted,
-            Err(error @ Error::Object(ObjectError::Timeout { .. })) => late = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    late.map_or(Ok(count), Err)
-}
-
-async fn delete_part(connection: &Connection, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
-    let request = node::Request::Delete { ids, timeout };
-    match connection.call_node(request, Operation::Delete, timeout).await? {
-        Response::Deleted { count } => Ok(count),
-        _ => Err(connection.unexpected()),
-    }
-}
 
 pub(crate) async fn wait(
     connection: &Connection,

@@ -177,9 +177,9 @@ impl ObjectWriter {
         drop(room);
         let connection = Arc::clone(reference.connection());
         let copy = reference.copy();
-        let awaits_copies = options.metadata.replicas.to_await() > 1;
+        let awaits_directory = options.metadata.replicas.awaits_directory();
         let is_small = size_bytes < connection.confirmed_from_bytes();
-        if options.confirm == Confirmation::BySize && is_small && !awaits_copies {
+        if options.confirm == Confirmation::BySize && is_small && !awaits_directory {
             // One system call for both requests.
             let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
@@ -233,7 +233,7 @@ async fn put_whole(
     metadata.validate(size_bytes)?;
     let is_confirmed = confirm == Confirmation::Confirmed
         || size_bytes >= connection.confirmed_from_bytes()
-        || metadata.replicas.to_await() > 1;
+        || metadata.replicas.awaits_directory();
     let contents = Bytes::copy_from_slice(bytes);
     let request = |timeout| node::Request::Put {
         id: id.clone(),

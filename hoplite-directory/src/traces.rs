@@ -80,7 +80,7 @@ impl Traces {
 fn subject(message: &ToShard) -> (Option<&ObjectId>, Option<RequestId>) {
     match message {
         ToShard::Query(query) => (Some(&query.id), Some(query.request)),
-        ToShard::Delete { request, id } | ToShard::Subscribe { request, id, .. } => {
+        ToShard::Delete { request, id, .. } | ToShard::Subscribe { request, id, .. } => {
             (Some(id), Some(*request))
         }
         ToShard::Publish(publish) => (Some(&publish.id), None),

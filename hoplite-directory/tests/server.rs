@@ -322,7 +322,8 @@ async fn a_frame_above_the_limit_ends_its_session() {
     let server = Server::start().await;
     let store = server.store("a").await;
     let id = Bytes::from(vec![0; 5 << 20]);
-    let body = v1::store_message::Body::Delete(v1::store_message::Delete { request: 1, id });
+    let body =
+        v1::store_message::Body::Delete(v1::store_message::Delete { request: 1, id, ..Default::default() });
     let messages = vec![v1::StoreMessage { body: Some(body), ..Default::default() }];
     store.outbound.send(v1::StoreMessages { hello: None, messages }).await.unwrap();
     assert!(store.end().await.is_some());

@@ -308,7 +308,7 @@ impl Traces {
     fn tells(&mut self, shard: usize, message: &ToShard) -> Option<TraceContext> {
         let (id, request) = match message {
             ToShard::Query(query) => (&query.id, query.request),
-            ToShard::Subscribe { request, id, .. } | ToShard::Delete { request, id } => (id, *request),
+            ToShard::Subscribe { request, id, .. } | ToShard::Delete { request, id, .. } => (id, *request),
             ToShard::Cancel { request } | ToShard::Unsubscribe { request } => {
                 return self.asks.remove(request).map(|ask| ask.work.parent);
             }

@@ -23,9 +23,9 @@ use hoplite_core::placement::ShardList;
 use hoplite_core::plan::collective::{Collective, Schedule};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location, LocationState, Locations, NodeInfo,
-    ObjectSummary, Obstacle, Origin, Placed, Publish, PullOutcome, Query, Replicate, Replication, RequestId,
-    Retention, ToShard, ToStore, UnpublishReason, Verdict, Wants,
+    DeleteTerms, DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location,
+    LocationState, Locations, NodeInfo, ObjectSummary, Obstacle, Origin, Placed, Publish, PullOutcome, Query,
+    Replicate, Replication, RequestId, Retention, ToShard, ToStore, UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::text::escape;
 use hoplite_core::topology::live::MAX_TOLD;
@@ -90,7 +90,11 @@ fn dtype() -> impl Strategy<Value = Dtype> {
 
 fn replicas() -> impl Strategy<Value = Replicas> {
     let awaited = |wanted: u8| (Just(wanted), 0..=wanted.max(1));
-    (0..=MAX_REPLICAS).prop_flat_map(awaited).prop_map(|(wanted, awaited)| Replicas { wanted, awaited })
+    (0..=MAX_REPLICAS).prop_flat_map(awaited).prop_map(|(wanted, awaited)| Replicas {
+        wanted,
+        awaited,
+        quorum: wanted % 2 == 1,
+    })
 }
 
 fn owner() -> impl Strategy<Value = Owner> {
@@ -198,6 +202,7 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
     ];
     let of_objects = prop_oneof![
         id().prop_map(|id| Error::AlreadyExists { id }),
+        id().prop_map(|id| Error::PutConflict { id }),
         (id(), any::<u64>(), any::<u64>()).prop_map(|(id, size_bytes, limit_bytes)| {
             Error::ObjectTooLarge { id, size_bytes, limit_bytes }
         }),
@@ -337,7 +342,9 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         query_id().prop_map(|request| ToShard::Cancel { request }),
         (any::<u64>(), pull_outcome())
             .prop_map(|(grant, outcome)| ToShard::ReturnSlot { grant: GrantId(grant), outcome }),
-        (query_id(), id()).prop_map(|(request, id)| ToShard::Delete { request, id }),
+        (query_id(), id(), option::of(put()), delete_wait()).prop_map(|(request, id, only, wait)| {
+            ToShard::Delete { request, id, terms: DeleteTerms { only, wait } }
+        }),
         (id(), put()).prop_map(|(id, put)| ToShard::Forget { id, put }),
         (query_id(), id(), any::<bool>()).prop_map(|(request, id, all)| {
             let wants = if all { Wants::Bytes } else { Wants::Locations };
@@ -438,7 +445,8 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
         (id(), put()).prop_map(|(id, put)| ToStore::Promote { id, put }),
         any::<u64>().prop_map(|grant| ToStore::GiveWay { grant: GrantId(grant) }),
         placed().prop_map(ToStore::Placed),
-        (query_id(), option::of(put())).prop_map(|(request, put)| ToStore::DeleteDone { request, put }),
+        (query_id(), option::of(put()), named(node()))
+            .prop_map(|(request, put, absent)| ToStore::DeleteDone { request, put, absent }),
         (query_id(), locations()).prop_map(|(request, locations)| ToStore::Locations { request, locations }),
         (id(), put(), metadata()).prop_map(|(id, put, (metadata, size_bytes))| {
             ToStore::Replicate(Replicate { id, put, size_bytes, metadata })
@@ -486,7 +494,11 @@ fn node_request() -> impl Strategy<Value = node::Request> {
             timeout
         }),
         copy().prop_map(|copy| node::Request::Release { copy }),
-        (ids(), timeout()).prop_map(|(ids, timeout)| node::Request::Delete { ids, timeout }),
+        (ids(), timeout(), delete_wait()).prop_map(|(ids, timeout, wait)| node::Request::Delete {
+            ids,
+            timeout,
+            wait
+        }),
         (ids(), any::<prop::sample::Index>(), timeout()).prop_map(|(ids, count, timeout)| {
             let count = count.index(ids.len() + 1);
             node::Request::Wait { ids, count, timeout }
@@ -508,6 +520,10 @@ fn node_request() -> impl Strategy<Value = node::Request> {
     ]
 }
 
+fn delete_wait() -> impl Strategy<Value = DeleteWait> {
+    select(vec![DeleteWait::Reachable, DeleteWait::All])
+}
+
 fn batch_item() -> impl Strategy<Value = node::Request> {
     prop_oneof![
         put_request(),
@@ -517,7 +533,11 @@ fn batch_item() -> impl Strategy<Value = node::Request> {
             timeout,
             allow_stale: false,
         }),
-        (id(), timeout()).prop_map(|(id, timeout)| node::Request::Delete { ids: vec![id], timeout }),
+        (id(), timeout(), delete_wait()).prop_map(|(id, timeout, wait)| node::Request::Delete {
+            ids: vec![id],
+            timeout,
+            wait
+        }),
     ]
 }
 
@@ -626,7 +646,7 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
             node::Response::Contents { view, bytes: vec![byte; usize::try_from(size_bytes).unwrap()].into() }
         }),
         Just(node::Response::Sealed),
-        any::<usize>().prop_map(|count| node::Response::Deleted { count }),
+        (any::<usize>(), named(node())).prop_map(|(count, absent)| node::Response::Deleted { count, absent }),
         prop::collection::vec(batch_answer(), 0..5).prop_map(node::Response::Batch),
         indices.prop_map(|indices| node::Response::Ready { indices: indices.into_iter().collect() }),
         reduced.prop_map(|indices| node::Response::Reduced { indices }),

@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
-use hoplite_core::shard::UNREACHABLE;
+use hoplite_core::missing::{MAX_NAMED, Named};
+use hoplite_core::shard::{DeleteWait, UNREACHABLE};
 
 /// Longest timeout. Longer ones are cut to it, so that arithmetic on times cannot overflow.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -93,6 +94,18 @@ pub(crate) fn decode_optional_node(text: &str) -> Result<Option<NodeId>> {
 
 pub(crate) fn check_count(what: &'static str, length: usize, maximum: usize) -> Result<()> {
     if length > maximum { Err(Error::limit_exceeded(what, maximum as u64)) } else { Ok(()) }
+}
+
+/// The stores that a delete waits for.
+pub(crate) const fn decode_delete_wait(wait_all: bool) -> DeleteWait {
+    if wait_all { DeleteWait::All } else { DeleteWait::Reachable }
+}
+
+/// Some nodes, and the number of all.
+pub(crate) fn decode_named_nodes(first: &[String], count: u64) -> Result<Named<NodeId>> {
+    check_count("named nodes", first.len(), MAX_NAMED)?;
+    let first = first.iter().map(|node| NodeId::new(node)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Named { count: count.max(first.len() as u64), first })
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub fn encode(error: &Error) -> v1::Error {
             v1::Error { code, text: reason.to_string(), ..Default::default() }
         }
         Error::AlreadyExists { id }
+        | Error::PutConflict { id }
         | Error::ObjectLost { id }
         | Error::Deleted { id }
         | Error::Superseded { id }
@@ -113,6 +114,7 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
             Some(Error::PermissionDenied { reason: Cow::Owned(text.clone()) })
         }
         code if code == ErrorCode::AlreadyExists as u32 => object().map(|id| Error::AlreadyExists { id }),
+        code if code == ErrorCode::PutConflict as u32 => object().map(|id| Error::PutConflict { id }),
         code if code == ErrorCode::ObjectTooLarge as u32 => {
             object().map(|id| Error::ObjectTooLarge { id, size_bytes: error.a, limit_bytes: error.b })
         }
@@ -420,7 +422,7 @@ mod tests {
 
     #[test]
     fn no_text_of_a_peer_disturbs_a_terminal() {
-        for code in 0..40 {
+        for code in 0..50 {
             let (text, other_text) = ("\x1b[2J\n\u{202e}".to_owned(), "\x1b".to_owned());
             let error = v1::Error { code, text, other_text, ..Default::default() };
             let decoded = decode(error, Plane::Data).to_string();
@@ -450,7 +452,7 @@ mod tests {
 
         #[test]
         fn arbitrary_fields_never_panic(
-            code in 0_u32..40,
+            code in 0_u32..50,
             id in prop::collection::vec(any::<u8>(), 0..300),
             text in ".{0,40}",
             (a, b, c) in any::<(u64, u64, u64)>(),

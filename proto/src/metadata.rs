@@ -43,6 +43,7 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
         replicas: metadata.replicas.wanted.into(),
         awaited_replicas: metadata.replicas.awaited.into(),
         lifetime: metadata.lifetime.as_deref().map(lifetime::encode),
+        quorum: metadata.replicas.quorum,
     }
 }
 
@@ -67,7 +68,8 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
         let limit = u64::from(MAX_REPLICAS);
         u8::try_from(replicas).map_err(|_| Error::limit_exceeded("replicas of an object", limit))
     };
-    let replicas = Replicas { wanted: count(metadata.replicas)?, awaited: count(metadata.awaited_replicas)? };
+    let (wanted, awaited) = (count(metadata.replicas)?, count(metadata.awaited_replicas)?);
+    let replicas = Replicas { wanted, awaited, quorum: metadata.quorum };
     let lifetime = metadata.lifetime.as_ref().map(lifetime::decode).transpose()?.flatten();
     let metadata = Metadata { dtype, shape, user, agreement: agreement.transpose()?, replicas, lifetime };
     metadata.validate(size_bytes)?;

@@ -21,7 +21,9 @@ pub fn to_status(error: &Error) -> Status {
         | Error::DuplicateId { .. }
         | Error::UnknownReference { .. }
         | Error::Malformed { .. } => Code::InvalidArgument,
-        Error::AlreadyExists { .. } | Error::NodeIdInUse { .. } => Code::AlreadyExists,
+        Error::AlreadyExists { .. } | Error::PutConflict { .. } | Error::NodeIdInUse { .. } => {
+            Code::AlreadyExists
+        }
         Error::ObjectTooLarge { .. } => Code::OutOfRange,
         Error::StoreFull { .. } | Error::LimitExceeded { .. } => Code::ResourceExhausted,
         Error::Timeout { .. } => Code::DeadlineExceeded,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hoplite import _native
 from hoplite._checks import Id, Op
 from hoplite._client import Client, connect
+from hoplite._deletion import Deletion
 from hoplite._node import init, shutdown
 from hoplite._reports import Link, Topology
 from hoplite._stale import StaleWarning
@@ -45,6 +46,7 @@ from hoplite.errors import (
     ObjectTooLarge,
     PermissionDenied,
     PickleRefused,
+    PutConflict,
     RanksMissing,
     ShardListMismatch,
     ShuttingDown,
@@ -73,6 +75,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Deleted",
+    "Deletion",
     "Draining",
     "DuplicateId",
     "ForkedChild",
@@ -97,6 +100,7 @@ __all__ = [
     "Op",
     "PermissionDenied",
     "PickleRefused",
+    "PutConflict",
     "RanksMissing",
     "ReduceInfo",
     "Ref",

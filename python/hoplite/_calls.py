@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hoplite import _cuda, _native, _serialize
 from hoplite._answers import OnProgress, T, followed, settled
@@ -28,11 +28,13 @@ from hoplite._checks import (
     divide,
     lifetime_of,
     listed,
+    needs_quorum,
     own_id,
     part_of,
     several,
     text,
 )
+from hoplite._deletion import Deletion, waits_for_all_nodes
 from hoplite._many import ManyCalls
 from hoplite._process import may_unpickle, new_id
 from hoplite._reports import Status, Topology, topology
@@ -89,6 +91,7 @@ class Calls(ManyCalls):
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
+        if_absent: Literal["quorum"] | None = None,
         progress: OnProgress = None,
     ) -> Ref[memoryview]: ...
     @overload
@@ -103,6 +106,7 @@ class Calls(ManyCalls):
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
+        if_absent: Literal["quorum"] | None = None,
         progress: OnProgress = None,
     ) -> Ref[T]: ...
     async def put(
@@ -116,38 +120,24 @@ class Calls(ManyCalls):
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
+        if_absent: Literal["quorum"] | None = None,
         progress: OnProgress = None,
     ) -> Ref[Any]:
         """See `hoplite.Client.put`. The methods of the handle block, and use the client of `hoplite.init`."""
         name = new_id() if id is None else id
+        quorum = needs_quorum(if_absent)
         encoded = self._encoded(name, value)
         pieces, dtype, shape, user = encoded
-        lifetime = lifetime_of(owner, ttl, ttl_action)
+        terms = (timeout, confirm, replicas or 0, lifetime_of(owner, ttl, ttl_action), quorum)
         # Avoids the coroutine of `settled`, which slows small puts.
         if isinstance(pieces, _cuda.OnDevice):
-            terms = (timeout, confirm, replicas or 0, lifetime)
             await _cuda.put(self._native, name, encoded, terms, progress)
         elif progress is None:
-            put = self._native.put(
-                name, pieces, dtype, shape, user, timeout, confirm, replicas or 0, lifetime
-            )
+            put = self._native.put(name, pieces, dtype, shape, user, *terms)
             if isinstance(put, Future):
                 await put
         else:
-            await followed(
-                self._native,
-                progress,
-                "put",
-                name,
-                pieces,
-                dtype,
-                shape,
-                user,
-                timeout,
-                confirm,
-                replicas or 0,
-                lifetime,
-            )
+            await followed(self._native, progress, "put", name, pieces, dtype, shape, user, *terms)
         return made_ref(name, encoded, self._native.cluster)
 
     @overload
@@ -491,9 +481,16 @@ class Calls(ManyCalls):
         check_rank(rank, size)
         await settled(self._native.barrier(name, size, rank, timeout))
 
-    async def delete(self, ids: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
+    async def delete(
+        self,
+        ids: Id | Iterable[Id],
+        timeout: TimeLimit = "default",
+        *,
+        wait: Literal["reachable", "all"] = "reachable",
+    ) -> Deletion:
         """See `hoplite.Client.delete`."""
-        return await settled(self._native.delete(several(ids), timeout))
+        waits_for_all = waits_for_all_nodes(wait)
+        return Deletion(*await settled(self._native.delete(several(ids), timeout, waits_for_all)))
 
     async def wait(
         self, ids: Iterable[AnyId], num: int | None = None, timeout: TimeLimit = "default"

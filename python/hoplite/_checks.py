@@ -51,6 +51,12 @@ def own_id(sources: list[Id], rank: int) -> Id:
     return sources[rank]
 
 
+def needs_quorum(if_absent: str | None) -> bool:
+    if if_absent not in (None, "quorum"):
+        raise ValueError(f'if_absent must be "quorum" or None, not {if_absent!r}')
+    return if_absent is not None
+
+
 def check_rank(rank: int, size: int) -> None:
     if not 0 <= rank < size:
         raise ValueError(f"there is no rank {rank} among {size} participants")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hoplite import _native
 from hoplite._answers import OnProgress, T, run
 from hoplite._calls import CONNECT_TIMEOUT, Calls
 from hoplite._checks import AnyId, Id, Op, TtlAction, owners_of
+from hoplite._deletion import Deletion
 from hoplite._many import Many
 from hoplite._process import log_connected, may_unpickle, program_name, refuse_to_pickle
 from hoplite._reports import Objects, Status, Topology
@@ -156,6 +157,7 @@ class Client(Many):
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
+        if_absent: Literal["quorum"] | None = None,
         progress: OnProgress = None,
     ) -> Ref[memoryview]: ...
     @overload
@@ -170,6 +172,7 @@ class Client(Many):
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
+        if_absent: Literal["quorum"] | None = None,
         progress: OnProgress = None,
     ) -> Ref[T]: ...
     def put(
@@ -183,33 +186,33 @@ class Client(Many):
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
+        if_absent: Literal["quorum"] | None = None,
         progress: OnProgress = None,
     ) -> Ref[Any]:
         """Stores a value under `id`, and returns a handle.
 
-        Blocks until the store has the bytes, which are copied once; if it is full, the call
-        waits for room. Receivers may fetch the first bytes earlier. A put of the same value
-        under the same id succeeds.
+        Blocks until the store has the bytes, which are copied once; a full store makes it wait.
+        A put of the same value under the same id succeeds.
 
         Args:
             id: The name; `None` for a new random one.
-            value: An array of numpy, torch (also on CUDA) or JAX of any shape and dtype, a table or
-                array of Arrow, a frame or series of polars, anything with DLPack or the buffer
-                protocol, `bytes`, or any value that can be pickled. Arrays inside it stay outside
-                the pickle. cloudpickle, if installed, also pickles lambdas, and functions and
-                classes of `__main__`.
+            value: An array of numpy, torch (also on CUDA) or JAX, a table or array of Arrow, a frame
+                or series of polars, anything with DLPack or the buffer protocol, `bytes`, or any
+                value that can be pickled. Arrays inside it stay outside the pickle. cloudpickle, if
+                installed, also pickles lambdas, and functions and classes of `__main__`.
             timeout: Seconds to wait for room, and for the copies.
-            confirm: `True` waits until the directory knows an object below 64 KiB; it always
-                knows larger ones. Otherwise `contains` and `stat` may miss it for a moment, and
-                a put of another value under this id elsewhere goes unnoticed. A number: the
-                call returns after this many of the `replicas`.
+            confirm: `True` waits until the directory knows an object below 64 KiB; it always knows
+                larger ones. Otherwise `contains` and `stat` may miss it for a moment, and a put of
+                another value under this id elsewhere goes unnoticed. A number waits for this many of
+                the `replicas`.
             replicas: The number of copies to keep, each on another node; `None` for the store's
-                default. The call returns when all exist, or the number in `confirm`.
+                default. The call waits for all, unless `confirm` is a number.
             owner: Deletes the object when all clients of the store that hold this owner have been gone
-                for its grace period (30 s). `"client"` stands for this client, and a name for
-                clients of `hoplite.connect(owner=...)`.
+                for 30 s. `"client"` stands for this client, a name for clients of
+                `hoplite.connect(owner=...)`.
             ttl: Seconds until the object ends; at most 30 days.
             ttl_action: `"delete"` ends it everywhere; `"free"` drops the copy of this store.
+            if_absent: `"quorum"` requires that both shards of the id accept the put.
             progress: As for `get`, for the bytes that are copied into the store.
 
         Returns:
@@ -224,6 +227,7 @@ class Client(Many):
             NotEnoughNodes: There are fewer stores than replicas.
             InvalidRequest: The owner or the ttl is not allowed, or no client holds the owner.
             Draining: The store is about to stop.
+            Unavailable: A shard that `if_absent` needs is away.
             PickleRefused: The value needs a pickle, and this client refuses pickles.
             TypeError: The value cannot be stored, such as a tensor on an accelerator without CUDA.
 
@@ -246,6 +250,7 @@ class Client(Many):
                 owner=owner,
                 ttl=ttl,
                 ttl_action=ttl_action,
+                if_absent=if_absent,
                 progress=progress,
             )
         )
@@ -298,22 +303,21 @@ class Client(Many):
     ) -> Any:
         """Waits for an object, and returns its value.
 
-        Blocks until the value is on this node. Arrays, also inside a pickled value, are
-        read-only and in shared memory, which the store keeps as long as an array or a view of it
-        lives. Tensors, `bytes`, and arrays of at most 4 KiB are private copies.
+        Blocks until the value is on this node. Arrays, also inside a pickled value, are read-only and
+        in shared memory, which the store keeps as long as an array or a view of it lives. Tensors,
+        `bytes`, and arrays of at most 4 KiB are private copies.
 
         Args:
             id: The object; it need not exist yet.
             copy: `True` returns a private, writable value, copied while it arrives. `False` copies
                 nothing: `bytes` come as a `memoryview`, and tensors are in shared memory.
                 **Writing to such a tensor ends the process.**
-            framework: `"numpy"`, `"torch"` or `"jax"`: the kind of arrays, if not the kind that was
-                put. Results of reduces are arrays of numpy.
+            framework: `"numpy"`, `"torch"` or `"jax"`: the kind of arrays, unless as put. Reduces
+                make arrays of numpy.
             allow_stale: `True` also accepts a complete copy on this node, with a
-                `hoplite.StaleWarning`, while no shard of the directory confirms that the object
-                exists.
+                `hoplite.StaleWarning`, while no shard confirms that the object exists.
             progress: Called in this thread a few times a second, and at the end, with the bytes
-                moved so far and the bytes to move. An exception cancels the call.
+                moved and to move. An exception cancels the call.
 
         Returns:
             The value, with the shape and dtype that were put.
@@ -323,7 +327,7 @@ class Client(Many):
             ObjectLost: Every copy is gone.
             Deleted: The object was deleted during the call.
             StoreFull: There was no room for a copy on this node.
-            ObjectTooLarge: The object does not fit into the store of this node.
+            ObjectTooLarge: The object does not fit into the store.
             PickleRefused: The value is a pickle, and this client refuses pickles.
             InvalidMetadata: No `put` made the header of the object.
 
@@ -361,7 +365,7 @@ class Client(Many):
         Raises:
             TypeMismatch: The dtype or shape of `out` differs from the object.
             BufferTooSmall: The object is larger than `out`.
-            Timeout: As for `get`, which has further errors. After an error, `out` is undefined.
+            Timeout: As for `get`. After an error, `out` is undefined.
 
         Examples:
             >>> client.put("vector", np.arange(3.0))
@@ -387,9 +391,8 @@ class Client(Many):
     ) -> list[AnyId]:
         """Combines arrays element by element into the new object `target`.
 
-        Blocks until the target is complete. The stores combine arrays while they arrive, and
-        readers may follow the target earlier. Integers wrap around. float16 and bfloat16 are
-        rounded after every operation.
+        Blocks until the target is complete. The stores combine arrays while they arrive. Integers wrap
+        around. float16 and bfloat16 are rounded after every operation.
 
         Args:
             target: The id of the new object.
@@ -764,23 +767,30 @@ class Client(Many):
         """
         run(self._calls.barrier(name, size, rank, timeout))
 
-    def delete(self, ids: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
+    def delete(
+        self,
+        ids: Id | Iterable[Id],
+        timeout: TimeLimit = "default",
+        *,
+        wait: Literal["reachable", "all"] = "reachable",
+    ) -> Deletion:
         """Removes every copy of one object, or of several.
 
-        Blocks until all copies are gone. Arrays that programs hold stay readable.
+        Blocks until all copies are gone. Arrays that programs hold stay readable. With `wait="all"`,
+        it also waits until lost nodes return and drop their copies.
 
         Returns:
-            The number of objects that existed.
+            The number of objects that existed. It names lost nodes that may have copies.
 
         Raises:
-            Timeout: Not all copies are known to be gone in time.
+            Timeout: Not all copies are known to be gone in time. `peers` names the nodes.
 
         Examples:
             >>> ref = client.put("old", b"1", confirm=True)
             >>> client.delete(["old", "absent"])
             1
         """
-        return run(self._calls.delete(ids, timeout))
+        return run(self._calls.delete(ids, timeout, wait=wait))
 
     def wait(
         self, ids: Iterable[AnyId], num: int | None = None, timeout: TimeLimit = "default"

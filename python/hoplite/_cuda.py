@@ -132,10 +132,10 @@ async def put(
     native: _native.Client | _native.AsyncClient,
     id: Any,
     encoded: Encoded,
-    terms: tuple[TimeLimit, int, int, tuple[str | None, float | None, str] | None],
+    terms: tuple[TimeLimit, int, int, tuple[str | None, float | None, str] | None, bool],
     on_progress: OnProgress,
 ) -> None:
-    """Puts an object whose bytes are on a device. The terms are timeout, confirmation, replicas and lifetime."""
+    """Puts bytes of a device. The terms are timeout, confirmation, replicas, lifetime and quorum."""
     pieces, dtype, shape, user = encoded
     assert isinstance(pieces, OnDevice)
     progress = None if on_progress is None else _native.Progress(on_progress)

@@ -33,6 +33,7 @@ __all__ = [
     "ObjectTooLarge",
     "PermissionDenied",
     "PickleRefused",
+    "PutConflict",
     "RanksMissing",
     "ShardListMismatch",
     "ShuttingDown",
@@ -116,6 +117,23 @@ class AlreadyExists(HopliteError):
         >>> client.put("taken", b"2")
         Traceback (most recent call last):
         hoplite.errors.AlreadyExists: ...
+    """
+
+    id: str | bytes
+
+
+class PutConflict(HopliteError):
+    """An accepted put lost to one on the other side of a network split. Repeat the call.
+
+    Examples:
+        >>> def publish(id: str, value: object) -> object:
+        ...     client.put(id, value)
+        ...     try:
+        ...         return client.get(id)
+        ...     except hoplite.PutConflict:
+        ...         return client.get(id)    # the value of the other side
+        >>> publish("elected", 7)
+        7
     """
 
     id: str | bytes

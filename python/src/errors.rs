@@ -141,6 +141,10 @@ fn set_object_fields(
             set_id(id)?;
             "AlreadyExists"
         }
+        ObjectError::PutConflict { id } => {
+            set_id(id)?;
+            "PutConflict"
+        }
         ObjectError::ObjectTooLarge { id, size_bytes, limit_bytes } => {
             set_id(id)?;
             fields.set_item("size_bytes", size_bytes)?;

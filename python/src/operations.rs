@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use futures::try_join;
 use hoplite_client::{
-    AllreduceOptions, ByteRange, Client, GetOptions, LostCall, ObjectId, ObjectReader, ObjectWriter,
-    PutOptions, ReduceOptions, Result,
+    AllreduceOptions, ByteRange, Client, DeleteOptions, DeleteWait, Deletion, GetOptions, LostCall, ObjectId,
+    ObjectReader, ObjectWriter, PutOptions, ReduceOptions, Result,
 };
 
 use crate::buffers::{Input, Output};
@@ -225,8 +225,16 @@ pub(crate) async fn barrier(
     client.barrier(&name, participants, rank, timeout).await
 }
 
-pub(crate) async fn delete(client: Client, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
-    client.delete(ids, timeout).await
+pub(crate) async fn delete(
+    client: Client,
+    ids: Vec<ObjectId>,
+    timeout: Duration,
+    wait_all: bool,
+) -> Result<(usize, Vec<String>, u64)> {
+    let wait = if wait_all { DeleteWait::All } else { DeleteWait::Reachable };
+    let Deletion { count, absent, absent_count } =
+        client.delete_with(ids, DeleteOptions { timeout, wait }).await?;
+    Ok((count, absent.iter().map(ToString::to_string).collect(), absent_count))
 }
 
 pub(crate) async fn wait(

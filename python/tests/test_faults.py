@@ -166,3 +166,43 @@ def test_an_object_that_is_lost(tmp_path: Path) -> None:
         with pytest.raises(hoplite.ObjectLost) as caught:
             client.reduce("y", ["x"], timeout=PATIENCE)
         assert caught.value.id == "x"
+
+
+def test_a_delete_names_the_nodes_that_did_not_confirm_it(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nodes=2, memory="64MiB") as cluster, cluster.connect() as client:
+        for id in ("x", "y"):
+            client.put(id, np.ones(100_000))
+            with cluster.connect(1) as other:
+                other.get(id)
+        cluster.store(1).kill()
+        deletion = client.delete("x")
+        assert deletion == 1
+        assert (deletion.absent, deletion.absent_count) == (("node-1",), 1)
+        assert repr(deletion) == "<hoplite.Deletion 1 absent=1: node-1>"
+        with pytest.raises(hoplite.Timeout) as caught:
+            client.delete("y", 0.5, wait="all")
+        assert caught.value.peers == ["node-1"]
+        cluster.start_again(1)
+
+        async def delete() -> hoplite.Deletion:
+            async with await hoplite.aio.connect(cluster.sockets[0]) as other:
+                return await other.delete(["x", "y"], PATIENCE, wait="all")
+
+        assert not asyncio.run(delete()).absent
+        with pytest.raises(ValueError, match="wait must be"):
+            client.delete("x", wait="some")  # type: ignore[arg-type]
+
+
+def test_a_put_with_a_quorum_needs_the_shards(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nodes=1, memory="64MiB") as cluster, cluster.connect() as client:
+        client.put("x", 1, if_absent="quorum")
+        with pytest.raises(ValueError, match="if_absent must be"):
+            client.put("y", 1, if_absent="all")  # type: ignore[call-overload]
+        cluster.daemons[0].kill()
+        await_that(
+            "the end of the session",
+            lambda: not any(shard["connected"] for shard in client.status()["shards"]),
+        )
+        with pytest.raises(hoplite.Unavailable) as caught:
+            client.put("y", 1, if_absent="quorum")
+        assert caught.value.retryable

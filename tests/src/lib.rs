@@ -9,6 +9,7 @@ pub mod contents;
 pub mod http;
 pub mod links;
 pub mod raw;
+pub mod split;
 
 /// Limits every wait, so that a hanging test ends.
 pub const PATIENCE: Duration = Duration::from_secs(300);

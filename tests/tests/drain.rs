@@ -30,7 +30,7 @@ fn a_drained_store_stops_and_its_objects_are_elsewhere() {
     for (number, size) in sizes.into_iter().enumerate() {
         client.put(format!("x{number}"), &bytes(size as u64, size)).unwrap();
     }
-    let replicas = Replicas { wanted: 2, awaited: 0 };
+    let replicas = Replicas { wanted: 2, awaited: 0, quorum: false };
     let metadata = Metadata { replicas, ..Metadata::default() };
     client.put_with("two", &bytes(9, 50_000), PutOptions { metadata, ..PutOptions::default() }).unwrap();
     let output = drain(&cluster, 0, "60s");

@@ -243,7 +243,7 @@ fn wrong_lifetimes_are_refused_and_the_store_goes_on() {
             "{lifetime:?}: {answer:?}"
         );
     }
-    let replicas = Replicas { wanted: 2, awaited: 1 };
+    let replicas = Replicas { wanted: 2, awaited: 1, quorum: false };
     let mut freed = for_ttl(SOON, TtlAction::Free);
     freed.metadata.replicas = replicas;
     assert!(matches!(

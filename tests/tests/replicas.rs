@@ -11,7 +11,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
 fn wanting(wanted: u8, awaited: u8) -> PutOptions {
-    let replicas = Replicas { wanted, awaited };
+    let replicas = Replicas { wanted, awaited, quorum: false };
     PutOptions { metadata: Metadata { replicas, ..Metadata::default() }, ..PutOptions::default() }
 }
 

@@ -50,11 +50,21 @@ pub(crate) struct Arguments {
     /// Return when this number of copies exists [default: all of --replicas]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
     confirm: Option<u8>,
+    /// Put only if both directory shards of the id accept it
+    #[arg(long, value_name = "SHARDS")]
+    if_absent: Option<Shards>,
     #[command(flatten)]
     lifetime: LifetimeArguments,
     /// Print the id and the size of the object as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The shards that must not know another object under the id.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Shards {
+    /// Both directory shards of the id
+    Quorum,
 }
 
 #[derive(Debug, Serialize)]
@@ -65,9 +75,10 @@ struct Report {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { id, file, dtype, shape, replicas, confirm, lifetime, json } = arguments;
+    let Arguments { id, file, dtype, shape, replicas, confirm, if_absent, lifetime, json } = arguments;
     let lifetime = lifetime.lifetime()?;
-    let replicas = Replicas { wanted: replicas.unwrap_or(0), awaited: confirm.unwrap_or(0) };
+    let quorum = if_absent.is_some();
+    let replicas = Replicas { wanted: replicas.unwrap_or(0), awaited: confirm.unwrap_or(0), quorum };
     let shape = shape.map(|Shape(extents)| extents);
     let options = PutOptions {
         metadata: Metadata { dtype, shape, replicas, lifetime, ..Metadata::default() },

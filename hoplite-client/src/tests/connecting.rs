@@ -10,7 +10,8 @@ use hoplite_proto::{PROTOCOL_VERSION, v1};
 
 use super::fake_store::{CAPACITY_BYTES, FakeStore, Greeting};
 use crate::{
-    Client, ConnectFailure, ConnectOptions, Error, Lifetime, Metadata, Owner, PutOptions, Ttl, TtlAction,
+    Client, ConnectFailure, ConnectOptions, DeleteOptions, DeleteWait, Error, Lifetime, Metadata, Owner,
+    PutOptions, Replicas, Ttl, TtlAction,
 };
 
 async fn failure(socket: impl AsRef<std::path::Path>) -> ConnectFailure {
@@ -140,6 +141,7 @@ async fn an_old_store_gets_no_request_that_it_would_perform_in_part() {
         arena_bytes: CAPACITY_BYTES,
         max_object_bytes: CAPACITY_BYTES,
         max_calls: 8,
+        max_ids: 10,
         ..Default::default()
     };
     let store = FakeStore::greeting(Greeting::Hello(Box::new(hello)));
@@ -153,6 +155,18 @@ async fn an_old_store_gets_no_request_that_it_would_perform_in_part() {
         let put = client.put_with("x", &vec![0; size_bytes], options.clone()).await;
         assert!(put.as_ref().is_err_and(mismatch), "{size_bytes} bytes: {put:?}");
     }
+    let replicas = Replicas { quorum: true, ..Replicas::default() };
+    let quorum = Metadata { replicas, ..Metadata::default() };
+    let quorum = PutOptions { metadata: quorum, ..PutOptions::default() };
+    for size_bytes in [10, 1_000_000] {
+        let put = client.put_with("x", &vec![0; size_bytes], quorum.clone()).await;
+        assert!(put.as_ref().is_err_and(mismatch), "{size_bytes} bytes: {put:?}");
+    }
+    let several = client.put_many([("x", b"bytes"), ("y", b"bytes")], quorum).await;
+    assert!(several.as_ref().is_err_and(mismatch), "{several:?}");
+    let delete = DeleteOptions { wait: DeleteWait::All, ..DeleteOptions::default() };
+    let deleted = client.delete_with(["x"], delete).await;
+    assert!(deleted.as_ref().is_err_and(mismatch), "{deleted:?}");
     let listed = client.ownerless("", "", 10).await;
     assert!(listed.as_ref().is_err_and(mismatch), "{listed:?}");
     let owners = vec![Owner::new("job").unwrap()];

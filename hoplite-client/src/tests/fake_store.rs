@@ -12,6 +12,7 @@ use bytes::BytesMut;
 use hoplite_core::block::publishable_unsealed;
 use hoplite_core::error::{Error, Operation};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
+use hoplite_core::missing::Named;
 use hoplite_core::node::{self, CallId, CopyId, Inspection, ObjectView, Until};
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::ReduceOp;
@@ -478,7 +479,7 @@ impl State {
                 if self.deletes_are_late {
                     Err(Error::timeout(Operation::Delete, Duration::ZERO))
                 } else {
-                    Ok(Response::Node(node::Response::Deleted { count: found.len() }))
+                    Ok(Response::Node(node::Response::Deleted { count: found.len(), absent: Named::of([]) }))
                 }
             }
             Request::Node(node::Request::Wait { ids, count, timeout }) => {

@@ -135,6 +135,15 @@ pub enum Effect {
         /// A node with the first put, and its data plane.
         holder: (NodeId, SocketAddr),
     },
+    /// Log that an accepted put has lost to a put on the other side of a network split.
+    PutLost {
+        /// The id of both puts.
+        id: ObjectId,
+        /// The put that lost.
+        put: PutId,
+        /// The put that won.
+        winner: PutId,
+    },
     /// Fill a copy from `offset_bytes` on with the combination of `inputs`, in this order.
     StartCombine {
         combine: CombineId,

@@ -7,6 +7,7 @@ use crate::collective::Agreement;
 use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
 use crate::plan::collective::Collective;
+use crate::shard::DeleteWait;
 use crate::topology::probe::survey::SurveyOptions;
 use crate::version::Version;
 
@@ -72,6 +73,8 @@ pub enum Request {
         ids: Vec<ObjectId>,
         /// Time for the stores to drop their copies.
         timeout: Duration,
+        /// The stores to wait for.
+        wait: DeleteWait,
     },
     /// Performs several requests as separate calls. Answered by `Batch` after the last. Every item
     /// is [fit for a batch](Request::is_for_batches).
@@ -154,10 +157,14 @@ impl Request {
     }
 
     /// Returns the number of the oldest protocol version in which a store performs the whole request.
-    /// An older store would put the object, but without its lifetime.
+    /// An older store would ignore a lifetime or quorum of a put, and a delete's wait for all stores.
     pub fn oldest_version(&self) -> u32 {
         match self {
             Self::Create { metadata, .. } | Self::Put { metadata, .. } if metadata.lifetime.is_some() => 9,
+            Self::Create { metadata, .. } | Self::Put { metadata, .. } if metadata.replicas.quorum => {
+                Version::WITH_TERMS
+            }
+            Self::Delete { wait: DeleteWait::All, .. } => Version::WITH_TERMS,
             Self::ListOwnerless { .. } => 9,
             Self::Batch(requests) => requests.iter().map(Self::oldest_version).max().unwrap_or_default(),
             _ => Version::OLDEST.number(),

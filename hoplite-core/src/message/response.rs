@@ -3,8 +3,9 @@ use bytes::Bytes;
 use super::{ByteRange, CopyId, DrainReport, OwnerlessPage};
 use crate::error::Error;
 use crate::extent::Extent;
-use crate::id::PutId;
+use crate::id::{NodeId, PutId};
 use crate::metadata::Metadata;
+use crate::missing::Named;
 use crate::shard::Locations;
 
 /// The place of a copy for a client.
@@ -48,9 +49,11 @@ pub enum Response {
         /// All ranges of the object, as they become valid.
         order: Vec<ByteRange>,
     },
-    /// The number of ids that named an object.
+    /// The objects are deleted.
     Deleted {
         count: usize,
+        /// The lost stores that may still have copies.
+        absent: Named<NodeId>,
     },
     /// Available ids, as ascending indices into the request's list; fewer than requested after the
     /// deadline.

@@ -45,6 +45,7 @@ use crate::objects::combinations::CombineUser;
 use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
 use crate::plan::collective::Collective;
 use crate::reduction::Reductions;
+use crate::shard::DeleteWait;
 use crate::time::Time;
 use crate::version::Version;
 use collectives::Adapter;
@@ -157,13 +158,16 @@ impl Node {
         if let Err(error) = self.objects.check_request(key, &request) {
             return self.objects.ctx.reply(key, Err(error));
         }
+        if let Some(id) = self.objects.conflicts.take(key.client, &request) {
+            return self.objects.ctx.reply(key, Err(Error::PutConflict { id }));
+        }
         match request {
             Request::Reduce(request) => self.reduce(key, request),
             Request::Collective(kind, request) => self.coordinate(key, kind, request),
             Request::Join { target, agreement, is_again, source_bytes, timeout } => {
                 self.adapter().join(key, target, (agreement, is_again), source_bytes, timeout);
             }
-            Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
+            Request::Delete { ids, timeout, wait } => self.delete(key, ids, timeout, wait),
             Request::Batch(requests) => self.batch(key, requests),
             request => self.objects.request(key, request),
         }
@@ -178,13 +182,16 @@ impl Node {
         }
     }
 
-    fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration) {
+    fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration, wait: DeleteWait) {
         if let Err(error) = self.objects.calls.check_ids(self.objects.ctx.limits(), key, ids.len()) {
             return self.objects.ctx.reply(key, Err(error));
         }
         let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
+        if let Err(error) = self.objects.check_wait(&ids, wait) {
+            return self.objects.ctx.reply(key, Err(error));
+        }
         let ended = ids.iter().filter(|id| self.delete_target(id)).count();
-        self.objects.delete(key, ids, ended, timeout);
+        self.objects.delete(key, ids, ended, (timeout, wait));
     }
 
     fn reduce(&mut self, key: CallKey, request: Reduce) {
@@ -287,6 +294,7 @@ impl Node {
                 Deadline::Retry(id) => self.objects.retry_fetch(&id),
                 Deadline::Republish(copy) => self.objects.publish_again(copy),
                 Deadline::Settled => self.objects.sessions_settled(),
+                Deadline::Trusted(shard) => self.objects.shard_trusted(shard),
                 Deadline::Hop(owner) => self.reductions.hostings().expired(&mut self.objects, owner),
                 Deadline::Reduce(target) => self.reconsider_target(&target),
                 Deadline::Drain => self.objects.drain_expired(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::context::Context;
+use super::deletion::DeleteCall;
 use super::notice::Deadline;
 use super::queue::Queue;
 use crate::collective::Agreement;
@@ -84,30 +85,12 @@ pub(crate) enum Wanted {
 }
 
 #[derive(Debug)]
-pub(crate) struct DeleteCall {
-    pub(crate) queries: BTreeSet<RequestId>,
-    pub(crate) deleted: usize,
-}
-
-#[derive(Debug)]
 pub(crate) struct WaitCall {
     pub(crate) count: usize,
     pub(crate) ready: BTreeSet<usize>,
     pub(crate) queries: BTreeSet<RequestId>,
     /// Indices without an answer of the directory, if its first one is enough.
     pub(crate) unanswered: Option<BTreeSet<usize>>,
-}
-
-impl DeleteCall {
-    /// Notes an answer: `was_there` if the id named an object.
-    pub(crate) fn answered(&mut self, query: RequestId, was_there: bool) {
-        self.queries.remove(&query);
-        self.deleted += usize::from(was_there);
-    }
-
-    pub(crate) fn outcome(&self) -> Option<usize> {
-        self.queries.is_empty().then_some(self.deleted)
-    }
 }
 
 impl WaitCall {

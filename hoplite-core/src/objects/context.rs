@@ -236,8 +236,9 @@ impl Context {
         self.config.shards.replicas(id, |shard| self.sessions.is_up(shard))
     }
 
+    /// Returns the shard that decides about `id`: the first connected one, trusted ones first.
     pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
-        self.responsible_shards(id).next()
+        self.responsible_shards(id).min_by_key(|shard| !self.sessions.is_trusted(*shard))
     }
 
     pub(crate) fn tell_shard(&mut self, shard: usize, message: ToShard) {

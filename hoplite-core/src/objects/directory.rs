@@ -21,7 +21,8 @@
 //!   (`shard/orphans.rs`). Otherwise gets fail with `ObjectLost`.
 //! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries and
 //!   publications to the next shard of each id (`publish.rs`). A shard that comes back is refilled
-//!   in the same way. Until then it holds deletes of ids that it does not know (`shard/delete.rs`).
+//!   in the same way. Until then it holds deletes of ids that it does not know (`shard/delete.rs`),
+//!   and the other shard of each id decides, if it is connected (`shard_sessions.rs`).
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ impl Objects {
         request
     }
 
-    fn send_query(&mut self, request: RequestId) {
+    pub(super) fn send_query(&mut self, request: RequestId) {
         let Some((shard, query)) = self.queries.sitting(request) else { return };
         let id = query.id.clone();
         let message = match query.purpose {
@@ -78,7 +79,7 @@ impl Objects {
                 let avoid = self.fetches.avoided(&id).to_vec();
                 ToShard::Query(Query { request, id, timeout, resume, avoid })
             }
-            Purpose::Delete(_) => ToShard::Delete { request, id },
+            Purpose::Delete(key, step) => return self.send_delete(shard, (request, id), key, step),
             Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
                 ToShard::Subscribe { request, id, wants: Wants::Locations }
             }
@@ -92,11 +93,28 @@ impl Objects {
 
     /// Moves queries, because the session with `changed` came or went.
     pub(crate) fn rehome_queries(&mut self, changed: usize) {
+        self.move_queries(Some(changed));
+        // Slots that a lost shard had granted need not be returned.
+        self.copies.forget_grants_of(changed);
+    }
+
+    fn move_queries(&mut self, changed: Option<usize>) {
         for request in self.queries.rehome(&mut self.ctx, changed) {
             self.send_query(request);
         }
-        // Slots of a lost shard need not be returned.
-        self.copies.forget_grants_of(changed);
+    }
+
+    /// A shard that was restarted decides about its ids from now on.
+    pub(crate) fn shard_trusted(&mut self, shard: usize) {
+        if !self.ctx.sessions.trust(self.ctx.now(), shard) {
+            return;
+        }
+        for copy in self.copies.live_copies() {
+            self.tell_lead(copy);
+            self.settle_publication(copy);
+        }
+        self.move_queries(None);
+        self.finish_deletes();
     }
 
     pub(crate) fn shard_said(&mut self, shard: usize, message: ToStore) {
@@ -140,7 +158,7 @@ impl Objects {
             }
             ToStore::Replicate(order) => self.replicate(shard, order),
             ToStore::Replication(news) => self.replicated(shard, news),
-            ToStore::DeleteDone { request, put } => self.delete_done(shard, request, put),
+            ToStore::DeleteDone { request, put, absent } => self.delete_done(shard, request, put, absent),
             ToStore::Locations { request, locations } => match self.queries.purpose_at(shard, request) {
                 Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
                 Some(Purpose::Source(target, index)) => {
@@ -165,7 +183,7 @@ impl Objects {
         }
         match self.queries.answered(shard, request) {
             Some(OpenQuery { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
-            Some(OpenQuery { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {
+            Some(OpenQuery { purpose: Purpose::Delete(key, _) | Purpose::Locations(key, _), .. }) => {
                 self.finish(key, Err(error));
             }
             Some(OpenQuery { id: target, purpose: Purpose::Target, .. })
@@ -174,17 +192,6 @@ impl Objects {
             }
             None => {}
         }
-    }
-
-    fn delete_done(&mut self, shard: usize, request: RequestId, put: Option<PutId>) {
-        // The message answers queries for deletes only.
-        let Some(Purpose::Delete(key)) = self.queries.purpose_at(shard, request) else { return };
-        let Some(OpenQuery { id, .. }) = self.queries.answered(shard, request) else { return };
-        if let Some(put) = put {
-            self.remember_deletion(&id, put);
-            self.tell_other_shards(shard, &id, put);
-        }
-        self.delete_answered(key, request, put.is_some());
     }
 
     /// Notes this node's place, and tells the other shards, which may have missed the measurement.
@@ -215,15 +222,6 @@ impl Objects {
         if self.ctx.is_up(shard) {
             let peers = self.ctx.slow_peers().to_vec();
             self.ctx.tell_shard(shard, ToShard::SlowLinks { peers });
-        }
-    }
-
-    /// Includes shards that know the object from a time when they were responsible.
-    fn tell_other_shards(&mut self, shard: usize, id: &ObjectId, put: PutId) {
-        for other in 0..self.ctx.shard_count() {
-            if other != shard && self.ctx.is_up(other) {
-                self.ctx.tell_shard(other, ToShard::Forget { id: id.clone(), put });
-            }
         }
     }
 

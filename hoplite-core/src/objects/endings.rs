@@ -20,7 +20,7 @@ use crate::lifetime::{Lifetime, Owner, TtlAction};
 use crate::message::{
     CallId, CallKey, ClientId, CopyId, LifetimeReport, MAX_SEARCHED_COPIES, Ownerless, OwnerlessPage,
 };
-use crate::shard::UnpublishReason;
+use crate::shard::{DeleteWait, UnpublishReason};
 use crate::time::Time;
 
 const MAX_DELETED_AT_ONCE: usize = 1024;
@@ -95,7 +95,8 @@ impl Objects {
         }
         let call = CallId(self.ctx.next_number());
         self.lifetimes.deleting = Some((call, copies));
-        self.delete(CallKey::of(ClientId::STORE, call), ids, 0, DELETE_TIMEOUT);
+        let terms = (DELETE_TIMEOUT, DeleteWait::Reachable);
+        self.delete(CallKey::of(ClientId::STORE, call), ids, 0, terms);
     }
 
     /// Handles the answer to the store's own call. Returns `false` unless it was a delete at an

@@ -1,7 +1,7 @@
 //! The causes of calls' waits for objects.
 
 use super::Objects;
-use super::calls::DeleteCall;
+use super::deletion::DeleteCall;
 use super::fetch::FetchStep;
 use crate::error::{Error, Missing};
 use crate::id::{NodeId, ObjectId};
@@ -72,11 +72,16 @@ impl Objects {
     }
 
     pub(crate) fn missing_of_delete(&self, delete: &DeleteCall) -> Option<Missing> {
+        let absent = delete.absent();
+        if !absent.is_empty() {
+            return Some(Missing::Stores { nodes: absent });
+        }
         let refused = |query: &RequestId| self.faults.directory(&self.ctx, self.queries.id(*query)?);
         if let Some(missing) = delete.queries.iter().find_map(refused) {
             return Some(missing);
         }
-        let (shard, _) = delete.queries.iter().find_map(|query| self.queries.sitting(*query))?;
+        let waiting = delete.queries.iter().find_map(|query| self.queries.sitting(*query));
+        let shard = waiting.map(|(shard, _)| shard).or_else(|| delete.awaited_shard(&self.ctx.sessions))?;
         Some(Missing::Answer { address: self.ctx.config().shards.name(shard).to_owned() })
     }
 

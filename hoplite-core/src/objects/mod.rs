@@ -10,11 +10,13 @@
 //! | `requests`, `calls`, `missing`, `holders` | begin, end and explain calls |
 //! | `batch`, `batches` | collect the answers of a batch |
 //! | `gets`, `fetch` | answer gets, and fetch objects from one sender after another |
-//! | `put` | create, seal and abort puts, and resolve conflicts |
+//! | `deletes`, `deletion` | delete objects at both shards of each id |
+//! | `put`, `conflicts` | create, seal and abort puts, resolve conflicts, and report lost puts |
 //! | `copies`, `table` | allocate, complete, detach, free and serve copies |
 //! | `combine`, `combinations` | fill copies from other copies |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
 //! | `shard_sessions`, `returning` | decide if a copy may be served, and how it returns to the directory |
+//! | `quorum` | put only if both shards of an id accept it |
 //! | `endings`, `lifetimes`, `owners` | end objects after their time to live or their owner |
 //! | `replicas`, `orders` | keep ordered copies, and let puts wait for copies elsewhere |
 //! | `spill` | moves pinned copies to files, and reads them on demand |
@@ -27,8 +29,11 @@ mod batches;
 pub(crate) mod calls;
 pub(crate) mod combinations;
 mod combine;
+mod conflicts;
 pub(crate) mod context;
 mod copies;
+mod deletes;
+mod deletion;
 mod directory;
 mod drain;
 mod draining;
@@ -49,6 +54,7 @@ mod publish;
 mod put;
 pub(crate) mod queries;
 mod queue;
+mod quorum;
 mod recent_ends;
 mod replicas;
 mod requests;
@@ -60,6 +66,7 @@ pub(crate) mod table;
 use crate::message::{NodeConfig, NodeStatus};
 use calls::Calls;
 use combinations::Combinations;
+use conflicts::Conflicts;
 use context::Context;
 use draining::Drain;
 use faults::Faults;
@@ -87,6 +94,8 @@ pub(crate) struct Objects {
     orders: Orders,
     drain: Option<Drain>,
     put_conflicts: u64,
+    /// The accepted puts that have lost, and whose clients do not know it.
+    pub(crate) conflicts: Conflicts,
 }
 
 impl Objects {
@@ -107,6 +116,7 @@ impl Objects {
             orders: Orders::default(),
             drain: None,
             put_conflicts: 0,
+            conflicts: Conflicts::default(),
         }
     }
 

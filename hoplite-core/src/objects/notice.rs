@@ -13,6 +13,7 @@ pub(crate) enum Deadline {
     Retry(ObjectId),
     Republish(CopyId),
     Settled,
+    Trusted(usize),
     Hop(HopOwner),
     Reduce(ObjectId),
     Drain,

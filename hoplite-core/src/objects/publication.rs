@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fetch::back_off;
 use crate::id::{NodeId, PutId};
-use crate::message::CallKey;
+use crate::message::{CallKey, ClientId};
 use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
@@ -43,6 +43,10 @@ pub(crate) struct Publication {
     republish_at: Option<Time>,
     disputes: u32,
     is_confirmed: bool,
+    /// The client that made the put.
+    pub(crate) writer: Option<ClientId>,
+    /// A shard has accepted the put while it decided.
+    was_accepted: bool,
 }
 
 impl Publication {
@@ -158,7 +162,12 @@ impl Publication {
     /// there. Otherwise two equal puts could each take the other's name.
     pub(crate) fn settle(&mut self) {
         self.rival = None;
-        self.is_confirmed = true;
+        (self.is_confirmed, self.was_accepted) = (true, true);
+    }
+
+    /// Returns `true` if a shard has accepted the put while it decided.
+    pub(crate) const fn was_accepted(&self) -> bool {
+        self.was_accepted
     }
 
     /// Moves the copy to another put, which no shard has accepted from this store.

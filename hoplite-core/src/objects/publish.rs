@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::message::{CopyId, Effect, Urgency};
 use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToShard, UnpublishReason};
+use crate::version::Version;
 
 impl Objects {
     /// The responsible shards, and all that were told before.
@@ -64,11 +65,13 @@ impl Objects {
         // The store acts on the verdict about a put, and must know when a dispute is over.
         let must_answer = local.is_pinned() || local.publication.is_unverified_at(shard);
         let wants_answer = must_answer || local.publication.is_disputed();
+        let mut metadata = local.metadata.clone();
+        metadata.replicas.quorum &= self.ctx.sessions.knows(shard, Version::WITH_TERMS);
         let message = ToShard::Publish(Publish {
             id: local.id.clone(),
             put: local.put,
             size_bytes: local.size_bytes,
-            metadata: local.metadata.clone(),
+            metadata,
             state: local.location_state(),
             retention: local.retention,
             pulling_from: local.sender().cloned(),
@@ -184,6 +187,7 @@ impl Objects {
             self.tell_lead(copy);
             if !is_up {
                 self.settle_publication(copy);
+                self.reconsider_quorum(copy);
             }
         }
         self.hold_delete();

@@ -49,7 +49,8 @@ impl Objects {
         if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
             return self.ctx.reply(key, Err(error));
         }
-        if let Err(error) = self.lifetimes.check(&create.metadata) {
+        let error = self.check_quorum(&create.id, create.metadata.replicas).err();
+        if let Some(error) = error.or_else(|| self.lifetimes.check(&create.metadata).err()) {
             return self.ctx.reply(key, Err(error));
         }
         match self.try_create(key, &create) {
@@ -89,7 +90,9 @@ impl Objects {
             let awaits_verdict = create.contents.as_ref().is_some_and(|whole| whole.confirm == Confirm::Yes)
                 && self.is_put(copy)
                 && !self.is_accepted(copy);
-            if !local.is_complete() || awaits_verdict || !self.may_serve(copy) {
+            let lacks_quorum =
+                create.metadata.replicas.quorum && self.is_put(copy) && !self.is_accepted_by_both(copy);
+            if !local.is_complete() || awaits_verdict || lacks_quorum || !self.may_serve(copy) {
                 return Attempt::IsBusy;
             }
             match self.bring(copy) {
@@ -112,6 +115,7 @@ impl Objects {
         let phase = Phase::Writing { client };
         let CreateCall { id, size_bytes, metadata, contents: _ } = create.clone();
         let copy = self.open(Object { id, put, size_bytes, metadata }, room, phase);
+        self.copies.publication_mut(copy).writer = Some(client);
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
@@ -154,9 +158,9 @@ impl Objects {
 
     fn put_whole(&mut self, key: CallKey, copy: CopyId, contents: Contents, left: Duration) {
         let Contents { bytes, confirm } = contents;
-        let awaits_copies = self.copies[&copy].metadata.replicas.to_await() > 1;
+        let awaits_directory = self.copies[&copy].metadata.replicas.awaits_directory();
         match confirm {
-            Confirm::No if !awaits_copies => self.ctx.reply(key, Ok(Response::Sealed)),
+            Confirm::No if !awaits_directory => self.ctx.reply(key, Ok(Response::Sealed)),
             _ => self.await_verdict(key, copy, left),
         }
         self.ctx.push(Effect::Fill { copy, bytes });
@@ -238,7 +242,8 @@ impl Objects {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
         }
-        self.copies.publication_mut(copy).sealer = Some(key);
+        let publication = self.copies.publication_mut(copy);
+        (publication.sealer, publication.writer) = (Some(key), Some(key.client));
         self.complete_put(copy);
     }
 
@@ -312,7 +317,7 @@ impl Objects {
                         Fetched::Failed(_) => self.publish_again_later(copy),
                     }
                 }
-                Equality::Different | Equality::Unknown { .. } => self.lost_conflict(copy),
+                Equality::Different | Equality::Unknown { .. } => self.lost_conflict(copy, winner),
             },
         }
     }
@@ -355,7 +360,7 @@ impl Objects {
             (Some(true), Some((winner, _))) => self.adopt(copy, winner),
             // The holder may have died, and the first put with it: the directory knows.
             (None, _) => self.publish_again_later(copy),
-            _ => self.lost_conflict(copy),
+            (Some(false), Some((winner, _))) => self.lost_conflict(copy, winner),
         }
     }
 
@@ -372,9 +377,17 @@ impl Objects {
         }
     }
 
-    fn lost_conflict(&mut self, copy: CopyId) {
+    fn lost_conflict(&mut self, copy: CopyId, winner: PutId) {
         self.put_conflicts += 1;
-        let id = self.copies[&copy].id.clone();
+        let local = &self.copies[&copy];
+        let (id, put) = (local.id.clone(), local.put);
+        if local.publication.was_accepted() {
+            let writer = local.publication.writer;
+            self.ctx.push(Effect::PutLost { id: id.clone(), put, winner });
+            if let Some(writer) = writer.filter(|_| local.publication.sealer.is_none()) {
+                self.conflicts.note(writer, id.clone());
+            }
+        }
         // All nodes must agree on the contents. Waiting calls get the first put.
         let reason = match self.reason_to_leave(copy) {
             UnpublishReason::Evicted => UnpublishReason::Conceded,
@@ -417,6 +430,7 @@ impl Objects {
         if self.copies[&copy].is_complete()
             && self.is_accepted(copy)
             && self.has_awaited_copies(copy, self.copies[&copy].metadata.replicas)
+            && self.has_quorum(copy)
             && let Some(key) = self.copies.publication_mut(copy).sealer.take()
         {
             let response = match self.calls.get(key) {

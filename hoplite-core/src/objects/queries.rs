@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::context::Context;
+use super::deletion::DeleteStep;
 use crate::id::ObjectId;
 use crate::message::CallKey;
 use crate::shard::{RequestId, ToShard};
@@ -19,13 +20,20 @@ pub(crate) struct OpenQuery {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Fetch,
-    Delete(CallKey),
+    Delete(CallKey, DeleteStep),
     /// Locations for a call, with the object's index in the call.
     Locations(CallKey, usize),
     /// A source for the reduce or collective that makes this object, with its index.
     Source(ObjectId, usize),
     /// The existence or deletion of a target, until the directory knows it.
     Target,
+}
+
+impl Purpose {
+    /// Returns `true` if one shard has carried out the delete, and another one has to confirm it.
+    const fn is_confirmation(&self) -> bool {
+        matches!(self, Self::Delete(_, step) if step.is_confirmation())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +70,14 @@ impl Queries {
 
     pub(crate) fn is_subscription_at(&self, shard: usize, request: RequestId) -> bool {
         let purpose = self.purpose_at(shard, request);
-        purpose.is_some_and(|purpose| !matches!(purpose, Purpose::Fetch | Purpose::Delete(_)))
+        purpose.is_some_and(|purpose| !matches!(purpose, Purpose::Fetch | Purpose::Delete(..)))
+    }
+
+    /// Moves a delete to the shard that has to confirm it.
+    pub(crate) fn confirm_at(&mut self, shard: usize, request: RequestId, key: CallKey, step: DeleteStep) {
+        if let Some(query) = self.open.get_mut(&request) {
+            (query.shard, query.purpose) = (Some(shard), Purpose::Delete(key, step));
+        }
     }
 
     pub(crate) fn withdraw(&mut self, ctx: &mut Context, request: RequestId) {
@@ -71,16 +86,22 @@ impl Queries {
         }
     }
 
-    /// Moves queries after a change of the session with `changed`. Returns those to send again.
-    pub(crate) fn rehome(&mut self, ctx: &mut Context, changed: usize) -> Vec<RequestId> {
+    /// Moves queries after a change of the session with `changed`; `None` if a shard is trusted now.
+    /// Returns the queries to send again.
+    pub(crate) fn rehome(&mut self, ctx: &mut Context, changed: Option<usize>) -> Vec<RequestId> {
         let mut moved = Vec::new();
         for (request, query) in &mut self.open {
             let responsible = ctx.first_shard(&query.id);
-            if query.shard == responsible && query.shard != Some(changed) {
+            let is_changed = query.shard.is_some() && query.shard == changed;
+            let is_in_place = query.shard == responsible || query.purpose.is_confirmation();
+            if is_in_place && !is_changed {
                 continue;
             }
-            if let Some(shard) = query.shard.filter(|shard| *shard != changed) {
+            if let Some(shard) = query.shard.filter(|_| !is_changed) {
                 withdraw_at(ctx, shard, *request, &query.purpose);
+            }
+            if let Purpose::Delete(_, step) = &mut query.purpose {
+                step.begin_again();
             }
             query.shard = responsible;
             moved.push(*request);
@@ -93,7 +114,7 @@ fn withdraw_at(ctx: &mut Context, shard: usize, request: RequestId, purpose: &Pu
     match purpose {
         // The deletion goes on. The query may come back to this shard, so its number must be free
         // again.
-        Purpose::Fetch | Purpose::Delete(_) => ctx.tell_shard(shard, ToShard::Cancel { request }),
+        Purpose::Fetch | Purpose::Delete(..) => ctx.tell_shard(shard, ToShard::Cancel { request }),
         Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
             ctx.tell_shard(shard, ToShard::Unsubscribe { request });
         }

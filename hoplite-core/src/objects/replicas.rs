@@ -89,7 +89,7 @@ impl Objects {
         self.wake(&id);
     }
 
-    fn take_back_put(&mut self, copy: CopyId, error: Error) {
+    pub(crate) fn take_back_put(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);
         let shards = local.publication.known_at().collect::<Vec<_>>();

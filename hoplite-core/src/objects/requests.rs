@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Objects;
-use super::calls::{Call, Contents, CreateCall, DeleteCall, GetTerms, WaitCall, Wanted};
+use super::calls::{Call, Contents, CreateCall, GetTerms, WaitCall, Wanted};
 use super::notice::Notice;
 use super::notice::SpaceWaiter;
 use super::queries::Purpose;
@@ -11,7 +11,7 @@ use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
 use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Reduce, Request, Response};
 use crate::session::ANSWER_TIMEOUT;
-use crate::shard::{Locations, RequestId};
+use crate::shard::Locations;
 
 /// Lets a timeout of zero stand for one answer of the directory.
 const fn or_one_answer(timeout: Duration) -> Duration {
@@ -177,6 +177,7 @@ impl Objects {
             self.release(client, copy);
         }
         self.calls.forget_client(client);
+        self.conflicts.forget_client(client);
         self.lifetimes.client_gone(&mut self.ctx, client);
     }
 
@@ -247,29 +248,6 @@ impl Objects {
     pub(crate) fn inspected(&mut self, key: CallKey) {
         if matches!(self.calls.get(key), Some(Call::Inspect)) {
             self.calls.remove(&mut self.ctx, key);
-        }
-    }
-
-    /// Deletes objects, besides the `ended` targets that were being made.
-    pub(crate) fn delete(&mut self, key: CallKey, ids: BTreeSet<ObjectId>, ended: usize, timeout: Duration) {
-        let queries = ids.into_iter().map(|id| self.query(id, Purpose::Delete(key))).collect();
-        let call = Call::Delete(DeleteCall { queries, deleted: ended });
-        self.calls.enter(&mut self.ctx, key, call, Operation::Delete, timeout);
-        self.finish_delete(key);
-    }
-
-    pub(crate) fn delete_answered(&mut self, key: CallKey, query: RequestId, was_there: bool) {
-        if let Some(Call::Delete(delete)) = self.calls.get_mut(key) {
-            delete.answered(query, was_there);
-            self.finish_delete(key);
-        }
-    }
-
-    fn finish_delete(&mut self, key: CallKey) {
-        if let Some(Call::Delete(delete)) = self.calls.get(key)
-            && let Some(count) = delete.outcome()
-        {
-            self.finish(key, Ok(Response::Deleted { count }));
         }
     }
 

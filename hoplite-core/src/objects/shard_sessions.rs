@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+use crate::error::{Error, Result};
 use crate::session::LEASE;
 use crate::shard::ShardRun;
 use crate::time::Time;
@@ -40,6 +41,8 @@ struct ShardSession {
     heard_at: Time,
     /// The same for the previous session.
     heard_before: Time,
+    /// After a restart of the shard: the time until which leases of its previous run may last.
+    young_until: Option<Time>,
 }
 
 impl ShardSessions {
@@ -50,6 +53,7 @@ impl ShardSessions {
             run: None,
             heard_at: Time::ZERO,
             heard_before: Time::ZERO,
+            young_until: None,
         };
         Self { shards: vec![none; count], settled_at: Time::ZERO }
     }
@@ -64,7 +68,28 @@ impl ShardSessions {
         }
         let session = &mut self.shards[shard];
         let heard_before = session.heard_at;
-        *session = ShardSession { is_up: true, version, run: Some(run), heard_at: asked_at, heard_before };
+        let has_restarted = session.run.is_some_and(|earlier| earlier != run);
+        let young_until = if has_restarted { Some(now + LEASE) } else { session.young_until };
+        let run = Some(run);
+        *session = ShardSession { is_up: true, version, run, heard_at: asked_at, heard_before, young_until };
+    }
+
+    /// Returns the time from which a shard decides again, if the store has seen it restart; see
+    /// [`is_trusted`](Self::is_trusted).
+    pub(crate) fn young_until(&self, shard: usize) -> Option<Time> {
+        self.shards.get(shard)?.young_until
+    }
+
+    /// Returns `false` for a while after a restart of the shard. The shard lacks the copies of some
+    /// stores, and a store that is cut off may have a lease of the shard's previous run.
+    pub(crate) fn is_trusted(&self, shard: usize) -> bool {
+        self.young_until(shard).is_none()
+    }
+
+    /// Trusts a shard if its time has come. Returns `true` if the store did not trust it before.
+    pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
+        let session = self.shards.get_mut(shard);
+        session.is_some_and(|session| session.young_until.take_if(|until| *until <= now).is_some())
     }
 
     pub(crate) fn end(&mut self, now: Time, shard: usize) {
@@ -88,6 +113,24 @@ impl ShardSessions {
     /// Returns the version of a session. Messages and fields of later versions must not be sent.
     pub(crate) fn version(&self, shard: usize) -> Option<Version> {
         self.shards.get(shard).filter(|session| session.is_up).map(|session| session.version)
+    }
+
+    /// Returns `true` if a shard is connected and knows the messages and fields of version `number`.
+    pub(crate) fn knows(&self, shard: usize, number: u32) -> bool {
+        self.version(shard).is_some_and(|version| version.at_least(number))
+    }
+
+    /// Checks that a shard, if it is connected, knows the version `number` of a client's request.
+    ///
+    /// # Errors
+    /// [`Error::VersionMismatch`] with the shard as this side: decoding at the client swaps the sides.
+    pub(crate) fn require(&self, shard: usize, number: u32) -> Result<()> {
+        match self.version(shard) {
+            Some(version) if !version.at_least(number) => {
+                Err(Error::VersionMismatch { ours: version.number(), theirs: number })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns `true` if a shard still waits for this store before it counts a delete as done.

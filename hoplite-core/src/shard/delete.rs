@@ -5,41 +5,51 @@
 //! confirmations by then, the delete times out.
 //!
 //! During the warm-up, stores may not have published an id yet. The shard holds a delete of an
-//! unknown id until a store publishes it, or the warm-up ends.
+//! unknown id until a store publishes it, or the warm-up ends. The hold lasts at least for a
+//! [`LEASE`](crate::session::LEASE): until then, a store that is cut off may serve a copy under a
+//! lease of the shard's previous run.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::nodes::{NodeIndex, OpenRequest};
-use super::state::Deletion;
+use super::state::{Deletion, Requester};
 use super::{Shard, Turn};
 use crate::error::Missing;
 use crate::error::{Error, Operation};
-use crate::id::{ObjectId, PutId};
+use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::missing::Named;
-use crate::vocabulary::directory::{DropReason, RequestId, ToStore};
+use crate::vocabulary::directory::{DeleteTerms, DeleteWait, DropReason, RequestId, ToStore};
 
 impl Shard {
-    pub(super) fn delete(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId, id: &ObjectId) {
+    pub(super) fn delete(
+        &mut self,
+        turn: &mut Turn<'_>,
+        requester: Requester,
+        id: &ObjectId,
+        terms: DeleteTerms,
+    ) {
+        let (node, request) = requester;
         if !self.admit(turn, node, request) {
             return;
         }
         let is_known = self.entries.contains_key(id) || self.deletion_of(id).is_some();
-        if !is_known && turn.now < self.warm_until {
-            self.held_deletes.entry(id.clone()).or_default().insert((node, request));
+        // The tombstone of a known put is enough: a store that publishes it later drops it.
+        if !is_known && terms.only.is_none() && turn.now < self.deletes_from {
+            self.held_deletes.entry(id.clone()).or_default().insert(requester, terms);
             if let Some(record) = self.nodes.get_mut(node) {
                 record.requests.insert(request, OpenRequest::HeldDelete(id.clone()));
             }
             return;
         }
-        self.carry_out_delete(turn, node, request, id);
+        self.carry_out_delete(turn, requester, id, terms);
     }
 
     pub(super) fn carry_out_held(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
-        for (node, request) in self.held_deletes.remove(id).unwrap_or_default() {
-            if let Some(record) = self.nodes.get_mut(node) {
-                record.requests.remove(&request);
+        for (requester, terms) in self.held_deletes.remove(id).unwrap_or_default() {
+            if let Some(record) = self.nodes.get_mut(requester.0) {
+                record.requests.remove(&requester.1);
             }
-            self.carry_out_delete(turn, node, request, id);
+            self.carry_out_delete(turn, requester, id, terms);
         }
     }
 
@@ -59,44 +69,77 @@ impl Shard {
         }
     }
 
-    fn carry_out_delete(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId, id: &ObjectId) {
-        self.loss_memory.id_deleted(id);
-        let put = match self.drop_everywhere(turn, id) {
-            Some((put, holders)) => {
-                self.remember_end(turn, id, put, DropReason::Deleted);
-                let pending = holders.into_iter().collect();
-                self.deletions.insert((id.clone(), put), Deletion { pending, requesters: BTreeSet::new() });
-                put
-            }
-            // A second delete waits for the same confirmations as the first one.
-            None => match self.deletion_of(id) {
-                Some(put) => put,
-                None => {
-                    self.notify_deleted(turn, id);
-                    return self.send(turn, node, ToStore::DeleteDone { request, put: None });
-                }
-            },
-        };
-        if let Some(deletion) = self.deletions.get_mut(&(id.clone(), put)) {
-            deletion.requesters.insert((node, request));
+    fn carry_out_delete(
+        &mut self,
+        turn: &mut Turn<'_>,
+        requester: Requester,
+        id: &ObjectId,
+        terms: DeleteTerms,
+    ) {
+        if terms.only.is_none() {
+            self.loss_memory.id_deleted(id);
         }
+        let ended = terms.only.or_else(|| self.entries.get(id).map(|entry| entry.put));
+        if let Some(put) = ended {
+            self.end_put(turn, id, put);
+        }
+        // A second delete waits for the same confirmations as the first one.
+        let Some(put) = self.deletion_of(id) else {
+            if ended.is_none() {
+                self.notify_deleted(turn, id);
+            }
+            return self.answer_delete(turn, (requester, terms.wait), id, None);
+        };
+        let key = (id.clone(), put);
+        if let Some(deletion) = self.deletions.get_mut(&key) {
+            deletion.requesters.insert(requester, terms.wait);
+        }
+        let (node, request) = requester;
         if let Some(record) = self.nodes.get_mut(node) {
             record.requests.insert(request, OpenRequest::Delete(id.clone(), put));
         }
-        self.finish_if_dropped(turn, &(id.clone(), put));
+        self.finish_if_dropped(turn, &key);
+    }
+
+    /// Ends a put: tells the nodes with a copy to drop it, and refuses the put from now on.
+    fn end_put(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
+        let is_listed = self.entries.get(id).is_some_and(|entry| entry.put == put);
+        let dropped = if is_listed { self.drop_everywhere(turn, id) } else { None };
+        self.loss_memory.put_deleted(id, put);
+        self.remember_end(turn, id, put, DropReason::Deleted);
+        if let Some(holders) = dropped {
+            let pending = holders.into_iter().collect();
+            self.deletions.insert((id.clone(), put), Deletion { pending, requesters: BTreeMap::new() });
+        }
     }
 
     /// Removes a put that the other shard of the id has deleted.
     pub(super) fn forget(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
-        if self.entries.get(id).is_some_and(|entry| entry.put == put) {
-            self.drop_everywhere(turn, id);
+        self.end_put(turn, id, put);
+        self.finish_if_dropped(turn, &(id.clone(), put));
+    }
+
+    /// Answers a delete. If it waits for all stores, it stays open while lost nodes may have a copy.
+    fn answer_delete(
+        &mut self,
+        turn: &mut Turn<'_>,
+        ((node, request), wait): (Requester, DeleteWait),
+        id: &ObjectId,
+        put: Option<PutId>,
+    ) {
+        let absent = self.absent_holders(id);
+        if wait == DeleteWait::All
+            && self.await_absent(node, request, id)
+            && let Some(record) = self.nodes.get_mut(node)
+        {
+            record.requests.insert(request, OpenRequest::AwaitingDelete(id.clone()));
         }
-        self.loss_memory.put_deleted(id, put);
-        self.remember_end(turn, id, put, DropReason::Deleted);
+        self.send(turn, node, ToStore::DeleteDone { request, put, absent });
     }
 
     pub(super) fn drop_confirmed(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId, put: PutId) {
         let key = (id.clone(), put);
+        self.holder_confirmed(turn, node, id, put);
         if let Some(deletion) = self.deletions.get_mut(&key) {
             deletion.pending.remove(&node);
             self.finish_if_dropped(turn, &key);
@@ -110,13 +153,13 @@ impl Shard {
         }
     }
 
-    fn drop_everywhere(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> Option<(PutId, Vec<NodeIndex>)> {
+    fn drop_everywhere(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> Option<Vec<NodeIndex>> {
         let (entry, holders) = self.dismantle(id)?;
         let put = entry.put;
         self.send_drops(turn, &holders, id, put, DropReason::Deleted);
         let deleted = Error::Deleted { id: id.clone() };
         self.fail_waiting(turn, id, &deleted, |query| query.resume == Some(put));
-        Some((put, holders))
+        Some(holders)
     }
 
     fn deletion_of(&self, id: &ObjectId) -> Option<PutId> {
@@ -134,15 +177,15 @@ impl Shard {
         }
         let dropped: Vec<(ObjectId, PutId)> = self.deletions.range(all).map(|(key, _)| key.clone()).collect();
         for key in dropped {
-            for (node, request) in self.close_deletion(&key) {
-                self.send(turn, node, ToStore::DeleteDone { request, put: Some(key.1) });
+            for requester in self.close_deletion(&key) {
+                self.answer_delete(turn, requester, &key.0, Some(key.1));
             }
         }
     }
 
-    fn close_deletion(&mut self, key: &(ObjectId, PutId)) -> BTreeSet<(NodeIndex, RequestId)> {
-        let Some(deletion) = self.deletions.remove(key) else { return BTreeSet::new() };
-        for (node, request) in &deletion.requesters {
+    fn close_deletion(&mut self, key: &(ObjectId, PutId)) -> BTreeMap<Requester, DeleteWait> {
+        let Some(deletion) = self.deletions.remove(key) else { return BTreeMap::new() };
+        for (node, request) in deletion.requesters.keys() {
             if let Some(record) = self.nodes.get_mut(*node) {
                 record.requests.remove(request);
             }
@@ -150,12 +193,19 @@ impl Shard {
         deletion.requesters
     }
 
-    pub(super) fn node_left_deletions(&mut self, turn: &mut Turn<'_>, node: NodeIndex) {
+    /// Removes a lost node from all deletions. Only deletes that wait for all stores wait for it.
+    pub(super) fn node_left_deletions(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: NodeIndex,
+        lost: (&NodeId, Incarnation),
+    ) {
         let affected = self
             .deletions
             .iter_mut()
             .filter_map(|(key, deletion)| deletion.pending.remove(&node).then(|| key.clone()));
         let affected: Vec<(ObjectId, PutId)> = affected.collect();
+        self.absent.note(turn.now, lost, affected.iter().cloned());
         for key in affected {
             self.finish_if_dropped(turn, &key);
         }
@@ -182,15 +232,22 @@ impl Shard {
         self.due.tombstones.insert(until, key);
     }
 
-    /// Forgets a deleted put, whose deadline was removed.
+    /// Forgets a deleted put, whose deadline was removed, unless a lost node may have a copy and there
+    /// is room.
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
-        self.tombstones.remove(key);
-        let waited = self.config.limits.tombstone_ttl;
+        let ttl = self.config.limits.tombstone_ttl;
+        self.absent.forget_old(turn.now);
+        if self.absent.has_holder(key) && self.tombstones.len() < self.config.limits.max_objects {
+            self.due.tombstones.insert(turn.now + ttl, key.clone());
+        } else {
+            self.tombstones.remove(key);
+        }
+        let waited = ttl;
         let pending = self.deletions.get(key).into_iter().flat_map(|deletion| &deletion.pending);
         let nodes = pending.filter_map(|node| Some(self.nodes.get(*node)?.info.node.clone()));
         let nodes = Named::of(nodes);
         let missing = (!nodes.is_empty()).then(|| Box::new(Missing::Stores { nodes }));
-        for (node, request) in self.close_deletion(key) {
+        for (node, request) in self.close_deletion(key).into_keys() {
             let error = Error::Timeout { operation: Operation::Delete, waited, missing: missing.clone() };
             self.send(turn, node, ToStore::Failed { request, error });
         }

@@ -118,7 +118,10 @@ impl Shard {
     pub(super) fn waiting_query(&self, node: NodeIndex, request: RequestId) -> Option<&WaitingQuery> {
         match self.nodes.get(node)?.requests.get(&request)? {
             OpenRequest::Query(query) => Some(query),
-            OpenRequest::Subscription(_) | OpenRequest::Delete(..) | OpenRequest::HeldDelete(_) => None,
+            OpenRequest::Subscription(_)
+            | OpenRequest::Delete(..)
+            | OpenRequest::HeldDelete(_)
+            | OpenRequest::AwaitingDelete(_) => None,
         }
     }
 }

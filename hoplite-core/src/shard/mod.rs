@@ -10,6 +10,7 @@
 //! * `query`, `grant`: choose a sender for each receiver, and grant it a slot.
 //! * `locality`, `slow`, `places`: prefer close senders and fast links.
 //! * `delete`: removes all copies, and keeps tombstones so that they do not come back.
+//! * `absent`, `awaiting`: remember lost nodes that may have copies, and let deletes wait for them.
 //! * `replicas`, `orphans`: make stores keep further copies of an object.
 //! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: tell clients, tools and the
 //!   dashboard.
@@ -17,6 +18,8 @@
 //! No message of a store can make a shard panic or grow without bound. The bounds are [`Limits`]
 //! and the constants of this module.
 
+mod absent;
+mod awaiting;
 mod copies;
 mod deadlines;
 mod delete;
@@ -59,6 +62,7 @@ pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
 pub use losses::LostObject;
 pub use prefixes::{MAX_CREATORS, MAX_PREFIXES, PrefixSum, PrefixSums};
 
+use self::absent::Absent;
 use self::deadlines::Deadlines;
 use self::entry::Entry;
 use self::history::GrantHistory;
@@ -66,12 +70,13 @@ use self::losses::Losses;
 use self::memory::LossMemory;
 use self::nodes::{NodeIndex, Nodes};
 use self::shortages::Replicas;
-use self::state::{Deletion, Orphans, Queue};
+use self::state::{Deletion, HeldDeletes, Orphans, Queue};
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::plan::chain::HopTime;
 use crate::plan::locality::TransferTimes;
+use crate::session::LEASE;
 use crate::time::Time;
 use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::measured::MeasuredPlaces;
@@ -89,8 +94,8 @@ const CLIENTS_PER_NODE: usize = 64;
 pub struct ShardConfig {
     /// The limits of the shard.
     pub limits: Limits,
-    /// Time after the start in which no object counts as lost and no id as unknown, because stores
-    /// may not be connected yet.
+    /// Time after the start in which no object counts as lost, because stores may not be connected
+    /// yet. For at least a [`LEASE`], no delete finds an id unknown; zero disables both.
     pub warm_up: Duration,
 }
 
@@ -144,6 +149,8 @@ pub enum Reception {
 pub struct Shard {
     config: ShardConfig,
     warm_until: Time,
+    /// The time from which a delete may find an id unknown.
+    deletes_from: Time,
     nodes: Nodes,
     keys_said: BTreeSet<PlaceKeys>,
     entries: BTreeMap<ObjectId, Entry>,
@@ -157,6 +164,7 @@ pub struct Shard {
     history: GrantHistory,
     losses: Losses,
     loss_memory: LossMemory,
+    absent: Absent,
     waiting: BTreeMap<ObjectId, Queue>,
     /// The end of a group's wait for a close copy, because all close copies serve others.
     held_back: BTreeMap<(ObjectId, Path), Time>,
@@ -169,7 +177,7 @@ pub struct Shard {
     /// Deletes that wait for nodes. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
     /// Deletes of unknown ids during the warm-up. Each is an open request of its node.
-    held_deletes: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
+    held_deletes: BTreeMap<ObjectId, HeldDeletes>,
     orphans: Orphans,
     replicas: Replicas,
     due: Due,
@@ -210,6 +218,8 @@ impl Shard {
     pub fn new(config: ShardConfig, now: Time) -> Self {
         Self {
             warm_until: now + config.warm_up,
+            deletes_from: now
+                + if config.warm_up.is_zero() { config.warm_up } else { config.warm_up.max(LEASE) },
             config,
             nodes: Nodes::default(),
             keys_said: BTreeSet::new(),
@@ -223,6 +233,7 @@ impl Shard {
             history: GrantHistory::default(),
             losses: Losses::default(),
             loss_memory: LossMemory::default(),
+            absent: Absent::default(),
             waiting: BTreeMap::new(),
             held_back: BTreeMap::new(),
             next_arrival: 0,
@@ -299,7 +310,7 @@ impl Shard {
             due.orphans.next(),
             due.replicas.next(),
             self.replicas.next_repair(),
-            (!self.held_deletes.is_empty()).then_some(self.warm_until),
+            (!self.held_deletes.is_empty()).then_some(self.deletes_from),
         ];
         earliest.into_iter().flatten().min()
     }
@@ -311,7 +322,7 @@ impl Shard {
             ToShard::Query(query) => self.query(turn, node, query),
             ToShard::Cancel { request } => self.close_request(node, request),
             ToShard::ReturnSlot { grant, outcome } => self.return_slot(turn, node, grant, outcome),
-            ToShard::Delete { request, id } => self.delete(turn, node, request, &id),
+            ToShard::Delete { request, id, terms } => self.delete(turn, (node, request), &id, terms),
             ToShard::Forget { id, put } => self.forget(turn, &id, put),
             ToShard::Subscribe { request, id, wants } => self.subscribe(turn, node, request, id, wants),
             ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
@@ -360,7 +371,7 @@ impl Shard {
             self.shortage_due(turn.now, &id);
         }
         self.replicas.tick(turn.now);
-        if turn.now >= self.warm_until {
+        if turn.now >= self.deletes_from {
             self.end_warm_up(turn);
         }
     }

@@ -73,6 +73,7 @@ impl Shard {
         self.place_newcomer(turn, index);
         self.reconsider_orphans(turn.now);
         self.reconsider_all_replicas(turn.now);
+        self.holder_returned(turn, index);
         Reception::Accepted
     }
 
@@ -158,6 +159,7 @@ impl Shard {
                 }
             }
             Some(OpenRequest::HeldDelete(id)) => self.drop_held(node, request, &id),
+            Some(OpenRequest::AwaitingDelete(id)) => self.stop_awaiting(node, request, &id),
             None => {}
         }
     }
@@ -200,10 +202,13 @@ impl Shard {
             self.due.nodes.remove(until, index);
             rootless_since = since;
         }
+        let lost = (&record.info.node, record.info.incarnation);
+        let held = record.holdings.iter().filter_map(|id| Some((id.clone(), self.entries.get(id)?.put)));
+        self.absent.note(turn.now, lost, held);
         for id in &record.holdings {
             self.remove_location(turn, id, index, rootless_since + self.config.limits.node_grace);
         }
-        self.node_left_deletions(turn, index);
+        self.node_left_deletions(turn, index, lost);
     }
 
     pub(super) fn mark_holdings_servable(&mut self, index: NodeIndex) {

@@ -8,7 +8,7 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::topology::live::MAX_TOLD;
 use crate::topology::place::Path;
-use crate::vocabulary::directory::RequestId;
+use crate::vocabulary::directory::{DeleteTerms, DeleteWait, RequestId};
 
 /// The shard ignores further senders to avoid.
 pub(super) const MAX_AVOIDED: usize = 64;
@@ -24,10 +24,16 @@ const INTERVAL: Duration = Duration::from_micros(20);
 
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
 
+/// The node and the number of an open delete.
+pub(super) type Requester = (NodeIndex, RequestId);
+
+/// The open deletes of an unknown id, with their terms.
+pub(super) type HeldDeletes = BTreeMap<Requester, DeleteTerms>;
+
 #[derive(Debug)]
 pub(super) struct Deletion {
     pub(super) pending: BTreeSet<NodeIndex>,
-    pub(super) requesters: BTreeSet<(NodeIndex, RequestId)>,
+    pub(super) requesters: BTreeMap<Requester, DeleteWait>,
 }
 
 #[derive(Debug, Default)]

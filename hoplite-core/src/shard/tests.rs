@@ -1,5 +1,6 @@
 //! Scenarios as text, properties of random runs, and single cases.
 
+mod absent;
 mod cases;
 mod chains;
 mod inspections;
@@ -15,7 +16,13 @@ use bytes::Bytes;
 
 use super::*;
 use crate::metadata::Metadata;
+use crate::missing::Named;
 use crate::placement::ShardList;
+
+/// The answer to a delete that no lost node concerns.
+fn done(request: u64, put: Option<PutId>) -> ToStore {
+    ToStore::DeleteDone { request: RequestId(request), put, absent: Named::of([]) }
+}
 
 struct World {
     shard: Shard,

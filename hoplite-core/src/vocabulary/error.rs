@@ -56,6 +56,13 @@ pub enum Error {
         /// The id.
         id: ObjectId,
     },
+    /// Two sides of a split network accepted a put of this id, and the other one won. Reported once
+    /// to the client that made the put that lost.
+    #[error("the put of {id} was accepted, and has lost to another one on the other side of a network split")]
+    PutConflict {
+        /// The id of both puts.
+        id: ObjectId,
+    },
     /// The object can never fit into the store.
     #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
     ObjectTooLarge {
@@ -257,6 +264,7 @@ pub enum ErrorCode {
     NotEnoughNodes = 30,
     Draining = 31,
     SpillFailed = 40,
+    PutConflict = 41,
 }
 
 impl Error {
@@ -298,6 +306,7 @@ impl Error {
             Self::InvalidMetadata(_) => ErrorCode::InvalidMetadata,
             Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
             Self::AlreadyExists { .. } => ErrorCode::AlreadyExists,
+            Self::PutConflict { .. } => ErrorCode::PutConflict,
             Self::ObjectTooLarge { .. } => ErrorCode::ObjectTooLarge,
             Self::StoreFull { .. } => ErrorCode::StoreFull,
             Self::Timeout { .. } => ErrorCode::Timeout,
@@ -335,6 +344,7 @@ impl Error {
                 | Self::ShuttingDown
                 | Self::NotEnoughNodes { .. }
                 | Self::Draining
+                | Self::PutConflict { .. }
         )
     }
 }

@@ -25,6 +25,8 @@ pub struct Replicas {
     pub wanted: u8,
     /// The number of copies that the put waits for. Zero means all.
     pub awaited: u8,
+    /// `true` if the put succeeds only after both shards of the id have accepted it.
+    pub quorum: bool,
 }
 
 impl Replicas {
@@ -37,6 +39,11 @@ impl Replicas {
     pub fn to_await(self) -> usize {
         let all = self.to_keep();
         if self.awaited == 0 { all } else { all.min(usize::from(self.awaited)) }
+    }
+
+    /// Returns `true` if the put waits for the directory, whatever its size.
+    pub fn awaits_directory(self) -> bool {
+        self.to_await() > 1 || self.quorum
     }
 }
 
@@ -68,7 +75,7 @@ impl Metadata {
         if self.replicas.wanted > MAX_REPLICAS {
             return Err(Error::limit_exceeded("replicas of an object", u64::from(MAX_REPLICAS)));
         }
-        let Replicas { wanted, awaited } = self.replicas;
+        let Replicas { wanted, awaited, .. } = self.replicas;
         if wanted > 0 && awaited > wanted {
             return Err(Error::invalid_request("a put cannot wait for more copies than its replicas"));
         }

@@ -17,6 +17,8 @@ impl Version {
     pub const OLDEST: Self = Self(8);
     /// The newest version that this program speaks.
     pub const NEWEST: Self = Self(9);
+    /// The number of the first version in which deletes have terms, and puts a quorum.
+    pub const WITH_TERMS: u32 = 9;
 
     /// Returns the version of this number; `None` if this program does not speak it.
     pub const fn new(number: u32) -> Option<Self> {

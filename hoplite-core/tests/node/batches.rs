@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use hoplite_core::missing::Named;
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, PullOutcome, ToShard, ToStore, Verdict};
+use hoplite_core::shard::{DeleteWait, DropReason, PullOutcome, ToShard, ToStore, Verdict};
 use hoplite_core::{Error, Limits, Metadata, PutId};
 
 use crate::harness::*;
@@ -93,17 +94,24 @@ fn a_batch_of_deletes_tells_which_ids_named_objects() {
     let mut h = Harness::new();
     h.put(A, "a", SMALL);
     h.sent();
-    let delete = |name: &str| Request::Delete { ids: vec![id(name)], timeout: LONG };
+    let delete =
+        |name: &str| Request::Delete { ids: vec![id(name)], timeout: LONG, wait: DeleteWait::Reachable };
     let call = batch(&mut h, vec![delete("a"), delete("b")]);
     let deletes = h.sent().into_iter().filter_map(|(shard, message)| match message {
-        ToShard::Delete { request, id } => Some((shard, request, id)),
+        ToShard::Delete { request, id, .. } => Some((shard, request, id)),
         _ => None,
     });
     for (shard, request, asked) in deletes.collect::<Vec<_>>() {
         let put = (asked == id("a")).then_some(PutId(5));
-        h.event(Event::FromShard { shard, message: ToStore::DeleteDone { request, put } });
+        h.event(Event::FromShard {
+            shard,
+            message: ToStore::DeleteDone { request, put, absent: Named::of([]) },
+        });
     }
-    let expected = vec![Ok(Response::Deleted { count: 1 }), Ok(Response::Deleted { count: 0 })];
+    let expected = vec![
+        Ok(Response::Deleted { count: 1, absent: Named::of([]) }),
+        Ok(Response::Deleted { count: 0, absent: Named::of([]) }),
+    ];
     assert_eq!(answers(&mut h, call), expected);
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hoplite_core::error::Missing;
+use hoplite_core::missing::Named;
 use hoplite_core::node::*;
 use hoplite_core::shard::{
     DropReason, Location, LocationState, Locations, ObjectSummary, PullOutcome, RequestId, Retention,
@@ -189,9 +190,12 @@ fn a_delete_is_answered_when_every_id_is_done() {
     assert_eq!(asked.len(), 2, "an id that is named twice is deleted once");
     for (request, put) in asked.into_iter().zip([Some(PutId(5)), None]) {
         h.assert_waits(call);
-        h.event(Event::FromShard { shard: 0, message: ToStore::DeleteDone { request, put } });
+        h.event(Event::FromShard {
+            shard: 0,
+            message: ToStore::DeleteDone { request, put, absent: Named::of([]) },
+        });
     }
-    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1 })));
+    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
     h.assert_empty();
 }
 
@@ -203,7 +207,7 @@ fn a_delete_times_out() {
     let missing = Some(Box::new(Missing::Answer { address: "shard-0".into() }));
     assert_eq!(h.error(call), Error::Timeout { operation: Operation::Delete, waited: LONG, missing });
     let empty = h.delete(A, &[]);
-    assert_eq!(h.answer(empty), Some(Ok(Response::Deleted { count: 0 })));
+    assert_eq!(h.answer(empty), Some(Ok(Response::Deleted { count: 0, absent: Named::of([]) })));
 }
 
 #[test]

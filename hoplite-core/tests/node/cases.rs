@@ -47,7 +47,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, Equality, LocationState, PullOutcome, ToShard, ToStore, Verdict};
+use hoplite_core::shard::{
+    DeleteWait, DropReason, Equality, LocationState, PullOutcome, ToShard, ToStore, Verdict,
+};
 use hoplite_core::topology::place::{EVERYWHERE, Place};
 use hoplite_core::{Error, NodeId, ObjectId, PutId};
 
@@ -217,7 +219,10 @@ impl Scenario {
                 self.call(name, Request::Seal { copy, timeout: LONG });
             }
             ["delete", name, object] => {
-                self.call(name, Request::Delete { ids: vec![id(object)], timeout: LONG });
+                self.call(
+                    name,
+                    Request::Delete { ids: vec![id(object)], timeout: LONG, wait: DeleteWait::Reachable },
+                );
             }
             ["cancel", name] => {
                 let call = self.latest[&client(name)];
@@ -490,7 +495,7 @@ impl Scenario {
             Response::Existing(view) => refer("compares", view),
             Response::Object(view) => refer("has", view),
             Response::Sealed => "has sealed".to_owned(),
-            Response::Deleted { count } => format!("has deleted {count}"),
+            Response::Deleted { count, .. } => format!("has deleted {count}"),
             Response::Reduced { indices } => {
                 let names: Vec<&str> =
                     indices.iter().map(|index| self.sources[&call][*index].as_str()).collect();

@@ -351,6 +351,7 @@ impl Checker {
             Effect::RemoveSpillFile { file } => {
                 assert!(!self.spills.contains_key(file), "{file:?} is being written");
             }
+            Effect::PutLost { .. } => {}
             Effect::Compare { copy, .. } => {
                 let copy = self.copy(*copy);
                 copy.comparisons += 1;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use hoplite_core::metadata::Replicas;
 use hoplite_core::node::*;
 use hoplite_core::shard::{DropReason, Equality, LocationState, Publish, Verdict};
-use hoplite_core::{Error, PutId};
+use hoplite_core::{Error, Metadata, PutId};
 
 use crate::harness::*;
 
@@ -189,4 +190,76 @@ fn what_was_given_up_here_is_no_rival() {
     assert_eq!(again.put, view.put);
     h.verdict(0, &again, Verdict::Accepted);
     assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+}
+
+#[test]
+fn a_put_that_was_accepted_and_has_lost_is_reported_once_to_its_client() {
+    let mut h = Harness::disconnected(2, limits());
+    let ranked = h.shards.ranked(&id("x"));
+    h.event(up(ranked[1]));
+    let (view, call, publish) = sealed(&mut h, SIZE);
+    h.verdict(ranked[1], &publish, Verdict::Accepted);
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+    h.release(A, view.copy);
+    h.event(up(ranked[0]));
+    h.verdict(ranked[0], &publish, conflict(Equality::Different));
+    let lost = |effect: &Effect| matches!(effect, Effect::PutLost { winner: WINNER, .. });
+    assert_eq!(h.effects.iter().filter(|effect| lost(effect)).count(), 1);
+    let other = h.get(B, "x");
+    h.assert_waits(other);
+    let told = h.get(A, "x");
+    assert_eq!(h.error(told), Error::PutConflict { id: id("x") });
+    let again = h.get(A, "x");
+    h.assert_waits(again);
+}
+
+#[test]
+fn the_conflict_of_a_put_that_was_never_accepted_is_not_reported() {
+    let mut h = Harness::new();
+    let (_, call, publish) = sealed(&mut h, SMALL);
+    h.verdict(0, &publish, conflict(Equality::Different));
+    assert_eq!(h.error(call), Error::AlreadyExists { id: id("x") });
+    let get = h.get(A, "x");
+    h.assert_waits(get);
+}
+
+/// Begins a put that needs both shards.
+fn put_with_quorum(h: &mut Harness, timeout: Duration) -> (ClientId, CallId) {
+    let replicas = Replicas { quorum: true, ..Replicas::default() };
+    let metadata = Metadata { replicas, ..Metadata::default() };
+    let (id, bytes) = (id("x"), bytes::Bytes::from_static(b"bytes"));
+    h.request(A, Request::Put { id, metadata, bytes, confirm: Confirm::No, timeout })
+}
+
+#[test]
+fn a_put_with_a_quorum_waits_for_both_shards() {
+    let mut h = Harness::with_shards(3);
+    let call = put_with_quorum(&mut h, LONG);
+    let publications = h.publications();
+    assert_eq!(publications.len(), 2);
+    let (first, publish) = &publications[0];
+    h.verdict(*first, publish, Verdict::Accepted);
+    h.assert_waits(call);
+    let repeated = put_with_quorum(&mut h, LONG);
+    h.assert_waits(repeated);
+    let (second, publish) = &publications[1];
+    h.verdict(*second, publish, Verdict::Accepted);
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+    assert!(matches!(h.answer(repeated), Some(Ok(Response::Existing(_)))));
+}
+
+#[test]
+fn a_put_with_a_quorum_fails_if_a_shard_of_the_id_cannot_be_reached() {
+    let mut h = Harness::with_shards(3);
+    let ranked = h.shards.ranked(&id("x"));
+    let call = put_with_quorum(&mut h, LONG);
+    let publish = h.publications().remove(0).1;
+    h.verdict(ranked[0], &publish, Verdict::Accepted);
+    h.event(Event::ShardDown { shard: ranked[1] });
+    let error = h.error(call);
+    assert!(matches!(error, Error::Unavailable { .. }) && error.to_string().contains("shard-"), "{error}");
+    assert!(h.told().contains(&format!("{} forget x", ranked[0])), "the put is taken back");
+    let refused = put_with_quorum(&mut h, LONG);
+    assert_eq!(h.error(refused), error);
+    h.assert_empty();
 }

@@ -11,8 +11,8 @@ use hoplite_core::node::*;
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::shard::{
-    DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query, RequestId, ShardRun,
-    ToShard, ToStore, Verdict,
+    DeleteWait, DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query,
+    RequestId, ShardRun, ToShard, ToStore, Verdict,
 };
 use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, PutId, Time};
@@ -300,7 +300,7 @@ impl Harness {
 
     pub(crate) fn delete(&mut self, client: ClientId, names: &[&str]) -> (ClientId, CallId) {
         let ids = names.iter().map(|name| id(name)).collect();
-        self.request(client, Request::Delete { ids, timeout: LONG })
+        self.request(client, Request::Delete { ids, timeout: LONG, wait: DeleteWait::Reachable })
     }
 
     pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::metadata::Replicas;
+use hoplite_core::missing::Named;
 use hoplite_core::node::*;
 use hoplite_core::shard::{DropReason, ShardRun, ToShard, ToStore};
 use hoplite_core::{Error, Limits, Metadata, PutId, Version};
@@ -233,7 +234,7 @@ fn many_objects_of_an_owner_are_deleted_in_turns() {
     let requests = |h: &mut Harness| -> Vec<_> {
         let sent = h.sent().into_iter();
         sent.filter_map(|(_, message)| match message {
-            ToShard::Delete { request, id } => Some((request, id)),
+            ToShard::Delete { request, id, .. } => Some((request, id)),
             _ => None,
         })
         .collect()
@@ -243,7 +244,8 @@ fn many_objects_of_an_owner_are_deleted_in_turns() {
     for (request, id) in first {
         let put = Some(PutId(0));
         h.drop_all(&id.to_string());
-        h.event(Event::FromShard { shard: 0, message: ToStore::DeleteDone { request, put } });
+        let message = ToStore::DeleteDone { request, put, absent: Named::of([]) };
+        h.event(Event::FromShard { shard: 0, message });
     }
     assert_eq!(requests(&mut h).len(), 1500 - 1024);
 }
@@ -265,7 +267,7 @@ fn a_put_needs_a_holder_of_its_owner() {
 #[test]
 fn only_a_single_copy_can_be_freed() {
     let mut h = Harness::new();
-    let replicas = Replicas { wanted: 2, awaited: 0 };
+    let replicas = Replicas { wanted: 2, awaited: 0, quorum: false };
     let call = h.begin_put(A, "x", Metadata { replicas, ..metadata(ttl(TtlAction::Free)) });
     let error = h.error(call);
     assert!(matches!(error, Error::InvalidRequest { .. }), "{error}");

@@ -30,3 +30,4 @@ mod shards;
 mod space;
 mod spill;
 mod spill_reads;
+mod versions;

@@ -7,7 +7,7 @@ use hoplite_core::collective::{
 };
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::{Collective, Schedule};
-use hoplite_core::shard::{DropReason, LocationState, Locations, ToShard, ToStore};
+use hoplite_core::shard::{DeleteWait, DropReason, LocationState, Locations, ToShard, ToStore};
 use hoplite_core::{Error, PutId, Time};
 
 use crate::harness::*;
@@ -198,7 +198,7 @@ fn a_delete_before_the_directory_knows_the_target_takes_it_away() {
     h.pass(NOBODY_JOINS);
     collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
     assert!(published_end(&mut h));
-    h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG });
+    h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG, wait: DeleteWait::Reachable });
     end(&mut h, combine, CombineOutcome::Complete);
     let late = join(&mut h, Collective::ReduceScatter);
     h.assert_waits(late);
@@ -208,7 +208,7 @@ fn a_delete_before_the_directory_knows_the_target_takes_it_away() {
 fn a_delete_ends_an_exchange_without_a_target() {
     let mut h = Harness::new();
     let (call, other, combine) = coordinate_a(&mut h, Collective::ReduceScatter);
-    h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG });
+    h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG, wait: DeleteWait::Reachable });
     let error = Error::Deleted { id: id("t") };
     assert_eq!(h.error(call), error);
     assert!(h.effects.contains(&Effect::CancelCombine { combine }));

@@ -9,12 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::metadata::Replicas;
+use hoplite_core::missing::Named;
 use hoplite_core::node::*;
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    DropReason, Equality, LocationState, PullOutcome, Query, Replicate, Replication, RequestId, ToShard,
-    ToStore, Verdict,
+    DeleteWait, DropReason, Equality, LocationState, PullOutcome, Query, Replicate, Replication, RequestId,
+    ToShard, ToStore, Verdict,
 };
 use hoplite_core::{Dtype, Error, Limits, Metadata, ObjectId, Operation, PutId};
 use proptest::prelude::*;
@@ -93,7 +94,7 @@ fn batch_item(id: ObjectId, kind: u8, timeout: Duration) -> Request {
         0 => put(SMALL, Confirm::No),
         1 => put(SMALL, Confirm::Yes),
         2 => put(SIZE, Confirm::No),
-        3 => Request::Delete { ids: vec![id], timeout },
+        3 => Request::Delete { ids: vec![id], timeout, wait: DeleteWait::Reachable },
         _ => Request::Get { id, until: Until::Contents, timeout, allow_stale: false },
     }
 }
@@ -299,7 +300,10 @@ impl World {
             }
             Step::DeleteDone { which } => {
                 if let Some((shard, request)) = pick(&self.deletes, which).copied() {
-                    self.say(shard, ToStore::DeleteDone { request, put: Some(PutId(1)) });
+                    self.say(
+                        shard,
+                        ToStore::DeleteDone { request, put: Some(PutId(1)), absent: Named::of([]) },
+                    );
                 }
             }
             Step::Locations { which, kind, put, nodes } => self.locate(which, kind, put, nodes),
@@ -343,7 +347,7 @@ impl World {
     fn take_of_client(&mut self, step: Step) {
         match step {
             Step::Create { client, id, size_bytes, timeout } => {
-                let replicas = Replicas { wanted: (timeout % 3) as u8, awaited: 0 };
+                let replicas = Replicas { wanted: (timeout % 3) as u8, awaited: 0, quorum: false };
                 let lifetime = lifetime(timeout);
                 let timeout = Duration::from_millis(timeout);
                 let id = object(id);
@@ -384,7 +388,10 @@ impl World {
             }
             Step::Delete { client, id } => {
                 let ids = vec![object(id), object(id + 1)];
-                self.request(client, Request::Delete { ids, timeout: Duration::from_secs(1) });
+                self.request(
+                    client,
+                    Request::Delete { ids, timeout: Duration::from_secs(1), wait: DeleteWait::Reachable },
+                );
             }
             Step::Batch { client, items, timeout } => {
                 let timeout = Duration::from_millis(timeout);
@@ -595,7 +602,8 @@ impl World {
                 let error = Error::ShuttingDown;
                 self.say(0, ToStore::Failed { request: RequestId(number), error });
             }
-            7 => self.say(1, ToStore::DeleteDone { request: RequestId(number), put: None }),
+            7 => self
+                .say(1, ToStore::DeleteDone { request: RequestId(number), put: None, absent: Named::of([]) }),
             8 => self.h.event(Event::CombineEnded {
                 combine: CombineId(u64::MAX - number),
                 valid_bytes: number,

@@ -13,7 +13,7 @@ use hoplite_core::{Error, Metadata, PutId};
 use crate::harness::*;
 
 fn wanting(wanted: u8, awaited: u8) -> Metadata {
-    Metadata { replicas: Replicas { wanted, awaited }, ..Metadata::default() }
+    Metadata { replicas: Replicas { wanted, awaited, quorum: false }, ..Metadata::default() }
 }
 
 impl Harness {

@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
+use hoplite_core::error::Missing;
 use hoplite_core::link::Uplink;
+use hoplite_core::missing::Named;
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, LocationState, Placed, PullOutcome, ToShard, ToStore, Verdict};
-use hoplite_core::{Error, Operation, PutId};
+use hoplite_core::session::LEASE;
+use hoplite_core::shard::{
+    DeleteTerms, DeleteWait, DropReason, LocationState, Placed, PullOutcome, RequestId, ShardRun, ToShard,
+    ToStore, Verdict,
+};
+use hoplite_core::{Error, Operation, PutId, Time, Version};
 
 use crate::harness::*;
 
@@ -204,12 +210,155 @@ fn a_delete_moves_with_its_shard_and_tells_the_second_one() {
         [(shard, ToShard::Delete { request, .. })] if *shard == second => *request,
         other => panic!("{other:?}"),
     };
-    let done = ToStore::DeleteDone { request, put: Some(PutId(5)) };
+    let done = ToStore::DeleteDone { request, put: Some(PutId(5)), absent: Named::of([]) };
     h.event(Event::FromShard { shard: first, message: done.clone() });
     h.assert_waits(call);
-    h.event(Event::FromShard { shard: second, message: done });
-    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1 })));
-    assert_eq!(h.told(), [format!("{third} forget x")]);
+    h.event(Event::FromShard { shard: second, message: done.clone() });
+    assert_eq!(h.told(), [format!("{third} delete x")], "the second shard now");
+    h.assert_waits(call);
+    h.event(Event::FromShard { shard: third, message: done });
+    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
+}
+
+/// Takes the number and the terms of the delete that was sent to a shard.
+fn delete_at(h: &mut Harness, shard: usize) -> (RequestId, DeleteTerms) {
+    match &h.sent()[..] {
+        [(at, ToShard::Delete { request, terms, .. }), ..] if *at == shard => (*request, *terms),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn deleted(h: &mut Harness, shard: usize, request: RequestId, put: Option<u64>) {
+    let message = ToStore::DeleteDone { request, put: put.map(PutId), absent: Named::of([]) };
+    h.event(Event::FromShard { shard, message });
+}
+
+#[test]
+fn a_delete_is_answered_after_both_shards_of_the_id() {
+    let mut h = Harness::with_shards(3);
+    let [first, second, third] = ranked(&h);
+    let call = h.delete(A, &["x"]);
+    let (request, terms) = delete_at(&mut h, first);
+    assert_eq!(terms, DeleteTerms::default());
+    deleted(&mut h, first, request, Some(5));
+    h.assert_waits(call);
+    let sent = h.sent();
+    let terms = DeleteTerms { only: Some(PutId(5)), ..DeleteTerms::default() };
+    assert!(sent.contains(&(second, ToShard::Delete { request, id: id("x"), terms })), "{sent:?}");
+    assert!(sent.contains(&(third, ToShard::Forget { id: id("x"), put: PutId(5) })), "{sent:?}");
+    // The second shard is lost, so the third one has to confirm.
+    h.event(Event::ShardDown { shard: second });
+    let (request, terms) = delete_at(&mut h, first);
+    assert_eq!(terms.only, Some(PutId(5)));
+    deleted(&mut h, first, request, None);
+    let (request, terms) = delete_at(&mut h, third);
+    assert_eq!(terms.only, Some(PutId(5)));
+    h.assert_waits(call);
+    deleted(&mut h, third, request, None);
+    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
+}
+
+#[test]
+fn a_delete_finds_an_object_that_only_the_second_shard_knows() {
+    let mut h = Harness::with_shards(2);
+    let [first, second] = h.shards.ranked(&id("x")).try_into().unwrap();
+    let call = h.delete(A, &["x"]);
+    let (request, _) = delete_at(&mut h, first);
+    deleted(&mut h, first, request, None);
+    let (request, _) = delete_at(&mut h, second);
+    deleted(&mut h, second, request, Some(5));
+    assert_eq!(h.told(), [format!("{first} forget x")]);
+    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
+}
+
+#[test]
+fn a_delete_names_the_lost_stores_of_both_shards() {
+    let mut h = Harness::with_shards(2);
+    let [first, second] = h.shards.ranked(&id("x")).try_into().unwrap();
+    let call = h.delete(A, &["x"]);
+    let (request, _) = delete_at(&mut h, first);
+    for (shard, absent) in [(first, "one"), (second, "two")] {
+        h.assert_waits(call);
+        let absent = Named::of([node_id(absent)]);
+        let message = ToStore::DeleteDone { request, put: Some(PutId(5)), absent };
+        h.event(Event::FromShard { shard, message });
+    }
+    assert_eq!(h.told(), [format!("{second} delete x")], "the first shard is told nothing twice");
+    let absent = Named::of([node_id("one"), node_id("two")]);
+    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1, absent })));
+}
+
+#[test]
+fn a_delete_that_waits_for_all_names_the_lost_stores_at_its_timeout() {
+    let mut h = Harness::with_shards(1);
+    let absent = || Named::of([node_id("absent")]);
+    let delete = |wait| Request::Delete { ids: vec![id("x")], timeout: LONG, wait };
+    let call = h.request(A, delete(DeleteWait::Reachable));
+    let (request, _) = delete_at(&mut h, 0);
+    let done = |request, absent| ToStore::DeleteDone { request, put: Some(PutId(5)), absent };
+    h.event(Event::FromShard { shard: 0, message: done(request, absent()) });
+    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1, absent: absent() })));
+    let answered = h.request(A, delete(DeleteWait::All));
+    let (request, _) = delete_at(&mut h, 0);
+    h.event(Event::FromShard { shard: 0, message: done(request, absent()) });
+    h.assert_waits(answered);
+    h.event(Event::FromShard { shard: 0, message: done(request, Named::of([])) });
+    assert_eq!(h.answer(answered), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
+    let late = h.request(A, delete(DeleteWait::All));
+    let (request, _) = delete_at(&mut h, 0);
+    h.event(Event::FromShard { shard: 0, message: done(request, absent()) });
+    h.pass(LONG);
+    let Error::Timeout { missing: Some(missing), .. } = h.error(late) else { panic!("no timeout") };
+    assert_eq!(*missing, Missing::Stores { nodes: absent() });
+}
+
+/// A session with a new run of a shard.
+fn restarted(shard: usize) -> Event {
+    Event::ShardUp { shard, run: ShardRun(2), asked_at: Time::NEVER, version: Version::NEWEST }
+}
+
+#[test]
+fn a_restarted_shard_decides_again_once_all_leases_of_its_earlier_run_have_ended() {
+    let mut h = Harness::with_shards(2);
+    let [first, second] = h.shards.ranked(&id("x")).try_into().unwrap();
+    let call = h.get(A, "x");
+    h.event(Event::ShardDown { shard: first });
+    h.event(restarted(first));
+    assert_eq!(h.told(), [format!("{first} query x"), format!("{second} query x")]);
+    h.pass(LEASE - Duration::from_millis(1));
+    assert_eq!(h.told(), Vec::<String>::new());
+    h.pass(Duration::from_millis(1));
+    assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} query x")]);
+    h.assert_waits(call);
+}
+
+#[test]
+fn a_delete_at_the_only_shard_waits_for_the_leases_of_its_earlier_run() {
+    let mut h = Harness::with_shards(1);
+    h.event(Event::ShardDown { shard: 0 });
+    h.event(restarted(0));
+    let (call, late) = (h.delete(A, &["x"]), h.request(A, short_delete()));
+    let requests: Vec<RequestId> = h.sent().iter().filter_map(delete_number).collect();
+    for request in requests {
+        deleted(&mut h, 0, request, Some(5));
+    }
+    h.pass(LEASE - Duration::from_millis(1));
+    h.assert_waits(call);
+    assert!(h.error(late).to_string().contains("shard-0"), "the error names the shard");
+    h.pass(Duration::from_millis(1));
+    assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
+}
+
+fn short_delete() -> Request {
+    let timeout = Duration::from_secs(1);
+    Request::Delete { ids: vec![id("y")], timeout, wait: DeleteWait::Reachable }
+}
+
+const fn delete_number((_, message): &(usize, ToShard)) -> Option<RequestId> {
+    match message {
+        ToShard::Delete { request, .. } => Some(*request),
+        _ => None,
+    }
 }
 
 #[test]
@@ -296,7 +445,10 @@ fn the_end_of_a_deletion_that_nobody_asked_for_ends_no_question() {
     let mut h = Harness::new();
     let get = h.get(A, "x");
     let (shard, query) = h.query();
-    h.event(Event::FromShard { shard, message: ToStore::DeleteDone { request: query.request, put: None } });
+    h.event(Event::FromShard {
+        shard,
+        message: ToStore::DeleteDone { request: query.request, put: None, absent: Named::of([]) },
+    });
     assert!(h.grant_query(shard, query.request, "x", 1, SIZE, "sender").is_some(), "the answer still counts");
     h.assert_waits(get);
 }

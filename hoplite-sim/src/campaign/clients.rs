@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, Request, Response};
 use hoplite_core::session::ANSWER_TIMEOUT;
-use hoplite_core::shard::Page;
+use hoplite_core::shard::{DeleteWait, Page};
 use hoplite_core::{Error, ObjectId, Time};
 
 use super::{Faults, Kind, Simulation};
@@ -294,7 +294,7 @@ impl Simulation {
         self.app.history.removal_started(&id);
         let deleted = id.clone();
         let is_settled = self.now().since(Time::ZERO) > SETTLED;
-        let request = Request::Delete { ids: vec![id], timeout };
+        let request = Request::Delete { ids: vec![id], timeout, wait: DeleteWait::Reachable };
         let then = move |sim: &mut Self, answer: Answer| {
             if matches!(answer, Ok(Response::Deleted { .. })) && is_settled {
                 sim.app.history.delete_done(&delete, sim.now());

@@ -48,7 +48,8 @@ impl Simulation {
         let dtype = if is_plain { Dtype::Opaque } else { DTYPE };
         let wants_copies = self.random.chance(30);
         let wanted = if wants_copies { *self.random.pick(&[2, 3]) } else { 0 };
-        let replicas = Replicas { wanted, awaited: u8::from(wants_copies && self.random.chance(20)) };
+        let replicas =
+            Replicas { wanted, awaited: u8::from(wants_copies && self.random.chance(20)), quorum: false };
         let metadata = Metadata { dtype, replicas, ..Metadata::default() };
         let put = Put { client, store, id: id.clone(), tag };
         if PUT_WHOLE.contains(&size_bytes) && self.random.chance(50) {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hoplite_core::node::{Request, Response, Until};
-use hoplite_core::shard::Locations;
+use hoplite_core::shard::{DeleteWait, Locations};
 use hoplite_core::{Error, ObjectId};
 
 use super::{Kind, Simulation};
@@ -116,7 +116,7 @@ impl Simulation {
             assert!(matches!(answer, Ok(Response::Deleted { .. })), "the final delete: {answer:?}");
             *done.borrow_mut() = true;
         };
-        let request = Request::Delete { ids, timeout: FINAL_TIMEOUT };
+        let request = Request::Delete { ids, timeout: FINAL_TIMEOUT, wait: DeleteWait::Reachable };
         self.call(reader, request, Some(FINAL_TIMEOUT), Some(Box::new(then)));
         self.advance(FINAL_TIMEOUT + Duration::from_secs(1));
         assert!(*is_done.borrow(), "the final delete is answered");

@@ -96,6 +96,9 @@ impl Engine {
                 let request = CompareRequest { id, put: winner, holder: holder.0, holder_address: holder.1 };
                 self.spawn_compare(copy, live, request);
             }
+            Effect::PutLost { id, put, winner } => {
+                tracing::warn!(%id, %put, %winner, "an accepted put lost to one on the other side of a split");
+            }
             Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs } => {
                 tracing::debug!(?combine, %op, offset_bytes, inputs = inputs.len(), "combination starts");
                 let live = self.copies.get(copy).expect("a copy is open while it is filled");

@@ -33,7 +33,7 @@ enumeration!(encode_location_state, decode_location_state: LocationState, v1::Lo
 });
 enumeration!(encode_retention, decode_retention: Retention, v1::Retention, "retention" { Pinned, Evictable });
 
-fn encode_nodes(nodes: &[NodeId]) -> Vec<String> {
+pub(crate) fn encode_nodes(nodes: &[NodeId]) -> Vec<String> {
     nodes.iter().map(encode_node).collect()
 }
 

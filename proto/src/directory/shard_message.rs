@@ -10,9 +10,13 @@ use hoplite_core::shard::{
 
 use super::places::{decode_placed, encode_placed};
 use super::replication::{decode_replicate, decode_replication, encode_replicate, encode_replication};
-use super::{decode_location_state, decode_locations, encode_location_state, encode_locations, encode_node};
+use super::{
+    decode_location_state, decode_locations, encode_location_state, encode_locations, encode_node,
+    encode_nodes,
+};
 use crate::bounds::{
-    MAX_INLINE_BYTES, MAX_MESSAGES_PER_BATCH, check_count, decode_address, decode_optional_node, encode_id,
+    MAX_INLINE_BYTES, MAX_MESSAGES_PER_BATCH, check_count, decode_address, decode_named_nodes,
+    decode_optional_node, encode_id,
 };
 use crate::enumeration::enumeration;
 use crate::v1::shard_message as wire;
@@ -62,9 +66,12 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
             crc: bytes.crc(),
             bytes: bytes.into(),
         }),
-        ToStore::DeleteDone { request, put } => {
-            wire::Body::DeleteDone(wire::DeleteDone { request: request.0, put: put.map(|put| put.0) })
-        }
+        ToStore::DeleteDone { request, put, absent } => wire::Body::DeleteDone(wire::DeleteDone {
+            request: request.0,
+            put: put.map(|put| put.0),
+            absent: encode_nodes(&absent.first),
+            absent_count: absent.count,
+        }),
         ToStore::Locations { request, locations } => wire::Body::Locations(wire::LocationsUpdate {
             request: request.0,
             locations: Some(encode_locations(&locations)),
@@ -104,9 +111,11 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
         wire::Body::GiveWay(way) => ToStore::GiveWay { grant: GrantId(way.grant) },
         wire::Body::Placed(placed) => ToStore::Placed(decode_placed(placed)?),
         wire::Body::TakeOver(object) => decode_take_over(object)?,
-        wire::Body::DeleteDone(done) => {
-            ToStore::DeleteDone { request: RequestId(done.request), put: done.put.map(PutId) }
-        }
+        wire::Body::DeleteDone(done) => ToStore::DeleteDone {
+            request: RequestId(done.request),
+            put: done.put.map(PutId),
+            absent: decode_named_nodes(&done.absent, done.absent_count)?,
+        },
         wire::Body::Locations(update) => ToStore::Locations {
             request: RequestId(update.request),
             locations: decode_locations(update.locations.ok_or(malformed("no locations"))?, Plane::Control)?,

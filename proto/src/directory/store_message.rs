@@ -6,8 +6,8 @@ use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::shard::{
-    GrantId, InlineBytes, LocationState, Publish, PullOutcome, Query, RequestId, ToShard, UnpublishReason,
-    Wants,
+    DeleteTerms, DeleteWait, GrantId, InlineBytes, LocationState, Publish, PullOutcome, Query, RequestId,
+    ToShard, UnpublishReason, Wants,
 };
 
 use super::places::{decode_placed, encode_placed};
@@ -17,8 +17,8 @@ use super::{
     encode_retention,
 };
 use crate::bounds::{
-    MAX_AVOIDED_NODES, MAX_INLINE_BYTES, MAX_MESSAGES_PER_BATCH, check_count, decode_optional_node,
-    decode_timeout, encode_id, encode_optional_node, encode_timeout,
+    MAX_AVOIDED_NODES, MAX_INLINE_BYTES, MAX_MESSAGES_PER_BATCH, check_count, decode_delete_wait,
+    decode_optional_node, decode_timeout, encode_id, encode_optional_node, encode_timeout,
 };
 use crate::enumeration::enumeration;
 use crate::v1::store_message as wire;
@@ -51,9 +51,12 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
         ToShard::ReturnSlot { grant, outcome } => {
             wire::Body::ReturnSlot(wire::ReturnSlot { grant: grant.0, outcome: encode_pull_outcome(outcome) })
         }
-        ToShard::Delete { request, id } => {
-            wire::Body::Delete(wire::Delete { request: request.0, id: encode_id(&id) })
-        }
+        ToShard::Delete { request, id, terms } => wire::Body::Delete(wire::Delete {
+            request: request.0,
+            id: encode_id(&id),
+            only: terms.only.map(|put| put.0),
+            wait_all: terms.wait == DeleteWait::All,
+        }),
         ToShard::Forget { id, put } => wire::Body::Forget(wire::Forget { id: encode_id(&id), put: put.0 }),
         ToShard::Subscribe { request, id, wants } => {
             let wants_bytes = wants == Wants::Bytes;
@@ -92,9 +95,11 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
             grant: GrantId(slot.grant),
             outcome: decode_pull_outcome(slot.outcome, Plane::Control)?,
         },
-        wire::Body::Delete(delete) => {
-            ToShard::Delete { request: RequestId(delete.request), id: ObjectId::new(&delete.id)? }
-        }
+        wire::Body::Delete(delete) => ToShard::Delete {
+            request: RequestId(delete.request),
+            id: ObjectId::new(&delete.id)?,
+            terms: DeleteTerms { only: delete.only.map(PutId), wait: decode_delete_wait(delete.wait_all) },
+        },
         wire::Body::Forget(forget) => {
             ToShard::Forget { id: ObjectId::new(&forget.id)?, put: PutId(forget.put) }
         }

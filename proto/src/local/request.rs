@@ -6,12 +6,13 @@ use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
 use hoplite_core::node::{
     self, ByteRange, CallId, Confirm, CopyId, Inspection, MAX_BATCH_ITEMS, Reduce, ReduceOrder, Until,
 };
+use hoplite_core::shard::DeleteWait;
 use hoplite_core::topology::probe::survey::{Bandwidth, MAX_NODES, SurveyOptions};
 use prost::Message;
 
 use crate::bounds::{
-    MAX_BATCH_PUT_BYTES, MAX_LISTED_OBJECTS, MAX_PUT_BYTES, check_count, decode_timeout, encode_id,
-    encode_timeout,
+    MAX_BATCH_PUT_BYTES, MAX_LISTED_OBJECTS, MAX_PUT_BYTES, check_count, decode_delete_wait, decode_timeout,
+    encode_id, encode_timeout,
 };
 use crate::data::probe::probes;
 use crate::enumeration::enumeration;
@@ -118,9 +119,11 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             timeout_ms: encode_timeout(timeout),
         }),
         node::Request::Release { copy } => wire::Body::Release(wire::Release { copy: copy.0 }),
-        node::Request::Delete { ids, timeout } => {
-            wire::Body::Delete(wire::Delete { ids: encode_ids(&ids), timeout_ms: encode_timeout(timeout) })
-        }
+        node::Request::Delete { ids, timeout, wait } => wire::Body::Delete(wire::Delete {
+            ids: encode_ids(&ids),
+            timeout_ms: encode_timeout(timeout),
+            wait_all: wait == DeleteWait::All,
+        }),
         node::Request::Wait { ids, count, timeout } => wire::Body::Wait(wire::Wait {
             ids: encode_ids(&ids),
             count: u64::try_from(count).unwrap_or(u64::MAX),
@@ -204,6 +207,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Delete(delete) => node::Request::Delete {
             ids: decode_ids(&delete.ids, max_ids)?,
             timeout: decode_timeout(delete.timeout_ms),
+            wait: decode_delete_wait(delete.wait_all),
         },
         wire::Body::Wait(wait) => node::Request::Wait {
             ids: decode_ids(&wait.ids, max_ids)?,

@@ -10,8 +10,8 @@ use hoplite_core::topology::probe::survey::SurveyProgress;
 
 use super::drain::{decode_drain, encode_drain};
 use super::ownerless::{decode_ownerless, encode_ownerless};
-use crate::bounds::{MAX_LISTED_OBJECTS, check_count};
-use crate::directory::{decode_locations, encode_locations};
+use crate::bounds::{MAX_LISTED_OBJECTS, check_count, decode_named_nodes};
+use crate::directory::{decode_locations, encode_locations, encode_nodes};
 use crate::v1::{request, response as wire};
 use crate::{error, metadata, v1};
 
@@ -89,9 +89,11 @@ fn encode_node_response(response: node::Response) -> wire::Body {
             wire::Body::Batch(wire::Batch { items: answers.into_iter().map(encode).collect() })
         }
         node::Response::Sealed => wire::Body::Sealed(wire::Sealed {}),
-        node::Response::Deleted { count } => {
-            wire::Body::Deleted(wire::Deleted { count: u64::try_from(count).unwrap_or(u64::MAX) })
-        }
+        node::Response::Deleted { count, absent } => wire::Body::Deleted(wire::Deleted {
+            count: u64::try_from(count).unwrap_or(u64::MAX),
+            absent: encode_nodes(&absent.first),
+            absent_count: absent.count,
+        }),
         node::Response::Ready { indices } => {
             wire::Body::Ready(wire::Ready { indices: encode_indices(&indices) })
         }
@@ -115,7 +117,10 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Ranges(ranges) => decode_ranges(ranges)?,
         wire::Body::Batch(batch) => decode_batch(batch)?,
         wire::Body::Sealed(_) => node::Response::Sealed,
-        wire::Body::Deleted(deleted) => node::Response::Deleted { count: decode_number(deleted.count)? },
+        wire::Body::Deleted(deleted) => node::Response::Deleted {
+            count: decode_number(deleted.count)?,
+            absent: decode_named_nodes(&deleted.absent, deleted.absent_count)?,
+        },
         wire::Body::Ready(ready) => node::Response::Ready { indices: decode_indices(&ready.indices)? },
         wire::Body::Reduced(reduced) => {
             node::Response::Reduced { indices: decode_distinct(&reduced.indices)? }

@@ -110,7 +110,9 @@ macro_rules! methods {
             }
 
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
-            #[pyo3(signature = (id, pieces, dtype, shape, user, timeout, confirm, replicas = 0, lifetime = None))]
+            #[pyo3(signature = (
+                id, pieces, dtype, shape, user, timeout, confirm, replicas = 0, lifetime = None, quorum = false
+            ))]
             fn put(
                 &self,
                 py: Python<'_>,
@@ -123,9 +125,10 @@ macro_rules! methods {
                 confirm: u8,
                 replicas: u8,
                 lifetime: Option<LifetimeArgument>,
+                quorum: bool,
             ) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                let replicas = Replicas { wanted: replicas, awaited: confirm };
+                let replicas = Replicas { wanted: replicas, awaited: confirm, quorum };
                 let lifetime = self.lifetime(py, lifetime)?;
                 let options = put_options(py, dtype, shape, user, timeout, (replicas, lifetime))?;
                 let keep = pieces.iter().map(Input::keep).collect();
@@ -147,9 +150,10 @@ macro_rules! methods {
                 confirm: u8,
                 replicas: u8,
                 lifetime: Option<LifetimeArgument>,
+                quorum: bool,
             ) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                let replicas = Replicas { wanted: replicas, awaited: confirm };
+                let replicas = Replicas { wanted: replicas, awaited: confirm, quorum };
                 let lifetime = self.lifetime(py, lifetime)?;
                 let options = put_options(py, dtype, shape, user, timeout, (replicas, lifetime))?;
                 self.perform(py, Some(id.clone()), move |client| {
@@ -200,7 +204,7 @@ macro_rules! methods {
             ) -> PyResult<Py<PyAny>> {
                 let lifetime = self.lifetime(py, lifetime)?;
                 let objects = Objects::new(py, objects, &self.cluster, lifetime.as_ref())?;
-                let replicas = Replicas { wanted: 0, awaited: u8::from(confirm) };
+                let replicas = Replicas { wanted: 0, awaited: u8::from(confirm), quorum: false };
                 let options = put_options(py, "opaque", None, &[], timeout, (replicas, None))?;
                 let keep = objects.keep();
                 self.perform_with(py, None, keep, |client| operations::put_many(client, objects, options))
@@ -439,14 +443,14 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns the number of objects that existed.
-            fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
+            /// Returns the number of objects that existed, and lost nodes: the first ones and their number.
+            #[pyo3(signature = (ids, timeout, wait_all = false))]
+            fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout, wait_all: bool) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 let about = if let [id] = &ids[..] { Some(id.clone()) } else { None };
-                self.perform(py, about, move |client| operations::delete(client, ids, timeout.0))
+                self.perform(py, about, move |client| operations::delete(client, ids, timeout.0, wait_all))
             }
 
-            /// Returns the indices of available objects.
             fn wait(&self, py: Python<'_>, ids: Ids, count: usize, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 self.perform(py, None, move |client| operations::wait(client, ids, count, timeout.0))

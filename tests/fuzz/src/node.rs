@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
+use hoplite_core::missing::Named;
 use hoplite_core::node::{
     ByteRange, CallId, ClientId, CombineId, CombineInput, CombineOutcome, Confirm, CopyId, Effect, Event,
     Hop, HopFailure, HopId, HopInput, HopReport, HostingId, MAX_HOP_INPUTS, Node, NodeConfig, PullId, Reduce,
@@ -20,11 +21,12 @@ use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, ObjectSummary,
-    PullOutcome, Replicate, Replication, RequestId, Retention, ShardRun, ToShard, ToStore, Verdict,
+    DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations,
+    ObjectSummary, PullOutcome, Replicate, Replication, RequestId, Retention, ShardRun, ToShard, ToStore,
+    Verdict,
 };
 use hoplite_core::topology::place::EVERYWHERE;
-use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, Operation, PutId, Time};
+use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, Operation, PutId, Time, Version};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use crate::checker::Checker;
@@ -229,7 +231,7 @@ impl World {
             Effect::HopReport { hosting, .. } => {
                 assert!(self.hostings.contains(&hosting), "somebody waits for {hosting:?}");
             }
-            Effect::DrainEnded { .. } => {}
+            Effect::DrainEnded { .. } | Effect::PutLost { .. } => {}
             Effect::Spill { .. }
             | Effect::ServeSpilled { .. }
             | Effect::Load { .. }
@@ -245,7 +247,7 @@ impl World {
         match message {
             ToShard::Publish(publish) => self.published.push((shard, publish.id, publish.put)),
             ToShard::Query(query) => self.asked.push((shard, query.request, query.id)),
-            ToShard::Delete { request, id } | ToShard::Subscribe { request, id, .. } => {
+            ToShard::Delete { request, id, .. } | ToShard::Subscribe { request, id, .. } => {
                 self.asked.push((shard, request, id));
             }
             _ => {}
@@ -333,7 +335,7 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
                 shard,
                 run: ShardRun(input.int_in_range(0..=1)?),
                 asked_at: world.now,
-                version: hoplite_core::Version::NEWEST,
+                version: *input.choose(&[Version::OLDEST, Version::NEWEST])?,
             };
             world.apply(if is_up { Event::ShardDown { shard } } else { session });
         }
@@ -417,7 +419,7 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
             Request::Get { id: object(input)?, until, timeout: timeout(input)?, allow_stale }
         }
         9 | 10 => Request::Release { copy: copy(input, world)? },
-        11 => Request::Delete { ids: objects(input)?, timeout: timeout(input)? },
+        11 => Request::Delete { ids: objects(input)?, timeout: timeout(input)?, wait: delete_wait(input)? },
         12 => {
             let ids = objects(input)?;
             let count = input.int_in_range(0..=ids.len())?;
@@ -457,7 +459,9 @@ fn batch_item(input: &mut Unstructured<'_>) -> Result<Request> {
             timeout: timeout(input)?,
             allow_stale: false,
         },
-        _ => Request::Delete { ids: vec![object(input)?], timeout: timeout(input)? },
+        _ => {
+            Request::Delete { ids: vec![object(input)?], timeout: timeout(input)?, wait: delete_wait(input)? }
+        }
     })
 }
 
@@ -567,7 +571,12 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
         6 => ToStore::Failed { request, error: failure(input, id)? },
         7 => {
             let put = if input.arbitrary()? { Some(put(input, world, &id)?) } else { None };
-            ToStore::DeleteDone { request, put }
+            let absent = Named::of(if input.arbitrary()? {
+                Some(NodeId::new(input.choose(&SENDERS)?).expect("the name is valid"))
+            } else {
+                None
+            });
+            ToStore::DeleteDone { request, put, absent }
         }
         8 => ToStore::Locations { request, locations: locations(input, world, id)? },
         9..=12 => {
@@ -738,6 +747,10 @@ fn lifetime(input: &mut Unstructured<'_>) -> Result<Option<Arc<Lifetime>>> {
 
 fn f32s() -> Metadata {
     Metadata { dtype: Dtype::F32, ..Metadata::default() }
+}
+
+fn delete_wait(input: &mut Unstructured<'_>) -> Result<DeleteWait> {
+    Ok(if input.arbitrary()? { DeleteWait::All } else { DeleteWait::Reachable })
 }
 
 fn timeout(input: &mut Unstructured<'_>) -> Result<Duration> {

@@ -9,6 +9,7 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::link::Uplink;
 use hoplite_core::load::{LinkLoad, Load, ReduceLoad, TransferLoad};
+use hoplite_core::missing::Named;
 use hoplite_core::node::{
     self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
     OwnerlessPage, Reduce, ReduceOrder, Until,
@@ -16,9 +17,10 @@ use hoplite_core::node::{
 use hoplite_core::placement::ShardList;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location, LocationState, Locations, NodeInfo,
-    ObjectSummary, Obstacle, Placed, Publish, PullOutcome, Query, Replicate, Replication, RequestId,
-    Retention, ShardRun, ToShard, ToStore, UnpublishReason, Verdict, Wants,
+    DeleteTerms, DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location,
+    LocationState, Locations, NodeInfo, ObjectSummary, Obstacle, Placed, Publish, PullOutcome, Query,
+    Replicate, Replication, RequestId, Retention, ShardRun, ToShard, ToStore, UnpublishReason, Verdict,
+    Wants,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
 use hoplite_proto::data::frame::{Header, Kind};
@@ -71,18 +73,14 @@ pub fn requests() -> Vec<Vec<u8>> {
         },
         node::Request::Batch(vec![
             node::Request::Get { id: object(), until: Until::Contents, timeout: TIMEOUT, allow_stale: false },
-            node::Request::Delete { ids: vec![object()], timeout: TIMEOUT },
+            node::Request::Delete { ids: vec![object()], timeout: TIMEOUT, wait: DeleteWait::All },
         ]),
         node::Request::Seal { copy, timeout: TIMEOUT },
         node::Request::Drain { timeout: TIMEOUT },
         node::Request::DrainProgress,
-        node::Request::ListOwnerless {
-            prefix: Bytes::from_static(b"w"),
-            after: Bytes::new(),
-            limit: 10,
-        },
+        node::Request::ListOwnerless { prefix: Bytes::from_static(b"w"), after: Bytes::new(), limit: 10 },
         node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT, allow_stale: true },
-        node::Request::Delete { ids: ids(), timeout: TIMEOUT },
+        node::Request::Delete { ids: ids(), timeout: TIMEOUT, wait: DeleteWait::Reachable },
         node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },
         node::Request::Locate { id: object(), timeout: TIMEOUT },
         node::Request::Follow { copy, beyond_bytes: 4096, timeout: TIMEOUT },
@@ -130,7 +128,7 @@ pub fn responses() -> Vec<Vec<u8>> {
         node::Response::Existing(view.clone()),
         node::Response::Object(view),
         node::Response::Sealed,
-        node::Response::Deleted { count: 2 },
+        node::Response::Deleted { count: 2, absent: Named::of([NodeId::new("absent").unwrap()]) },
         node::Response::Ready { indices: vec![0, 2] },
         node::Response::Reduced { indices: vec![2, 0] },
         node::Response::Locations(locations()),
@@ -181,7 +179,11 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         ToShard::NotReplicated { id: object(), put, reason: Obstacle::NoRoom },
         ToShard::Drain { is_draining: true },
         ToShard::ReturnSlot { grant: GrantId(1), outcome: PullOutcome::Corrupt },
-        ToShard::Delete { request, id: object() },
+        ToShard::Delete {
+            request,
+            id: object(),
+            terms: DeleteTerms { only: Some(put), wait: DeleteWait::All },
+        },
         ToShard::Forget { id: object(), put },
         ToShard::Subscribe { request, id: object(), wants: Wants::Bytes },
         ToShard::Unsubscribe { request },
@@ -257,7 +259,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         ToStore::TakeOver { id: object(), put, metadata: metadata(), bytes: bytes.into() },
         ToStore::Drop { id: object(), put, reason: DropReason::Lost },
         ToStore::Promote { id: object(), put },
-        ToStore::DeleteDone { request, put: Some(put) },
+        ToStore::DeleteDone { request, put: Some(put), absent: Named::of([NodeId::new("absent").unwrap()]) },
         ToStore::Locations { request, locations: locations() },
         ToStore::Replicate(Replicate { id: object(), put, size_bytes: SIZE, metadata: metadata() }),
         ToStore::Replication(Replication {
@@ -350,8 +352,14 @@ fn locations() -> Locations {
         path: [7, 0, 3, 0],
         slow_peers: vec![node_id()],
     };
-    let object_summary =
-        ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata: metadata(), inline: false, lost: false, origin: None };
+    let object_summary = ObjectSummary {
+        put: PutId(1),
+        size_bytes: SIZE,
+        metadata: metadata(),
+        inline: false,
+        lost: false,
+        origin: None,
+    };
     Locations { id: object(), object: Some(object_summary), locations: vec![location] }
 }
 

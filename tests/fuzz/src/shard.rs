@@ -14,8 +14,9 @@ use hoplite_core::link::Uplink;
 use hoplite_core::metadata::Replicas;
 use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
-    Effect, Event, GrantId, Lead, LocationState, NodeInfo, Obstacle, Placed, Publish, PullOutcome, Query,
-    Reception, RequestId, Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason, Wants,
+    DeleteTerms, DeleteWait, Effect, Event, GrantId, Lead, LocationState, NodeInfo, Obstacle, Placed,
+    Publish, PullOutcome, Query, Reception, RequestId, Retention, Shard, ShardConfig, ToShard, ToStore,
+    UnpublishReason, Wants,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -58,6 +59,8 @@ struct Session {
     unanswered: BTreeMap<RequestId, usize>,
     queries: BTreeSet<RequestId>,
     subscriptions: BTreeSet<RequestId>,
+    /// The deletes that are answered again when the absent nodes have confirmed them.
+    patient: BTreeSet<RequestId>,
 }
 
 impl World {
@@ -98,6 +101,7 @@ impl World {
                 unanswered: BTreeMap::new(),
                 queries: BTreeSet::new(),
                 subscriptions: BTreeSet::new(),
+                patient: BTreeSet::new(),
             };
             let previous = self.sessions.insert(node, session);
             assert_eq!(
@@ -169,7 +173,12 @@ impl Session {
                 self.queries.insert(*request);
                 *self.unanswered.entry(*request).or_default() += 1;
             }
-            ToShard::Delete { request, .. } => *self.unanswered.entry(*request).or_default() += 1,
+            ToShard::Delete { request, terms, .. } => {
+                *self.unanswered.entry(*request).or_default() += 1;
+                if terms.wait == DeleteWait::All {
+                    self.patient.insert(*request);
+                }
+            }
             ToShard::Subscribe { request, .. } => {
                 self.subscriptions.insert(*request);
                 *self.unanswered.entry(*request).or_default() += 1;
@@ -192,6 +201,12 @@ impl Session {
                 return;
             }
             ToStore::Inline { request, .. } if self.subscriptions.contains(request) => return,
+            // Another answer follows.
+            ToStore::DeleteDone { request, absent, .. }
+                if !absent.is_empty() && self.patient.contains(request) =>
+            {
+                return;
+            }
             ToStore::Inline { request, .. }
             | ToStore::Failed { request, .. }
             | ToStore::DeleteDone { request, .. } => *request,
@@ -269,7 +284,7 @@ fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
                 PullOutcome::GaveWay,
             ])?,
         },
-        12 => ToShard::Delete { request: request(input)?, id: object(input)? },
+        12 => ToShard::Delete { request: request(input)?, id: object(input)?, terms: terms(input)? },
         13 => ToShard::Forget { id: object(input)?, put: put(input)? },
         14 => {
             let (request, id) = (request(input)?, object(input)?);
@@ -302,7 +317,7 @@ fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
         put: put(input)?,
         size_bytes: if is_small { 4 } else { 1 << 20 },
         metadata: Metadata {
-            replicas: Replicas { wanted: input.int_in_range(0..=3)?, awaited: 0 },
+            replicas: Replicas { wanted: input.int_in_range(0..=3)?, awaited: 0, quorum: false },
             ..Metadata::default()
         },
         state: *input.choose(&STATES)?,
@@ -342,6 +357,11 @@ fn unpublish_reason(input: &mut Unstructured<'_>) -> Result<UnpublishReason> {
             UnpublishReason::Deleted,
         ])
         .copied()
+}
+
+fn terms(input: &mut Unstructured<'_>) -> Result<DeleteTerms> {
+    let only = if input.arbitrary()? { Some(put(input)?) } else { None };
+    Ok(DeleteTerms { only, wait: if input.arbitrary()? { DeleteWait::All } else { DeleteWait::Reachable } })
 }
 
 fn request(input: &mut Unstructured<'_>) -> Result<RequestId> {

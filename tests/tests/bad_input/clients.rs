@@ -130,7 +130,11 @@ const SCRIPTS: &[(&str, Script)] = &[
         client.request(Body::Locate(Locate { id: nothing(), timeout_ms: TIMEOUT_MS }));
         client.request(Body::Subscribe(Subscribe { id: nothing() }));
         client.request(Body::List(List { limit: 10, ..List::default() }));
-        client.request(Body::Delete(Delete { ids: vec![nothing()], timeout_ms: TIMEOUT_MS }));
+        client.request(Body::Delete(Delete {
+            ids: vec![nothing()],
+            timeout_ms: TIMEOUT_MS,
+            wait_all: false,
+        }));
     }),
 ];
 

@@ -4,6 +4,7 @@
 mod chances;
 mod races;
 mod shards;
+mod split;
 mod stale;
 mod stores;
 mod workers;

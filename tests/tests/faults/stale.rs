@@ -4,7 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use hoplite_client::blocking::Client;
-use hoplite_client::{Confirmation, GetOptions, PutOptions};
+use hoplite_client::{
+    Confirmation, DeleteOptions, DeleteWait, GetOptions, Metadata, NodeId, PutOptions, Replicas,
+};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
 use hoplite_tests::contents::bytes;
@@ -77,6 +79,65 @@ fn deleted_objects_do_not_come_back_after_the_tombstones() {
     std::thread::sleep(Duration::from_secs(11));
     check_reads(&mut cluster, &client, &old, &new);
     cluster.assert_serves();
+}
+
+#[test]
+fn a_delete_names_a_frozen_store_or_waits_for_it() {
+    let mut cluster = Cluster::of(2);
+    for id in ["x", "y"] {
+        cluster.client(0).put(id, &bytes(1, 1 << 20)).unwrap();
+        assert!(cluster.client(1).get(id, PATIENCE).is_ok());
+    }
+    cluster.store(1).signal(Signal::STOP);
+    let frozen = [NodeId::new("node-1").unwrap()];
+    let options = |timeout, wait| DeleteOptions { timeout, wait };
+    let deletion = cluster.client(0).delete_with(["x"], options(PATIENCE, DeleteWait::Reachable)).unwrap();
+    assert_eq!((deletion.count, &deletion.absent[..], deletion.absent_count), (1, &frozen[..], 1));
+    let socket = cluster.socket(0);
+    let mut command = Command::new(program("hoplite"));
+    command.arg("--socket").arg(&socket).args(["--timeout", "1s", "delete", "y", "--wait", "all"]);
+    let output = command.output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && message.contains(frozen[0].as_str()), "{message}");
+    std::thread::scope(|scope| {
+        let client = cluster.client(0);
+        let delete = scope.spawn(move || client.delete_with(["x", "y"], options(PATIENCE, DeleteWait::All)));
+        // The delete waits, because its answer needs the frozen store.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!delete.is_finished());
+        cluster.store(1).signal(Signal::CONT);
+        assert_eq!(delete.join().unwrap().unwrap().absent, []);
+    });
+    assert!(!cluster.client(1).contains("x").unwrap());
+    cluster.assert_serves();
+}
+
+#[test]
+fn the_client_of_a_put_that_lost_is_told_once() {
+    let (lost, won) = (bytes(1, 1 << 20), bytes(2, 1 << 20));
+    let mut cluster = Cluster::of(2);
+    let client = cluster.client(0);
+    client.put("x", &lost).unwrap();
+    // The restarted shard does not know the put of the frozen store.
+    cluster.store(0).signal(Signal::STOP);
+    cluster.kill_shard(0);
+    cluster.restart_shard(0);
+    cluster.await_sessions(1);
+    cluster.client(1).put("x", &won).unwrap();
+    cluster.store(0).signal(Signal::CONT);
+    await_that("the conflict", || cluster.client(0).status().unwrap().put_conflicts == 1);
+    let error = refusal(client.get("x", PATIENCE).map(|view| view.len()));
+    assert!(matches!(error, ObjectError::PutConflict { .. }), "{error}");
+    assert!(client.get("x", PATIENCE).unwrap()[..] == *won);
+    let metadata =
+        Metadata { replicas: Replicas { quorum: true, ..Replicas::default() }, ..Metadata::default() };
+    let options = || PutOptions { metadata: metadata.clone(), timeout: PATIENCE, ..PutOptions::default() };
+    client.put_with("needs-both", &lost, options()).unwrap();
+    cluster.kill_shard(0);
+    let down = || client.status().unwrap().shards.iter().all(|shard| !shard.connected);
+    await_that("the end of the session", down);
+    let error = refusal(client.put_with("needs-both-too", &lost, options()));
+    assert!(matches!(error, ObjectError::Unavailable { .. }), "{error}");
 }
 
 #[test]

@@ -193,7 +193,8 @@ impl Scenario {
             ["dropped", name, object] => self.unpublish(name, object, UnpublishReason::Deleted),
             ["delete", name, object] => {
                 self.latest.insert((*name).to_owned(), request);
-                self.world.say(name, ToShard::Delete { request, id: id(object) })
+                self.world
+                    .say(name, ToShard::Delete { request, id: id(object), terms: DeleteTerms::default() })
             }
             ["forget", name, object] => {
                 let (object, put) = parse_object(object);

@@ -119,7 +119,7 @@ fn entries(shard: &Shard) {
 }
 
 fn requests(shard: &Shard) {
-    let (mut queries, mut subscriptions, mut held) = (0, 0, 0);
+    let (mut queries, mut subscriptions, mut held, mut patient) = (0, 0, 0, 0);
     for record in shard.nodes.iter() {
         let node = shard.nodes.index(&record.info.node).unwrap();
         for (request, open) in &record.requests {
@@ -147,17 +147,22 @@ fn requests(shard: &Shard) {
                     assert!(shard.subscribers[id].contains(&(node, *request)));
                 }
                 OpenRequest::Delete(id, put) => {
-                    assert!(shard.deletions[&(id.clone(), *put)].requesters.contains(&(node, *request)));
+                    assert!(shard.deletions[&(id.clone(), *put)].requesters.contains_key(&(node, *request)));
                 }
                 OpenRequest::HeldDelete(id) => {
                     held += 1;
-                    assert!(shard.held_deletes[id].contains(&(node, *request)));
+                    assert!(shard.held_deletes[id].contains_key(&(node, *request)));
                     assert!(!shard.entries.contains_key(id), "a delete of a known id is held");
+                }
+                OpenRequest::AwaitingDelete(id) => {
+                    patient += 1;
+                    assert!(shard.absent.is_awaited_by(id, &(node, *request)));
                 }
             }
         }
     }
-    assert_eq!(held, shard.held_deletes.values().map(BTreeSet::len).sum::<usize>());
+    shard.absent.check(patient);
+    assert_eq!(held, shard.held_deletes.values().map(BTreeMap::len).sum::<usize>());
     assert_eq!(queries, shard.due.queries.len());
     assert_eq!(queries, shard.waiting.values().map(|queue| queue.len()).sum::<usize>());
     assert_eq!(subscriptions, shard.subscriptions);

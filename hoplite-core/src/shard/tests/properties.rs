@@ -136,7 +136,7 @@ fn publish() -> impl Strategy<Value = Publish> {
     let size = prop_oneof![6 => Just(1_u64 << 20), 1 => Just(4)];
     (object(), 1_u64..3, state, retention, inline, from, size, 0_u8..5).prop_map(
         |(object, put, state, retention, inline, from, size_bytes, wanted)| {
-            let replicas = Replicas { wanted, awaited: 0 };
+            let replicas = Replicas { wanted, awaited: 0, quorum: false };
             Publish {
                 pulling_from: from.map(|number| node(NODES[number])),
                 inline,
@@ -378,7 +378,14 @@ impl Run {
                 if self.observer.connected.contains(&key.0) {
                     self.observer.deletes.insert(key);
                 }
-                self.say(number, ToShard::Delete { request: RequestId(request), id: id(OBJECTS[object]) });
+                self.say(
+                    number,
+                    ToShard::Delete {
+                        request: RequestId(request),
+                        id: id(OBJECTS[object]),
+                        terms: DeleteTerms::default(),
+                    },
+                );
             }
             Step::Forget { node, object, put } => {
                 self.say(node, ToShard::Forget { id: id(OBJECTS[object]), put: PutId(put) });
@@ -452,7 +459,7 @@ impl Run {
                 }
             }
         }
-        self.step(Step::Wait { millis: 1001 });
+        self.step(Step::Wait { millis: 5001 });
         assert!(self.observer.deletes.is_empty(), "deletes complete");
         assert!(self.world.shard.deletions.is_empty());
         self.step(Step::Wait { millis: 3000 });

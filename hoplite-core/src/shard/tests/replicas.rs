@@ -4,7 +4,7 @@ use super::*;
 use crate::metadata::Replicas;
 
 fn wanting(object: &str, put: u64, wanted: u8) -> Publish {
-    let replicas = Replicas { wanted, awaited: 0 };
+    let replicas = Replicas { wanted, awaited: 0, quorum: false };
     Publish { metadata: Metadata { replicas, ..Metadata::default() }, ..complete(object, put) }
 }
 
@@ -240,7 +240,7 @@ fn an_assignment_without_a_transfer_ends() {
 fn a_deleted_object_is_not_copied() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.put("a", "x", 1, 2);
-    world.say("a", ToShard::Delete { request: RequestId(1), id: id("x") });
+    world.say("a", ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() });
     assert_eq!(world.shard.counters().under_replicated, 0);
     let effects = world.say("b", ToShard::Publish(wanting("x", 1, 2)));
     let refused = effects.iter().any(|effect| {

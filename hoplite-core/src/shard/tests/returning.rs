@@ -29,7 +29,10 @@ fn without_a() -> World {
 }
 
 fn delete(world: &mut World, request: u64) {
-    world.say("b", ToShard::Delete { request: RequestId(request), id: id("x") });
+    world.say(
+        "b",
+        ToShard::Delete { request: RequestId(request), id: id("x"), terms: DeleteTerms::default() },
+    );
 }
 
 #[test]
@@ -103,7 +106,8 @@ fn a_lost_object_that_was_put_again_is_in_conflict() {
 fn a_copy_that_is_not_returning_is_taken_as_ever() {
     let mut world = without_a();
     delete(&mut world, 1);
-    world.wait(LONG_AWAY);
+    // The tombstone stays for as long as the shard remembers the lost node.
+    world.wait(Duration::from_secs(700));
     world.connect("a", 1);
     let sent = world.ask("a", ToShard::Publish(complete("x", 1)));
     assert_eq!(verdict(&sent), Verdict::Accepted, "the shard cannot know that it has listed the put");
@@ -287,7 +291,14 @@ impl Model {
             Step::Delete { node, object } if is_here(self, node) => {
                 let object = OBJECTS[object];
                 self.deleted.extend(self.accepted.iter().filter(|(name, _)| *name == object));
-                self.say(node, ToShard::Delete { request: RequestId(number), id: id(object) });
+                self.say(
+                    node,
+                    ToShard::Delete {
+                        request: RequestId(number),
+                        id: id(object),
+                        terms: DeleteTerms::default(),
+                    },
+                );
             }
             Step::Delete { .. } => {}
             Step::Leave { node } => {

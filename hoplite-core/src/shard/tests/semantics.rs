@@ -103,7 +103,7 @@ fn the_number_of_an_open_request_cannot_be_used_again() {
     let mut world = World::with_nodes(&["a"]);
     world.say("a", ToShard::Query(query("x", 1)));
     assert_eq!(failure(&world.ask("a", ToShard::Query(query("y", 1)))), ErrorCode::InvalidRequest);
-    let delete = ToShard::Delete { request: RequestId(1), id: id("x") };
+    let delete = ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() };
     assert_eq!(failure(&world.ask("a", delete)), ErrorCode::InvalidRequest);
     // An unsubscribe ends only subscriptions.
     world.say("a", ToShard::Unsubscribe { request: RequestId(1) });
@@ -249,8 +249,9 @@ fn objects_without_a_complete_copy_are_not_listed() {
     assert!(!more);
     assert!(world.shard.describe(&id("lost")).locations.object.is_some_and(|object| object.lost));
     // Deleting a lost object removes it completely.
-    let done = world.ask("b", ToShard::Delete { request: RequestId(1), id: id("lost") });
-    assert_eq!(done, [("b".to_owned(), ToStore::DeleteDone { request: RequestId(1), put: Some(PutId(1)) })]);
+    let answers = world
+        .ask("b", ToShard::Delete { request: RequestId(1), id: id("lost"), terms: DeleteTerms::default() });
+    assert_eq!(answers, [("b".to_owned(), done(1, Some(PutId(1))))]);
     assert_eq!(world.shard.describe(&id("lost")).locations.object, None);
 }
 
@@ -473,12 +474,11 @@ fn a_far_receiver_does_not_starve_while_closer_ones_keep_coming() {
 fn a_delete_continues_after_its_requester_has_cancelled() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.say("b", ToShard::Publish(complete("x", 1)));
-    let delete = || ToShard::Delete { request: RequestId(1), id: id("x") };
+    let delete = || ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() };
     let drops = world.ask("a", delete());
     assert!(matches!(drops[..], [(_, ToStore::Drop { .. })]), "{drops:?}");
     assert_eq!(world.say("a", ToShard::Cancel { request: RequestId(1) }), []);
     assert_eq!(world.say("a", delete()), [], "the number is free, and the drop is under way");
     let dropped = ToShard::Unpublish { id: id("x"), put: PutId(1), reason: UnpublishReason::Deleted };
-    let done = ToStore::DeleteDone { request: RequestId(1), put: Some(PutId(1)) };
-    assert_eq!(world.ask("b", dropped), [("a".to_owned(), done)]);
+    assert_eq!(world.ask("b", dropped), [("a".to_owned(), done(1, Some(PutId(1))))]);
 }

@@ -32,11 +32,13 @@ pub enum ToShard {
         outcome: PullOutcome,
     },
     /// Deletes an object at all stores. Answered by `DeleteDone` when all nodes have dropped their
-    /// copies or are gone.
+    /// copies or are gone; answered twice if it waits for nodes that are gone.
     Delete {
         /// Matches the answer.
         request: RequestId,
         id: ObjectId,
+        /// The put to remove, and the stores to wait for.
+        terms: DeleteTerms,
     },
     /// Tells the second shard of an id that a put was deleted.
     Forget {
@@ -144,6 +146,26 @@ pub struct Publish {
     /// In a new session, for a put that this run of the shard knows: the time since the store last
     /// heard from the shard. The shard rejects a put that was deleted since.
     pub returning: Option<Duration>,
+}
+
+/// The terms of a delete. Since version 9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct DeleteTerms {
+    /// Removes only this put, which the other shard of the id has deleted. `None` removes the put
+    /// that the shard lists.
+    pub only: Option<PutId>,
+    /// The stores to wait for.
+    pub wait: DeleteWait,
+}
+
+/// The stores for which a delete waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum DeleteWait {
+    /// The stores that the directory can reach.
+    #[default]
+    Reachable,
+    /// Also the stores that are lost and may still have a copy.
+    All,
 }
 
 /// The reason why a copy is gone.

@@ -6,6 +6,7 @@ use super::{GrantId, InlineBytes, LocationState, Locations, Placed, Replicate, R
 use crate::vocabulary::error::Error;
 use crate::vocabulary::id::{NodeId, ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
+use crate::vocabulary::missing::Named;
 
 /// A message of a shard to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,12 +61,15 @@ pub enum ToStore {
     },
     /// The store's groups, and the capacity of the groups' uplinks.
     Placed(Placed),
-    /// Answers `Delete`: no copy is left.
+    /// Answers `Delete`: no store that can be reached has a copy. If the delete waits for all stores,
+    /// a second answer follows once `absent` is empty.
     DeleteDone {
         /// The `Delete`.
         request: RequestId,
         /// The deleted put; `None` if there was no object.
         put: Option<PutId>,
+        /// The lost stores that may still have a copy.
+        absent: Named<NodeId>,
     },
     /// Answers `Subscribe`, now and at every change.
     Locations {

@@ -1,0 +1,151 @@
+//! Deletes of clients.
+//!
+//! 1. The shard that decides about an id removes the put, and waits for the stores with a copy.
+//! 2. The other shard of the id removes the same put, and waits for the stores that only it reaches.
+//!    Until then, such a store may serve the put.
+//! 3. The call is answered. If a restarted shard has carried out the delete alone, the answer waits
+//!    until no store can have a lease of the shard's previous run.
+//!
+//! The other shards are told, because they may know the object from a time when another was away.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Objects;
+use super::calls::Call;
+use super::deletion::{DeleteCall, DeleteStep};
+use super::queries::Purpose;
+use crate::error::{Operation, Result};
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::{CallKey, Response};
+use crate::missing::Named;
+use crate::shard::{DeleteWait, RequestId, ToShard};
+use crate::version::Version;
+
+impl Objects {
+    /// Deletes objects, beside so many targets that were being made and have `ended`.
+    pub(crate) fn delete(
+        &mut self,
+        key: CallKey,
+        ids: BTreeSet<ObjectId>,
+        ended: usize,
+        (timeout, wait): (Duration, DeleteWait),
+    ) {
+        let purpose = Purpose::Delete(key, DeleteStep::new(wait));
+        let queries = ids.into_iter().map(|id| self.query(id, purpose.clone())).collect();
+        let call = Call::Delete(DeleteCall::new(queries, ended));
+        self.calls.enter(&mut self.ctx, key, call, Operation::Delete, timeout);
+        self.finish_delete(key);
+    }
+
+    /// Checks that the connected shards of the ids can wait for all stores, if a delete does.
+    ///
+    /// # Errors
+    /// [`Error::VersionMismatch`](crate::Error::VersionMismatch): a shard of version 8 waits for the
+    /// stores that it can reach.
+    pub(crate) fn check_wait(&self, ids: &BTreeSet<ObjectId>, wait: DeleteWait) -> Result<()> {
+        if wait == DeleteWait::Reachable {
+            return Ok(());
+        }
+        let mut shards = ids.iter().flat_map(|id| self.ctx.responsible_shards(id));
+        shards.try_for_each(|shard| self.ctx.sessions.require(shard, Version::WITH_TERMS))
+    }
+
+    /// Sends a delete to a shard. A shard of version 8 ignores the terms, and might remove a newer put
+    /// than the deleted one. It therefore only hears of the end of the deleted put, and the delete
+    /// does not wait for it. A delete that waits for all stores fails.
+    pub(super) fn send_delete(
+        &mut self,
+        shard: usize,
+        (request, id): (RequestId, ObjectId),
+        key: CallKey,
+        step: DeleteStep,
+    ) {
+        let terms = step.terms();
+        if let Err(error) = self.ctx.sessions.require(shard, Version::WITH_TERMS) {
+            if terms.wait == DeleteWait::All {
+                return self.finish(key, Err(error));
+            }
+            if let Some(put) = terms.only {
+                self.ctx.tell_shard(shard, ToShard::Forget { id, put });
+                return self.delete_ended(shard, request, key, step);
+            }
+        }
+        self.ctx.tell_shard(shard, ToShard::Delete { request, id, terms });
+    }
+
+    /// A shard has deleted a put, or knew none. Stores in `absent` may still have a copy.
+    pub(crate) fn delete_done(
+        &mut self,
+        shard: usize,
+        request: RequestId,
+        put: Option<PutId>,
+        absent: Named<NodeId>,
+    ) {
+        // The message answers queries for deletes only.
+        let Some(Purpose::Delete(key, mut step)) = self.queries.purpose_at(shard, request) else { return };
+        let Some(id) = self.queries.id(request).cloned() else { return };
+        let is_over = !step.waits_for(&absent);
+        let news = put.filter(|put| step.put() != Some(*put));
+        step.found(put);
+        if let Some(Call::Delete(delete)) = self.calls.get_mut(key) {
+            delete.note_absent(request, shard, absent);
+        }
+        let next = self.ctx.responsible_shards(&id).find(|other| *other != shard);
+        let next = next.filter(|next| is_over && !step.is_confirmation() && self.must_confirm(*next, step));
+        if let Some(put) = news {
+            self.remember_deletion(&id, put);
+            self.tell_other_shards((shard, next), &id, put);
+        }
+        match next {
+            Some(next) => {
+                step.confirm(shard);
+                self.queries.confirm_at(next, request, key, step);
+                self.send_query(request);
+            }
+            None if is_over => self.delete_ended(shard, request, key, step),
+            None => self.queries.confirm_at(shard, request, key, step),
+        }
+    }
+
+    /// Returns `true` unless a shard is young and no put is known, so that it could only wait.
+    fn must_confirm(&self, shard: usize, step: DeleteStep) -> bool {
+        step.has_found() || self.ctx.sessions.is_trusted(shard)
+    }
+
+    /// Tells the other shards of the end of a put: neither the one that has ended it, nor the one that
+    /// is asked next.
+    fn tell_other_shards(&mut self, (by, next): (usize, Option<usize>), id: &ObjectId, put: PutId) {
+        for other in 0..self.ctx.shard_count() {
+            if other != by && Some(other) != next && self.ctx.is_up(other) {
+                self.ctx.tell_shard(other, ToShard::Forget { id: id.clone(), put });
+            }
+        }
+    }
+
+    fn delete_ended(&mut self, shard: usize, request: RequestId, key: CallKey, step: DeleteStep) {
+        self.queries.answered(shard, request);
+        let is_young = |shard: &usize| !self.ctx.sessions.is_trusted(*shard);
+        let young = step.done_by(shard).all(|shard| is_young(&shard)).then_some(shard);
+        if let Some(Call::Delete(delete)) = self.calls.get_mut(key) {
+            delete.answered(request, step.has_found(), young);
+            self.finish_delete(key);
+        }
+    }
+
+    /// Answers the deletes that waited for a restarted shard.
+    pub(crate) fn finish_deletes(&mut self) {
+        for key in self.calls.keys() {
+            self.finish_delete(key);
+        }
+    }
+
+    fn finish_delete(&mut self, key: CallKey) {
+        if let Some(Call::Delete(delete)) = self.calls.get(key)
+            && let Some(count) = delete.outcome(&self.ctx.sessions)
+        {
+            let absent = delete.absent();
+            self.finish(key, Ok(Response::Deleted { count, absent }));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Puts that need both shards of their id.
+//!
+//! If the network is split between the two shards of an id, each side has at most one of them. So at
+//! most one put succeeds, whichever sides make it.
+
+use super::Objects;
+use crate::error::{Error, Result};
+use crate::id::ObjectId;
+use crate::message::CopyId;
+use crate::metadata::Replicas;
+use crate::version::Version;
+
+impl Objects {
+    /// The shards of an id, connected or not.
+    fn shards_of(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
+        self.ctx.config().shards.replicas(id, |_| true)
+    }
+
+    /// Checks that a put can reach both shards, and that they know quorums, if it needs them.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] names a shard that cannot be reached. [`Error::VersionMismatch`].
+    pub(crate) fn check_quorum(&self, id: &ObjectId, replicas: Replicas) -> Result<()> {
+        for shard in self.shards_of(id).filter(|_| replicas.quorum) {
+            if !self.ctx.is_up(shard) {
+                let name = self.ctx.config().shards.name(shard);
+                let what = format!("directory shard {name}, which the put needs for its quorum,");
+                return Err(Error::Unavailable { what: what.into() });
+            }
+            self.ctx.sessions.require(shard, Version::WITH_TERMS)?;
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if a put has the quorum that it needs.
+    pub(crate) fn has_quorum(&self, copy: CopyId) -> bool {
+        !self.copies[&copy].metadata.replicas.quorum || self.is_accepted_by_both(copy)
+    }
+
+    /// Returns `true` if both shards of an id have accepted a put.
+    pub(crate) fn is_accepted_by_both(&self, copy: CopyId) -> bool {
+        let local = &self.copies[&copy];
+        self.shards_of(&local.id).all(|shard| local.publication.is_accepted_by(shard))
+    }
+
+    /// Fails a put that waits for both shards, because one cannot be reached any more.
+    pub(crate) fn reconsider_quorum(&mut self, copy: CopyId) {
+        let local = &self.copies[&copy];
+        if !local.is_complete() || local.publication.sealer.is_none() || self.is_accepted_by_both(copy) {
+            return;
+        }
+        if let Err(error) = self.check_quorum(&local.id, local.metadata.replicas) {
+            self.take_back_put(copy, error);
+        }
+    }
+}

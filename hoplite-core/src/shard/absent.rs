@@ -1,0 +1,153 @@
+//! Lost nodes that may still have copies.
+//!
+//! A delete does not wait for a node that the shard has lost. The shard remembers which copies the
+//! node had. A delete can therefore name the nodes that may still have the object, and wait for
+//! them if its caller wants that.
+//!
+//! A node is done with a put when it has confirmed the drop, or has come back as another run, which
+//! has no copies. When the same run comes back, the shard tells it to drop the deleted puts. The
+//! memory is bounded in time and size, and forgets the oldest node first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::nodes::NodeIndex;
+use crate::id::{Incarnation, NodeId, ObjectId, PutId};
+use crate::time::Time;
+use crate::vocabulary::directory::RequestId;
+
+/// Time for which a shard remembers the copies of a lost node.
+const ABSENCE_TTL: Duration = Duration::from_secs(600);
+/// Most copies of lost nodes that a shard remembers: about 30 MiB at some 500 bytes each.
+const MAX_ABSENT: usize = 1 << 16;
+
+type Put = (ObjectId, PutId);
+
+/// The lost nodes, and the deletes that wait for them. See the [module documentation](self).
+#[derive(Debug, Default)]
+pub(super) struct Absent {
+    pub(super) nodes: BTreeMap<NodeId, Lost>,
+    /// The lost nodes by the time of their loss.
+    by_time: BTreeSet<(Time, NodeId)>,
+    /// The nodes that may have a copy of a put.
+    holders: BTreeMap<Put, BTreeSet<NodeId>>,
+    /// The number of copies of all lost nodes.
+    count: usize,
+    /// The deletes that wait for lost nodes, by id.
+    pub(super) waiting: BTreeMap<ObjectId, Waiting>,
+}
+
+/// A lost node, and the puts that it may have.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) incarnation: Incarnation,
+    at: Time,
+    pub(super) puts: BTreeSet<Put>,
+}
+
+/// The deletes of an id that wait for lost nodes.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    pub(super) awaited: BTreeSet<(PutId, NodeId)>,
+    pub(super) requesters: BTreeSet<(NodeIndex, RequestId)>,
+}
+
+impl Absent {
+    /// Notes that a lost run of a node may have copies of `puts`.
+    pub(super) fn note(
+        &mut self,
+        now: Time,
+        (node, incarnation): (&NodeId, Incarnation),
+        puts: impl IntoIterator<Item = Put>,
+    ) {
+        self.forget_old(now);
+        if self.nodes.get(node).is_some_and(|lost| lost.incarnation != incarnation) {
+            self.forget_node(node);
+        }
+        let known = self.nodes.remove(node);
+        let mut lost = known.unwrap_or(Lost { incarnation, at: now, puts: BTreeSet::new() });
+        self.by_time.remove(&(lost.at, node.clone()));
+        for put in puts {
+            while self.count >= MAX_ABSENT
+                && let Some((_, oldest)) = self.by_time.first().cloned()
+            {
+                self.forget_node(&oldest);
+            }
+            if self.count < MAX_ABSENT && lost.puts.insert(put.clone()) {
+                self.count += 1;
+                self.holders.entry(put).or_default().insert(node.clone());
+            }
+        }
+        if !lost.puts.is_empty() {
+            lost.at = now;
+            self.by_time.insert((now, node.clone()));
+            self.nodes.insert(node.clone(), lost);
+        }
+    }
+
+    /// Forgets the nodes that were lost long ago.
+    pub(super) fn forget_old(&mut self, now: Time) {
+        while let Some((at, oldest)) = self.by_time.first().cloned()
+            && now.since(at) > ABSENCE_TTL
+        {
+            self.forget_node(&oldest);
+        }
+    }
+
+    fn forget_node(&mut self, node: &NodeId) {
+        let puts = self.nodes.get(node).map(|lost| lost.puts.clone());
+        for put in puts.unwrap_or_default() {
+            self.forget(node, &put);
+        }
+    }
+
+    /// Notes that a node has no copy of a put.
+    pub(super) fn forget(&mut self, node: &NodeId, put: &Put) {
+        let Some(lost) = self.nodes.get_mut(node) else { return };
+        if !lost.puts.remove(put) {
+            return;
+        }
+        self.count -= 1;
+        if lost.puts.is_empty() {
+            self.by_time.remove(&(lost.at, node.clone()));
+            self.nodes.remove(node);
+        }
+        if let Some(holders) = self.holders.get_mut(put) {
+            holders.remove(node);
+            if holders.is_empty() {
+                self.holders.remove(put);
+            }
+        }
+    }
+
+    /// Returns the lost nodes that may have copies of puts of an id, except for the put `live`.
+    pub(super) fn holders_of(
+        &self,
+        id: &ObjectId,
+        live: Option<PutId>,
+    ) -> impl Iterator<Item = (PutId, &NodeId)> {
+        let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
+        let holders = self.holders.range(all).filter(move |((_, put), _)| Some(*put) != live);
+        holders.flat_map(|((_, put), nodes)| nodes.iter().map(|node| (*put, node)))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_awaited_by(&self, id: &ObjectId, requester: &(NodeIndex, RequestId)) -> bool {
+        self.waiting.get(id).is_some_and(|waiting| waiting.requesters.contains(requester))
+    }
+
+    /// Checks the tables, and the number of deletes that wait.
+    #[cfg(test)]
+    pub(super) fn check(&self, waiting: usize) {
+        assert_eq!(waiting, self.waiting.values().map(|waiting| waiting.requesters.len()).sum::<usize>());
+        assert_eq!(self.count, self.nodes.values().map(|lost| lost.puts.len()).sum::<usize>());
+        assert_eq!(self.count, self.holders.values().map(BTreeSet::len).sum::<usize>());
+        assert!(self.count <= MAX_ABSENT && self.by_time.len() == self.nodes.len());
+        assert!(self.nodes.values().all(|lost| !lost.puts.is_empty()));
+    }
+
+    /// Returns `true` if a lost node may have a copy of a put.
+    pub(super) fn has_holder(&self, put: &Put) -> bool {
+        self.holders.contains_key(put)
+    }
+}

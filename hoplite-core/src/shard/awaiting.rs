@@ -1,0 +1,101 @@
+//! Deletes that wait for lost nodes.
+
+use std::collections::BTreeSet;
+
+use super::nodes::NodeIndex;
+use super::{DropReason, Shard, Turn};
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::missing::Named;
+use crate::vocabulary::directory::{RequestId, ToStore};
+
+impl Shard {
+    /// Returns the lost nodes that may have a deleted put of an id.
+    pub(super) fn absent_holders(&self, id: &ObjectId) -> Named<NodeId> {
+        let live = self.entries.get(id).map(|entry| entry.put);
+        let nodes: BTreeSet<&NodeId> = self.absent.holders_of(id, live).map(|(_, node)| node).collect();
+        Named::of(nodes.into_iter().cloned())
+    }
+
+    /// Lets a delete wait for the lost nodes that may have the object. Returns `false` if there are
+    /// none.
+    pub(super) fn await_absent(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) -> bool {
+        let live = self.entries.get(id).map(|entry| entry.put);
+        let holders = self.absent.holders_of(id, live);
+        let awaited: BTreeSet<(PutId, NodeId)> = holders.map(|(put, node)| (put, node.clone())).collect();
+        if awaited.is_empty() {
+            return false;
+        }
+        let waiting = self.absent.waiting.entry(id.clone()).or_default();
+        waiting.awaited.extend(awaited);
+        waiting.requesters.insert((node, request));
+        true
+    }
+
+    /// Forgets a delete that waits for lost nodes.
+    pub(super) fn stop_awaiting(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) {
+        if let Some(waiting) = self.absent.waiting.get_mut(id) {
+            waiting.requesters.remove(&(node, request));
+            if waiting.requesters.is_empty() {
+                self.absent.waiting.remove(id);
+            }
+        }
+    }
+
+    /// Handles the return of a lost node: tells it to drop the deleted puts. Another run of the
+    /// node has no copies.
+    pub(super) fn holder_returned(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+        let Some(info) = self.nodes.get(index).map(|record| &record.info) else { return };
+        let (node, incarnation) = (info.node.clone(), info.incarnation);
+        let lost = self.absent.nodes.get(&node);
+        let is_same_run = lost.is_some_and(|lost| lost.incarnation == incarnation);
+        for put in lost.map(|lost| lost.puts.clone()).unwrap_or_default() {
+            if is_same_run && self.tombstones.get(&put) == Some(&DropReason::Deleted) {
+                let (id, put) = put;
+                self.send(turn, index, ToStore::Drop { id, put, reason: DropReason::Deleted });
+            } else {
+                self.absent.forget(&node, &put);
+            }
+        }
+        if !is_same_run {
+            let ids: Vec<ObjectId> = self.absent.waiting.keys().cloned().collect();
+            for id in ids {
+                self.holder_done(turn, &id, |(_, awaited)| *awaited == node);
+            }
+        }
+    }
+
+    /// Notes that a node has no copy of a deleted put any more.
+    pub(super) fn holder_confirmed(
+        &mut self,
+        turn: &mut Turn<'_>,
+        index: NodeIndex,
+        id: &ObjectId,
+        put: PutId,
+    ) {
+        let Some(node) = self.nodes.get(index).map(|record| record.info.node.clone()) else { return };
+        self.absent.forget(&node, &(id.clone(), put));
+        self.holder_done(turn, id, |awaited| *awaited == (put, node.clone()));
+    }
+
+    /// Answers the deletes of an id once all nodes are done for which they wait.
+    fn holder_done(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: &ObjectId,
+        is_done: impl Fn(&(PutId, NodeId)) -> bool,
+    ) {
+        let Some(waiting) = self.absent.waiting.get_mut(id) else { return };
+        waiting.awaited.retain(|holder| !is_done(holder));
+        if !waiting.awaited.is_empty() {
+            return;
+        }
+        let waiting = self.absent.waiting.remove(id).unwrap_or_default();
+        for (node, request) in waiting.requesters {
+            if let Some(record) = self.nodes.get_mut(node) {
+                record.requests.remove(&request);
+            }
+            let absent = Named::of([]);
+            self.send(turn, node, ToStore::DeleteDone { request, put: None, absent });
+        }
+    }
+}
