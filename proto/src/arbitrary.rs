@@ -412,6 +412,7 @@ fn grant() -> impl Strategy<Value = Grant> {
                 sender_address,
                 sender_state,
                 reason,
+                complete_copies: u32::try_from(size_bytes).unwrap_or(7),
             }
         },
     )

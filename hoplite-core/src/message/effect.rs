@@ -103,6 +103,9 @@ pub enum Effect {
         sender_address: SocketAddr,
         /// The first missing byte.
         offset_bytes: u64,
+        /// `true` if the shell gives the sender up after a [short
+        /// silence](crate::stall::SHORT_SILENCE), because another node has the object too.
+        is_replaceable: bool,
     },
     /// End a pull soon; it still reports `PullEnded`.
     CancelPull {

@@ -16,7 +16,10 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::message::{
     CallKey, CopyId, Effect, MAX_CONTENTS_BYTES, ObjectView, PullId, Response, ServeId, Until,
 };
-use crate::shard::{Grant, Obstacle, PullOutcome, UnpublishReason};
+use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, UnpublishReason};
+
+/// The failed senders of a fetch after which it waits for a silent sender as for any peer.
+const MOST_EARLY_LEAVES: usize = 3;
 
 /// A client with more open calls gets references instead of bytes, which would wait in the store
 /// until it reads its answers.
@@ -210,6 +213,7 @@ impl Objects {
 
     pub(crate) fn granted(&mut self, shard: usize, grant: Grant) {
         let Grant { size_bytes, put, .. } = grant;
+        let is_replaceable = self.is_replaceable(&grant);
         let object = Object { id: grant.id.clone(), put, size_bytes, metadata: grant.metadata };
         let Some(copy) = self.receiving_copy(object) else {
             return self.return_slot(shard, grant.grant, PullOutcome::Cancelled);
@@ -237,9 +241,19 @@ impl Objects {
             sender: grant.sender,
             sender_address: grant.sender_address,
             offset_bytes,
+            is_replaceable,
         });
         self.publish_elsewhere(copy, shard);
         self.wake(&grant.id);
+    }
+
+    /// Returns `true` if the fetch may leave a sender with all bytes early, because another holder has
+    /// not failed this fetch. A slow network must not send a fetch from holder to holder.
+    fn is_replaceable(&self, grant: &Grant) -> bool {
+        let failed = self.fetches.avoided(&grant.id).len();
+        failed < MOST_EARLY_LEAVES
+            && grant.sender_state == LocationState::Complete
+            && usize::try_from(grant.complete_copies).is_ok_and(|copies| copies > failed + 1)
     }
 
     pub(crate) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {

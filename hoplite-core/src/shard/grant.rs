@@ -83,6 +83,7 @@ impl Shard {
             ended: None,
         };
         self.history.record(id, grant, grant_record.clone());
+        let complete_copies = u32::try_from(entry.copies.complete()).unwrap_or(u32::MAX);
         let message = ToStore::Granted(Grant {
             request,
             grant,
@@ -94,6 +95,7 @@ impl Shard {
             sender_address,
             sender_state,
             reason: choice.reason,
+            complete_copies,
         });
         self.has_begun(node, id);
         if has_followers && has_turned == Some(true) {

@@ -331,3 +331,17 @@ fn an_object_without_bytes_is_not_read_before_its_seal() {
     h.seal(A, view.copy);
     assert_eq!(h.view(early).copy, view.copy);
 }
+
+#[test]
+fn a_sender_is_replaceable_while_another_holder_has_not_failed() {
+    let mut h = Harness::new();
+    h.get(A, "x");
+    let pull = h.grant("x", 5, SIZE, "n1");
+    h.pull_ended(&pull, 0, PullOutcome::SenderStalled);
+    h.grant("x", 5, SIZE, "n2");
+    let replaceable = h.effects.iter().filter_map(|effect| match effect {
+        Effect::StartPull { is_replaceable, .. } => Some(*is_replaceable),
+        _ => None,
+    });
+    assert_eq!(replaceable.collect::<Vec<_>>(), [true, false]);
+}

@@ -479,6 +479,7 @@ impl Harness {
             sender_address: address(sender),
             sender_state: LocationState::Complete,
             reason: GrantReason::OnlyCandidate,
+            complete_copies: 2,
         };
         self.event(Event::FromShard { shard, message: ToStore::Granted(grant) });
     }

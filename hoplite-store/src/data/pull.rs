@@ -1,6 +1,7 @@
 //! The receiver's side: pulls objects into local copies, and compares copies across stores.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
@@ -10,6 +11,7 @@ use hoplite_core::trace::TraceContext;
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, CallError};
@@ -28,6 +30,8 @@ pub(crate) struct PullRequest {
     pub(crate) offset_bytes: u64,
     pub(crate) sender: NodeId,
     pub(crate) sender_address: SocketAddr,
+    /// Time without a block after which the pull leaves its sender; `None` for the limit of all peers.
+    pub(crate) silence_limit: Option<Duration>,
     pub(crate) trace: Option<TraceContext>,
 }
 
@@ -83,7 +87,13 @@ impl Puller {
         let (mut sample, mut flow) = (RateSample::default(), None);
         loop {
             let sink = Sink::Arena { buffer: live.buffer(), base_bytes: 0 };
-            match stream.next(offset_bytes, sink).await {
+            let next = stream.next(offset_bytes, sink);
+            let next = match request.silence_limit {
+                None => next.await,
+                // The caller knows another sender.
+                Some(limit) => timeout(limit, next).await.unwrap_or(Err(PullOutcome::SenderStalled)),
+            };
+            match next {
                 Ok(Arrived::Block { length_bytes }) => {
                     offset_bytes += length_bytes;
                     live.advance(offset_bytes);

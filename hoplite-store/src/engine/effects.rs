@@ -5,6 +5,7 @@ use hoplite_core::TraceContext;
 use hoplite_core::batch::Full;
 use hoplite_core::collective::{CollectiveEffect, Decision};
 use hoplite_core::node::{self, CombineInput, Effect, ServeId, Urgency};
+use hoplite_core::stall::SHORT_SILENCE;
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::local::Response;
 use tokio::sync::mpsc;
@@ -71,10 +72,22 @@ impl Engine {
             Effect::CopyClosed { copy } => {
                 self.copies.close(copy);
             }
-            Effect::StartPull { pull, copy, id, put, size_bytes, sender, sender_address, offset_bytes } => {
+            Effect::StartPull {
+                pull,
+                copy,
+                id,
+                put,
+                size_bytes,
+                sender,
+                sender_address,
+                offset_bytes,
+                is_replaceable,
+            } => {
                 tracing::debug!(%id, %sender, size_bytes, offset_bytes, "pull starts");
                 let live = self.copies.get(copy).expect("a copy is open while it is pulled");
-                let request = PullRequest { id, put, offset_bytes, sender, sender_address, trace };
+                let silence_limit = is_replaceable.then_some(SHORT_SILENCE);
+                let request =
+                    PullRequest { id, put, offset_bytes, sender, sender_address, silence_limit, trace };
                 let cancelled = self.stop.child_token();
                 state.pulls.insert(pull, cancelled.clone());
                 self.spawn_pull(pull, live, request, cancelled);

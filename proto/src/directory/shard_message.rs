@@ -157,6 +157,7 @@ fn encode_grant(grant: &Grant) -> wire::Granted {
         sender_address: grant.sender_address.to_string(),
         sender_state: encode_location_state(grant.sender_state),
         reason: encode_grant_reason(grant.reason),
+        complete_copies: grant.complete_copies,
     }
 }
 
@@ -172,6 +173,7 @@ fn decode_grant(grant: wire::Granted) -> Result<Grant> {
         sender_address: decode_address(&grant.sender_address, Plane::Control)?,
         sender_state: decode_location_state(grant.sender_state, Plane::Control)?,
         reason: decode_grant_reason(grant.reason, Plane::Control)?,
+        complete_copies: grant.complete_copies,
     })
 }
 

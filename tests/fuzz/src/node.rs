@@ -621,6 +621,7 @@ fn grant(input: &mut Unstructured<'_>, world: &World, request: RequestId, id: Ob
         sender_address,
         sender_state: *input.choose(&[LocationState::Complete, LocationState::Partial])?,
         reason: GrantReason::OnlyCandidate,
+        complete_copies: input.arbitrary()?,
     })
 }
 

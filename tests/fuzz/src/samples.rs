@@ -245,6 +245,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         sender_address: address(),
         sender_state: LocationState::Complete,
         reason: GrantReason::Closest,
+        complete_copies: 2,
     };
     let equality = Equality::Unknown { holder: Some((node_id(), address())) };
     let conflict = Verdict::Conflict { winner: PutId(2), equality };

@@ -1,5 +1,6 @@
 //! Stores that die or freeze.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use hoplite_client::{Confirmation, Error, PutOptions};
@@ -55,9 +56,12 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     }
     std::thread::scope(|scope| {
         let receivers = gets(scope, &cluster, 2..4, "object");
+        // The receivers soon leave a silent sender.
         await_that("a pull from each", || {
-            let senders = cluster.senders(2, "object");
-            [0, 1].iter().all(|holder| senders.values().any(|sender| sender == holder))
+            let grants = cluster.client(2).describe("object").unwrap().grants;
+            let late = grants.iter().filter(|grant| grant.receiver != "node-1");
+            let senders: BTreeSet<String> = late.map(|grant| grant.sender.clone()).collect();
+            senders.len() == 2
         });
         cluster.kill_store(0);
         cluster.store(1).signal(Signal::CONT);
@@ -90,6 +94,32 @@ fn a_frozen_relay_is_left_after_its_silence() {
             assert!(receiver.join().unwrap().unwrap() == expected, "it goes on where it was");
         }
     });
+    cluster.await_sessions(1);
+    cluster.assert_serves();
+}
+
+#[test]
+fn a_frozen_holder_delays_no_get_if_another_node_has_the_object() {
+    let mut cluster = Cluster::of(3);
+    let expected = bytes(5, 1 << 20);
+    let ids: Vec<String> = (0..6).map(|number| format!("x{number}")).collect();
+    for (number, id) in ids.iter().enumerate() {
+        let (putter, holder) = (number % 2, 1 - number % 2);
+        cluster.client(putter).put(id, &expected).unwrap();
+        assert!(cluster.client(holder).get(id, PATIENCE).unwrap()[..] == expected);
+    }
+    cluster.store(1).signal(Signal::STOP);
+    let client = cluster.client(2);
+    // A transfer from a frozen store ends after five seconds, its session after six.
+    for id in &ids {
+        assert!(client.get(id, Duration::from_secs(3)).unwrap()[..] == expected, "{id}");
+    }
+    let was_asked = |id: &String| {
+        let grants = client.describe(id).unwrap().grants;
+        grants.iter().any(|grant| (&grant.receiver[..], &grant.sender[..]) == ("node-2", "node-1"))
+    };
+    assert!(ids.iter().any(was_asked), "the frozen store was asked for some object");
+    cluster.store(1).signal(Signal::CONT);
     cluster.await_sessions(1);
     cluster.assert_serves();
 }

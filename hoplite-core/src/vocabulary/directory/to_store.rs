@@ -181,6 +181,8 @@ pub struct Grant {
     pub sender_state: LocationState,
     /// The reason for this choice.
     pub reason: GrantReason,
+    /// The number of complete copies, with that of the sender.
+    pub complete_copies: u32,
 }
 
 /// The shard's answer to `Publish`.

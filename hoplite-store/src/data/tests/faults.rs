@@ -116,6 +116,20 @@ async fn a_silent_sender_counts_as_stalled() {
 }
 
 #[tokio::test]
+async fn a_silent_sender_is_left_early_if_another_one_is_known() {
+    let receiver = TestNode::start("b").await;
+    let (sender, address) = Impostor::start("a").await;
+    let silence_limit = Some(Duration::from_millis(100));
+    let (pull, _) =
+        receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &empty(100));
+    let mut connection = sender.accept().await;
+    connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
+    let silence_timeout = config("b").silence_timeout;
+    let ended = tokio::time::timeout(silence_timeout / 2, pull).await.expect("long before the timeout");
+    assert_eq!(ended.unwrap(), (0, PullOutcome::SenderStalled));
+}
+
+#[tokio::test]
 async fn a_receiver_that_stops_reading_is_given_up() {
     let hasty = DataConfig { write_stall_timeout: Duration::from_millis(200), ..config("a") };
     let sender = TestNode::start_with(hasty, Duration::ZERO).await;

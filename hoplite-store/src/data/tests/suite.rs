@@ -200,7 +200,15 @@ fn id(name: &str) -> ObjectId {
 
 fn request(name: &str, sender: &str, sender_address: SocketAddr) -> PullRequest {
     let sender = NodeId::new(sender).unwrap();
-    PullRequest { id: id(name), put: PUT, offset_bytes: 0, sender, sender_address, trace: None }
+    PullRequest {
+        id: id(name),
+        put: PUT,
+        offset_bytes: 0,
+        sender,
+        sender_address,
+        silence_limit: None,
+        trace: None,
+    }
 }
 
 fn read(counter: &AtomicU64) -> u64 {
