@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::error::Plane;
 use hoplite_core::node::{LifetimeReport, LongWait, SpillStatus};
+use hoplite_core::problem::ProblemKind;
 use hoplite_core::shard::Locations;
 use hoplite_core::text::escape;
 use hoplite_core::topology::blocks::Blocks;
@@ -194,31 +195,36 @@ pub struct PeerFault {
 impl Troubles {
     /// Returns one line per problem.
     pub fn lines(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        if self.waiting_for_room > 0 {
-            lines.push(format!(
-                "the store is full: {} calls or transfers wait for room",
-                self.waiting_for_room
-            ));
-        }
+        self.by_kind().into_iter().flat_map(|(_, lines)| lines).collect()
+    }
+
+    /// Returns the lines by the kind of their problem, which has a cause and a cure. The most
+    /// important kind comes first.
+    pub fn by_kind(&self) -> Vec<(ProblemKind, Vec<String>)> {
+        let room = self.waiting_for_room;
+        let full = (room > 0).then(|| format!("the store is full: {room} calls or transfers wait for room"));
         let fault = |kind: &str, PeerFault { name, error, since }: &PeerFault| {
             format!("{kind}{name}: {error} (for {} s)", since.as_secs())
         };
-        lines.extend(
-            self.spill.iter().map(|(directory, reason)| format!("spilling to {directory}: {reason}")),
-        );
-        lines.extend(self.shards.iter().map(|shard| fault("directory shard ", shard)));
-        lines.extend(self.stores.iter().map(|store| fault("store ", store)));
-        lines.extend(self.incompatible.iter().map(|refused| fault("refused a client or a store", refused)));
-        lines.extend(self.waits.iter().map(|LongWait { operation, waited, missing }| {
+        let spill = self.spill.iter().map(|(directory, reason)| format!("spilling to {directory}: {reason}"));
+        let shards = self.shards.iter().map(|shard| fault("directory shard ", shard));
+        let stores = self.stores.iter().map(|store| fault("store ", store));
+        let refused = self.incompatible.iter().map(|refused| fault("refused a client or a store", refused));
+        let waits = self.waits.iter().map(|LongWait { operation, waited, missing }| {
             let missing = missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
             format!("a {operation} has waited for {} s{missing}", waited.as_secs())
-        }));
-        match self.long_waits.saturating_sub(self.waits.len() as u64) {
-            0 => {}
-            more => lines.push(format!("{more} more calls have waited for a long time")),
-        }
-        lines
+        });
+        let more = self.long_waits.saturating_sub(self.waits.len() as u64);
+        let more = (more > 0).then(|| format!("{more} more calls have waited for a long time"));
+        let kinds = [
+            (ProblemKind::Full, full.into_iter().collect()),
+            (ProblemKind::Disk, spill.collect()),
+            (ProblemKind::Shard, shards.collect()),
+            (ProblemKind::Peer, stores.collect()),
+            (ProblemKind::Incompatible, refused.collect()),
+            (ProblemKind::Wait, waits.chain(more).collect::<Vec<_>>()),
+        ];
+        kinds.into_iter().filter(|(_, lines)| !lines.is_empty()).collect()
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn status(
         places_version: status.measured.0,
         uplink_permille: status.measured.1.permille(),
         nodes: status.nodes.iter().map(node).collect(),
+        problems: Vec::new(),
     }
 }
 

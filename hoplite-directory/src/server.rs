@@ -180,9 +180,10 @@ pub async fn run(
     let sessions = TaskTracker::new();
     let direct =
         DirectSessions { host: host.clone(), event_loop: event_loop.clone(), tasks: sessions.clone() };
-    let directory = DirectoryServer::new(DirectoryService { host, tasks: tasks.clone() })
-        .max_decoding_message_size(MAX_BATCH_BYTES)
-        .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
+    let directory =
+        DirectoryServer::new(DirectoryService { host, tasks: tasks.clone(), events: events.clone() })
+            .max_decoding_message_size(MAX_BATCH_BYTES)
+            .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
     let (health, health_server) = tonic_health::server::health_reporter();
     health.set_serving::<DirectoryServer<DirectoryService>>().await;
     let guard = Guard { refusals: Arc::clone(&refusals), events: events.clone() };

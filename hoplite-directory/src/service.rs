@@ -10,7 +10,7 @@ use hoplite_core::load::Load;
 use hoplite_core::shard::Page;
 use hoplite_core::time::Time;
 use hoplite_proto::bounds::MAX_LISTED_OBJECTS;
-use hoplite_proto::directory::{decode_places, encode_load};
+use hoplite_proto::directory::{decode_places, encode_load, encode_problems};
 use hoplite_proto::status::{from_status, to_status};
 use hoplite_proto::v1::directory_server::Directory;
 use hoplite_proto::v1::{
@@ -21,8 +21,10 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::events::Events;
 use crate::inspections;
 use crate::owner::Taken;
+use crate::problems::{Problematic, problems_now};
 use crate::session::{self, Host};
 use crate::watch::Orders;
 
@@ -30,6 +32,7 @@ use crate::watch::Orders;
 pub(crate) struct DirectoryService {
     pub(crate) host: Host,
     pub(crate) tasks: TaskTracker,
+    pub(crate) events: Events,
 }
 
 #[tonic::async_trait]
@@ -90,8 +93,8 @@ impl Directory for DirectoryService {
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
-        let look = self.host.shard.inspect(hoplite_core::shard::Shard::status);
-        let status = look.await.map_err(|error| to_status(&error))?;
+        let look = self.host.shard.inspect(|shard| (shard.status(), Problematic::of(shard)));
+        let (status, objects) = look.await.map_err(|error| to_status(&error))?;
         let mut reply = inspections::status(&status, &self.host.cluster, self.host.shard.uptime());
         if request.into_inner().loads {
             self.host.loads.look();
@@ -99,6 +102,8 @@ impl Directory for DirectoryService {
             for (node, load) in reply.nodes.iter_mut().zip(loads) {
                 node.load = load.map(|load| encode_load(Load::clone(&load)));
             }
+            let problems = problems_now(&self.host.shard, &self.host.loads, &self.events, &objects);
+            reply.problems = encode_problems(&problems);
         }
         Ok(Response::new(reply))
     }

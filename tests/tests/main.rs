@@ -21,6 +21,7 @@ mod limits;
 mod metrics;
 mod names;
 mod probe;
+mod problems;
 mod reconnecting;
 mod reduce;
 mod replicas;

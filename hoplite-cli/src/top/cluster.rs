@@ -1,5 +1,8 @@
 use hoplite_client::{Client, Description, Locations, NodeStatus, ObjectId};
+use hoplite_core::NodeId;
+use hoplite_core::problem::{Place, Problem};
 use hoplite_core::session::ANSWER_TIMEOUT;
+use hoplite_proto::directory::decode_problems;
 use hoplite_proto::v1::StatusReply;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -24,6 +27,8 @@ pub(super) struct Snapshot {
     pub(super) store: NodeStatus,
     /// The first shard's answer, or the reason why no shard answers.
     pub(super) directory: Result<StatusReply, String>,
+    /// The problems of the cluster, or of this node if no shard answers.
+    pub(super) problems: Vec<Problem>,
     pub(super) more: More,
 }
 
@@ -68,7 +73,7 @@ impl Cluster {
 
     async fn ask(&mut self, question: Question) -> anyhow::Result<Snapshot> {
         let store = self.client.status().await?;
-        let directory = self.client.directory_status().await.map_err(|error| error.to_string());
+        let mut directory = self.client.directory_status().await.map_err(|error| error.to_string());
         let more = match question {
             Question::Nodes => More::Nothing,
             Question::Objects { prefix, after } => {
@@ -77,6 +82,18 @@ impl Cluster {
             }
             Question::Object(id) => More::Object(Box::new(self.client.describe(id).await?)),
         };
-        Ok(Snapshot { store, directory, more })
+        let problems = match &mut directory {
+            Ok(reply) => decode_problems(std::mem::take(&mut reply.problems)),
+            Err(_) => own_problems(&store),
+        };
+        Ok(Snapshot { store, directory, problems, more })
     }
+}
+
+/// Returns the problems that this node's store reports.
+fn own_problems(store: &NodeStatus) -> Vec<Problem> {
+    let node = NodeId::new(&store.node).ok();
+    let place = |text| Place { node: node.clone(), object: None, text };
+    let kinds = store.troubles.by_kind().into_iter();
+    kinds.filter_map(|(kind, lines)| Problem::new(kind, lines.into_iter().map(place).collect())).collect()
 }

@@ -27,7 +27,7 @@ const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_KEYS: usize = 64;
 
 const KEYS: &str = "Keys:
-  1 to 6, Tab      nodes, objects, transfers, reduces, links, directory
+  1 to 7, Tab      nodes, objects, transfers, reduces, links, directory, problems
   up down, j k, PgUp PgDn, Home End    move
   s                sort the nodes by the next column
   /                show only ids or names that begin with a text; Enter ends it, Esc clears it

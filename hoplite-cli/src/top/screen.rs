@@ -21,15 +21,17 @@ enum View {
     Reduces,
     Links,
     Directory,
+    Problems,
 }
 
-const VIEWS: [(View, &str); 6] = [
+const VIEWS: [(View, &str); 7] = [
     (View::Nodes, "Nodes"),
     (View::Objects, "Objects"),
     (View::Transfers, "Transfers"),
     (View::Reduces, "Reduces"),
     (View::Links, "Links"),
     (View::Directory, "Directory"),
+    (View::Problems, "Problems"),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +140,7 @@ impl Screen {
             KeyCode::Char('q') => return ControlFlow::Break(()),
             KeyCode::Esc if self.object.is_some() => self.open(self.chosen_in),
             KeyCode::Esc => self.search(""),
-            KeyCode::Char(digit @ '1'..='6') => self.open(VIEWS[*digit as usize - '1' as usize].0),
+            KeyCode::Char(digit @ '1'..='7') => self.open(VIEWS[*digit as usize - '1' as usize].0),
             KeyCode::Tab => {
                 let at = VIEWS.iter().position(|(view, _)| *view == self.view).unwrap_or(0);
                 self.open(VIEWS[(at + 1) % VIEWS.len()].0);
@@ -241,6 +243,8 @@ impl Screen {
 #[cfg(test)]
 mod tests {
     use hoplite_client::{Locations, NodeStatus};
+    use hoplite_core::NodeId;
+    use hoplite_core::problem::{Place, Problem, ProblemKind};
     use hoplite_proto::v1::status_reply::Node;
     use hoplite_proto::v1::{LoadReport, StatusReply};
     use ratatui::Terminal;
@@ -261,7 +265,7 @@ mod tests {
             Node { node: "c\x1b".to_owned(), ..Node::default() },
         ];
         let directory = Ok(StatusReply { nodes, objects: 7, ..StatusReply::default() });
-        Snapshot { store: NodeStatus::default(), directory, more: More::Nothing }
+        Snapshot { store: NodeStatus::default(), directory, problems: Vec::new(), more: More::Nothing }
     }
 
     fn key(code: KeyCode) -> Event {
@@ -294,6 +298,22 @@ mod tests {
         for width in [1, 5, 20] {
             drawn(&mut screen, width);
         }
+    }
+
+    #[test]
+    fn problems_are_counted_in_each_view_and_listed_with_their_cures() {
+        let place = Place { node: NodeId::new("b").ok(), object: None, text: "2 calls wait\x1b".to_owned() };
+        let problems = Problem::new(ProblemKind::Full, vec![place]).into_iter().collect();
+        let mut screen = Screen::new(false);
+        screen.take(Ok(Snapshot { problems, ..snapshot() }));
+        assert!(drawn(&mut screen, 120)[2].contains("PROBLEMS: a store is full (7)"));
+        let _ = screen.handle(&key(KeyCode::Char('7')));
+        let text = drawn(&mut screen, 60).join("\n");
+        for part in ["a store is full", "Cause: Puts, gets", "Cure: Delete objects", "b: 2 calls wait?"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        screen.take(Ok(snapshot()));
+        assert!(drawn(&mut screen, 60)[3].contains("No problem is known"));
     }
 
     #[test]

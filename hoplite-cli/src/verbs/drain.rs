@@ -45,7 +45,7 @@ struct Object {
     #[serde(flatten)]
     id: Id,
     size_bytes: u64,
-    reason: &'static str,
+    reason: String,
 }
 
 impl From<&DrainReport> for Report {
@@ -72,13 +72,8 @@ impl From<&DrainReport> for Report {
     }
 }
 
-const fn reason(obstacle: Option<Obstacle>) -> &'static str {
-    match obstacle {
-        None => "the time is over",
-        Some(Obstacle::Failed) => "other stores could not fetch it",
-        Some(Obstacle::NoRoom) => "no other store has room",
-        Some(Obstacle::NoNode) => "there is no other store",
-    }
+fn reason(obstacle: Option<Obstacle>) -> String {
+    obstacle.map_or_else(|| "the time is over".to_owned(), |obstacle| obstacle.to_string())
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use hoplite_client::{NodeStatus, ShardStatus, SpillStatus};
+use hoplite_core::problem::ProblemKind;
 use serde::Serialize;
 
 use crate::arguments::{StoreArguments, parse_duration};
@@ -81,6 +82,21 @@ struct Report {
     reduces: Reduces,
     shards: Vec<Shard>,
     troubles: Vec<String>,
+    problems: Vec<Problem>,
+}
+
+/// The troubles of one kind.
+#[derive(Debug, Serialize)]
+struct Problem {
+    cause: &'static str,
+    cure: &'static str,
+    texts: Vec<String>,
+}
+
+impl From<(ProblemKind, Vec<String>)> for Problem {
+    fn from((kind, texts): (ProblemKind, Vec<String>)) -> Self {
+        Self { cause: kind.cause(), cure: kind.cure(), texts }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -216,6 +232,7 @@ impl From<NodeStatus> for Report {
             },
             shards: status.shards.into_iter().map(Shard::from).collect(),
             troubles: status.troubles.lines(),
+            problems: status.troubles.by_kind().into_iter().map(Problem::from).collect(),
         }
     }
 }
@@ -303,8 +320,11 @@ impl Report {
             "troubles   {} corrupt frames, {} conflicting puts",
             transfers.corrupt_frames, transfers.put_conflicts
         )?;
-        for trouble in &self.troubles {
-            writeln!(out, "trouble    {trouble}")?;
+        for Problem { cause, cure, texts } in &self.problems {
+            for text in texts {
+                writeln!(out, "trouble    {text}")?;
+            }
+            writeln!(out, "  cause    {cause}\n  cure     {cure}")?;
         }
         let shard = self.shards.iter().find(|shard| shard.connected);
         if let Some(warning) = shard.and_then(|shard| keys_differ(&shard.place_keys)) {

@@ -15,10 +15,12 @@ use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
 use crate::placement::ShardList;
 use crate::time::Time;
-use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, PullOutcome, Retention};
+use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, Obstacle, PullOutcome, Retention};
 
 /// Most objects that a search examines, in about two milliseconds.
 pub const MAX_LOOKED_AT: usize = 20_000;
+/// Most objects with too few copies that are examined.
+const MAX_SHORT: usize = 1024;
 /// Most copies of an object that are shown.
 pub const MAX_SHOWN_COPIES: usize = 2048;
 /// Most slots counted to find the busiest objects: all slots of a thousand busy nodes.
@@ -265,6 +267,14 @@ impl Shard {
     /// Returns the latest lost objects, oldest first; at most 256.
     pub fn losses(&self) -> Vec<LostObject> {
         self.losses.iter().cloned().collect()
+    }
+
+    /// Returns objects with too few copies that no store can take now, each with the obstacle.
+    /// Examines at most 1,024.
+    pub fn blocked_copies(&self) -> Vec<(ObjectId, Obstacle)> {
+        let short = self.replicas.objects.iter().take(MAX_SHORT);
+        let blocked = short.filter(|(_, shortage)| shortage.targets.is_empty());
+        blocked.filter_map(|(id, shortage)| Some((id.clone(), shortage.obstacle?))).collect()
     }
 
     fn overview(&self, id: &ObjectId, entry: &Entry) -> ObjectOverview {

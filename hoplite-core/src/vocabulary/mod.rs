@@ -22,6 +22,7 @@ pub(crate) mod number;
 pub mod op;
 pub mod place;
 pub mod placement;
+pub mod problem;
 pub mod reduce;
 pub mod tally;
 pub mod text;

@@ -20,9 +20,9 @@ use serde::Serialize;
 use super::Sights;
 use super::heat::Heat;
 use super::node::{MAX_NODE_TRANSFERS, NodePage, Recent, history};
-use super::rows::{EventRow, Grant, Node, age_ms, millis, wall_ms};
+use super::rows::{EventRow, Grant, Node, ProblemRow, age_ms, millis, wall_ms};
 use crate::events::PastEvent;
-use crate::problems::{Known, Problem, problems};
+use crate::problems::{Problematic, problems_now};
 
 const MAX_BUSY: usize = 50;
 const MAX_REDUCES: usize = 200;
@@ -33,11 +33,11 @@ pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String
     Ok(match question {
         Question::Overview => {
             let look = |shard: &Shard| {
-                (shard.counters(), shard.node_counts(), shard.shard_list().cloned(), shard.losses())
+                (shard.counters(), shard.node_counts(), shard.shard_list().cloned(), Problematic::of(shard))
             };
-            let (status, nodes, shards, losses) = shard.inspect(look).await?;
+            let (status, nodes, shards, objects) = shard.inspect(look).await?;
             let shards = shards.iter().flat_map(|list| list.names()).map(str::to_owned).collect();
-            json(&Overview::new(sights, status, nodes, shards, &losses))
+            json(&Overview::new(sights, status, nodes, shards, &objects))
         }
         Question::Nodes { after, limit } => {
             let (nodes, more) = shard.inspect(move |shard| shard.node_overviews(&after, limit)).await?;
@@ -120,7 +120,7 @@ struct Overview {
     pulls: u64,
     reduces: usize,
     shards: Vec<ShardHealth>,
-    problems: Vec<Problem>,
+    problems: Vec<ProblemRow>,
 }
 
 #[derive(Serialize)]
@@ -136,7 +136,7 @@ impl Overview {
         status: ShardStatus,
         (connected, away): (usize, usize),
         shards: Vec<String>,
-        losses: &[LostObject],
+        objects: &Problematic,
     ) -> Self {
         let loads = sights.loads.all();
         let sum =
@@ -148,17 +148,9 @@ impl Overview {
             .into_iter()
             .enumerate()
             .map(|(index, name)| ShardHealth { name, sessions: sessions(index) });
-        let (events, failing) = (sights.events.latest(), sights.loads.failing());
-        let losses: Vec<_> = losses.iter().map(|loss| (loss.at.since(Time::ZERO), loss.id.clone())).collect();
-        let known = Known {
-            now: sights.shard.uptime(),
-            loads: &loads,
-            events: &events,
-            losses: &losses,
-            failing: &failing,
-        };
+        let problems = problems_now(&sights.shard, &sights.loads, &sights.events, objects);
         Self {
-            problems: problems(&known),
+            problems: problems.iter().map(ProblemRow::from).collect(),
             cluster: sights.cluster.to_string(),
             version: env!("CARGO_PKG_VERSION"),
             uptime_ms: millis(sights.shard.uptime()),

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hoplite_core::id::NodeId;
 use hoplite_core::load::Load;
+use hoplite_core::problem::{Place, Problem, Severity};
 use hoplite_core::shard::{GrantRecord, NodeOverview};
 use hoplite_core::time::Time;
 use hoplite_daemon::metrics::label_of;
 use hoplite_proto::bounds::encode_address;
+use hoplite_proto::dashboard::query::to_hex;
 use serde::Serialize;
 
 use crate::events::PastEvent;
@@ -121,4 +124,44 @@ impl EventRow {
 pub(super) fn wall_ms(uptime: Duration, at: Duration) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     millis(now.saturating_sub(uptime.saturating_sub(at)))
+}
+
+/// A problem with its words.
+#[derive(Serialize)]
+pub(super) struct ProblemRow {
+    severity: &'static str,
+    title: String,
+    cause: &'static str,
+    cure: &'static str,
+    count: usize,
+    places: Vec<PlaceRow>,
+}
+
+#[derive(Serialize)]
+struct PlaceRow {
+    node: Option<String>,
+    /// The key of the object.
+    object: Option<String>,
+    text: String,
+}
+
+impl From<&Problem> for ProblemRow {
+    fn from(problem: &Problem) -> Self {
+        let place = |place: &Place| PlaceRow {
+            node: place.node.as_ref().map(NodeId::to_string),
+            object: place.object.as_ref().map(|id| to_hex(id.as_bytes())),
+            text: place.text.clone(),
+        };
+        Self {
+            severity: match problem.kind.severity() {
+                Severity::Critical => "critical",
+                Severity::Warning => "warning",
+            },
+            title: problem.title(),
+            cause: problem.kind.cause(),
+            cure: problem.kind.cure(),
+            count: problem.count,
+            places: problem.places.iter().map(place).collect(),
+        }
+    }
 }

@@ -2,12 +2,13 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use hoplite_client::{LocationState, Locations, Retention};
+use hoplite_core::problem::{Place, Problem, Severity};
 use hoplite_proto::v1::status_reply::Node;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Row, Table};
+use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::{ORDERS, Order, Screen, VIEWS, View};
 use crate::output::size;
@@ -43,6 +44,7 @@ impl Screen {
                 (View::Reduces, _) => self.draw_reduces(frame, body, snapshot),
                 (View::Links, _) => self.draw_links(frame, body, snapshot),
                 (View::Directory, _) => self.draw_directory(frame, body, snapshot),
+                (View::Problems, _) => self.draw_problems(frame, body, &snapshot.problems),
                 (View::Objects, More::Object(description)) if self.object.is_some() => {
                     self.draw_object(frame, body, description);
                 }
@@ -78,7 +80,7 @@ impl Screen {
             (View::Objects, Some(_)) => "Esc back".to_owned(),
             (View::Transfers | View::Reduces, _) => "Enter look at  / id".to_owned(),
             (View::Links, _) => "/ node".to_owned(),
-            (View::Directory, _) => String::new(),
+            (View::Directory | View::Problems, _) => String::new(),
         };
         Line::styled(
             format!("{state}q end  Tab view  p pause  {keys}"),
@@ -91,7 +93,7 @@ impl Screen {
     }
 
     fn facts(&self) -> Vec<Line<'static>> {
-        let Some(Snapshot { store, directory, .. }) = &self.latest else {
+        let Some(Snapshot { store, directory, problems, .. }) = &self.latest else {
             return vec![Line::raw("asking ...")];
         };
         let used = store.capacity_bytes - store.free_bytes.min(store.capacity_bytes);
@@ -106,6 +108,10 @@ impl Screen {
             store.reduces
         );
         let all = match directory {
+            _ if !problems.is_empty() => {
+                let titles: Vec<String> = problems.iter().map(Problem::title).collect();
+                Line::styled(format!("PROBLEMS: {} (7)", titles.join("; ")), self.style(Color::Red))
+            }
             Ok(reply) => {
                 let loads = || reply.nodes.iter().filter_map(|node| node.load.as_ref());
                 let rate = loads().map(|load| load.receive_rate).fold(0, u64::saturating_add);
@@ -140,6 +146,34 @@ impl Screen {
             .header(header.style(Style::new().add_modifier(Modifier::BOLD)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
         frame.render_stateful_widget(table, area, &mut self.rows);
+    }
+
+    fn draw_problems(&mut self, frame: &mut Frame<'_>, area: Rect, problems: &[Problem]) {
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let mut lines = Vec::new();
+        for problem in problems {
+            let colour = match problem.kind.severity() {
+                Severity::Critical => Color::Red,
+                Severity::Warning => Color::Yellow,
+            };
+            lines.push(Line::styled(problem.title(), self.style(colour).patch(bold)));
+            lines.push(Line::raw(format!("  Cause: {}", problem.kind.cause())));
+            lines.push(Line::raw(format!("  Cure: {}", problem.kind.cure())));
+            lines.extend(problem.places.iter().map(|Place { node, text, .. }| {
+                let node = node.as_ref().map_or_else(String::new, |node| format!("{node}: "));
+                Line::raw(format!("    {node}{}", plain(text)))
+            }));
+            let more = problem.count - problem.places.len().min(problem.count);
+            lines.extend((more > 0).then(|| Line::raw(format!("    and {more} more"))));
+        }
+        if problems.is_empty() {
+            lines.push(Line::raw("No problem is known."));
+        }
+        self.count = lines.len();
+        let first = self.rows.selected().unwrap_or(0).min(self.count - 1);
+        let first = u16::try_from(first).unwrap_or(u16::MAX);
+        let text = Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((first, 0));
+        frame.render_widget(text, area);
     }
 
     fn draw_nodes(&mut self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {

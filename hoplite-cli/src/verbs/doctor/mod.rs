@@ -15,13 +15,17 @@ use std::time::Duration;
 
 use console::{Color, Style};
 use futures::future::join_all;
-use hoplite_client::{Client, ConnectOptions};
+use hoplite_client::{Client, ConnectOptions, NodeStatus};
+use hoplite_core::load::MIN_INTERVAL;
+use hoplite_core::problem::{Place, Problem};
 use hoplite_daemon::{MemoryLimits, Security, launch};
 use hoplite_net::descriptor_limit;
+use hoplite_proto::directory::decode_problems;
+use hoplite_proto::v1::StatusReply;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::status::{PlaceKeys, keys_differ};
 use crate::arguments::StoreArguments;
@@ -134,7 +138,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     findings.extend([memory(&limits), shared_memory(&limits), descriptors()]);
     findings.extend(listen);
     findings.extend(shards);
-    findings.push(running);
+    findings.extend(running);
     findings.extend(interfaces(Path::new("/sys/class/net")));
     findings.push(clock());
     findings.extend(secured);
@@ -269,19 +273,61 @@ async fn port(address: SocketAddr, security: &Security) -> Finding {
     }
 }
 
-async fn running(store: &StoreArguments) -> Finding {
+/// Checks this host's store and, through it, the cluster.
+async fn running(store: &StoreArguments) -> Vec<Finding> {
     let socket = store.socket();
     if !socket.exists() {
-        return finding("store", Health::Unknown, format!("none listens at {}", socket.display()));
+        return vec![finding("store", Health::Unknown, format!("none listens at {}", socket.display()))];
     }
     let options =
         ConnectOptions { socket: socket.clone(), timeout: NETWORK_TIMEOUT, ..ConnectOptions::default() };
-    let status = async { Client::connect_with(options).await?.status().await };
-    let status = match timeout(NETWORK_TIMEOUT, status).await {
-        Ok(Ok(status)) => status,
-        Ok(Err(error)) => return finding("store", Health::Bad, error.to_string()),
-        Err(_) => return finding("store", Health::Bad, "does not answer within a second"),
+    let status = async {
+        let client = Client::connect_with(options).await?;
+        let status = client.status().await?;
+        Ok::<_, hoplite_client::Error>((client, status))
     };
+    let (client, status) = match timeout(NETWORK_TIMEOUT, status).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return vec![finding("store", Health::Bad, error.to_string())],
+        Err(_) => return vec![finding("store", Health::Bad, "does not answer within a second")],
+    };
+    let mut findings = cluster(&client, &status.node).await;
+    findings.insert(0, judge(&status));
+    findings
+}
+
+/// Returns the problems that a shard of the directory knows, without the problems of this store alone.
+async fn cluster(client: &Client, node: &str) -> Vec<Finding> {
+    let mut reply = StatusReply::default();
+    let queries = async {
+        loop {
+            reply = client.directory_status().await?;
+            if reply.nodes.iter().all(|node| !node.connected || node.load.is_some()) {
+                return Ok::<_, hoplite_client::Error>(());
+            }
+            // The first query makes the stores report.
+            sleep(MIN_INTERVAL).await;
+        }
+    };
+    // The last answer counts, also if some stores have not reported in time.
+    let _ = timeout(NETWORK_TIMEOUT, queries).await;
+    let is_own = |place: &Place| place.node.as_ref().is_some_and(|name| name.as_str() == node);
+    let is_elsewhere = |problem: &Problem| problem.count > 1 || !problem.places.iter().all(is_own);
+    let problems = decode_problems(reply.problems).into_iter().filter(is_elsewhere);
+    let told = problems.map(|problem| {
+        let places = problem.places.iter().map(|Place { node, text, .. }| match node {
+            Some(node) => format!("{node}: {text}"),
+            None => text.clone(),
+        });
+        let places = places.collect::<Vec<_>>().join("; ");
+        let says =
+            format!("{} ({places}). {} {}", problem.title(), problem.kind.cause(), problem.kind.cure());
+        finding("cluster", Health::Doubtful, says)
+    });
+    told.collect()
+}
+
+fn judge(status: &NodeStatus) -> Finding {
     let away: Vec<_> =
         status.shards.iter().filter(|shard| !shard.connected).map(|shard| shard.address.as_str()).collect();
     if status.version != env!("CARGO_PKG_VERSION") {
@@ -295,13 +341,15 @@ async fn running(store: &StoreArguments) -> Finding {
     if let (true, Some(says)) = (away.is_empty(), differ) {
         return finding("store", Health::Doubtful, format!("{} runs, but {says}", status.node));
     }
-    let troubles = status.troubles.lines();
+    let troubles = status.troubles.by_kind();
     if !troubles.is_empty() {
+        let texts = troubles.iter().map(|(kind, lines)| format!("{}. {}", lines.join("; "), kind.cure()));
+        let texts = texts.collect::<Vec<_>>().join(" ");
         let verdict = match away.len() {
             all if all > 0 && all == status.shards.len() => Health::Bad,
             _ => Health::Doubtful,
         };
-        return finding("store", verdict, format!("{}: {}", status.node, troubles.join("; ")));
+        return finding("store", verdict, format!("{}: {texts}", status.node));
     }
     match away.len() {
         0 => finding("store", Health::Good, format!("{} runs, with all its shards", status.node)),

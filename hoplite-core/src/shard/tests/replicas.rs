@@ -310,3 +310,17 @@ fn two_stores_that_drain_do_not_choose_each_other_and_the_last_one_is_told() {
     objects.sort();
     assert_eq!(objects, ["ba", "bc"]);
 }
+
+#[test]
+fn an_object_that_no_store_can_take_is_known_until_one_can() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.keep("a", "x", 1, 2);
+    world.keep("b", "x", 1, 2);
+    assert_eq!(world.shard.blocked_copies(), []);
+    world.lose("b");
+    assert_eq!(world.shard.blocked_copies(), [(id("x"), Obstacle::NoNode)]);
+    world.receive(info("c", 1));
+    world.wait(Duration::from_secs(2));
+    assert_eq!(world.shard.blocked_copies(), []);
+    assert_eq!(world.shard.counters().under_replicated, 1, "the copy is under way");
+}

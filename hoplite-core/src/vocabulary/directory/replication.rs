@@ -1,5 +1,7 @@
 //! The messages by which a shard and stores keep as many pinned copies as a put wants.
 
+use std::fmt;
+
 use crate::vocabulary::id::{ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
@@ -56,4 +58,14 @@ pub enum Obstacle {
     NoRoom,
     /// Every connected store has a copy or drains.
     NoNode,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Failed => "other stores could not fetch it",
+            Self::NoRoom => "no other store has room",
+            Self::NoNode => "there is no other store",
+        })
+    }
 }

@@ -1,0 +1,272 @@
+//! The problems of a cluster, in words: each kind has a title, a cause and a cure.
+//!
+//! The dashboard, `hoplite top`, `hoplite doctor` and `hoplite status` show these texts.
+
+use crate::vocabulary::id::{NodeId, ObjectId};
+
+/// Most places that a problem names; the others are counted.
+pub const MAX_PLACES: usize = 8;
+
+/// The kinds of problems, the most important first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ProblemKind {
+    /// Calls or transfers wait for room.
+    Full,
+    /// A store cannot spill.
+    Disk,
+    /// A store has no session with a shard.
+    Shard,
+    /// A store refuses another one, or cannot be reached.
+    Peer,
+    /// Programs share no version of the protocol with the shard.
+    Incompatible,
+    /// All complete copies of an object are gone.
+    Lost,
+    /// Puts want more copies than stores can keep.
+    Copies,
+    /// Calls have waited for long.
+    Wait,
+    /// Calls fail.
+    Failing,
+    /// Pinned objects take nearly all memory of a store.
+    NearlyFull,
+    /// Links are much slower than others.
+    Slow,
+    /// A shard has refused a store.
+    Refused,
+    /// The session of a store has ended.
+    Left,
+}
+
+/// The urgency of a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Calls fail or wait now.
+    Critical,
+    /// Calls are slower than they could be, or may fail soon.
+    Warning,
+}
+
+/// A problem of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The kind, which has the words.
+    pub kind: ProblemKind,
+    /// The number of places.
+    pub count: usize,
+    /// The first places, at most [`MAX_PLACES`].
+    pub places: Vec<Place>,
+}
+
+/// A node or an object with a problem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The node.
+    pub node: Option<NodeId>,
+    /// The object.
+    pub object: Option<ObjectId>,
+    /// The details, for people.
+    pub text: String,
+}
+
+impl Problem {
+    /// Makes a problem with at most [`MAX_PLACES`] of its places; `None` without places.
+    pub fn new(kind: ProblemKind, mut places: Vec<Place>) -> Option<Self> {
+        let count = places.len();
+        places.truncate(MAX_PLACES);
+        (count > 0).then_some(Self { kind, count, places })
+    }
+
+    /// Returns the title, with the number of places if it is not one.
+    pub fn title(&self) -> String {
+        let Words { one, many, .. } = self.kind.words();
+        match self.count {
+            1 => (*one).to_owned(),
+            count => format!("{count} {many}"),
+        }
+    }
+}
+
+/// The words for a kind of problem.
+struct Words {
+    severity: Severity,
+    one: &'static str,
+    /// The title after a number.
+    many: &'static str,
+    cause: &'static str,
+    cure: &'static str,
+}
+
+impl ProblemKind {
+    /// All kinds.
+    pub const ALL: [Self; 13] = [
+        Self::Full,
+        Self::Disk,
+        Self::Shard,
+        Self::Peer,
+        Self::Incompatible,
+        Self::Lost,
+        Self::Copies,
+        Self::Wait,
+        Self::Failing,
+        Self::NearlyFull,
+        Self::Slow,
+        Self::Refused,
+        Self::Left,
+    ];
+
+    /// Returns the urgency.
+    pub fn severity(self) -> Severity {
+        self.words().severity
+    }
+
+    /// Returns the cause.
+    pub fn cause(self) -> &'static str {
+        self.words().cause
+    }
+
+    /// Returns the cure.
+    pub fn cure(self) -> &'static str {
+        self.words().cure
+    }
+
+    fn words(self) -> &'static Words {
+        match self {
+            Self::Full => &FULL,
+            Self::Disk => &DISK,
+            Self::Shard => &SHARD,
+            Self::Peer => &PEER,
+            Self::Incompatible => &INCOMPATIBLE,
+            Self::Lost => &LOST,
+            Self::Copies => &COPIES,
+            Self::Wait => &WAIT,
+            Self::Failing => &FAILING,
+            Self::NearlyFull => &NEARLY_FULL,
+            Self::Slow => &SLOW,
+            Self::Refused => &REFUSED,
+            Self::Left => &LEFT,
+        }
+    }
+}
+
+const FULL: Words = Words {
+    severity: Severity::Critical,
+    one: "a store is full",
+    many: "stores are full",
+    cause: "Puts, gets or transfers wait for room: pinned objects and references of programs fill the memory.",
+    cure: "Delete objects that no program needs (hoplite ls lists them), end programs that hold references (the page \
+           of the node names them), or start the store with a larger --memory.",
+};
+const DISK: Words = Words {
+    severity: Severity::Critical,
+    one: "a store cannot spill",
+    many: "stores cannot spill",
+    cause: "A disk for spill files is full or fails, or the spill files have reached their limit. Objects stay in \
+            memory, and puts wait for room.",
+    cure: "Free room on the disk or exchange it, delete objects that no program needs, raise --spill-limit, or start \
+           the store with another --spill-dir.",
+};
+const SHARD: Words = Words {
+    severity: Severity::Critical,
+    one: "a store has no session with a shard of the directory",
+    many: "stores have no session with a shard of the directory",
+    cause: "The shard is down, unreachable from the store, or refuses it; the text below has the error.",
+    cure: "Run hoplite doctor on the node: it tests each step of the connection.",
+};
+const PEER: Words = Words {
+    severity: Severity::Critical,
+    one: "a store cannot use a peer",
+    many: "stores cannot use a peer",
+    cause: "The peer refuses the store or cannot be reached; the text below has the error.",
+    cure: "Compare token, certificates and version of the two stores, and open the data port between them. hoplite \
+           doctor on the node tests the connection.",
+};
+const INCOMPATIBLE: Words = Words {
+    severity: Severity::Critical,
+    one: "a program of an incompatible version was refused in the last ten minutes",
+    many: "programs of incompatible versions were refused in the last ten minutes",
+    cause: "The program and the daemon have no version of the protocol in common; the text below has both versions.",
+    cure: "Install versions of Hoplite that are at most one protocol version apart, and see the page on upgrades.",
+};
+const LOST: Words = Words {
+    severity: Severity::Critical,
+    one: "an object was lost",
+    many: "objects were lost",
+    cause: "All stores with a complete copy have left, so gets of the object fail with ObjectLost.",
+    cure: "Put the object again. Objects with a second copy survive the loss of a store.",
+};
+const COPIES: Words = Words {
+    severity: Severity::Warning,
+    one: "an object has too few copies",
+    many: "objects have too few copies",
+    cause: "The puts want more copies than stores can keep; the text below has the obstacle. The loss of a store may \
+            lose the object.",
+    cure: "Start further stores, or give stores a larger --memory. The missing copies follow within seconds.",
+};
+const WAIT: Words = Words {
+    severity: Severity::Warning,
+    one: "a store has calls that wait for more than 10 s",
+    many: "stores have calls that wait for more than 10 s",
+    cause: "The call needs something that is not there; the text below names it.",
+    cure: "If no store offers the object, look for the program that should put it. If a participant is missing, look \
+           at the log of its process. hoplite stat ID shows an object's copies.",
+};
+const FAILING: Words = Words {
+    severity: Severity::Warning,
+    one: "a node has calls that fail",
+    many: "nodes have calls that fail",
+    cause: "Programs got errors in the last ten seconds: timeouts, lost objects or refused requests.",
+    cure: "Read the errors of the programs on the node. The page of the node has its clients and its log.",
+};
+const NEARLY_FULL: Words = Words {
+    severity: Severity::Warning,
+    one: "a store is nearly full of pinned objects",
+    many: "stores are nearly full of pinned objects",
+    cause: "Pinned objects take 90% of the memory, and stay until a program deletes them. Puts will wait soon.",
+    cure: "Delete objects that no program needs, or start the store with a larger --memory.",
+};
+const SLOW: Words = Words {
+    severity: Severity::Warning,
+    one: "a node has slow links",
+    many: "nodes have slow links",
+    cause: "These links carry much less than most links of the same store, or take much longer.",
+    cure: "Check cable, port and MTU of the nodes that the Links view shows. hoplite topology probe measures all \
+           links. Hoplite sends over other links meanwhile.",
+};
+const REFUSED: Words = Words {
+    severity: Severity::Warning,
+    one: "a store was refused in the last ten minutes",
+    many: "stores were refused in the last ten minutes",
+    cause: "This shard has refused the session of the store; the text below has the reason.",
+    cure: "Correct the setting that the text names, on the node of the store, and start the store again.",
+};
+const LEFT: Words = Words {
+    severity: Severity::Warning,
+    one: "a store has left in the last ten minutes",
+    many: "stores have left in the last ten minutes",
+    cause: "The session of the store has ended, and the store has not come back.",
+    cure: "If it was not stopped on purpose, read its log on the node: an exit, a crash, or a network that is down.",
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_in_the_order_of_their_urgency_and_have_sentences() {
+        assert!(ProblemKind::ALL.is_sorted_by_key(|kind| (kind.severity(), *kind)));
+        for kind in ProblemKind::ALL {
+            assert!(kind.cause().ends_with('.') && kind.cure().ends_with('.'), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_title_counts_the_places() {
+        let place = || Place { node: NodeId::new("a").ok(), object: None, text: String::new() };
+        let problem = |count| Problem::new(ProblemKind::Full, vec![place(); count]);
+        assert_eq!(problem(0), None);
+        assert_eq!(problem(1).unwrap().title(), "a store is full");
+        let many = problem(100).unwrap();
+        assert_eq!((many.title(), many.places.len()), ("100 stores are full".to_owned(), MAX_PLACES));
+    }
+}

@@ -1,0 +1,79 @@
+//! The problems of a cluster, which each tool names with the same words.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::process::Command;
+use std::thread;
+
+use hoplite_client::{Metadata, PutOptions, Replicas};
+use hoplite_core::problem::{Problem, ProblemKind};
+use hoplite_proto::directory::decode_problems;
+use hoplite_proto::v1::StatusRequest;
+use hoplite_tests::PATIENCE;
+use hoplite_tests::cluster::{Cluster, Plan, await_that, directory, program};
+use hoplite_tests::contents::bytes;
+use serde_json::Value;
+
+/// Runs a verb at the store with this number.
+fn said(cluster: &Cluster, node: usize, verb: &str) -> Value {
+    let mut command = Command::new(program("hoplite"));
+    command.arg("--socket").arg(cluster.socket(node)).args([verb, "--json"]);
+    if verb == "doctor" {
+        command.args(["--directory", &cluster.shard_addresses[0]]);
+    }
+    serde_json::from_slice(&command.output().unwrap().stdout).unwrap()
+}
+
+fn problems(cluster: &Cluster) -> Vec<Problem> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reply = runtime.block_on(async {
+        directory(&cluster.shard_addresses[0]).status(StatusRequest { loads: true }).await.unwrap()
+    });
+    decode_problems(reply.into_inner().problems)
+}
+
+fn kinds(cluster: &Cluster) -> Vec<ProblemKind> {
+    problems(cluster).into_iter().map(|problem| problem.kind).collect()
+}
+
+#[test]
+fn a_full_store_has_the_same_cure_in_each_tool() {
+    let cluster = Cluster::start(Plan { nodes: 2, memory: "64MiB".to_owned(), ..Plan::default() });
+    let client = cluster.client(0);
+    client.put("kept", &bytes(1, 50 << 20)).unwrap();
+    assert_eq!(kinds(&cluster), []);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| cluster.client(0).put("waits", &bytes(2, 32 << 20)));
+        await_that("the directory knows it", || kinds(&cluster) == [ProblemKind::Full]);
+        let own = said(&cluster, 0, "status");
+        let problem = &own["problems"][0];
+        assert_eq!(problem["cure"], ProblemKind::Full.cure(), "{own}");
+        assert_eq!(problem["cause"], ProblemKind::Full.cause(), "{own}");
+        for (node, what) in [(0, "store"), (1, "cluster")] {
+            let findings = said(&cluster, node, "doctor");
+            let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
+            let text = found.unwrap_or_else(|| panic!("{findings}"))["says"].as_str().unwrap();
+            assert!(text.contains("node-0") && text.contains(ProblemKind::Full.cure()), "{text}");
+        }
+        client.delete(&["kept"], PATIENCE).unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    await_that("the end", || kinds(&cluster).is_empty());
+}
+
+#[test]
+fn an_object_that_lost_its_second_copy_is_a_problem_until_it_has_another() {
+    let mut cluster = Cluster::of(2);
+    let replicas = Replicas { wanted: 2, awaited: 0 };
+    let metadata = Metadata { replicas, ..Metadata::default() };
+    cluster
+        .client(0)
+        .put_with("x", &bytes(1, 1 << 20), PutOptions { metadata, ..PutOptions::default() })
+        .unwrap();
+    cluster.kill_store(1);
+    await_that("the problem", || kinds(&cluster).contains(&ProblemKind::Copies));
+    let problems = problems(&cluster);
+    let problem = problems.iter().find(|problem| problem.kind == ProblemKind::Copies).unwrap();
+    assert_eq!(problem.places[0].text, "x: there is no other store");
+    cluster.restart_store(1);
+    await_that("the copy", || !kinds(&cluster).contains(&ProblemKind::Copies));
+}
