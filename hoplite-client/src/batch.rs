@@ -20,7 +20,7 @@ use crate::client::{Client, checked};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::options::{Confirmation, PutOptions};
+use crate::options::{Confirmation, GetOptions, PutOptions};
 use crate::view::ObjectView;
 use crate::writer;
 
@@ -93,15 +93,16 @@ impl Client {
     /// # Errors
     /// `LimitExceeded`, before anything is requested, for more ids than in a request (65,536 by
     /// default). The errors of [`Client::get`] stand in the results.
-    pub async fn get_many<I>(&self, ids: I, timeout: Duration) -> Result<Results<ObjectView>>
+    pub async fn get_many<I>(&self, ids: I, options: impl Into<GetOptions>) -> Result<Results<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let call = self.begin(timeout).await?;
+        let options = options.into();
+        let call = self.begin(options.timeout).await?;
         let connection = &call.connection;
         let ids = checked(ids, connection.max_ids())?;
-        let get = pin!(get(connection, &ids, timeout));
-        let get = pin!(connection.bounded(Operation::Get, timeout, get));
+        let get = pin!(get(connection, &ids, options));
+        let get = pin!(connection.bounded(Operation::Get, options.timeout, get));
         call.run(Wait::for_objects("get", &ids), Repeat::Harmless, get).await
     }
 
@@ -187,7 +188,10 @@ async fn put_part(
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
     // The store may be full of unneeded views. A single put gives these back, and waits.
-    let is_patient = options.confirm == Confirmation::Confirmed || !connection.has_on_full();
+    let awaits_directory = |object: &NewObject<'_>| {
+        options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
+    };
+    let is_patient = !connection.has_on_full() || objects.iter().any(awaits_directory);
     let timeout = if is_patient { deadline.left() } else { Duration::ZERO };
     let mut results = Vec::with_capacity(objects.len());
     let mut requests = Vec::with_capacity(objects.len());
@@ -195,8 +199,7 @@ async fn put_part(
         let size_bytes = object.bytes.len() as u64;
         let valid = object.metadata.validate(size_bytes).map_err(Error::from);
         if valid.is_ok() {
-            let is_confirmed =
-                options.confirm == Confirmation::Confirmed || size_bytes >= connection.confirmed_from_bytes();
+            let is_confirmed = awaits_directory(object) || size_bytes >= connection.confirmed_from_bytes();
             requests.push(node::Request::Put {
                 id: object.id.clone(),
                 metadata: object.metadata.clone(),
@@ -242,7 +245,7 @@ async fn put_one(
 
 fn compared(connection: &Arc<Connection>, object: &NewObject<'_>, view: node::ObjectView) -> Result<()> {
     let view = ObjectView::open(connection, view)?;
-    if *view != *object.bytes || *view.metadata() != object.metadata {
+    if *view != *object.bytes || !view.metadata().describes_same(&object.metadata) {
         return Err(ObjectError::AlreadyExists { id: object.id.clone() }.into());
     }
     Ok(())
@@ -251,14 +254,10 @@ fn compared(connection: &Arc<Connection>, object: &NewObject<'_>, view: node::Ob
 async fn get(
     connection: &Arc<Connection>,
     ids: &[ObjectId],
-    timeout: Duration,
+    GetOptions { timeout, allow_stale }: GetOptions,
 ) -> Result<Results<ObjectView>> {
-    let request = |id: &ObjectId| node::Request::Get {
-        id: id.clone(),
-        until: Until::Contents,
-        timeout,
-        allow_stale: false,
-    };
+    let request =
+        |id: &ObjectId| node::Request::Get { id: id.clone(), until: Until::Contents, timeout, allow_stale };
     let open = |response| match response {
         Response::Object(view) => ObjectView::open(connection, view),
         Response::Contents { view, bytes } => Ok(ObjectView::copied(view, &bytes)),

@@ -264,7 +264,7 @@ calls! {
     put_many_with(objects: Vec<NewObject<'_>>, options: PutOptions) -> Results<()>;
 
     "Gets views of many objects"
-    get_many(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> Results<ObjectView>;
+    get_many(ids: impl IntoIterator<Item: AsRef<[u8]>>, options: impl Into<GetOptions>) -> Results<ObjectView>;
 
     "Removes every copy of many objects"
     delete_many(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> Results<bool>;

@@ -10,6 +10,7 @@ from hoplite._answers import T, run, settled
 from hoplite._checks import Id, TtlAction, check_framework, lifetime_of, listed, text
 from hoplite._process import new_id
 from hoplite._serialize import Encoded, Framework
+from hoplite._stale import warn_if_stale
 from hoplite._timeouts import TimeLimit
 from hoplite.ref import Ref
 
@@ -36,7 +37,8 @@ class ManyCalls:
         objects: Objects,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
@@ -49,7 +51,8 @@ class ManyCalls:
         encoded = [self._encoded(id, value) for id, value in named]
         described = [(id, *one) for (id, _), one in zip(named, encoded, strict=True)]
         lifetime = lifetime_of(owner, ttl, ttl_action)
-        outcomes = await settled(self._native.put_many(described, timeout, confirm, lifetime))
+        call = self._native.put_many(described, timeout, confirm, replicas or 0, lifetime)
+        outcomes = await settled(call)
         cluster = self._native.cluster
         refs = [
             outcome or Ref(text(id), _serialize.dtype_name(one.dtype), one.shape, one.nbytes, cluster)
@@ -64,19 +67,22 @@ class ManyCalls:
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         return_exceptions: bool = False,
     ) -> list[Any]:
         """See `hoplite.Client.get_many`."""
         check_framework(framework)
         ids = listed(ids)
         self._native.check_count(len(ids))
-        views = await settled(self._native.get_many(ids, timeout))
+        views = await settled(self._native.get_many(ids, timeout, allow_stale))
         _checked(views, return_exceptions)
         values: list[Any] = []
         for id, view in zip(ids, views, strict=True):
             if isinstance(view, Exception):
                 values.append(view)
                 continue
+            if allow_stale:
+                warn_if_stale(view, text(id))
             try:
                 values.append(_serialize.decode(view, copy, framework, self.allow_pickle, text(id)))
             except Exception as error:
@@ -108,7 +114,8 @@ class Many:
         objects: Objects,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
@@ -120,7 +127,8 @@ class Many:
         objects: Objects,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
@@ -131,7 +139,8 @@ class Many:
         objects: Objects,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         owner: str | None = None,
         ttl: float | None = None,
         ttl_action: TtlAction = "delete",
@@ -146,7 +155,8 @@ class Many:
             objects: Values by id, or pairs of an id and a value. The id `None` stands for a new random
                 one.
             timeout: Seconds to wait for room, for all values together.
-            confirm: As for `put`.
+            confirm: As for `put`, for each value.
+            replicas: As for `put`, for each value.
             owner: As for `put`.
             ttl: As for `put`.
             ttl_action: As for `put`.
@@ -173,6 +183,7 @@ class Many:
                 objects,
                 timeout,
                 confirm=confirm,
+                replicas=replicas,
                 owner=owner,
                 ttl=ttl,
                 ttl_action=ttl_action,
@@ -192,6 +203,7 @@ class Many:
         copy: bool | None = None,
         framework: None = None,
         *,
+        allow_stale: bool = False,
         return_exceptions: Literal[False] = False,
     ) -> list[T]: ...
     @overload
@@ -202,6 +214,7 @@ class Many:
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         return_exceptions: bool = False,
     ) -> list[Any]: ...
     def get_many(
@@ -211,6 +224,7 @@ class Many:
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         return_exceptions: bool = False,
     ) -> list[Any]:
         """Waits for many objects, and returns their values in the order of `ids`.
@@ -223,6 +237,7 @@ class Many:
             timeout: Seconds to wait for all of them.
             copy: As for `get`.
             framework: As for `get`.
+            allow_stale: As for `get`, for each object.
             return_exceptions: `True` returns the exception of an object that failed in place of its
                 value, such as `Timeout` for a missing one. Otherwise the call raises the first one.
 
@@ -238,7 +253,8 @@ class Many:
             >>> [type(value).__name__ for value in values]
             ['ndarray', 'Timeout']
         """
-        return run(self._calls.get_many(ids, timeout, copy, framework, return_exceptions=return_exceptions))
+        options = {"allow_stale": allow_stale, "return_exceptions": return_exceptions}
+        return run(self._calls.get_many(ids, timeout, copy, framework, **options))
 
     @overload
     def delete_many(

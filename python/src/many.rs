@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hoplite_client::{ClusterId, Dtype, Lifetime, Metadata, NewObject, ObjectId, Result, Results};
+use hoplite_client::{ClusterId, Dtype, Lifetime, Metadata, NewObject, ObjectId, Replicas, Result, Results};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -33,6 +33,7 @@ impl Objects {
         py: Python<'_>,
         described: Vec<Described>,
         cluster: &ClusterId,
+        replicas: Replicas,
         lifetime: Option<&Arc<Lifetime>>,
     ) -> PyResult<Self> {
         let object = |(id, pieces, dtype, shape, user): Described| {
@@ -40,7 +41,7 @@ impl Objects {
                 .map_err(|error| exception(py, &hoplite_core::Error::from(error).into()))?;
             let user = Bytes::copy_from_slice(&user);
             let lifetime = lifetime.cloned();
-            let metadata = Metadata { dtype, shape, user, lifetime, ..Metadata::default() };
+            let metadata = Metadata { dtype, shape, user, replicas, lifetime, ..Metadata::default() };
             Ok(Object { id: id.within(py, cluster)?, pieces, metadata })
         };
         Ok(Self(described.into_iter().map(object).collect::<PyResult<_>>()?))

@@ -82,9 +82,9 @@ pub(crate) async fn put_many(
 pub(crate) async fn get_many(
     client: Client,
     ids: Vec<ObjectId>,
-    timeout: Duration,
+    options: GetOptions,
 ) -> Result<Outcomes<View>> {
-    let results = client.get_many(&ids, timeout).await?;
+    let results = client.get_many(&ids, options).await?;
     Ok(Outcomes::new(ids, results, View))
 }
 

@@ -126,6 +126,7 @@ def test_a_get_may_allow_a_stale_value_while_the_directory_is_down(node: Cluster
             lambda name=name: client.get(name, PATIENCE, allow_stale=True),
             lambda name=name: client.get(name, PATIENCE, copy=True, allow_stale=True),
             lambda name=name: refs[name].get(PATIENCE, allow_stale=True),
+            lambda name=name: client.get_many([name], PATIENCE, allow_stale=True)[0],
             lambda name=name: asyncio.run(get(name)),
         ]
         for stale in gets:

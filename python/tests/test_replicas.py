@@ -18,6 +18,8 @@ def test_a_value_with_replicas_survives_its_store(tmp_path: Path) -> None:
             assert known is not None
             assert (known.replicas, known.creator) == (2, "node-0")
             client.put("small", {"step": 1}, replicas=2)
+            client.put_many({f"part/{k}": np.full(2, k) for k in range(3)}, replicas=2)
+            assert {info.replicas for info in client.list("part/")} == {2}
             with pytest.raises(hoplite.NotEnoughNodes) as caught:
                 client.put("many", value, replicas=4)
             assert (caught.value.wanted, caught.value.present) == (4, 3)

@@ -48,6 +48,26 @@ fn a_put_with_replicas_survives_the_death_of_its_store() {
 }
 
 #[test]
+fn many_objects_have_replicas_and_the_same_put_may_be_repeated() {
+    let arguments = ["--replicas", "2"].map(str::to_owned).to_vec();
+    let mut cluster = Cluster::start(Plan { nodes: 3, store_arguments: arguments, ..Plan::default() });
+    let client = cluster.client(0);
+    let contents: Vec<_> = [100, 8192, 20_000].map(|size| bytes(size as u64, size)).into();
+    for options in [wanting(3, 0), PutOptions::default()] {
+        let ids: Vec<_> = (0..3).map(|n| format!("{}/{n}", options.metadata.replicas.wanted)).collect();
+        for _ in 0..2 {
+            let put = client.put_many(ids.iter().zip(&contents), options.clone()).unwrap();
+            assert!(put.iter().all(Result::is_ok), "{put:?}");
+        }
+        let wanted = usize::from(options.metadata.replicas.wanted.max(2));
+        assert!(ids.iter().all(|id| keepers(&cluster, 0, id).len() == wanted));
+    }
+    cluster.kill_store(0);
+    let views = cluster.client(1).get_many(["3/0", "3/1", "0/2"], PATIENCE).unwrap();
+    assert!(views.into_iter().zip(&contents).all(|(view, contents)| view.unwrap()[..] == contents[..]));
+}
+
+#[test]
 fn a_put_that_wants_more_copies_than_there_are_nodes_fails_at_once() {
     let cluster = Cluster::of(2);
     for size in [10, 1 << 20] {

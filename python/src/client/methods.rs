@@ -193,27 +193,35 @@ macro_rules! methods {
             }
 
             /// Returns a list of results and exceptions.
-            #[pyo3(signature = (objects, timeout, confirm, lifetime = None))]
+            #[pyo3(signature = (objects, timeout, confirm, replicas, lifetime = None))]
             fn put_many(
                 &self,
                 py: Python<'_>,
                 objects: Vec<Described>,
                 timeout: Timeout,
-                confirm: bool,
+                confirm: u8,
+                replicas: u8,
                 lifetime: Option<LifetimeArgument>,
             ) -> PyResult<Py<PyAny>> {
                 let lifetime = self.lifetime(py, lifetime)?;
-                let objects = Objects::new(py, objects, &self.cluster, lifetime.as_ref())?;
-                let replicas = Replicas { wanted: 0, awaited: u8::from(confirm), quorum: false };
+                let replicas = Replicas { wanted: replicas, awaited: confirm, quorum: false };
+                let objects = Objects::new(py, objects, &self.cluster, replicas, lifetime.as_ref())?;
                 let options = put_options(py, "opaque", None, &[], timeout, (replicas, None))?;
                 let keep = objects.keep();
                 self.perform_with(py, None, keep, |client| operations::put_many(client, objects, options))
             }
 
             /// Returns a list of results and exceptions.
-            fn get_many(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
+            fn get_many(
+                &self,
+                py: Python<'_>,
+                ids: Ids,
+                timeout: Timeout,
+                allow_stale: bool,
+            ) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
-                self.perform(py, None, move |client| operations::get_many(client, ids, timeout.0))
+                let options = GetOptions { timeout: timeout.0, allow_stale };
+                self.perform(py, None, move |client| operations::get_many(client, ids, options))
             }
 
             /// Returns a list of results and exceptions.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_client::blocking::Client;
 use hoplite_client::{
-    Confirmation, DeleteOptions, DeleteWait, GetOptions, Metadata, NodeId, PutOptions, Replicas,
+    Confirmation, DeleteOptions, DeleteWait, GetOptions, Metadata, NodeId, ObjectView, PutOptions, Replicas,
 };
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
@@ -167,6 +167,8 @@ fn a_get_may_allow_a_copy_while_no_shard_can_be_reached() {
     let view = client.get_with("x", options).unwrap();
     assert!(view.is_stale() && view[..] == *contents);
     assert!(client.get_reader_with("x", options).unwrap().is_stale());
+    let many = client.get_many(["x"], options).unwrap();
+    assert!(many.iter().all(|view| view.as_ref().is_ok_and(ObjectView::is_stale)), "{many:?}");
     for timeout in ["0s", "1min"] {
         let stale = command(timeout, &["--allow-stale"]);
         let warning = String::from_utf8(stale.stderr).unwrap();
