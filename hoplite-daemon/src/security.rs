@@ -70,6 +70,11 @@ impl Security {
         }
     }
 
+    /// Returns `true` if a visitor of the dashboard must log in.
+    pub const fn has_login(&self) -> bool {
+        self.token_file.is_some() || self.tls_cert.is_some() || !matches!(self.insecure, Some(true))
+    }
+
     /// Reads the named files. Without any, all programs of a user share that user's secret, unless
     /// everybody may connect.
     ///

@@ -78,6 +78,23 @@ fn a_store_that_starts_and_stops_is_described_as_json() {
 }
 
 #[test]
+fn a_store_without_access_rules_has_a_dashboard_only_if_a_user_wants_one() {
+    let home = Home::new();
+    for (flags, has_dashboard) in [
+        (&["--insecure"][..], false),
+        (&["--insecure", "--directory-listen", "127.0.0.1:0"], false),
+        (&["--insecure", "--dashboard", "0"], true),
+        (&["--insecure=false"], true),
+    ] {
+        let (code, text) = home.run(&[&["start", "--memory", "16MiB", "--json", "--"], flags].concat());
+        assert_eq!(code, 0, "{text}");
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["dashboard"].is_string(), has_dashboard, "{flags:?}: {text}");
+        assert_eq!(home.run(&["stop"]).0, 0);
+    }
+}
+
+#[test]
 fn a_store_starts_serves_and_stops() {
     let home = Home::new();
     assert_eq!(home.run(&["stop"]).0, 0, "there is nothing to stop");

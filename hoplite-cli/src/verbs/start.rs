@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use hoplite_daemon::{Addresses, Security, launch};
-use hoplite_net::{Credentials, SecurityError};
+use hoplite_net::Credentials;
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -84,7 +84,8 @@ impl Arguments {
         })
     }
 
-    /// Returns the port, unless the directory is elsewhere or the flags name an address.
+    /// Returns the port, unless the directory is elsewhere, the flags name an address, or the
+    /// dashboard would have no login.
     fn dashboard(&self) -> Option<u16> {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
@@ -92,15 +93,23 @@ impl Arguments {
         // A file of settings may name another directory, or other credentials.
         let has_file = self.has("--config") || is_set("HOPLITE_CONFIG");
         // A store for this machine alone also runs without a secret, but then has no login.
-        let has_login = || self.head || self.credentials().is_none_or(|found| found.is_ok());
-        let is_wanted = self.head || !has_file;
-        (is_wanted && !is_elsewhere && !is_named && has_login()).then(dashboard_port)
+        let can_log_in = |found: Result<Credentials, _>| self.head || found.is_ok();
+        let has_login = || match self.security() {
+            Some(security) => security.has_login() && can_log_in(security.credentials()),
+            None => true,
+        };
+        (!has_file && !is_elsewhere && !is_named && has_login()).then(dashboard_port)
     }
 
-    /// Returns `None` if the flags for hoplite-store name credentials.
-    fn credentials(&self) -> Option<Result<Credentials, SecurityError>> {
-        let is_named = ["--token-file", "--tls-cert", "--insecure"].into_iter().any(|flag| self.has(flag));
-        (!is_named).then(|| Security::from_environment().credentials())
+    /// Returns the store's settings of access; `None` if the flags name credentials.
+    fn security(&self) -> Option<Security> {
+        let is_named = self.has("--token-file") || self.has("--tls-cert");
+        let flag = self.store.iter().rev().find_map(|flag| match flag.to_str()? {
+            "--insecure" => Some(true),
+            flag => flag.strip_prefix("--insecure=")?.parse().ok(),
+        });
+        let found = Security::from_environment();
+        (!is_named).then(|| Security { insecure: flag.or(found.insecure), ..found })
     }
 
     fn command(&self, background: &Background, dashboard: Option<u16>) -> Command {
@@ -228,7 +237,8 @@ struct Report {
 impl Report {
     fn new(background: &Background, process: u32, addresses: &Addresses, arguments: &Arguments) -> Self {
         let from_environment = Security::from_environment();
-        let login = addresses.dashboard.and_then(|_| arguments.credentials()?.ok()).and_then(|credentials| {
+        let credentials = addresses.dashboard.and_then(|_| arguments.security()?.credentials().ok());
+        let login = credentials.and_then(|credentials| {
             let token = credentials.token.and(from_environment.token_file);
             credentials.secret_of_user.or(token)
         });
@@ -306,14 +316,18 @@ mod tests {
     }
 
     #[test]
-    fn a_store_with_the_directory_has_a_dashboard() {
+    fn a_store_with_the_directory_and_a_login_has_a_dashboard() {
         for (line, expected) in [
             ("start --head", true),
-            ("start -- --insecure", true),
-            ("start -- --insecure --directory-listen 127.0.0.1:0", true),
+            ("start --head -- --insecure=false", true),
+            ("start --head -- --insecure", false),
+            ("start --head -- --config a", false),
+            ("start -- --insecure --directory-listen 127.0.0.1:0", false),
+            ("start -- --token-file a --insecure=true", true),
+            ("start -- --tls-cert=a --directory-listen 127.0.0.1:0", true),
             ("start --head -- --dashboard 1", false),
             ("start --address a:1", false),
-            ("start -- --insecure --directory=a:1", false),
+            ("start -- --token-file=a --directory=a:1", false),
         ] {
             let port = arguments(line).dashboard();
             assert_eq!(port.is_some(), expected, "{line}");

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use hoplite_daemon::Security;
 use serde::Serialize;
 
 use crate::arguments::parse_size;
@@ -68,7 +69,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         labels: arguments.labels,
         first_memory_bytes: None,
         pages: Pages::OnUse,
-        dashboard: true,
+        dashboard: Security::from_environment().has_login(),
     };
     let outcome = with_cluster(options, async |cluster| {
         announce(cluster, arguments.json)?;
