@@ -84,6 +84,11 @@ impl PrefixSums {
         Self { prefix, ..Self::default() }
     }
 
+    /// Returns the prefix.
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
     /// Adds up all groups.
     pub fn total(&self) -> PrefixSum {
         let mut total = self.rest.clone();

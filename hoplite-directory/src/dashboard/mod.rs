@@ -10,6 +10,7 @@ mod node;
 mod page;
 mod prefixes;
 mod rows;
+mod share;
 mod throttle;
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,7 +1,7 @@
 //! A shard's objects by prefix.
 //!
-//! A sum examines all objects of the prefix, in short turns of the shard. It is kept for a while,
-//! so that many tabs cost no more.
+//! A sum examines all objects of the prefix, in short turns of the shard with pauses. It is kept
+//! for a while, so that many tabs cost no more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use hoplite_core::shard::{PrefixSum, PrefixSums, Shard};
 use hoplite_proto::dashboard::query::to_hex;
 use serde::Serialize;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::rows::age_ms;
+use super::share::Share;
 use crate::owner::ShardHandle;
 
 /// Time for which a sum is shown again.
@@ -25,42 +26,73 @@ const MAX_KEPT: usize = 16;
 /// Sums by prefix, each with its time.
 type Kept = BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>;
 
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Prefixes(Arc<Mutex<Kept>>);
+#[derive(Debug, Clone)]
+pub(crate) struct Prefixes(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    kept: Kept,
+    share: Share,
+    /// A sum under way: the time of its last turn, and the last id examined.
+    begun: Option<(Instant, PrefixSums, Vec<u8>)>,
+}
+
+impl Default for Prefixes {
+    fn default() -> Self {
+        let share = Share::new(Instant::now());
+        Self(Arc::new(Mutex::new(State { kept: Kept::new(), share, begun: None })))
+    }
+}
 
 impl Prefixes {
     /// Returns sums that are at most [`FRESH`] old.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
         // Locked during a sum, because one at a time is enough for the shard.
-        let mut kept = self.0.lock().await;
-        kept.retain(|_, (at, _)| at.elapsed() < FRESH);
-        let sums = match kept.get(&prefix) {
+        let mut state = self.0.lock().await;
+        state.kept.retain(|_, (at, _)| at.elapsed() < FRESH);
+        let sums = match state.kept.get(&prefix) {
             Some((_, sums)) => Arc::clone(sums),
-            None => {
-                let sums = Arc::new(sum(shard, prefix.clone()).await?);
-                if kept.len() >= MAX_KEPT {
-                    let oldest = kept.iter().min_by_key(|(_, (at, _))| *at).map(|(prefix, _)| prefix.clone());
-                    oldest.map(|prefix| kept.remove(&prefix));
-                }
-                kept.insert(prefix.clone(), (Instant::now(), Arc::clone(&sums)));
-                sums
-            }
+            None => state.add(prefix.clone(), shard).await?,
         };
         Ok(PrefixPage::new(shard.uptime(), &prefix, &sums))
     }
 }
 
-async fn sum(shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixSums> {
-    let (mut sums, mut after) = (PrefixSums::of(prefix), Vec::new());
-    loop {
-        let turn = move |shard: &Shard| {
-            let mut sums = sums;
-            let next = shard.sum_prefixes(&mut sums, &after);
-            (sums, next)
-        };
-        let (summed, next) = shard.inspect(turn).await?;
-        let Some(next) = next else { return Ok(summed) };
-        (sums, after) = (summed, next.as_bytes().to_vec());
+impl State {
+    /// Continues an earlier sum, or begins one.
+    async fn add(&mut self, prefix: Vec<u8>, shard: &ShardHandle) -> Result<Arc<PrefixSums>> {
+        let is_same =
+            |(at, sums, _): &(Instant, PrefixSums, _)| sums.prefix() == prefix && at.elapsed() < FRESH;
+        loop {
+            // A cancelled call leaves its sum to the next one.
+            sleep_until(self.share.next()).await;
+            let (sums, after) = match self.begun.take().filter(is_same) {
+                Some((_, sums, after)) => (sums, after),
+                None => (PrefixSums::of(prefix.clone()), Vec::new()),
+            };
+            self.share.begin(Instant::now());
+            let turn = move |shard: &Shard| {
+                let (mut sums, began) = (sums, Instant::now());
+                let next = shard.sum_prefixes(&mut sums, &after);
+                (sums, next, began.elapsed())
+            };
+            let (sums, next, took) = shard.inspect(turn).await?;
+            self.share.end(Instant::now(), took);
+            match next {
+                Some(next) => self.begun = Some((Instant::now(), sums, next.as_bytes().to_vec())),
+                None => return Ok(self.keep(prefix, sums)),
+            }
+        }
+    }
+
+    fn keep(&mut self, prefix: Vec<u8>, sums: PrefixSums) -> Arc<PrefixSums> {
+        let sums = Arc::new(sums);
+        if self.kept.len() >= MAX_KEPT {
+            let oldest = self.kept.iter().min_by_key(|(_, (at, _))| *at).map(|(prefix, _)| prefix.clone());
+            oldest.map(|prefix| self.kept.remove(&prefix));
+        }
+        self.kept.insert(prefix, (Instant::now(), Arc::clone(&sums)));
+        sums
     }
 }
 

@@ -1,0 +1,64 @@
+//! The share of a shard's time that long inspections take.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Pause after a turn, in turns: the shard serves stores for nine tenths of the time.
+const PAUSE: u32 = 9;
+/// A cancelled inspection counts as much.
+const USUAL_TURN: Duration = Duration::from_millis(2);
+
+/// Paces the turns of inspections, even if some are cancelled.
+#[derive(Debug)]
+pub(super) struct Share {
+    next: Instant,
+}
+
+impl Share {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { next: now }
+    }
+
+    /// The time at which the next turn may begin.
+    pub(super) const fn next(&self) -> Instant {
+        self.next
+    }
+
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.next = now + USUAL_TURN * (PAUSE + 1);
+    }
+
+    pub(super) fn end(&mut self, now: Instant, took: Duration) {
+        self.next = now + took.saturating_mul(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_take_at_most_a_tenth_of_the_time() {
+        let start = Instant::now();
+        let mut share = Share::new(start);
+        let mut busy = Duration::ZERO;
+        for turn in 0..1000_u64 {
+            let begun = share.next();
+            let took = Duration::from_micros(turn * turn % 5000);
+            share.begin(begun);
+            share.end(begun + took, took);
+            busy += took;
+        }
+        assert!(busy > Duration::from_secs(1));
+        assert_eq!(share.next() - start, busy * 10);
+    }
+
+    #[test]
+    fn a_cancelled_turn_is_followed_by_a_pause() {
+        let start = Instant::now();
+        let mut share = Share::new(start);
+        share.begin(start);
+        assert_eq!(share.next() - start, 10 * USUAL_TURN);
+    }
+}
