@@ -31,6 +31,8 @@ use crate::writer::{self, ObjectWriter};
 /// A store takes part in a probe for at most this time.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval for another store, which costs a query of the directory.
+const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection to the store of this node.
 ///
@@ -393,27 +395,32 @@ impl Client {
     pub async fn drain(
         &self,
         limit: Duration,
-        mut report_progress: impl FnMut(&DrainReport),
+        report_progress: impl FnMut(&DrainReport),
     ) -> Result<DrainReport> {
         let call = self.begin(REPORT_TIMEOUT).await?;
-        let connection = &call.connection;
-        let request = node::Request::Drain { timeout: limit };
-        let patience = limit.saturating_add(REPORT_TIMEOUT);
-        let mut drain = pin!(connection.call_node(request, Operation::Connect, patience));
-        loop {
-            let answer = match timeout(PROGRESS_INTERVAL, &mut drain).await {
-                Ok(answer) => return drain_report(answer?).ok_or_else(|| connection.unexpected()),
-                Err(_) => {
-                    let request = node::Request::DrainProgress;
-                    connection.call_node(request, Operation::Connect, REPORT_TIMEOUT).await
-                }
-            };
-            if let Ok(report) = answer.map(drain_report)
-                && let Some(report) = report
-            {
-                report_progress(&report);
-            }
+        let drain = [node::Request::Drain { timeout: limit }, node::Request::DrainProgress];
+        drained(&call.connection, drain, limit, PROGRESS_INTERVAL, report_progress).await
+    }
+
+    /// Acts as [`Client::drain`] for the store named `node`, or with this address of its data plane.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for a client other than root and the user of its store. `InvalidRequest`
+    /// if no store of that name is connected to the directory, or it is too old. `VersionMismatch` if
+    /// the own store is too old. `Unavailable` if the connection to the store breaks.
+    pub async fn drain_node(
+        &self,
+        node: &str,
+        limit: Duration,
+        report_progress: impl FnMut(&DrainReport),
+    ) -> Result<DrainReport> {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        if call.connection.node().as_str() == node {
+            return self.drain(limit, report_progress).await;
         }
+        let drain = [Some(limit), None]
+            .map(|timeout| node::Request::Inspect(Inspection::DrainNode { node: node.to_owned(), timeout }));
+        drained(&call.connection, drain, limit, REMOTE_PROGRESS_INTERVAL, report_progress).await
     }
 
     /// Measures the links between `nodes`, or all nodes if `nodes` is empty. Calls
@@ -454,9 +461,34 @@ impl Client {
     }
 }
 
-fn drain_report(response: Response) -> Option<DrainReport> {
+/// Sends the first request, and the second one regularly until the first one is answered.
+async fn drained(
+    connection: &Connection,
+    [request, progress]: [node::Request; 2],
+    limit: Duration,
+    interval: Duration,
+    mut report_progress: impl FnMut(&DrainReport),
+) -> Result<DrainReport> {
+    let wait_limit = limit.saturating_add(REPORT_TIMEOUT);
+    let call = |request| connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT);
+    let mut drain = pin!(connection.call(Request::Node(request), Operation::Connect, wait_limit));
+    loop {
+        let answer = match timeout(interval, &mut drain).await {
+            Ok(answer) => return drain_report(answer?).ok_or_else(|| connection.unexpected()),
+            Err(_) => call(progress.clone()).await,
+        };
+        // At the end, the answer of the drain is under way.
+        if let Ok(report) = answer.map(drain_report)
+            && let Some(report) = report
+        {
+            report_progress(&report);
+        }
+    }
+}
+
+fn drain_report(response: local::Response) -> Option<DrainReport> {
     match response {
-        Response::Drain(report) => Some(report),
+        local::Response::Node(Response::Drain(report)) => Some(report),
         _ => None,
     }
 }

@@ -100,6 +100,8 @@ pub(crate) struct Engine {
     alarm: Notify,
     spill: OnceLock<Arc<SpillFiles>>,
     drained: watch::Sender<Option<DrainReport>>,
+    /// The answers to drains that other stores have requested.
+    drain_answers: TaskTracker,
 }
 
 impl Engine {
@@ -153,6 +155,7 @@ impl Engine {
             alarm: Notify::new(),
             spill: OnceLock::new(),
             drained: watch::Sender::new(None),
+            drain_answers: TaskTracker::new(),
         });
         engine.apply(Event::Measured { link });
         engine

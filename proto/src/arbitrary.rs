@@ -578,6 +578,8 @@ fn inspection() -> impl Strategy<Value = Inspection> {
         id().prop_map(|id| Inspection::Describe { id }),
         Just(Inspection::Status),
         Just(Inspection::Cluster),
+        (node(), option::of(timeout()))
+            .prop_map(|(node, timeout)| Inspection::DrainNode { node: node.to_string(), timeout }),
         Just(Inspection::ProbeProgress),
         (prop::collection::vec(node(), 0..5), 0_u32..=10_000, any::<bool>(), 0..3).prop_map(
             |(nodes, count, all, load)| {

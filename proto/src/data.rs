@@ -1,6 +1,7 @@
 //! The data plane: requests between stores, and outcomes of hops.
 
 mod collective;
+pub mod drain;
 pub mod frame;
 pub mod lanes;
 pub mod probe;

@@ -8,12 +8,20 @@ use hoplite_core::Error as ObjectError;
 use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
 use hoplite_tests::contents::bytes;
+use rustix::process::Signal;
 use serde_json::Value;
 
 fn drain(cluster: &Cluster, node: usize, timeout: &str) -> Output {
     let mut command = Command::new(program("hoplite"));
     command.arg("--socket").arg(cluster.socket(node));
     command.args(["--timeout", timeout, "drain", "--json"]).output().unwrap()
+}
+
+/// Runs `hoplite drain` for the store with this name or address, at store number 0.
+fn drain_other(cluster: &Cluster, node: &str, timeout: &str) -> Output {
+    let mut command = Command::new(program("hoplite"));
+    command.arg("--socket").arg(cluster.socket(0));
+    command.args(["--timeout", timeout, "drain", node, "--json"]).output().unwrap()
 }
 
 fn report(output: &Output) -> Value {
@@ -166,4 +174,80 @@ fn a_drain_waits_for_a_call_only_until_its_timeout() {
     assert_eq!(report(&output)["open_calls"], 1);
     assert!(waiting.join().unwrap().is_err());
     assert_eq!(cluster.store(0).exit_code(), 0);
+}
+
+#[test]
+fn a_store_is_drained_from_another_machine_by_its_name_or_address() {
+    let mut cluster = Cluster::of(4);
+    for node in [1, 2] {
+        for number in 0..10 {
+            cluster.client(node).put(format!("{node}/{number}"), &bytes(number, 200_000)).unwrap();
+        }
+    }
+    for (node, name) in [(1, "node-1".to_owned()), (2, cluster.data_address(2))] {
+        let output = drain_other(&cluster, &name, "60s");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report = report(&output);
+        assert_eq!(report["state"], "drained", "{report}");
+        // The second store also has objects of the first one.
+        assert!(report["moved_objects"].as_u64() >= Some(10), "{report}");
+        assert_eq!(cluster.store(node).exit_code(), 0);
+        cluster.stores[node] = None;
+        for number in 0..10 {
+            let got = cluster.client(3).get(format!("{node}/{number}"), PATIENCE).unwrap();
+            assert!(got[..] == bytes(number, 200_000)[..]);
+        }
+    }
+    for (wrong, told) in [
+        ("node-1", "no node node-1 is connected"),
+        (&cluster.data_address(0)[..], "this is the store to drain"),
+    ] {
+        let output = drain_other(&cluster, wrong, "60s");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains(told), "{errors}");
+    }
+    cluster.assert_serves();
+}
+
+#[test]
+fn a_failed_drain_of_another_store_lists_its_objects_and_an_old_store_is_not_drained() {
+    let memory_of = [(0, "2MiB".to_owned())].into();
+    let mut cluster = Cluster::start(Plan { nodes: 2, memory_of, ..Plan::default() });
+    cluster.client(1).put("large", &bytes(1, 8 << 20)).unwrap();
+    let output = drain_other(&cluster, "node-1", "3s");
+    assert_eq!(output.status.code(), Some(1));
+    let report = report(&output);
+    assert_eq!(report["unmoved"][0]["id"], "large", "{report}");
+    cluster.client(1).put("accepted again", b"x").unwrap();
+
+    let oldest = hoplite_core::Version::OLDEST.number().to_string();
+    cluster.plan_mut().store_arguments = vec!["--newest-version".to_owned(), oldest];
+    cluster.restart_store(1);
+    let output = drain_other(&cluster, "node-1", "60s");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        errors.contains("store node-1 speaks protocol version 8: drain it on its own machine"),
+        "{errors}"
+    );
+    cluster.assert_serves();
+}
+
+#[test]
+fn the_loss_of_another_store_ends_its_drain() {
+    let memory_of = [(0, "2MiB".to_owned())].into();
+    let mut cluster = Cluster::start(Plan { nodes: 2, memory_of, ..Plan::default() });
+    let client = cluster.client(1);
+    client.put("large", &bytes(1, 8 << 20)).unwrap();
+    let output = std::thread::scope(|scope| {
+        let draining = scope.spawn(|| drain_other(&cluster, "node-1", "1h"));
+        await_that("the drain", || client.status().unwrap().is_draining);
+        cluster.stores[1].as_ref().unwrap().signal(Signal::KILL);
+        draining.join().unwrap()
+    });
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("store node-1"), "{errors}");
+    cluster.kill_store(1);
+    cluster.assert_serves();
 }

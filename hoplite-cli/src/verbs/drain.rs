@@ -15,6 +15,7 @@ use crate::progress;
 
 const EXAMPLES: &str = "Examples:
   hoplite drain
+  hoplite drain node-7
   hoplite --socket /run/hoplite/store.sock --timeout 10min drain
 
 The store refuses new objects, and serves reads until it stops. If an object cannot be moved, the command lists it, fails, and the
@@ -23,6 +24,8 @@ store goes on as before.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
+    /// Store to drain, by its name or its address for other stores [default: the store of this machine]
+    node: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -77,22 +80,29 @@ fn reason(obstacle: Option<Obstacle>) -> String {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let report = drain(store, store.timeout()).await?;
+    let report = drain(store, arguments.node.as_deref(), store.timeout()).await?;
     if arguments.json {
         output::json(&mut io::stdout().lock(), &Report::from(&report))?;
     }
     conclude(&report, arguments.json)
 }
 
-pub(crate) async fn drain(store: &StoreArguments, within: Duration) -> anyhow::Result<DrainReport> {
+/// Drains the store named `node`, or the local one, and shows the progress.
+pub(crate) async fn drain(
+    store: &StoreArguments,
+    node: Option<&str>,
+    within: Duration,
+) -> anyhow::Result<DrainReport> {
     let client = store.connect().await?;
     let bar = progress::of_steps("drain");
-    let report = client
-        .drain(within, |report| {
-            bar.set_length(report.moved_bytes + report.left_bytes);
-            bar.set_position(report.moved_bytes);
-        })
-        .await;
+    let show = |report: &DrainReport| {
+        bar.set_length(report.moved_bytes + report.left_bytes);
+        bar.set_position(report.moved_bytes);
+    };
+    let report = match node {
+        Some(node) => client.drain_node(node, within, show).await,
+        None => client.drain(within, show).await,
+    };
     bar.finish_and_clear();
     Ok(report?)
 }

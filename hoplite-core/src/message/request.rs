@@ -165,7 +165,7 @@ impl Request {
                 Version::WITH_TERMS
             }
             Self::Delete { wait: DeleteWait::All, .. } => Version::WITH_TERMS,
-            Self::ListOwnerless { .. } => 9,
+            Self::ListOwnerless { .. } | Self::Inspect(Inspection::DrainNode { .. }) => 9,
             Self::Batch(requests) => requests.iter().map(Self::oldest_version).max().unwrap_or_default(),
             _ => Version::OLDEST.number(),
         }
@@ -264,4 +264,11 @@ pub enum Inspection {
     },
     /// The progress of the store's own probe.
     ProbeProgress,
+    /// Drains another store, as [`Request::Drain`] drains this one.
+    DrainNode {
+        /// The name of the store, or the address of its data plane.
+        node: String,
+        /// The time that the drain may take; `None` only requests the progress.
+        timeout: Option<Duration>,
+    },
 }

@@ -353,6 +353,11 @@ impl Node {
         }
     }
 
+    /// Describes the drain under way, or the last one.
+    pub fn drain_report(&self) -> DrainReport {
+        self.objects.drain_report()
+    }
+
     /// Describes the state machine's load. The data plane knows the rest.
     pub fn load(&self, now: Time) -> Load {
         self.view().load(&self.status(), now)

@@ -231,6 +231,7 @@ impl Objects {
             | Inspection::Status
             | Inspection::Cluster
             | Inspection::Probe { .. }
+            | Inspection::DrainNode { .. }
             | Inspection::ProbeProgress => (0..self.ctx.shard_count()).collect(),
         };
         if shards.is_empty() {

@@ -76,6 +76,7 @@ impl<A: Application> Cluster<A> {
             Inspection::Status
             | Inspection::Cluster
             | Inspection::Probe { .. }
+            | Inspection::DrainNode { .. }
             | Inspection::ProbeProgress => Page { objects: Vec::new(), more: false },
         })
     }
@@ -99,6 +100,7 @@ impl<A: Application> Cluster<A> {
             Inspection::Status
             | Inspection::Cluster
             | Inspection::Probe { .. }
+            | Inspection::DrainNode { .. }
             | Inspection::ProbeProgress => pages.into_iter().flatten().next(),
         };
         self.watches.remove(&key);

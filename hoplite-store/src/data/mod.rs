@@ -35,6 +35,7 @@ mod input;
 
 mod call;
 mod digest;
+mod drain;
 mod keepalive;
 
 mod connection;

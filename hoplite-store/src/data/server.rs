@@ -199,6 +199,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     connection.expect_within(Some(self.config.silence_timeout));
                     self.host_probe(connection, peer).await?;
                 }
+                Kind::DrainStore => {
+                    let request = connection.read_control::<v1::DrainStore>(&header).await?;
+                    connection.expect_within(None);
+                    self.answer_drain(connection, peer, &request).await?;
+                }
                 Kind::Echo => {
                     let echo = connection.read_control::<v1::Echo>(&header).await?;
                     self.probe.answer_echo(connection, &echo).await?;

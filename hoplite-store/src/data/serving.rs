@@ -3,13 +3,15 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::node::{Hop, HopReport};
+use hoplite_core::node::{DrainReport, Hop, HopReport};
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::v1;
 use tokio::sync::mpsc;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::copies::LiveCopy;
 use crate::spill::SpilledCopy;
@@ -21,6 +23,13 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
 
     /// Notes the peers whose links have been slow for long; all other links are fine.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
+
+    /// Moves the pinned copies of this store to others, for up to `timeout`. Without a timeout, only
+    /// describes the drain. The store goes on while the token exists.
+    fn drain(
+        self: &Arc<Self>,
+        timeout: Option<Duration>,
+    ) -> impl Future<Output = (DrainReport, TaskTrackerToken)> + Send;
 
     fn refused_version(self: &Arc<Self>, error: Error);
 }

@@ -3,8 +3,13 @@ use std::time::Duration;
 
 use hoplite_core::node::{DrainReport, DrainState, Event, Unmoved};
 use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Engine;
+
+/// The time that a drained store waits until other stores have the answer to their requests.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Moves pinned copies to other stores. Ends when that is over, well or not.
@@ -17,13 +22,27 @@ impl Engine {
         let _ = ended.changed().await;
     }
 
-    /// Ends once a client has drained the store.
+    /// Drains the store for another one. Without a timeout, only describes the drain. The store goes
+    /// on until the token is dropped, so that its answer arrives.
+    pub(crate) async fn drain_for_another(
+        self: &Arc<Self>,
+        timeout: Option<Duration>,
+    ) -> (DrainReport, TaskTrackerToken) {
+        let answering = self.drain_answers.token();
+        let Some(timeout) = timeout else { return (self.lock().node.drain_report(), answering) };
+        self.drain(timeout).await;
+        (self.drained.borrow().clone().unwrap_or_default(), answering)
+    }
+
+    /// Ends once a client or another store has drained this store.
     pub(crate) async fn drained(&self) {
         let mut ended: watch::Receiver<_> = self.drained.subscribe();
         let is_drained = |report: &Option<DrainReport>| {
             report.as_ref().is_some_and(|report| report.state == DrainState::Drained)
         };
         let _ = ended.wait_for(is_drained).await;
+        self.drain_answers.close();
+        let _ = timeout(ANSWER_TIMEOUT, self.drain_answers.wait()).await;
     }
 
     pub(super) fn drain_ended(&self, report: DrainReport) {

@@ -1,13 +1,15 @@
 //! Requests of other stores: copies, hops, memberships.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{AttemptId, CollectiveEvent, MembershipId, Plan};
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId};
-use hoplite_core::node::{Event, HostingId, ReduceRecord, ServeId};
+use hoplite_core::node::{DrainReport, Event, HostingId, ReduceRecord, ServeId};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{Engine, Verdict};
 use crate::data::{
@@ -50,6 +52,10 @@ impl ServeSource for Engine {
 
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>) {
         self.apply(Event::SlowLinks { peers });
+    }
+
+    async fn drain(self: &Arc<Self>, timeout: Option<Duration>) -> (DrainReport, TaskTrackerToken) {
+        self.drain_for_another(timeout).await
     }
 
     fn refused_version(self: &Arc<Self>, error: Error) {

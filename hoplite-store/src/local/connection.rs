@@ -204,7 +204,7 @@ async fn greet(
     framing::encode(&answer, &mut frame)?;
     let (readable, writable) = (arena.read_only_fd(), arena.writable_fd());
     let fds: &[_] = match &accepted {
-        Ok((_, _, Role::Writer, ..)) => &[readable, writable],
+        Ok((_, _, Role::Owner | Role::Writer, ..)) => &[readable, writable],
         Ok((_, _, Role::Reader, ..)) => &[readable],
         Err(_) => &[],
     };
@@ -217,9 +217,17 @@ async fn greet(
     Ok(Greeted { program, version, role, seat, owners, inbox })
 }
 
-/// Rejects a change by a read-only client.
-const fn no_writer() -> Error {
-    Error::permission_denied("this user may only read")
+/// Checks that a client with this role may make the request.
+fn check_right(role: Role, request: &node::Request) -> Result<(), Error> {
+    match (role, request) {
+        (Role::Reader, request) if !request.is_for_readers() => {
+            Err(Error::permission_denied("this user may only read"))
+        }
+        (Role::Writer, node::Request::Inspect(Inspection::DrainNode { .. })) => {
+            Err(Error::permission_denied("only root and the user of the store may drain other stores"))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Connection {
@@ -451,10 +459,10 @@ impl Connection {
             Ok(request) => request,
             Err(error) => return self.write((call, Err(error))),
         };
-        if let (Role::Reader, Request::Node(request)) = (self.role, &request)
-            && !request.is_for_readers()
+        if let Request::Node(request) = &request
+            && let Err(error) = check_right(self.role, request)
         {
-            return self.write((call, Err(no_writer())));
+            return self.write((call, Err(error)));
         }
         let counted_bytes = if length_bytes > READ_BYTES { length_bytes } else { 0 };
         let ids = if let Request::Node(request) = &request { request.id_count() } else { 0 };

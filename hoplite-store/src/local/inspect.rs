@@ -14,7 +14,6 @@ use hoplite_core::load::MAX_TROUBLE_BYTES;
 use hoplite_core::node::{
     Inspection, LifetimeReport, PeerFault, ReduceRecord, ShardFault, SpillStatus, SpillTrouble, Troubles,
 };
-use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, Retention, UNREACHABLE, best_informed};
 use hoplite_core::text::cut;
 use hoplite_core::topology::blocks::Blocks;
@@ -25,11 +24,10 @@ use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyReport};
 use hoplite_core::topology::{Link, Matrix, Place};
 use hoplite_core::{ObjectId, Version};
-use hoplite_proto::bounds::{decode_address, encode_address};
+use hoplite_proto::bounds::encode_address;
 use hoplite_proto::data::{encode_position, encode_record};
 use hoplite_proto::directory::{decode_locations, encode_locations, encode_places};
 use hoplite_proto::local::Response;
-use hoplite_proto::status::from_status;
 use hoplite_proto::trouble::{encode_fault, encode_wait};
 use hoplite_proto::v1;
 use prost::Message;
@@ -38,6 +36,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::LocalPlane;
+use super::drain::drain_node;
+use super::nodes::{Known, ask, nodes_of};
 use crate::advertised::Advertised;
 use crate::shard_link::ShardLink;
 
@@ -62,6 +62,7 @@ pub(super) async fn answer(
         Inspection::Status => Ok(status(plane).await),
         Inspection::Cluster => cluster(&shards).await,
         Inspection::Probe { nodes, options } => probe(plane, &shards, nodes, options).await,
+        Inspection::DrainNode { node, timeout } => drain_node(plane, &shards, &node, timeout).await,
         Inspection::ProbeProgress => Ok(Response::ProbeProgress(plane.engine.probe_progress())),
     }
 }
@@ -128,31 +129,6 @@ async fn apply(
     })
 }
 
-#[derive(Default)]
-struct Known {
-    addresses: BTreeMap<NodeId, SocketAddr>,
-    labels: BTreeMap<String, Path>,
-}
-
-async fn nodes_of(shards: &[&ShardLink]) -> Result<Known, Error> {
-    let asked =
-        shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
-    let mut nodes = Known::default();
-    let mut is_known = false;
-    for status in join_all(asked).await.into_iter().flatten() {
-        is_known = true;
-        // A store without peers has no address.
-        let is_reached = |node: &v1::status_reply::Node| node.connected && !node.data_address.is_empty();
-        for node in status.nodes.into_iter().filter(is_reached) {
-            let address = decode_address(&node.data_address, Plane::Control)?;
-            let labels: Vec<(String, String)> = node.labels.into_iter().collect();
-            nodes.labels.insert(node.node.clone(), Place::of_labels(&labels).path);
-            nodes.addresses.insert(NodeId::new(&node.node)?, address);
-        }
-    }
-    if is_known { Ok(nodes) } else { Err(Error::unavailable("the directory")) }
-}
-
 fn encode_report(report: SurveyReport, elapsed: Duration) -> v1::Probed {
     let SurveyReport { matrix, lost, guessed, estimated, by_tcp, echoes, lost_echoes, train_bytes } = report;
     let block_of = |blocks: &Blocks| (0..matrix.len()).map(|node| blocks.block(node)).collect();
@@ -173,14 +149,6 @@ fn encode_report(report: SurveyReport, elapsed: Duration) -> v1::Probed {
         train_bytes,
         applied: None,
         elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-    }
-}
-
-async fn ask<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T, Error> {
-    match timeout(ANSWER_TIMEOUT, answer).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(from_status(&status)),
-        Err(_) => Err(Error::unavailable("a directory shard")),
     }
 }
 

@@ -67,6 +67,8 @@ pub(crate) struct SocketAccess {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
+    /// Reads and writes, and may drain other stores: root, and the user of the store.
+    Owner,
     Writer,
     /// Never gets writable memory.
     Reader,
@@ -97,7 +99,7 @@ impl SocketAccess {
         let ClientRules { users, groups, readers } = &self.clients;
         let user = peer.user;
         if user == 0 || user == rustix::process::geteuid().as_raw() {
-            return Ok(Role::Writer);
+            return Ok(Role::Owner);
         }
         let is_reader = readers.contains(&user);
         let is_listed = users.as_ref().is_some_and(|users| users.contains(&user))
@@ -360,7 +362,7 @@ mod tests {
         assert_eq!(role(4_000_003, &[4_000_100]), Ok(Role::Reader), "even if the group may write");
         assert!(matches!(role(4_000_005, &[1]), Err(Error::PermissionDenied { .. })));
         for user in [0, rustix::process::geteuid().as_raw()] {
-            assert_eq!(role(user, &[]), Ok(Role::Writer));
+            assert_eq!(role(user, &[]), Ok(Role::Owner));
         }
         let only_readers = ClientRules { readers: vec![4_000_002], ..CLIENTS };
         let access = SocketAccess { clients: only_readers, ..ACCESS };

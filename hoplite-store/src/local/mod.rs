@@ -2,8 +2,10 @@
 
 mod answers;
 mod connection;
+mod drain;
 mod inspect;
 mod listener;
+mod nodes;
 mod shares;
 mod socket;
 #[cfg(test)]

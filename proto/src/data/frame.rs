@@ -93,6 +93,10 @@ pub enum Kind {
     Lanes = 28,
     /// `Lane`, receiver to sender: use this connection too.
     Lane = 29,
+    /// `DrainStore`, store to store, since version 9. Answered by `DrainAnswer`.
+    DrainStore = 40,
+    /// `DrainAnswer`, the answer to `DrainStore`.
+    DrainAnswer = 41,
 }
 
 impl Kind {
@@ -127,6 +131,8 @@ impl Kind {
             27 => Self::Position,
             28 => Self::Lanes,
             29 => Self::Lane,
+            40 => Self::DrainStore,
+            41 => Self::DrainAnswer,
             _ => return None,
         })
     }

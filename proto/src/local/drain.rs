@@ -13,7 +13,7 @@ enumeration!(encode_state, decode_state: DrainState, v1::DrainState, "state of a
     None, Draining, Drained, Failed,
 });
 
-pub(super) fn encode_drain(report: DrainReport) -> v1::DrainReport {
+pub(crate) fn encode_drain(report: DrainReport) -> v1::DrainReport {
     let unmoved = report.unmoved.into_iter().map(|object| v1::drain_report::Unmoved {
         id: encode_id(&object.id),
         size_bytes: object.size_bytes,
@@ -30,7 +30,7 @@ pub(super) fn encode_drain(report: DrainReport) -> v1::DrainReport {
     }
 }
 
-pub(super) fn decode_drain(report: v1::DrainReport) -> Result<DrainReport> {
+pub(crate) fn decode_drain(report: v1::DrainReport) -> Result<DrainReport> {
     check_count("objects that a drain has not moved", report.unmoved.len(), MAX_UNMOVED)?;
     let decode = |object: v1::drain_report::Unmoved| {
         Ok(Unmoved {

@@ -153,6 +153,9 @@ fn encode_node_request(request: node::Request) -> wire::Body {
         node::Request::Inspect(Inspection::Describe { id }) => {
             wire::Body::Describe(wire::Describe { id: encode_id(&id) })
         }
+        node::Request::Inspect(Inspection::DrainNode { node, timeout }) => {
+            wire::Body::DrainNode(wire::DrainNode { node, timeout_ms: timeout.map(encode_timeout) })
+        }
         node::Request::Inspect(Inspection::Status) => wire::Body::Status(wire::Status {}),
         node::Request::Inspect(Inspection::Cluster) => wire::Body::Cluster(wire::Cluster {}),
         node::Request::Inspect(Inspection::Probe { nodes, options }) => wire::Body::Probe(wire::Probe {
@@ -247,6 +250,11 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Describe(describe) => {
             node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? })
         }
+        wire::Body::DrainNode(drain) => {
+            check_count("bytes of the name of a store", drain.node.len(), MAX_NODE_TEXT_BYTES)?;
+            let timeout = drain.timeout_ms.map(decode_timeout);
+            node::Request::Inspect(Inspection::DrainNode { node: drain.node, timeout })
+        }
         wire::Body::Status(_) => node::Request::Inspect(Inspection::Status),
         wire::Body::Cluster(_) => node::Request::Inspect(Inspection::Cluster),
         wire::Body::Probe(probe) => node::Request::Inspect(decode_probe(&probe)?),
@@ -255,6 +263,9 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
     };
     Ok(Request::Node(request))
 }
+
+/// Most bytes of the name or the address of a store in a request.
+const MAX_NODE_TEXT_BYTES: usize = 255;
 
 fn decode_put(put: wire::Put) -> Result<node::Request> {
     check_count("bytes of a put by one request", put.contents.len(), MAX_PUT_BYTES)?;

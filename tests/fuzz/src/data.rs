@@ -5,6 +5,7 @@ use hoplite_core::error::Plane;
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::MAX_HOP_INPUTS;
 use hoplite_core::plan::collective::MAX_MEMBERS;
+use hoplite_proto::data::drain::{decode_drain_answer, decode_drain_store, encode_drain_store};
 use hoplite_proto::data::frame::{HEADER_BYTES, Header, Kind, MAX_BLOCK_BYTES};
 use hoplite_proto::data::lanes::{decode_lane, decode_lanes, encode_lane, encode_lanes};
 use hoplite_proto::data::probe::{
@@ -148,6 +149,15 @@ fn payload_of(kind: Kind, payload: &[u8]) {
             if let Ok(Ok((key, others))) = v1::Lane::decode(payload).map(|lane| decode_lane(&lane)) {
                 assert_eq!(decode_lane(&encode_lane(key, others)), Ok((key, others)));
             }
+        }
+        Kind::DrainStore => {
+            if let Ok(request) = v1::DrainStore::decode(payload) {
+                let timeout = decode_drain_store(&request);
+                assert_eq!(decode_drain_store(&encode_drain_store(timeout)), timeout);
+            }
+        }
+        Kind::DrainAnswer => {
+            let _ = v1::DrainAnswer::decode(payload).map(decode_drain_answer);
         }
         Kind::Echo => {
             let _ = v1::Echo::decode(payload);

@@ -11,7 +11,7 @@ use hoplite_core::link::Uplink;
 use hoplite_core::load::{LinkLoad, Load, ReduceLoad, TransferLoad};
 use hoplite_core::missing::Named;
 use hoplite_core::node::{
-    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
+    DrainReport, self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
     OwnerlessPage, Reduce, ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
@@ -23,6 +23,7 @@ use hoplite_core::shard::{
     Wants,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
+use hoplite_proto::data::drain::{encode_drain_answer, encode_drain_store};
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::lanes::{KEY_BYTES, StreamKey, encode_lane, encode_lanes};
 use hoplite_proto::data::{Pull, encode_hop, encode_hop_failure, encode_pull};
@@ -101,6 +102,7 @@ pub fn requests() -> Vec<Vec<u8>> {
             limit: 10,
         }),
         node::Request::Inspect(Inspection::Describe { id: object() }),
+        node::Request::Inspect(Inspection::DrainNode { node: "b".to_owned(), timeout: Some(TIMEOUT) }),
     ];
     let encoded = |request| encode_request(CallId(1), Request::Node(request)).encode_to_vec();
     let messages: Vec<Vec<u8>> = requests.into_iter().map(encoded).collect();
@@ -317,6 +319,8 @@ pub fn frames() -> Vec<Vec<u8>> {
         (Kind::Release, Vec::new()),
         (Kind::Lanes, encode_lanes(StreamKey([7; KEY_BYTES]), 3).encode_to_vec()),
         (Kind::Lane, encode_lane(StreamKey([7; KEY_BYTES]), 1).encode_to_vec()),
+        (Kind::DrainStore, encode_drain_store(Some(TIMEOUT)).encode_to_vec()),
+        (Kind::DrainAnswer, encode_drain_answer(DrainReport::default()).encode_to_vec()),
         (Kind::Proof, v1::DataProof { tag: vec![7; 32].into(), refusal: None }.encode_to_vec()),
     ];
     let frame = |(kind, payload): (Kind, Vec<u8>)| {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use hoplite_core::error::Error;
 use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
-use hoplite_core::node::{Hop, HopReport, Producer};
+use hoplite_core::node::{DrainReport, Hop, HopReport, Producer};
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::trace::TraceContext;
 use hoplite_net::Transport;
@@ -27,6 +27,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::transport;
 use crate::copies::LiveCopy;
@@ -67,6 +69,10 @@ impl ServeSource for Shelf {
     }
 
     fn has_slow_links(self: &Arc<Self>, _: Vec<NodeId>) {}
+
+    async fn drain(self: &Arc<Self>, _: Option<Duration>) -> (DrainReport, TaskTrackerToken) {
+        (DrainReport::default(), TaskTracker::new().token())
+    }
 
     fn refused_version(self: &Arc<Self>, _: Error) {}
 }
