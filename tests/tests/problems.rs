@@ -63,7 +63,7 @@ fn a_full_store_has_the_same_cure_in_each_tool() {
 #[test]
 fn an_object_that_lost_its_second_copy_is_a_problem_until_it_has_another() {
     let mut cluster = Cluster::of(2);
-    let replicas = Replicas { wanted: 2, awaited: 0 };
+    let replicas = Replicas { wanted: 2, ..Replicas::default() };
     let metadata = Metadata { replicas, ..Metadata::default() };
     cluster
         .client(0)

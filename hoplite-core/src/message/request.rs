@@ -160,12 +160,14 @@ impl Request {
     /// An older store would ignore a lifetime or quorum of a put, and a delete's wait for all stores.
     pub fn oldest_version(&self) -> u32 {
         match self {
-            Self::Create { metadata, .. } | Self::Put { metadata, .. } if metadata.lifetime.is_some() => 9,
+            Self::Create { metadata, .. } | Self::Put { metadata, .. } if metadata.lifetime.is_some() => {
+                Version::WITH_TERMS
+            }
             Self::Create { metadata, .. } | Self::Put { metadata, .. } if metadata.replicas.quorum => {
                 Version::WITH_TERMS
             }
             Self::Delete { wait: DeleteWait::All, .. } => Version::WITH_TERMS,
-            Self::ListOwnerless { .. } | Self::Inspect(Inspection::DrainNode { .. }) => 9,
+            Self::ListOwnerless { .. } | Self::Inspect(Inspection::DrainNode { .. }) => Version::WITH_TERMS,
             Self::Batch(requests) => requests.iter().map(Self::oldest_version).max().unwrap_or_default(),
             _ => Version::OLDEST.number(),
         }
