@@ -40,7 +40,8 @@ impl From<Duration> for DeleteOptions {
 /// The result of a delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
-    /// The number of ids that named an object.
+    /// The number of ids that named an object. If a shard fails during the delete, objects that it
+    /// had already deleted do not count.
     pub count: usize,
     /// The nodes that may still have a copy: they were lost before the delete reached them. They
     /// serve no copy, and drop it when they return.

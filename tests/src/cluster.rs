@@ -14,7 +14,7 @@ use hoplite_daemon::{Addresses, Security, launch};
 use hoplite_net::Route;
 use hoplite_net::opening::Caller;
 use hoplite_proto::v1::directory_client::DirectoryClient;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
@@ -91,10 +91,14 @@ impl Daemon {
         self.child.id()
     }
 
+    /// Sends a signal. With `STOP`, returns when all threads have stopped.
     pub fn signal(&self, signal: Signal) {
         let pid =
             Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");
         kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {}: {error}", self.name));
+        if signal == Signal::STOP {
+            waitpid(Some(pid), WaitOptions::UNTRACED).expect("the daemon stops");
+        }
     }
 
     /// Kills the daemon, and waits until it is gone.
