@@ -31,7 +31,7 @@ use crate::writer::{self, ObjectWriter};
 /// A store takes part in a probe for at most this time.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// The interval for another store, which costs a query of the directory.
+/// A query of another store also costs one of the directory.
 const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection to the store of this node.
@@ -402,12 +402,12 @@ impl Client {
         drained(&call.connection, drain, limit, PROGRESS_INTERVAL, report_progress).await
     }
 
-    /// Acts as [`Client::drain`] for the store named `node`, or with this address of its data plane.
+    /// Acts as [`Client::drain`] for the store with this name or data plane address.
     ///
     /// # Errors
-    /// `PermissionDenied` for a client other than root and the user of its store. `InvalidRequest`
-    /// if no store of that name is connected to the directory, or it is too old. `VersionMismatch` if
-    /// the own store is too old. `Unavailable` if the connection to the store breaks.
+    /// `PermissionDenied` unless the client is root or the user of its store. `InvalidRequest` if
+    /// `node` is not connected to the directory, or is too old. `VersionMismatch` if the own store
+    /// is too old. `Unavailable` if the connection to `node` breaks.
     pub async fn drain_node(
         &self,
         node: &str,
@@ -461,7 +461,6 @@ impl Client {
     }
 }
 
-/// Sends the first request, and the second one regularly until the first one is answered.
 async fn drained(
     connection: &Connection,
     [request, progress]: [node::Request; 2],
@@ -477,7 +476,7 @@ async fn drained(
             Ok(answer) => return drain_report(answer?).ok_or_else(|| connection.unexpected()),
             Err(_) => call(progress.clone()).await,
         };
-        // At the end, the answer of the drain is under way.
+        // A drained store stops, so the last `progress` may fail.
         if let Ok(report) = answer.map(drain_report)
             && let Some(report) = report
         {

@@ -21,7 +21,7 @@ use crate::timeout::default_timeout;
 pub struct DeleteOptions {
     /// Total time to wait; by default [`default_timeout`].
     pub timeout: Duration,
-    /// The stores to wait for; by default the stores that the directory can reach.
+    /// The stores to wait for; by default [`DeleteWait::Reachable`].
     pub wait: DeleteWait,
 }
 
@@ -43,19 +43,19 @@ pub struct Deletion {
     /// The number of ids that named an object. If a shard fails during the delete, objects that it
     /// had already deleted do not count.
     pub count: usize,
-    /// The nodes that may still have a copy: they were lost before the delete reached them. They
-    /// serve no copy, and drop it when they return.
+    /// The first lost nodes that may still have a copy. They serve no copy, and drop it when they
+    /// return.
     pub absent: Vec<NodeId>,
-    /// The number of these nodes; `absent` has the first ones.
+    /// The number of all these nodes.
     pub absent_count: u64,
 }
 
 impl Client {
-    /// Removes every copy of each object. Returns the number of ids that named an object. Views
-    /// stay readable. Ids beyond the limit of one request are sent in several requests.
+    /// Removes all copies of the objects. Returns the number of ids that named an object. Views
+    /// stay readable.
     ///
-    /// A restarted directory shard holds back a delete of an unknown id for its first seconds (5 s
-    /// by default).
+    /// A restarted directory shard delays deletes of unknown ids for its first seconds (5 by
+    /// default).
     ///
     /// # Errors
     /// `Timeout` if the deletion is not confirmed in time. Known copies are still removed.
@@ -66,12 +66,12 @@ impl Client {
         Ok(self.delete_with(ids, timeout.into()).await?.count)
     }
 
-    /// Deletes as [`Client::delete`]. Also returns the nodes that did not confirm the delete, or
-    /// waits for them.
+    /// Acts as [`Client::delete`]. Also returns the lost nodes that may have a copy, or waits for
+    /// them.
     ///
     /// # Errors
-    /// As for [`Client::delete`]. A `Timeout` of a delete that waits for all nodes names the nodes
-    /// that did not confirm it, at most 10 minutes after their loss.
+    /// As for [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that did
+    /// not, at most 10 minutes after their loss.
     pub async fn delete_with<I>(&self, ids: I, options: DeleteOptions) -> Result<Deletion>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -79,7 +79,7 @@ impl Client {
         let ids = checked(ids, usize::MAX)?;
         let call = self.begin(options.timeout).await?;
         let connection = &call.connection;
-        // The parent of a forked child may hold the lock.
+        // In a forked child, the lock below may never become free.
         connection.check_usable()?;
         ids.iter().for_each(|id| connection.recent_puts().forget(id));
         let first = ids.first().cloned();
@@ -89,7 +89,7 @@ impl Client {
     }
 }
 
-/// Deletes the objects. If a part times out, the later parts are still sent.
+/// Sends all parts, even if one times out.
 async fn delete(connection: &Connection, ids: Vec<ObjectId>, options: DeleteOptions) -> Result<Deletion> {
     let deadline = Deadline::after(options.timeout);
     let (mut count, mut absent, mut most, mut late) = (0, BTreeSet::new(), 0, None);

@@ -198,8 +198,7 @@ impl Troubles {
         self.by_kind().into_iter().flat_map(|(_, lines)| lines).collect()
     }
 
-    /// Returns the lines by the kind of their problem, which has a cause and a cure. The most
-    /// important kind comes first.
+    /// Returns the lines by kind, the most important kind first.
     pub fn by_kind(&self) -> Vec<(ProblemKind, Vec<String>)> {
         let room = self.waiting_for_room;
         let full = (room > 0).then(|| format!("the store is full: {room} calls or transfers wait for room"));

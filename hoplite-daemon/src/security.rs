@@ -70,7 +70,7 @@ impl Security {
         }
     }
 
-    /// Returns `true` if a visitor of the dashboard must log in.
+    /// Returns `true` if the dashboard requires a login.
     pub const fn has_login(&self) -> bool {
         self.token_file.is_some() || self.tls_cert.is_some() || !matches!(self.insecure, Some(true))
     }

@@ -1,4 +1,4 @@
-//! Finds the problems of a cluster, the most important first. `hoplite_core::problem` has the words.
+//! Finds the problems of a cluster, the most important first.
 //!
 //! A pure function of load reports, recent events and losses. Problems of one kind are one entry,
 //! so the list is short for any number of nodes.
@@ -32,7 +32,6 @@ struct Known<'a> {
     blocked: &'a [(ObjectId, Obstacle)],
 }
 
-/// Objects with problems.
 pub(crate) struct Problematic {
     losses: Vec<LostObject>,
     blocked: Vec<(ObjectId, Obstacle)>,

@@ -68,7 +68,6 @@ struct State {
     traces: Option<Traces>,
 }
 
-/// The source of the bytes of a serve.
 #[derive(Debug)]
 enum Verdict {
     Memory(Arc<LiveCopy>),
@@ -100,7 +99,6 @@ pub(crate) struct Engine {
     alarm: Notify,
     spill: OnceLock<Arc<SpillFiles>>,
     drained: watch::Sender<Option<DrainReport>>,
-    /// The answers to drains that other stores have requested.
     drain_answers: TaskTracker,
 }
 

@@ -96,12 +96,10 @@ pub(crate) fn check_count(what: &'static str, length: usize, maximum: usize) -> 
     if length > maximum { Err(Error::limit_exceeded(what, maximum as u64)) } else { Ok(()) }
 }
 
-/// The stores that a delete waits for.
 pub(crate) const fn decode_delete_wait(wait_all: bool) -> DeleteWait {
     if wait_all { DeleteWait::All } else { DeleteWait::Reachable }
 }
 
-/// Some nodes, and the number of all.
 pub(crate) fn decode_named_nodes(first: &[String], count: u64) -> Result<Named<NodeId>> {
     check_count("named nodes", first.len(), MAX_NAMED)?;
     let first = first.iter().map(|node| NodeId::new(node)).collect::<Result<Vec<_>, _>>()?;

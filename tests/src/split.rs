@@ -1,4 +1,4 @@
-//! A cluster whose stores reach its shards through relays, which can be cut for single stores.
+//! A cluster in which single stores can be cut off from single shards.
 
 use std::collections::BTreeSet;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,10 +10,8 @@ use hoplite_core::placement::ShardMap;
 
 use crate::cluster::{Cluster, Daemon, Plan};
 
-/// Stores and two shards, with a relay in front of each shard.
 #[derive(Debug)]
 pub struct Split {
-    /// The daemons.
     pub cluster: Cluster,
     addresses: Vec<SocketAddr>,
     shared: Arc<Mutex<State>>,
@@ -21,16 +19,13 @@ pub struct Split {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The process of each store.
     stores: Vec<u32>,
-    /// The links that are cut, as store and shard.
     cut: BTreeSet<(usize, usize)>,
     connections: Vec<((usize, usize), [TcpStream; 2])>,
     is_over: bool,
 }
 
 impl Split {
-    /// Starts two shards and `nodes` stores, and waits for all sessions.
     pub fn start(nodes: usize) -> Self {
         let mut cluster = Cluster::start(Plan { nodes: 0, shards: 2, ..Plan::default() });
         let shared = Arc::<Mutex<State>>::default();
@@ -55,14 +50,13 @@ impl Split {
         Self { cluster, addresses, shared }
     }
 
-    /// The two shards of an id. The first one decides about it.
+    /// The first one decides about the id.
     pub fn shards_of(&self, id: &str) -> [usize; 2] {
         let id = ObjectId::new(id).expect("it is an id");
         let ranked = ShardMap::new(&self.cluster.shard_addresses).ranked(&id);
         ranked.try_into().expect("there are two shards")
     }
 
-    /// Breaks the connections of a store with a shard, and refuses new ones.
     pub fn cut(&self, node: usize, shard: usize) {
         let mut state = lock(&self.shared);
         state.cut.insert((node, shard));
@@ -75,7 +69,6 @@ impl Split {
         });
     }
 
-    /// Lets all stores reach all shards again.
     pub fn heal(&self) {
         lock(&self.shared).cut.clear();
     }
@@ -114,7 +107,7 @@ fn accept(shared: &Arc<Mutex<State>>, listener: &TcpListener, shard: usize, addr
     }
 }
 
-/// Carries the bytes of a store's connection. The store tries again if it is not known yet.
+/// The store tries again if its process is not known yet.
 fn carry(shared: &Mutex<State>, store: TcpStream, shard: usize, address: SocketAddr) -> io::Result<()> {
     let processes = lock(shared).stores.clone();
     let port = store.peer_addr()?.port();
@@ -142,7 +135,6 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// Returns `true` if a process has the end of a connection with this local port.
 fn owns(process: u32, port: u16) -> bool {
     let table = fs::read_to_string(format!("/proc/{process}/net/tcp")).unwrap_or_default();
     let local = format!("0100007F:{port:04X}");

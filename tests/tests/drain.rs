@@ -17,7 +17,6 @@ fn drain(cluster: &Cluster, node: usize, timeout: &str) -> Output {
     command.args(["--timeout", timeout, "drain", "--json"]).output().unwrap()
 }
 
-/// Runs `hoplite drain` for the store with this name or address, at store number 0.
 fn drain_other(cluster: &Cluster, node: &str, timeout: &str) -> Output {
     let mut command = Command::new(program("hoplite"));
     command.arg("--socket").arg(cluster.socket(0));

@@ -38,7 +38,6 @@ fn options(lifetime: Option<Arc<Lifetime>>) -> PutOptions {
     PutOptions { metadata: Metadata { lifetime, ..Metadata::default() }, ..PutOptions::default() }
 }
 
-/// Connects a client that holds these owners.
 fn holder(cluster: &Cluster, owners: &[&str]) -> hoplite_client::Result<Client> {
     let owners = owners.iter().map(|name| Owner::new(name).unwrap()).collect();
     Client::connect_with(ConnectOptions { socket: cluster.socket(0), owners, ..ConnectOptions::default() })

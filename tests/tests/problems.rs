@@ -1,4 +1,4 @@
-//! The problems of a cluster, which each tool names with the same words.
+//! Each tool names the problems with the same words.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::process::Command;
@@ -13,7 +13,6 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, directory, program};
 use hoplite_tests::contents::bytes;
 use serde_json::Value;
 
-/// Runs a verb at the store with this number.
 fn said(cluster: &Cluster, node: usize, verb: &str) -> Value {
     let mut command = Command::new(program("hoplite"));
     command.arg("--socket").arg(cluster.socket(node)).args([verb, "--json"]);

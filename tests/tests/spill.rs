@@ -22,7 +22,6 @@ const MIB: usize = 1 << 20;
 struct Spilling {
     cluster: Cluster,
     place: TempDir,
-    /// The spill directory of the second store.
     second: TempDir,
 }
 
@@ -45,7 +44,6 @@ impl Spilling {
         spilling
     }
 
-    /// Starts the store that spills.
     fn start_store(&mut self, arguments: &[&str]) {
         let mut command = self.cluster.store_command(0);
         command.arg("--spill-dir").arg(self.place.path()).args(arguments);
@@ -64,7 +62,6 @@ impl Spilling {
         }
     }
 
-    /// The spill files.
     fn files(&self) -> Vec<PathBuf> {
         let runs = runs(self.place.path());
         let entries = runs.iter().flat_map(|run| fs::read_dir(run).unwrap());
@@ -78,7 +75,6 @@ fn runs(place: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.is_dir()).collect()
 }
 
-/// `count` objects of a MiB.
 fn objects(count: usize) -> Vec<(String, usize)> {
     (0..count).map(|number| (format!("x{number}"), MIB)).collect()
 }

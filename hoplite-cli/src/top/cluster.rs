@@ -90,7 +90,6 @@ impl Cluster {
     }
 }
 
-/// Returns the problems that this node's store reports.
 fn own_problems(store: &NodeStatus) -> Vec<Problem> {
     let node = NodeId::new(&store.node).ok();
     let place = |text| Place { node: node.clone(), object: None, text };

@@ -29,7 +29,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The nodes to wait for.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Nodes {
     /// The nodes that the directory can reach
@@ -43,7 +42,6 @@ struct Report {
     ids: usize,
     /// The number of ids that named an object.
     deleted: usize,
-    /// Lost nodes that may still have a copy: the first ones, and the number of all.
     absent: Vec<String>,
     absent_count: u64,
 }

@@ -87,7 +87,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     conclude(&report, arguments.json)
 }
 
-/// Drains the store named `node`, or the local one, and shows the progress.
 pub(crate) async fn drain(
     store: &StoreArguments,
     node: Option<&str>,

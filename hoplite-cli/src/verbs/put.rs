@@ -60,7 +60,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The shards that must not know another object under the id.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Shards {
     /// Both directory shards of the id

@@ -84,8 +84,7 @@ impl Arguments {
         })
     }
 
-    /// Returns the port, unless the directory is elsewhere, the flags name an address, or the
-    /// dashboard would have no login.
+    /// Returns the port if a dashboard with a login should start.
     fn dashboard(&self) -> Option<u16> {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
@@ -101,7 +100,7 @@ impl Arguments {
         (!has_file && !is_elsewhere && !is_named && has_login()).then(dashboard_port)
     }
 
-    /// Returns the store's settings of access; `None` if the flags name credentials.
+    /// Returns `None` if the flags name credentials.
     fn security(&self) -> Option<Security> {
         let is_named = self.has("--token-file") || self.has("--tls-cert");
         let flag = self.store.iter().rev().find_map(|flag| match flag.to_str()? {

@@ -85,7 +85,6 @@ struct Report {
     problems: Vec<Problem>,
 }
 
-/// The troubles of one kind.
 #[derive(Debug, Serialize)]
 struct Problem {
     cause: &'static str,

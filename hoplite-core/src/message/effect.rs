@@ -88,11 +88,9 @@ pub enum Effect {
         size_bytes: u64,
         record: SpillRecord,
     },
-    /// Remove a useless spill file.
     RemoveSpillFile {
         file: SpillFile,
     },
-    /// Start to pull bytes into a copy.
     StartPull {
         pull: PullId,
         copy: CopyId,
@@ -103,8 +101,8 @@ pub enum Effect {
         sender_address: SocketAddr,
         /// The first missing byte.
         offset_bytes: u64,
-        /// `true` if the shell gives the sender up after a [short
-        /// silence](crate::stall::SHORT_SILENCE), because another node has the object too.
+        /// `true` if another node has the object, so the shell leaves a silent sender after
+        /// [`SHORT_SILENCE`](crate::stall::SHORT_SILENCE).
         is_replaceable: bool,
     },
     /// End a pull soon; it still reports `PullEnded`.
@@ -117,8 +115,7 @@ pub enum Effect {
         copy: CopyId,
         size_bytes: u64,
     },
-    /// Serve a copy from its spill file, from the requested offset. Report `RecordFailed` if the
-    /// record cannot be read.
+    /// Serve a copy from its spill file. Report a failed read as `RecordFailed`.
     ServeSpilled {
         serve: ServeId,
         copy: CopyId,
@@ -138,13 +135,10 @@ pub enum Effect {
         /// A node with the first put, and its data plane.
         holder: (NodeId, SocketAddr),
     },
-    /// Log that an accepted put has lost to a put on the other side of a network split.
+    /// Log that an accepted put has lost after a network split.
     PutLost {
-        /// The id of both puts.
         id: ObjectId,
-        /// The put that lost.
         put: PutId,
-        /// The put that won.
         winner: PutId,
     },
     /// Fill a copy from `offset_bytes` on with the combination of `inputs`, in this order.
@@ -171,7 +165,6 @@ pub enum Effect {
     EndHop {
         hop: HopId,
     },
-    /// Report to a hop's coordinator.
     HopReport {
         hosting: HostingId,
         report: HopReport,

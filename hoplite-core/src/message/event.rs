@@ -61,7 +61,6 @@ pub enum Event {
         run: ShardRun,
         /// The time of the store's request; [`Time::NEVER`] for a shard in the store's process.
         asked_at: Time,
-        /// The version of the session.
         version: Version,
     },
     ShardAnswered {
@@ -100,9 +99,8 @@ pub enum Event {
         valid_bytes: u64,
         outcome: PullOutcome,
     },
-    /// Another node requests a copy. Answered by `ServeAccepted`, `ServeSpilled` or
-    /// `ServeRefused`: at once, or, if
-    /// `awaits_hop`, when this hop begins here.
+    /// Another node requests a copy. Answered by `ServeAccepted`, `ServeSpilled` or `ServeRefused`:
+    /// at once, or, if `awaits_hop`, when this hop begins here.
     ServeRequested {
         /// A number of the shell.
         serve: ServeId,
@@ -134,7 +132,7 @@ pub enum Event {
         copy: CopyId,
         outcome: Result<(), SpillFault>,
     },
-    /// A record of a copy could not be read for a serve.
+    /// A serve could not read a spilled copy.
     RecordFailed {
         copy: CopyId,
         record: SpillRecord,

@@ -73,7 +73,6 @@ pub enum Request {
         ids: Vec<ObjectId>,
         /// Time for the stores to drop their copies.
         timeout: Duration,
-        /// The stores to wait for.
         wait: DeleteWait,
     },
     /// Performs several requests as separate calls. Answered by `Batch` after the last. Every item
@@ -157,7 +156,7 @@ impl Request {
     }
 
     /// Returns the number of the oldest protocol version in which a store performs the whole request.
-    /// An older store would ignore a lifetime or quorum of a put, and a delete's wait for all stores.
+    /// An older store ignores lifetimes, quorums, and waits for all stores.
     pub fn oldest_version(&self) -> u32 {
         match self {
             Self::Create { metadata, .. } | Self::Put { metadata, .. } if metadata.lifetime.is_some() => {
@@ -266,11 +265,11 @@ pub enum Inspection {
     },
     /// The progress of the store's own probe.
     ProbeProgress,
-    /// Drains another store, as [`Request::Drain`] drains this one.
+    /// Drains another store.
     DrainNode {
-        /// The name of the store, or the address of its data plane.
+        /// The store's name or data plane address.
         node: String,
-        /// The time that the drain may take; `None` only requests the progress.
+        /// The drain's time limit; `None` requests the progress.
         timeout: Option<Duration>,
     },
 }

@@ -49,10 +49,8 @@ pub enum Response {
         /// All ranges of the object, as they become valid.
         order: Vec<ByteRange>,
     },
-    /// The objects are deleted.
     Deleted {
         count: usize,
-        /// The lost stores that may still have copies.
         absent: Named<NodeId>,
     },
     /// Available ids, as ascending indices into the request's list; fewer than requested after the

@@ -62,7 +62,7 @@ pub enum SpillFault {
     Full(String),
     /// An error of the operating system.
     Failed(String),
-    /// The old file of a compaction cannot be read now.
+    /// A compaction cannot read its old file now.
     Unread(String),
     /// The file has other bytes than the store wrote.
     Damaged(String),

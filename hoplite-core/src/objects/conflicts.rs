@@ -1,18 +1,14 @@
-//! Accepted puts that lost to another put of the id.
+//! Accepted puts that lost to a put on the other side of a network split.
 //!
-//! Each side of a split network may accept a put of the same id. Once the sides meet, one put wins.
-//! The store of a put that lost tells the client that made it: the client's next request for the id
-//! fails, once.
+//! The client of a lost put gets an error once, at its next request for the id.
 
 use std::collections::BTreeSet;
 
 use crate::id::ObjectId;
 use crate::message::{ClientId, Inspection, Request};
 
-/// Most conflicts that wait for a request of their client.
 const MAX_CONFLICTS: usize = 4096;
 
-/// The puts that lost, by client. See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts(BTreeSet<(ClientId, ObjectId)>);
 
@@ -27,7 +23,7 @@ impl Conflicts {
         self.0.insert((client, id));
     }
 
-    /// Removes and returns the id of a request whose put by this client has lost.
+    /// Takes a lost put that the request names.
     pub(crate) fn take(&mut self, client: ClientId, request: &Request) -> Option<ObjectId> {
         if self.0.is_empty() {
             return None;
@@ -41,7 +37,6 @@ impl Conflicts {
     }
 }
 
-/// The objects that a request is about.
 fn named(request: &Request) -> &[ObjectId] {
     match request {
         Request::Create { id, .. }

@@ -115,7 +115,6 @@ impl Context {
         Placed { version: self.places_version, path: self.config.path, uplink: self.link.uplink }
     }
 
-    /// Peers with slow links for long.
     pub(crate) fn slow_peers(&self) -> &[NodeId] {
         &self.slow_peers
     }
@@ -236,7 +235,7 @@ impl Context {
         self.config.shards.replicas(id, |shard| self.sessions.is_up(shard))
     }
 
-    /// Returns the shard that decides about `id`: the first connected one, trusted ones first.
+    /// Returns the shard that decides about `id`.
     pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
         self.responsible_shards(id).min_by_key(|shard| !self.sessions.is_trusted(*shard))
     }

@@ -12,13 +12,11 @@ use crate::message::{ClientId, CopyId, ObjectView};
 use crate::shard::{LocationState, UnpublishReason};
 
 impl Objects {
-    /// Finds room for a new object by evicting the least recently used copies.
     pub(crate) fn allocate(&mut self, size_bytes: u64) -> Option<Extent> {
         self.make_room(|copies, limits| copies.find_room(limits, size_bytes))
     }
 
-    /// Acts as [`Objects::allocate`] for a copy that exists, so the limit of objects does not
-    /// matter.
+    /// Allocates for an existing copy, so the limit of objects does not matter.
     pub(crate) fn allocate_again(&mut self, size_bytes: u64) -> Option<Extent> {
         self.make_room(|copies, _| copies.find_extent(size_bytes))
     }
@@ -41,7 +39,6 @@ impl Objects {
         }
     }
 
-    /// Acts as [`Objects::allocate`], but keeps `kept`, the object's sources, in the arena.
     pub(crate) fn allocate_keeping(&mut self, kept: &[CopyId], size_bytes: u64) -> Option<Extent> {
         for copy in kept {
             self.copies.hold(*copy);

@@ -1,12 +1,10 @@
 //! Deletes of clients.
 //!
 //! 1. The shard that decides about an id removes the put, and waits for the stores with a copy.
-//! 2. The other shard of the id removes the same put, and waits for the stores that only it reaches.
-//!    Until then, such a store may serve the put.
-//! 3. The call is answered. If a restarted shard has carried out the delete alone, the answer waits
-//!    until no store can have a lease of the shard's previous run.
-//!
-//! The other shards are told, because they may know the object from a time when another was away.
+//! 2. The other shard of the id removes the same put, because some stores may reach only that
+//!    shard.
+//! 3. The call is answered. If only restarted shards took part, the answer waits until leases of
+//!    their earlier runs have ended.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +21,7 @@ use crate::shard::{DeleteWait, RequestId, ToShard};
 use crate::version::Version;
 
 impl Objects {
-    /// Deletes objects, beside so many targets that were being made and have `ended`.
+    /// `ended` counts the targets that the caller ended.
     pub(crate) fn delete(
         &mut self,
         key: CallKey,
@@ -38,11 +36,9 @@ impl Objects {
         self.finish_delete(key);
     }
 
-    /// Checks that the connected shards of the ids can wait for all stores, if a delete does.
-    ///
     /// # Errors
-    /// [`Error::VersionMismatch`](crate::Error::VersionMismatch): a shard of version 8 waits for the
-    /// stores that it can reach.
+    /// [`Error::VersionMismatch`](crate::Error::VersionMismatch) if a connected shard of version 8
+    /// cannot wait for all stores.
     pub(crate) fn check_wait(&self, ids: &BTreeSet<ObjectId>, wait: DeleteWait) -> Result<()> {
         if wait == DeleteWait::Reachable {
             return Ok(());
@@ -51,9 +47,8 @@ impl Objects {
         shards.try_for_each(|shard| self.ctx.sessions.require(shard, Version::WITH_TERMS))
     }
 
-    /// Sends a delete to a shard. A shard of version 8 ignores the terms, and might remove a newer put
-    /// than the deleted one. It therefore only hears of the end of the deleted put, and the delete
-    /// does not wait for it. A delete that waits for all stores fails.
+    /// A shard of version 8 ignores the terms. So it gets only the end of a deleted put, because it
+    /// might remove a newer one. A delete that waits for all stores fails.
     pub(super) fn send_delete(
         &mut self,
         shard: usize,
@@ -74,7 +69,6 @@ impl Objects {
         self.ctx.tell_shard(shard, ToShard::Delete { request, id, terms });
     }
 
-    /// A shard has deleted a put, or knew none. Stores in `absent` may still have a copy.
     pub(crate) fn delete_done(
         &mut self,
         shard: usize,
@@ -82,7 +76,6 @@ impl Objects {
         put: Option<PutId>,
         absent: Named<NodeId>,
     ) {
-        // The message answers queries for deletes only.
         let Some(Purpose::Delete(key, mut step)) = self.queries.purpose_at(shard, request) else { return };
         let Some(id) = self.queries.id(request).cloned() else { return };
         let is_over = !step.waits_for(&absent);
@@ -108,13 +101,12 @@ impl Objects {
         }
     }
 
-    /// Returns `true` unless a shard is young and no put is known, so that it could only wait.
+    /// Returns `false` if a young shard could only wait, because no put is known.
     fn must_confirm(&self, shard: usize, step: DeleteStep) -> bool {
         step.has_found() || self.ctx.sessions.is_trusted(shard)
     }
 
-    /// Tells the other shards of the end of a put: neither the one that has ended it, nor the one that
-    /// is asked next.
+    /// A third shard may know the put from an outage of another one.
     fn tell_other_shards(&mut self, (by, next): (usize, Option<usize>), id: &ObjectId, put: PutId) {
         for other in 0..self.ctx.shard_count() {
             if other != by && Some(other) != next && self.ctx.is_up(other) {
@@ -133,7 +125,6 @@ impl Objects {
         }
     }
 
-    /// Answers the deletes that waited for a restarted shard.
     pub(crate) fn finish_deletes(&mut self) {
         for key in self.calls.keys() {
             self.finish_delete(key);

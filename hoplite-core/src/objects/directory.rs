@@ -94,7 +94,7 @@ impl Objects {
     /// Moves queries, because the session with `changed` came or went.
     pub(crate) fn rehome_queries(&mut self, changed: usize) {
         self.move_queries(Some(changed));
-        // Slots that a lost shard had granted need not be returned.
+        // A lost shard needs no slots back.
         self.copies.forget_grants_of(changed);
     }
 
@@ -104,7 +104,6 @@ impl Objects {
         }
     }
 
-    /// A shard that was restarted decides about its ids from now on.
     pub(crate) fn shard_trusted(&mut self, shard: usize) {
         if !self.ctx.sessions.trust(self.ctx.now(), shard) {
             return;

@@ -50,7 +50,7 @@ pub(crate) enum FetchStep {
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     by_id: BTreeMap<ObjectId, Fetch>,
-    /// Fetches without a sender that have failed more than once in a row without a byte.
+    /// Fetches that back off, after a pull without a byte.
     stalled: BTreeSet<ObjectId>,
 }
 
@@ -90,7 +90,6 @@ impl Fetches {
         self.by_id.get(id).is_some_and(|fetch| fetch.has_declined)
     }
 
-    /// Takes a fetch whose room others may have.
     pub(crate) fn take_stalled(&mut self) -> Option<ObjectId> {
         self.stalled.pop_first()
     }

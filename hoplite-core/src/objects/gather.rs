@@ -1,6 +1,6 @@
-//! Room for a step, and the copies that the step needs in the arena together: all, or none.
+//! Room for a step's output, together with its inputs in the arena: all or none.
 //!
-//! Loads of single copies would evict each other if the arena has room for a part of them.
+//! Single loads would evict each other in a small arena.
 
 use super::Objects;
 use super::gatherings::Gathering;
@@ -11,16 +11,15 @@ use crate::message::CopyId;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gathered {
-    /// The inputs are in the arena, and this room is for the output.
+    /// Room for the output. The inputs are in the arena.
     Here(Extent),
-    /// The waiter stands in the queue for room.
+    /// The waiter is queued for room.
     Coming,
     Failed(Error),
 }
 
 impl Objects {
-    /// Brings the inputs of a step, and finds room for its output. Inputs that were brought stay
-    /// until the step begins, or until [`Objects::stop_gathering`].
+    /// The inputs stay until the step begins, or until [`Objects::stop_gathering`].
     pub(crate) fn gather(&mut self, waiter: SpaceWaiter, inputs: &[CopyId], size_bytes: u64) -> Gathered {
         let now = self.ctx.now();
         if let Some(error) = inputs.iter().find_map(|input| self.copies[input].spill_error(now)) {
@@ -53,7 +52,7 @@ impl Objects {
         }
     }
 
-    /// Returns `None` if there is too little room for all now. Then it holds and reads nothing.
+    /// Returns `None`, and holds nothing, if there is too little room now.
     fn begin_gathering(&mut self, inputs: &[CopyId], size_bytes: u64) -> Result<Option<Gathering>, Error> {
         let mut inputs = inputs.to_vec();
         inputs.sort_unstable();
@@ -81,7 +80,6 @@ impl Objects {
         Ok(Some(Gathering { room, inputs }))
     }
 
-    /// Finds room for a new object and for copies that are only in files, or for none of them.
     fn rooms(&mut self, size_bytes: u64, away: &[CopyId]) -> Option<(Extent, Vec<Extent>)> {
         let room = self.allocate(size_bytes)?;
         let mut rooms = Vec::with_capacity(away.len());
@@ -95,7 +93,6 @@ impl Objects {
         Some((room, rooms))
     }
 
-    /// Ends the wait of a step, and gives up its inputs and its room.
     pub(crate) fn stop_gathering(&mut self, waiter: &SpaceWaiter) {
         self.copies.stop_waiting_for_space(waiter);
         let Some(Gathering { room, inputs }) = self.gatherings.remove(waiter) else { return };

@@ -4,7 +4,6 @@ use super::notice::SpaceWaiter;
 use crate::extent::Extent;
 use crate::message::CopyId;
 
-/// Room and held copies of a step that waits for loads.
 #[derive(Debug)]
 pub(crate) struct Gathering {
     pub(crate) room: Extent,

@@ -18,7 +18,7 @@ use crate::message::{
 };
 use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, UnpublishReason};
 
-/// The failed senders of a fetch after which it waits for a silent sender as for any peer.
+/// Most failed senders of a fetch that leaves silent senders early.
 const MOST_EARLY_LEAVES: usize = 3;
 
 /// A client with more open calls gets references instead of bytes, which would wait in the store
@@ -247,8 +247,7 @@ impl Objects {
         self.wake(&grant.id);
     }
 
-    /// Returns `true` if the fetch may leave a sender with all bytes early, because another holder has
-    /// not failed this fetch. A slow network must not send a fetch from holder to holder.
+    /// A slow network must not send a fetch from holder to holder.
     fn is_replaceable(&self, grant: &Grant) -> bool {
         let failed = self.fetches.avoided(&grant.id).len();
         failed < MOST_EARLY_LEAVES
@@ -295,8 +294,7 @@ impl Objects {
         }
     }
 
-    /// Gives up the received bytes of a fetch that fails again and again, because others need the
-    /// room. The fetch goes on. Returns `true` if there is new room.
+    /// The fetch goes on. Returns `true` if there is new room.
     pub(crate) fn give_up_stalled(&mut self) -> bool {
         while let Some(id) = self.fetches.take_stalled() {
             if let Some((copy, local)) = self.copies.live(&id)

@@ -94,7 +94,6 @@ pub(crate) struct Objects {
     orders: Orders,
     drain: Option<Drain>,
     put_conflicts: u64,
-    /// The accepted puts that have lost, and whose clients do not know it.
     pub(crate) conflicts: Conflicts,
 }
 

@@ -43,9 +43,8 @@ pub(crate) struct Publication {
     republish_at: Option<Time>,
     disputes: u32,
     is_confirmed: bool,
-    /// The client that made the put.
     pub(crate) writer: Option<ClientId>,
-    /// A shard has accepted the put while it decided.
+    /// `true` after a deciding shard has accepted the put.
     was_accepted: bool,
 }
 
@@ -165,7 +164,6 @@ impl Publication {
         (self.is_confirmed, self.was_accepted) = (true, true);
     }
 
-    /// Returns `true` if a shard has accepted the put while it decided.
     pub(crate) const fn was_accepted(&self) -> bool {
         self.was_accepted
     }

@@ -30,7 +30,6 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns `true` if one shard has carried out the delete, and another one has to confirm it.
     const fn is_confirmation(&self) -> bool {
         matches!(self, Self::Delete(_, step) if step.is_confirmation())
     }
@@ -73,7 +72,6 @@ impl Queries {
         purpose.is_some_and(|purpose| !matches!(purpose, Purpose::Fetch | Purpose::Delete(..)))
     }
 
-    /// Moves a delete to the shard that has to confirm it.
     pub(crate) fn confirm_at(&mut self, shard: usize, request: RequestId, key: CallKey, step: DeleteStep) {
         if let Some(query) = self.open.get_mut(&request) {
             (query.shard, query.purpose) = (Some(shard), Purpose::Delete(key, step));
@@ -86,8 +84,7 @@ impl Queries {
         }
     }
 
-    /// Moves queries after a change of the session with `changed`; `None` if a shard is trusted now.
-    /// Returns the queries to send again.
+    /// `changed` is `None` if a shard is trusted now. Returns the queries to send again.
     pub(crate) fn rehome(&mut self, ctx: &mut Context, changed: Option<usize>) -> Vec<RequestId> {
         let mut moved = Vec::new();
         for (request, query) in &mut self.open {

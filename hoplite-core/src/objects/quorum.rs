@@ -1,7 +1,6 @@
 //! Puts that need both shards of their id.
 //!
-//! If the network is split between the two shards of an id, each side has at most one of them. So at
-//! most one put succeeds, whichever sides make it.
+//! In a network split, each side reaches at most one of them, so at most one put succeeds.
 
 use super::Objects;
 use crate::error::{Error, Result};
@@ -11,15 +10,12 @@ use crate::metadata::Replicas;
 use crate::version::Version;
 
 impl Objects {
-    /// The shards of an id, connected or not.
     fn shards_of(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
         self.ctx.config().shards.replicas(id, |_| true)
     }
 
-    /// Checks that a put can reach both shards, and that they know quorums, if it needs them.
-    ///
     /// # Errors
-    /// [`Error::Unavailable`] names a shard that cannot be reached. [`Error::VersionMismatch`].
+    /// [`Error::Unavailable`] if a shard cannot be reached. [`Error::VersionMismatch`].
     pub(crate) fn check_quorum(&self, id: &ObjectId, replicas: Replicas) -> Result<()> {
         for shard in self.shards_of(id).filter(|_| replicas.quorum) {
             if !self.ctx.is_up(shard) {
@@ -32,18 +28,16 @@ impl Objects {
         Ok(())
     }
 
-    /// Returns `true` if a put has the quorum that it needs.
     pub(crate) fn has_quorum(&self, copy: CopyId) -> bool {
         !self.copies[&copy].metadata.replicas.quorum || self.is_accepted_by_both(copy)
     }
 
-    /// Returns `true` if both shards of an id have accepted a put.
     pub(crate) fn is_accepted_by_both(&self, copy: CopyId) -> bool {
         let local = &self.copies[&copy];
         self.shards_of(&local.id).all(|shard| local.publication.is_accepted_by(shard))
     }
 
-    /// Fails a put that waits for both shards, because one cannot be reached any more.
+    /// Fails a put if a shard cannot be reached any more.
     pub(crate) fn reconsider_quorum(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         if !local.is_complete() || local.publication.sealer.is_none() || self.is_accepted_by_both(copy) {

@@ -123,7 +123,6 @@ impl Objects {
         self.end_call(key, None);
     }
 
-    /// Removes a call. It has failed if there is an `error`.
     fn end_call(&mut self, key: CallKey, error: Option<Error>) {
         let Some(call) = self.calls.remove(&mut self.ctx, key) else { return };
         for query in call.queries() {

@@ -41,7 +41,7 @@ struct ShardSession {
     heard_at: Time,
     /// The same for the previous session.
     heard_before: Time,
-    /// After a restart of the shard: the time until which leases of its previous run may last.
+    /// The end of leases of the shard's previous run, after a restart.
     young_until: Option<Time>,
 }
 
@@ -74,19 +74,17 @@ impl ShardSessions {
         *session = ShardSession { is_up: true, version, run, heard_at: asked_at, heard_before, young_until };
     }
 
-    /// Returns the time from which a shard decides again, if the store has seen it restart; see
-    /// [`is_trusted`](Self::is_trusted).
     pub(crate) fn young_until(&self, shard: usize) -> Option<Time> {
         self.shards.get(shard)?.young_until
     }
 
-    /// Returns `false` for a while after a restart of the shard. The shard lacks the copies of some
-    /// stores, and a store that is cut off may have a lease of the shard's previous run.
+    /// Returns `false` after a restart: the shard lacks copies, and stores that are cut off may
+    /// have a lease of its previous run.
     pub(crate) fn is_trusted(&self, shard: usize) -> bool {
         self.young_until(shard).is_none()
     }
 
-    /// Trusts a shard if its time has come. Returns `true` if the store did not trust it before.
+    /// Returns `true` if the shard is trusted from now on.
     pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
         let session = self.shards.get_mut(shard);
         session.is_some_and(|session| session.young_until.take_if(|until| *until <= now).is_some())
@@ -115,15 +113,15 @@ impl ShardSessions {
         self.shards.get(shard).filter(|session| session.is_up).map(|session| session.version)
     }
 
-    /// Returns `true` if a shard is connected and knows the messages and fields of version `number`.
     pub(crate) fn knows(&self, shard: usize, number: u32) -> bool {
         self.version(shard).is_some_and(|version| version.at_least(number))
     }
 
-    /// Checks that a shard, if it is connected, knows the version `number` of a client's request.
+    /// Accepts a shard that is not connected.
     ///
     /// # Errors
-    /// [`Error::VersionMismatch`] with the shard as this side: decoding at the client swaps the sides.
+    /// [`Error::VersionMismatch`] with the shard as this side: decoding at the client swaps the
+    /// sides.
     pub(crate) fn require(&self, shard: usize, number: u32) -> Result<()> {
         match self.version(shard) {
             Some(version) if !version.at_least(number) => {

@@ -94,15 +94,13 @@ impl Objects {
         }
     }
 
-    /// Handles the failure of a read for another store.
     pub(crate) fn record_failed(&mut self, copy: CopyId, record: SpillRecord, fault: &SpillFault) {
         if self.copies.record_failed(copy, record) {
             self.unreadable(copy, fault);
         }
     }
 
-    /// Handles the failure of a read of a copy that is only in a file. A copy in a damaged file is
-    /// lost.
+    /// Loses the copy if its file is damaged.
     fn unreadable(&mut self, copy: CopyId, fault: &SpillFault) {
         let id = self.copies[&copy].id.clone();
         let error = Error::SpillFailed { id: id.clone(), reason: fault.to_string().into() };
@@ -111,7 +109,7 @@ impl Objects {
         } else {
             let retry_at = self.ctx.now() + READ_PAUSE;
             self.copies.set_unreadable(copy, retry_at, fault.to_string());
-            // Nothing else would compare it with its rival.
+            // A new publication makes the shard report the rival again.
             if self.copies.publication_mut(copy).rival.take().is_some() {
                 self.publish_again_later(copy);
             }

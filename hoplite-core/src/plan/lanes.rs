@@ -5,8 +5,8 @@
 //! lanes, and keeps the new lanes if the stream gained an eighth. It closes lanes that gained
 //! nothing, so one connection stays on a link that it fills.
 //!
-//! Other processes on the machine disturb rates. So the second lane rests after its gain, and stays
-//! only if the rate falls back.
+//! A busy machine can feign a gain. So the second lane then rests, and stays only if the rate
+//! falls.
 //!
 //! The trial decides, because no counter of the kernel tells a capped connection from a full link.
 //! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
@@ -45,7 +45,7 @@ pub enum LaneAction {
     Ask(usize),
     /// Leave the stream, which needs fewer lanes.
     Leave,
-    /// Send nothing until a turn of another lane is not [`Turn::is_resting`], or for [`REST_LIMIT`].
+    /// Send nothing until another lane's turn is not [`Turn::is_resting`], or for [`REST_LIMIT`].
     Rest,
 }
 
@@ -54,7 +54,7 @@ pub enum LaneAction {
 pub struct Turn {
     /// The next action.
     pub action: LaneAction,
-    /// The number of lanes that send frames, or that are about to.
+    /// The number of lanes that send, or are about to.
     pub lanes: usize,
     /// `true` while some lanes rest.
     pub is_resting: bool,
@@ -77,7 +77,6 @@ pub struct HostLanes {
     memory: LaneMemory,
     streams: BTreeMap<StreamId, Stream>,
     next_stream: u64,
-    /// The number of streams that the network limits.
     limited: usize,
     /// The stream that tries more lanes.
     tester: Option<StreamId>,

@@ -55,7 +55,7 @@ impl Hostings {
         if let Err(error) = check(objects, hop) {
             return self.fail(objects, owner, HopFailure::Refused(error));
         }
-        // Evict other copies before the inputs. The hop streams inputs that are only in files.
+        // Evict the inputs last. The hop streams inputs that are only in files.
         let inputs = hop.inputs.iter();
         let mut kept: Vec<CopyId> =
             inputs.filter_map(|input| objects.copies.live_put(&input.id, input.put)).collect();

@@ -31,8 +31,7 @@ pub(super) enum SourcePlace {
     /// The source is in this local copy, which the reduce holds.
     Here {
         copy: CopyId,
-        /// The address of this node, if the directory lists the copy. The reduce streams a copy
-        /// that is only in a spill file from there.
+        /// This node's address, to stream a spilled copy, if the directory lists it.
         address: Option<SocketAddr>,
     },
     Elsewhere,

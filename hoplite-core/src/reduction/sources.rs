@@ -126,7 +126,7 @@ impl Reduction {
                 if local.is_resident() || source.address_at(world.objects.ctx.node()).is_some() {
                     return Some(Readiness::Here(copy));
                 }
-                // The directory has yet to tell the address from which to stream the spill file.
+                // The directory has yet to tell the address of the spilled copy.
                 return source.is_known().then_some(Readiness::Small);
             }
         }

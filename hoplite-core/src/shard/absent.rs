@@ -1,12 +1,7 @@
 //! Lost nodes that may still have copies.
 //!
-//! A delete does not wait for a node that the shard has lost. The shard remembers which copies the
-//! node had. A delete can therefore name the nodes that may still have the object, and wait for
-//! them if its caller wants that.
-//!
-//! A node is done with a put when it has confirmed the drop, or has come back as another run, which
-//! has no copies. When the same run comes back, the shard tells it to drop the deleted puts. The
-//! memory is bounded in time and size, and forgets the oldest node first.
+//! A delete does not wait for lost nodes, but can name them, or wait for them on request. A
+//! returned node drops deleted puts; another run of the node has no copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,28 +11,23 @@ use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::time::Time;
 use crate::vocabulary::directory::RequestId;
 
-/// Time for which a shard remembers the copies of a lost node.
+/// Time for which a lost node is remembered.
 const ABSENCE_TTL: Duration = Duration::from_secs(600);
-/// Most copies of lost nodes that a shard remembers: about 30 MiB at some 500 bytes each.
+/// About 30 MiB, at some 500 bytes each. Beyond, the oldest node is forgotten.
 const MAX_ABSENT: usize = 1 << 16;
 
 type Put = (ObjectId, PutId);
 
-/// The lost nodes, and the deletes that wait for them. See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct Absent {
     pub(super) nodes: BTreeMap<NodeId, Lost>,
-    /// The lost nodes by the time of their loss.
     by_time: BTreeSet<(Time, NodeId)>,
-    /// The nodes that may have a copy of a put.
     holders: BTreeMap<Put, BTreeSet<NodeId>>,
-    /// The number of copies of all lost nodes.
+    /// The puts of all nodes.
     count: usize,
-    /// The deletes that wait for lost nodes, by id.
     pub(super) waiting: BTreeMap<ObjectId, Waiting>,
 }
 
-/// A lost node, and the puts that it may have.
 #[derive(Debug)]
 pub(super) struct Lost {
     pub(super) incarnation: Incarnation,
@@ -45,7 +35,6 @@ pub(super) struct Lost {
     pub(super) puts: BTreeSet<Put>,
 }
 
-/// The deletes of an id that wait for lost nodes.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pub(super) awaited: BTreeSet<(PutId, NodeId)>,
@@ -53,7 +42,7 @@ pub(super) struct Waiting {
 }
 
 impl Absent {
-    /// Notes that a lost run of a node may have copies of `puts`.
+    /// The lost run may have copies of `puts`.
     pub(super) fn note(
         &mut self,
         now: Time,
@@ -85,7 +74,6 @@ impl Absent {
         }
     }
 
-    /// Forgets the nodes that were lost long ago.
     pub(super) fn forget_old(&mut self, now: Time) {
         while let Some((at, oldest)) = self.by_time.first().cloned()
             && now.since(at) > ABSENCE_TTL
@@ -101,7 +89,6 @@ impl Absent {
         }
     }
 
-    /// Notes that a node has no copy of a put.
     pub(super) fn forget(&mut self, node: &NodeId, put: &Put) {
         let Some(lost) = self.nodes.get_mut(node) else { return };
         if !lost.puts.remove(put) {
@@ -120,7 +107,7 @@ impl Absent {
         }
     }
 
-    /// Returns the lost nodes that may have copies of puts of an id, except for the put `live`.
+    /// Leaves out the put `live`.
     pub(super) fn holders_of(
         &self,
         id: &ObjectId,
@@ -136,7 +123,6 @@ impl Absent {
         self.waiting.get(id).is_some_and(|waiting| waiting.requesters.contains(requester))
     }
 
-    /// Checks the tables, and the number of deletes that wait.
     #[cfg(test)]
     pub(super) fn check(&self, waiting: usize) {
         assert_eq!(waiting, self.waiting.values().map(|waiting| waiting.requesters.len()).sum::<usize>());
@@ -146,7 +132,6 @@ impl Absent {
         assert!(self.nodes.values().all(|lost| !lost.puts.is_empty()));
     }
 
-    /// Returns `true` if a lost node may have a copy of a put.
     pub(super) fn has_holder(&self, put: &Put) -> bool {
         self.holders.contains_key(put)
     }

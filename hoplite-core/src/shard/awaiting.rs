@@ -9,15 +9,13 @@ use crate::missing::Named;
 use crate::vocabulary::directory::{RequestId, ToStore};
 
 impl Shard {
-    /// Returns the lost nodes that may have a deleted put of an id.
     pub(super) fn absent_holders(&self, id: &ObjectId) -> Named<NodeId> {
         let live = self.entries.get(id).map(|entry| entry.put);
         let nodes: BTreeSet<&NodeId> = self.absent.holders_of(id, live).map(|(_, node)| node).collect();
         Named::of(nodes.into_iter().cloned())
     }
 
-    /// Lets a delete wait for the lost nodes that may have the object. Returns `false` if there are
-    /// none.
+    /// Returns `false` if no lost node may have the object.
     pub(super) fn await_absent(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) -> bool {
         let live = self.entries.get(id).map(|entry| entry.put);
         let holders = self.absent.holders_of(id, live);
@@ -31,7 +29,6 @@ impl Shard {
         true
     }
 
-    /// Forgets a delete that waits for lost nodes.
     pub(super) fn stop_awaiting(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) {
         if let Some(waiting) = self.absent.waiting.get_mut(id) {
             waiting.requesters.remove(&(node, request));
@@ -41,8 +38,6 @@ impl Shard {
         }
     }
 
-    /// Handles the return of a lost node: tells it to drop the deleted puts. Another run of the
-    /// node has no copies.
     pub(super) fn holder_returned(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let Some(info) = self.nodes.get(index).map(|record| &record.info) else { return };
         let (node, incarnation) = (info.node.clone(), info.incarnation);
@@ -64,7 +59,6 @@ impl Shard {
         }
     }
 
-    /// Notes that a node has no copy of a deleted put any more.
     pub(super) fn holder_confirmed(
         &mut self,
         turn: &mut Turn<'_>,
@@ -77,7 +71,6 @@ impl Shard {
         self.holder_done(turn, id, |awaited| *awaited == (put, node.clone()));
     }
 
-    /// Answers the deletes of an id once all nodes are done for which they wait.
     fn holder_done(
         &mut self,
         turn: &mut Turn<'_>,

@@ -6,8 +6,8 @@
 //!
 //! During the warm-up, stores may not have published an id yet. The shard holds a delete of an
 //! unknown id until a store publishes it, or the warm-up ends. The hold lasts at least for a
-//! [`LEASE`](crate::session::LEASE): until then, a store that is cut off may serve a copy under a
-//! lease of the shard's previous run.
+//! [`LEASE`](crate::session::LEASE), because a store that is cut off may have a lease of the
+//! previous run.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Shard {
             return;
         }
         let is_known = self.entries.contains_key(id) || self.deletion_of(id).is_some();
-        // The tombstone of a known put is enough: a store that publishes it later drops it.
+        // A known put needs no hold: a store that publishes it later drops it.
         if !is_known && terms.only.is_none() && turn.now < self.deletes_from {
             self.held_deletes.entry(id.clone()).or_default().insert(requester, terms);
             if let Some(record) = self.nodes.get_mut(node) {
@@ -83,7 +83,6 @@ impl Shard {
         if let Some(put) = ended {
             self.end_put(turn, id, put);
         }
-        // A second delete waits for the same confirmations as the first one.
         let Some(put) = self.deletion_of(id) else {
             if ended.is_none() {
                 self.notify_deleted(turn, id);
@@ -101,7 +100,7 @@ impl Shard {
         self.finish_if_dropped(turn, &key);
     }
 
-    /// Ends a put: tells the nodes with a copy to drop it, and refuses the put from now on.
+    /// Also refuses the put from now on.
     fn end_put(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
         let is_listed = self.entries.get(id).is_some_and(|entry| entry.put == put);
         let dropped = if is_listed { self.drop_everywhere(turn, id) } else { None };
@@ -119,7 +118,7 @@ impl Shard {
         self.finish_if_dropped(turn, &(id.clone(), put));
     }
 
-    /// Answers a delete. If it waits for all stores, it stays open while lost nodes may have a copy.
+    /// The delete stays open if it waits for lost nodes.
     fn answer_delete(
         &mut self,
         turn: &mut Turn<'_>,
@@ -193,7 +192,6 @@ impl Shard {
         deletion.requesters
     }
 
-    /// Removes a lost node from all deletions. Only deletes that wait for all stores wait for it.
     pub(super) fn node_left_deletions(
         &mut self,
         turn: &mut Turn<'_>,
@@ -232,8 +230,7 @@ impl Shard {
         self.due.tombstones.insert(until, key);
     }
 
-    /// Forgets a deleted put, whose deadline was removed, unless a lost node may have a copy and there
-    /// is room.
+    /// Keeps a put that a lost node may have, while there is room. The deadline was removed.
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let ttl = self.config.limits.tombstone_ttl;
         self.absent.forget_old(turn.now);

@@ -19,7 +19,6 @@ use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, Obstacle
 
 /// Most objects that a search examines, in about two milliseconds.
 pub const MAX_LOOKED_AT: usize = 20_000;
-/// Most objects with too few copies that are examined.
 const MAX_SHORT: usize = 1024;
 /// Most copies of an object that are shown.
 pub const MAX_SHOWN_COPIES: usize = 2048;
@@ -269,8 +268,7 @@ impl Shard {
         self.losses.iter().cloned().collect()
     }
 
-    /// Returns objects with too few copies that no store can take now, each with the obstacle.
-    /// Examines at most 1,024.
+    /// Returns objects with too few copies that no store can take now, among the first 1,024.
     pub fn blocked_copies(&self) -> Vec<(ObjectId, Obstacle)> {
         let short = self.replicas.objects.iter().take(MAX_SHORT);
         let blocked = short.filter(|(_, shortage)| shortage.targets.is_empty());

@@ -10,7 +10,7 @@
 //! * `query`, `grant`: choose a sender for each receiver, and grant it a slot.
 //! * `locality`, `slow`, `places`: prefer close senders and fast links.
 //! * `delete`: removes all copies, and keeps tombstones so that they do not come back.
-//! * `absent`, `awaiting`: remember lost nodes that may have copies, and let deletes wait for them.
+//! * `absent`, `awaiting`: name lost nodes that may have copies, or wait for them.
 //! * `replicas`, `orphans`: make stores keep further copies of an object.
 //! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: tell clients, tools and the
 //!   dashboard.

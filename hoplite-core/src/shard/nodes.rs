@@ -62,7 +62,6 @@ pub(super) enum OpenRequest {
     Delete(ObjectId, PutId),
     /// A delete of an unknown id during the warm-up.
     HeldDelete(ObjectId),
-    /// A delete that waits for lost nodes.
     AwaitingDelete(ObjectId),
 }
 

@@ -24,10 +24,8 @@ const INTERVAL: Duration = Duration::from_micros(20);
 
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
 
-/// The node and the number of an open delete.
 pub(super) type Requester = (NodeIndex, RequestId);
 
-/// The open deletes of an unknown id, with their terms.
 pub(super) type HeldDeletes = BTreeMap<Requester, DeleteTerms>;
 
 #[derive(Debug)]

@@ -19,7 +19,6 @@ use crate::metadata::Metadata;
 use crate::missing::Named;
 use crate::placement::ShardList;
 
-/// The answer to a delete that no lost node concerns.
 fn done(request: u64, put: Option<PutId>) -> ToStore {
     ToStore::DeleteDone { request: RequestId(request), put, absent: Named::of([]) }
 }

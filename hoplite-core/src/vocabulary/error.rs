@@ -56,8 +56,7 @@ pub enum Error {
         /// The id.
         id: ObjectId,
     },
-    /// Two sides of a split network accepted a put of this id, and the other one won. Reported once
-    /// to the client that made the put that lost.
+    /// An accepted put lost after a network split. Reported once, to the client of the lost put.
     #[error("the put of {id} was accepted, and has lost to another one on the other side of a network split")]
     PutConflict {
         /// The id of both puts.

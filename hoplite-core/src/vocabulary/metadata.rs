@@ -25,7 +25,7 @@ pub struct Replicas {
     pub wanted: u8,
     /// The number of copies that the put waits for. Zero means all.
     pub awaited: u8,
-    /// `true` if the put succeeds only after both shards of the id have accepted it.
+    /// `true` if both shards of the id must accept the put.
     pub quorum: bool,
 }
 
@@ -41,7 +41,7 @@ impl Replicas {
         if self.awaited == 0 { all } else { all.min(usize::from(self.awaited)) }
     }
 
-    /// Returns `true` if the put waits for the directory, whatever its size.
+    /// Returns `true` if even a small put waits for the directory.
     pub fn awaits_directory(self) -> bool {
         self.to_await() > 1 || self.quorum
     }

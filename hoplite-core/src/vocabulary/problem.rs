@@ -1,10 +1,8 @@
-//! The problems of a cluster, in words: each kind has a title, a cause and a cure.
-//!
-//! The dashboard, `hoplite top`, `hoplite doctor` and `hoplite status` show these texts.
+//! The problems of a cluster, in the words of all tools.
 
 use crate::vocabulary::id::{NodeId, ObjectId};
 
-/// Most places that a problem names; the others are counted.
+/// Most places that a problem names.
 pub const MAX_PLACES: usize = 8;
 
 /// The kinds of problems, the most important first.
@@ -18,7 +16,7 @@ pub enum ProblemKind {
     Shard,
     /// A store refuses another one, or cannot be reached.
     Peer,
-    /// Programs share no version of the protocol with the shard.
+    /// Programs share no protocol version with the shard.
     Incompatible,
     /// All complete copies of an object are gone.
     Lost,
@@ -28,13 +26,13 @@ pub enum ProblemKind {
     Wait,
     /// Calls fail.
     Failing,
-    /// Pinned objects take nearly all memory of a store.
+    /// Pinned objects take nearly all memory.
     NearlyFull,
     /// Links are much slower than others.
     Slow,
     /// A shard has refused a store.
     Refused,
-    /// The session of a store has ended.
+    /// A session of a store has ended.
     Left,
 }
 
@@ -43,18 +41,18 @@ pub enum ProblemKind {
 pub enum Severity {
     /// Calls fail or wait now.
     Critical,
-    /// Calls are slower than they could be, or may fail soon.
+    /// Calls are slow, or may fail soon.
     Warning,
 }
 
 /// A problem of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The kind, which has the words.
+    /// The kind.
     pub kind: ProblemKind,
     /// The number of places.
     pub count: usize,
-    /// The first places, at most [`MAX_PLACES`].
+    /// The first [`MAX_PLACES`] places.
     pub places: Vec<Place>,
 }
 
@@ -65,19 +63,19 @@ pub struct Place {
     pub node: Option<NodeId>,
     /// The object.
     pub object: Option<ObjectId>,
-    /// The details, for people.
+    /// Details for people.
     pub text: String,
 }
 
 impl Problem {
-    /// Makes a problem with at most [`MAX_PLACES`] of its places; `None` without places.
+    /// Makes a problem; `None` without places.
     pub fn new(kind: ProblemKind, mut places: Vec<Place>) -> Option<Self> {
         let count = places.len();
         places.truncate(MAX_PLACES);
         (count > 0).then_some(Self { kind, count, places })
     }
 
-    /// Returns the title, with the number of places if it is not one.
+    /// Returns the title, with the number of places unless it is one.
     pub fn title(&self) -> String {
         let Words { one, many, .. } = self.kind.words();
         match self.count {
@@ -87,11 +85,9 @@ impl Problem {
     }
 }
 
-/// The words for a kind of problem.
 struct Words {
     severity: Severity,
     one: &'static str,
-    /// The title after a number.
     many: &'static str,
     cause: &'static str,
     cure: &'static str,

@@ -17,7 +17,7 @@ impl Version {
     pub const OLDEST: Self = Self(8);
     /// The newest version that this program speaks.
     pub const NEWEST: Self = Self(9);
-    /// The number of the first version in which deletes have terms, and puts a quorum.
+    /// The version with terms of deletes and a quorum of puts.
     pub const WITH_TERMS: u32 = 9;
 
     /// Returns the version of this number; `None` if this program does not speak it.

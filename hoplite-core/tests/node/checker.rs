@@ -564,7 +564,7 @@ impl Checker {
         let used = used + status.reserved_bytes;
         assert_eq!(status.free_bytes, status.capacity_bytes - used, "free bytes");
         let away = usize::try_from(status.spill.objects).expect("a count of copies");
-        // Receivers may still read copies that have ended from their files.
+        // Receivers may still read ended copies from files.
         let from_files = self.serves.values().filter(|serve| **serve == Serve::Spilled).count();
         let open = self.copies.len() + away;
         assert!(

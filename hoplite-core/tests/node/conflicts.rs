@@ -223,7 +223,6 @@ fn the_conflict_of_a_put_that_was_never_accepted_is_not_reported() {
     h.assert_waits(get);
 }
 
-/// Begins a put that needs both shards.
 fn put_with_quorum(h: &mut Harness, timeout: Duration) -> (ClientId, CallId) {
     let replicas = Replicas { quorum: true, ..Replicas::default() };
     let metadata = Metadata { replicas, ..Metadata::default() };

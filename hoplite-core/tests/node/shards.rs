@@ -220,7 +220,6 @@ fn a_delete_moves_with_its_shard_and_tells_the_second_one() {
     assert_eq!(h.answer(call), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
 }
 
-/// Takes the number and the terms of the delete that was sent to a shard.
 fn delete_at(h: &mut Harness, shard: usize) -> (RequestId, DeleteTerms) {
     match &h.sent()[..] {
         [(at, ToShard::Delete { request, terms, .. }), ..] if *at == shard => (*request, *terms),
@@ -246,7 +245,6 @@ fn a_delete_is_answered_after_both_shards_of_the_id() {
     let terms = DeleteTerms { only: Some(PutId(5)), ..DeleteTerms::default() };
     assert!(sent.contains(&(second, ToShard::Delete { request, id: id("x"), terms })), "{sent:?}");
     assert!(sent.contains(&(third, ToShard::Forget { id: id("x"), put: PutId(5) })), "{sent:?}");
-    // The second shard is lost, so the third one has to confirm.
     h.event(Event::ShardDown { shard: second });
     let (request, terms) = delete_at(&mut h, first);
     assert_eq!(terms.only, Some(PutId(5)));
@@ -312,7 +310,6 @@ fn a_delete_that_waits_for_all_names_the_lost_stores_at_its_timeout() {
     assert_eq!(*missing, Missing::Stores { nodes: absent() });
 }
 
-/// A session with a new run of a shard.
 fn restarted(shard: usize) -> Event {
     Event::ShardUp { shard, run: ShardRun(2), asked_at: Time::NEVER, version: Version::NEWEST }
 }

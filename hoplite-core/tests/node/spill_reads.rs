@@ -1,4 +1,4 @@
-//! Reads of copies that are only in files: for other stores, for hops and for collectives.
+//! Reads of copies that are only in files.
 
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use crate::members::*;
 use crate::reducing::complete;
 
 impl Harness {
-    /// The record from which this serve reads.
     #[track_caller]
     fn served_record(&self, serve: ServeId) -> SpillRecord {
         let record = self.effects.iter().find_map(|effect| match effect {
@@ -41,7 +40,6 @@ fn a_receiver_is_served_from_the_file_even_without_room_in_the_arena() {
     h.served_record(serve);
     assert!(h.loads().is_empty(), "it needs no room");
     assert_eq!(h.node.status().waiting_for_room, 0);
-    // A client reads it at the same time.
     let call = h.get(B, "0");
     h.release(A, held[0].copy);
     h.write_all();
@@ -133,7 +131,7 @@ fn a_compaction_blames_the_disk_that_cannot_be_read() {
     let mut spills = h.spills();
     let (mut file, _) = spills.remove(0);
     if file.directory == 0 {
-        // Another turn, so that the new file is in the other directory.
+        // Another turn brings the new file into the other directory.
         h.event(Event::Spilled { file, outcome: Err(SpillFault::Failed("no".to_owned())) });
         (file, _) = h.spills().remove(0);
     }
@@ -250,7 +248,6 @@ fn a_fetch_that_fails_again_and_again_gives_its_room_to_others() {
         h.pull_ended(&pull, if failure == 0 { SIZE } else { pull.offset_bytes }, PullOutcome::SenderStalled);
         h.pass(Duration::from_secs(1));
     }
-    // It has bytes of the first attempt, and is being tried again.
     let pull = h.grant("large", 5, 8 * SIZE, "sender");
     assert_eq!(pull.offset_bytes, SIZE);
     let put = h.create(B, "put", 5 * SIZE);

@@ -1,4 +1,4 @@
-//! Shards of version 8 of the protocol, which ignore the terms of deletes and the quorum of puts.
+//! Shards of version 8, which ignore the terms of deletes and the quorum of puts.
 
 use bytes::Bytes;
 use hoplite_core::metadata::Replicas;
@@ -9,12 +9,10 @@ use hoplite_core::{Error, Metadata, NodeId, PutId, Time, Version};
 
 use crate::harness::*;
 
-/// A session with a shard of version 8.
 fn old(shard: usize) -> Event {
     Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER, version: Version::OLDEST }
 }
 
-/// Returns a node with sessions with both shards of `x`, and the two shards. The second one is old.
 fn with_old_second() -> (Harness, [usize; 2]) {
     let mut h = Harness::disconnected(2, limits());
     let [first, second] = h.shards.ranked(&id("x"))[..] else { panic!("there are two shards") };
@@ -23,7 +21,7 @@ fn with_old_second() -> (Harness, [usize; 2]) {
     (h, [first, second])
 }
 
-/// The error of a client's request that needs a newer shard. The client reads it with swapped sides.
+/// The client reads the error with swapped sides.
 fn mismatch() -> Error {
     Error::VersionMismatch { ours: Version::OLDEST.number(), theirs: Version::WITH_TERMS }
 }
@@ -39,7 +37,6 @@ fn put_with_quorum(h: &mut Harness) -> (ClientId, CallId) {
     h.request(A, Request::Put { id: id("x"), metadata, bytes, confirm: Confirm::No, timeout: LONG })
 }
 
-/// Takes the number and the terms of the only delete that was sent.
 #[track_caller]
 fn sent_delete(h: &mut Harness, shard: usize) -> (RequestId, DeleteTerms) {
     match &h.sent()[..] {

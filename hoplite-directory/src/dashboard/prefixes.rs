@@ -1,7 +1,7 @@
 //! A shard's objects by prefix.
 //!
-//! A sum examines all objects of the prefix, in short turns of the shard with pauses. It is kept
-//! for a while, so that many tabs cost no more.
+//! A sum examines all objects of the prefix, in short turns with pauses. It is kept, so that many
+//! tabs cost no more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct Prefixes(Arc<Mutex<State>>);
 struct State {
     kept: Kept,
     share: Share,
-    /// A sum under way: the time of its last turn, and the last id examined.
+    /// The time of the last turn, and the last id examined.
     begun: Option<(Instant, PrefixSums, Vec<u8>)>,
 }
 
@@ -59,7 +59,6 @@ impl Prefixes {
 }
 
 impl State {
-    /// Continues an earlier sum, or begins one.
     async fn add(&mut self, prefix: Vec<u8>, shard: &ShardHandle) -> Result<Arc<PrefixSums>> {
         let is_same =
             |(at, sums, _): &(Instant, PrefixSums, _)| sums.prefix() == prefix && at.elapsed() < FRESH;

@@ -126,7 +126,6 @@ pub(super) fn wall_ms(uptime: Duration, at: Duration) -> u64 {
     millis(now.saturating_sub(uptime.saturating_sub(at)))
 }
 
-/// A problem with its words.
 #[derive(Serialize)]
 pub(super) struct ProblemRow {
     severity: &'static str,
@@ -140,7 +139,6 @@ pub(super) struct ProblemRow {
 #[derive(Serialize)]
 struct PlaceRow {
     node: Option<String>,
-    /// The key of the object.
     object: Option<String>,
     text: String,
 }

@@ -1,15 +1,14 @@
-//! The share of a shard's time that long inspections take.
+//! The share of a shard's time for long inspections.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pause after a turn, in turns: the shard serves stores for nine tenths of the time.
+/// Pause in turns: stores get nine tenths of the time.
 const PAUSE: u32 = 9;
-/// A cancelled inspection counts as much.
+/// Assumed for a cancelled inspection.
 const USUAL_TURN: Duration = Duration::from_millis(2);
 
-/// Paces the turns of inspections, even if some are cancelled.
 #[derive(Debug)]
 pub(super) struct Share {
     next: Instant,
@@ -20,7 +19,6 @@ impl Share {
         Self { next: now }
     }
 
-    /// The time at which the next turn may begin.
     pub(super) const fn next(&self) -> Instant {
         self.next
     }

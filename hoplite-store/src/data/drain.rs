@@ -1,4 +1,4 @@
-//! The drain of a store that another store requests for an operator.
+//! Drains between stores, for an operator.
 
 use std::time::Duration;
 
@@ -21,7 +21,6 @@ use super::server::Server;
 use super::serving::{HopHost, ServeSource};
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Drains this store for a member of the cluster. Sends keepalives until the answer.
     pub(super) async fn answer_drain(
         &self,
         connection: &mut PeerConnection,
@@ -47,12 +46,11 @@ fn too_old(peer: &Peer, version: Version) -> Error {
 }
 
 impl Puller {
-    /// Drains another store for up to `timeout`, and returns its report. Without a timeout, only
-    /// requests the progress.
+    /// Drains another store; without a timeout, only requests the progress.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for a store that is too old, and refusals of the store.
-    /// [`Error::Unavailable`] if the connection fails.
+    /// [`Error::InvalidRequest`] if the store is too old, and its refusals. [`Error::Unavailable`]
+    /// if the connection fails.
     pub(crate) async fn drain_store(
         &self,
         peer: &Peer,

@@ -30,7 +30,7 @@ pub(crate) struct PullRequest {
     pub(crate) offset_bytes: u64,
     pub(crate) sender: NodeId,
     pub(crate) sender_address: SocketAddr,
-    /// Time without a block after which the pull leaves its sender; `None` for the limit of all peers.
+    /// Time without a block that ends the pull; `None` for the limit of all peers.
     pub(crate) silence_limit: Option<Duration>,
     pub(crate) trace: Option<TraceContext>,
 }

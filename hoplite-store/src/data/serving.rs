@@ -24,8 +24,8 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
     /// Notes the peers whose links have been slow for long; all other links are fine.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
-    /// Moves the pinned copies of this store to others, for up to `timeout`. Without a timeout, only
-    /// describes the drain. The store goes on while the token exists.
+    /// Drains the store; without a timeout, only reports. The store runs while the token exists, so
+    /// that the answer arrives.
     fn drain(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -44,7 +44,6 @@ pub(crate) struct ServeRequest {
     pub(crate) trace: Option<TraceContext>,
 }
 
-/// A copy for another store.
 #[derive(Debug)]
 pub(crate) enum Found {
     Memory(Served),

@@ -1,4 +1,4 @@
-//! Sends objects from spill files, without reading them into the arena.
+//! Sends objects from spill files, past the arena.
 
 use std::ops::Range;
 
@@ -12,8 +12,7 @@ use super::metrics::{DataMetrics, count};
 use super::serving::Ending;
 use crate::spill::SpilledCopy;
 
-/// Sends a range of an object over one connection. A read that fails ends as without a copy, so
-/// the receiver looks for another sender.
+/// A failed read ends as [`Ending::NoCopy`], so the receiver looks for another sender.
 pub(super) async fn send(
     connection: &mut PeerConnection,
     copy: &SpilledCopy,
@@ -38,7 +37,7 @@ pub(super) async fn send(
     }
 }
 
-/// Returns the XXH3-128 digest of an object's bytes.
+/// Returns the XXH3-128 digest of the object.
 ///
 /// # Errors
 /// The reason why the file cannot be read.

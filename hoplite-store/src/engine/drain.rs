@@ -8,7 +8,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Engine;
 
-/// The time that a drained store waits until other stores have the answer to their requests.
+/// Longest wait until other stores have the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Engine {
@@ -22,8 +22,6 @@ impl Engine {
         let _ = ended.changed().await;
     }
 
-    /// Drains the store for another one. Without a timeout, only describes the drain. The store goes
-    /// on until the token is dropped, so that its answer arrives.
     pub(crate) async fn drain_for_another(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -34,7 +32,7 @@ impl Engine {
         (self.drained.borrow().clone().unwrap_or_default(), answering)
     }
 
-    /// Ends once a client or another store has drained this store.
+    /// Ends once this store is drained.
     pub(crate) async fn drained(&self) {
         let mut ended: watch::Receiver<_> = self.drained.subscribe();
         let is_drained = |report: &Option<DrainReport>| {

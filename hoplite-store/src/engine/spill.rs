@@ -88,7 +88,7 @@ impl Engine {
         self.tasks.spawn_on(task, &self.bulk.runtime);
     }
 
-    /// Returns a copy that another store reads from its record. Calls `end` when that is over.
+    /// Calls `end` when the read is over.
     pub(super) fn spilled_copy(
         self: &Arc<Self>,
         copy: CopyId,

@@ -217,7 +217,6 @@ async fn greet(
     Ok(Greeted { program, version, role, seat, owners, inbox })
 }
 
-/// Checks that a client with this role may make the request.
 fn check_right(role: Role, request: &node::Request) -> Result<(), Error> {
     match (role, request) {
         (Role::Reader, request) if !request.is_for_readers() => {

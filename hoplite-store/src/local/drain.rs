@@ -1,4 +1,4 @@
-//! The drain of another store, for an operator on this machine.
+//! The drain of another store, for an operator.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::LocalPlane;
 use super::nodes::nodes_of;
 use crate::shard_link::ShardLink;
 
-/// Drains the store with this name or address. Without a timeout, only requests the progress.
+/// Without a timeout, only requests the progress.
 pub(super) async fn drain_node(
     plane: &LocalPlane,
     shards: &[&ShardLink],

@@ -67,7 +67,7 @@ pub(crate) struct SocketAccess {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Reads and writes, and may drain other stores: root, and the user of the store.
+    /// Root and the store's user; may also drain other stores.
     Owner,
     Writer,
     /// Never gets writable memory.

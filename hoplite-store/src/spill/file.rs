@@ -190,7 +190,6 @@ impl Record {
         Ok(record)
     }
 
-    /// Reads the block of the object at an offset, and checks it.
     pub(super) fn read(&self, offset_bytes: u64, block: &mut [u8]) -> Result<(), SpillFault> {
         self.read_at(self.first_byte + offset_bytes, block)?;
         let index = usize::try_from(offset_bytes / SpillRecord::BLOCK_BYTES).unwrap_or(usize::MAX);
@@ -209,7 +208,7 @@ impl Record {
     }
 }
 
-/// Tells a failing source of a compaction from the new file.
+/// Marks the failure as one of a compaction's source.
 fn unread(fault: SpillFault) -> SpillFault {
     match fault {
         SpillFault::Failed(reason) => SpillFault::Unread(reason),

@@ -1,4 +1,4 @@
-//! Reads of spilled objects for other stores, without room in the arena.
+//! Reads of spilled objects, past the arena.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::SpillFiles;
 use super::file::Record;
 
-/// Longest wait for one block of a disk. The receiver then looks for another sender.
+/// Longest wait for a block. The receiver then looks for another sender.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The right to read a copy from its spill file until this is dropped.
@@ -24,14 +24,12 @@ pub(crate) struct SpilledCopy {
     pub(crate) copy: CopyId,
     pub(crate) size_bytes: u64,
     pub(crate) record: SpillRecord,
-    /// Takes the failure of a read.
     pub(crate) failed: Box<dyn Fn(SpillFault) + Send + Sync>,
-    /// Called at the end.
     pub(crate) end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl SpilledCopy {
-    /// Begins to read a range of the object. The open file stays readable even after its removal.
+    /// The open file stays readable after its removal.
     ///
     /// # Errors
     /// The reason why the file cannot be read.
@@ -44,7 +42,7 @@ impl SpilledCopy {
         Ok(SpilledReader { spilled: self, record: Arc::new(record), rest: range, ahead: None })
     }
 
-    /// Starts work on the disk as soon as fewer than [`MAX_READS`](super::MAX_READS) reads run.
+    /// Waits until fewer than [`MAX_READS`](super::MAX_READS) reads run.
     fn start<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, SpillFault> + Send + 'static,
@@ -89,18 +87,17 @@ impl fmt::Debug for SpilledCopy {
     }
 }
 
-/// A range of a spilled object. Reads one block ahead, while the caller uses the last one.
+/// Reads one block ahead of the caller.
 pub(crate) struct SpilledReader<'a> {
     spilled: &'a SpilledCopy,
     record: Arc<Record>,
-    /// The part that was not returned yet.
     rest: Range<u64>,
     ahead: Option<Disk<Vec<u8>>>,
 }
 
 impl SpilledReader<'_> {
-    /// Returns the next bytes, checked, and their position in the object; `None` at the end of the
-    /// range. Not cancel safe.
+    /// Returns the next bytes, checked, and their position in the object; `None` at the end. Not
+    /// cancel safe.
     ///
     /// # Errors
     /// The reason why the file cannot be read.
@@ -122,7 +119,6 @@ impl SpilledReader<'_> {
         Ok(Some((position, block.split_off(in_block(position)))))
     }
 
-    /// Reads the block at this offset of the object.
     fn read(&self, offset_bytes: u64) -> Disk<Vec<u8>> {
         let length = (self.spilled.size_bytes - offset_bytes).min(SpillRecord::BLOCK_BYTES);
         let record = Arc::clone(&self.record);

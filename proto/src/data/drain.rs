@@ -1,4 +1,4 @@
-//! The drain of a store that another store requests. Since version 9.
+//! Drains between stores.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use crate::bounds::{decode_timeout, encode_timeout};
 use crate::local::{decode_drain, encode_drain};
 use crate::v1;
 
-/// The version of the protocol that brought these messages.
+/// The protocol version that brought these messages.
 pub const DRAIN_STORE_SINCE: u32 = 9;
-/// Most objects in an answer, so that it fits into a frame.
+/// An answer must fit into a frame.
 const MAX_TOLD: usize = 200;
 
-/// The request for a drain of up to `timeout`; without a timeout, for the progress.
+/// Encodes a request for a drain; without a timeout, for the progress.
 pub fn encode_drain_store(timeout: Option<Duration>) -> v1::DrainStore {
     v1::DrainStore { timeout_ms: timeout.map(encode_timeout) }
 }
 
-/// Returns the timeout of a requested drain; `None` for a request for the progress.
+/// Returns the timeout; `None` for a request for the progress.
 pub fn decode_drain_store(request: &v1::DrainStore) -> Option<Duration> {
     request.timeout_ms.map(decode_timeout)
 }
 
-/// The answer with `report`, which lists some of the objects that were not moved.
+/// Encodes an answer with the first unmoved objects.
 pub fn encode_drain_answer(mut report: DrainReport) -> v1::DrainAnswer {
     report.unmoved.truncate(MAX_TOLD);
     v1::DrainAnswer { report: Some(encode_drain(report)) }
 }
 
-/// Decodes and bounds the answer of a store that was asked to drain.
+/// Decodes an answer, within bounds.
 ///
 /// # Errors
 /// The violated rule.

@@ -95,7 +95,7 @@ pub enum Kind {
     Lane = 29,
     /// `DrainStore`, store to store, since version 9. Answered by `DrainAnswer`.
     DrainStore = 40,
-    /// `DrainAnswer`, the answer to `DrainStore`.
+    /// Answers `DrainStore`.
     DrainAnswer = 41,
 }
 

@@ -1,4 +1,4 @@
-//! The problems of a cluster, in the status of a shard.
+//! The problems in the status of a shard.
 
 use hoplite_core::error::Plane;
 use hoplite_core::id::ObjectId;
@@ -10,7 +10,7 @@ use crate::error::shown;
 use crate::v1;
 use crate::v1::problem::Kind;
 
-/// The wire form of `problems`.
+/// Encodes problems.
 pub fn encode_problems(problems: &[Problem]) -> Vec<v1::Problem> {
     let place = |place: &Place| v1::problem::Place {
         node: encode_optional_node(place.node.as_ref()),
@@ -25,8 +25,7 @@ pub fn encode_problems(problems: &[Problem]) -> Vec<v1::Problem> {
     problems.iter().map(problem).collect()
 }
 
-/// Returns the problems that a shard sent. Leaves out kinds of later versions, repeated kinds, and
-/// invalid places.
+/// Leaves out kinds of later versions, repeated kinds, and invalid places.
 pub fn decode_problems(problems: Vec<v1::Problem>) -> Vec<Problem> {
     let place = |place: v1::problem::Place| {
         let node = decode_optional_node(&place.node).ok()?;

@@ -264,7 +264,6 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
     Ok(Request::Node(request))
 }
 
-/// Most bytes of the name or the address of a store in a request.
 const MAX_NODE_TEXT_BYTES: usize = 255;
 
 fn decode_put(put: wire::Put) -> Result<node::Request> {

@@ -451,7 +451,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns the number of objects that existed, and lost nodes: the first ones and their number.
+            /// Returns the number of objects that existed, the first lost nodes, and their number.
             #[pyo3(signature = (ids, timeout, wait_all = false))]
             fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout, wait_all: bool) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;

@@ -59,7 +59,7 @@ struct Session {
     unanswered: BTreeMap<RequestId, usize>,
     queries: BTreeSet<RequestId>,
     subscriptions: BTreeSet<RequestId>,
-    /// The deletes that are answered again when the absent nodes have confirmed them.
+    /// Deletes that are answered again when the absent nodes return.
     patient: BTreeSet<RequestId>,
 }
 
@@ -201,7 +201,6 @@ impl Session {
                 return;
             }
             ToStore::Inline { request, .. } if self.subscriptions.contains(request) => return,
-            // Another answer follows.
             ToStore::DeleteDone { request, absent, .. }
                 if !absent.is_empty() && self.patient.contains(request) =>
             {

@@ -102,7 +102,7 @@ fn a_delete_names_a_frozen_store_or_waits_for_it() {
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let delete = scope.spawn(move || client.delete_with(["x", "y"], options(PATIENCE, DeleteWait::All)));
-        // The delete waits, because its answer needs the frozen store.
+        // The answer needs the frozen store.
         std::thread::sleep(Duration::from_millis(200));
         assert!(!delete.is_finished());
         cluster.store(1).signal(Signal::CONT);
@@ -118,7 +118,7 @@ fn the_client_of_a_put_that_lost_is_told_once() {
     let mut cluster = Cluster::of(2);
     let client = cluster.client(0);
     client.put("x", &lost).unwrap();
-    // The restarted shard does not know the put of the frozen store.
+    // The restarted shard does not know the frozen store's put.
     cluster.store(0).signal(Signal::STOP);
     cluster.kill_shard(0);
     cluster.restart_shard(0);

@@ -273,7 +273,6 @@ async fn port(address: SocketAddr, security: &Security) -> Finding {
     }
 }
 
-/// Checks this host's store and, through it, the cluster.
 async fn running(store: &StoreArguments) -> Vec<Finding> {
     let socket = store.socket();
     if !socket.exists() {
@@ -296,7 +295,7 @@ async fn running(store: &StoreArguments) -> Vec<Finding> {
     findings
 }
 
-/// Returns the problems that a shard of the directory knows, without the problems of this store alone.
+/// Returns the cluster's problems, except for this store's own.
 async fn cluster(client: &Client, node: &str) -> Vec<Finding> {
     let mut reply = StatusReply::default();
     let queries = async {
@@ -309,7 +308,7 @@ async fn cluster(client: &Client, node: &str) -> Vec<Finding> {
             sleep(MIN_INTERVAL).await;
         }
     };
-    // The last answer counts, also if some stores have not reported in time.
+    // After the time limit, the last answer counts.
     let _ = timeout(NETWORK_TIMEOUT, queries).await;
     let is_own = |place: &Place| place.node.as_ref().is_some_and(|name| name.as_str() == node);
     let is_elsewhere = |problem: &Problem| problem.count > 1 || !problem.places.iter().all(is_own);

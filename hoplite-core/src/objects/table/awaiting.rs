@@ -17,7 +17,6 @@ impl AwaitingServes {
         self.objects.insert(serve, id.clone());
     }
 
-    /// Takes the serves of the puts of `id` that `are_meant`.
     pub(super) fn take(&mut self, id: &ObjectId, are_meant: impl Fn(PutId) -> bool) -> Vec<ServeId> {
         let serves = self.by_object.get(id).into_iter().flatten();
         let meant: Vec<ServeId> =

@@ -21,7 +21,7 @@ impl Table {
         Ok(())
     }
 
-    /// Looks for room for a new object. Evicts nothing if even all evictions would make too little room.
+    /// Evicts nothing if all evictions together would make too little room.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         if self.copies.len() >= limits.max_objects {
             self.find_victim()
@@ -30,7 +30,6 @@ impl Table {
         }
     }
 
-    /// Acts as [`Table::find_room`] for a copy that counts as an object already.
     pub(crate) fn find_extent(&mut self, size_bytes: u64) -> Room {
         if let Some(extent) = self.allocator.allocate(HEADER_BYTES + size_bytes) {
             self.reserved_bytes += extent.length_bytes;
@@ -73,7 +72,7 @@ impl Table {
         self.free(room);
     }
 
-    /// Acts as [`Table::give_back`], but wakes no waiter, because no room has appeared.
+    /// Wakes no waiter, because no room has appeared.
     pub(crate) fn give_back_after_search(&mut self, rooms: impl IntoIterator<Item = Extent>) {
         let has_new_space = self.has_new_space;
         for room in rooms {
@@ -101,7 +100,6 @@ impl Table {
         }
     }
 
-    /// Describes copies and a result that cannot be in memory together.
     pub(crate) fn never_fit(&self, node: &NodeId, inputs: usize, needed_bytes: u64) -> Error {
         Error::StoreFull {
             needed_bytes,

@@ -255,7 +255,7 @@ impl Table {
         }
     }
 
-    /// Notes a failed read for another store. Returns `true` if the copy is only in this record.
+    /// Returns `true` if the copy is only in this record.
     pub(crate) fn record_failed(&mut self, copy: CopyId, record: SpillRecord) -> bool {
         let local = self.copies.get(&copy).filter(|local| local.is_live() && local.is_away());
         let is_needed = local.is_some_and(|local| local.record() == Some(record));
@@ -265,7 +265,7 @@ impl Table {
         is_needed
     }
 
-    /// Serves a copy from its record, unless a read has failed lately.
+    /// Refuses for some time after a failed read.
     pub(super) fn serve_spilled(&mut self, ctx: &mut Context, serve: ServeId, copy: CopyId) {
         let now = ctx.now();
         let local = self.copy_mut(copy);
@@ -277,7 +277,6 @@ impl Table {
         ctx.push(Effect::ServeSpilled { serve, copy, size_bytes, record });
     }
 
-    /// Lets the file of a copy be compacted that is no longer read.
     pub(super) fn reconsider_file(&mut self, copy: CopyId) {
         let record =
             self.copies.get(&copy).filter(|local| local.serves == 0).and_then(|local| local.record());
@@ -314,7 +313,7 @@ impl LocalCopy {
         self.spilled.as_ref().map(|spilled| spilled.record)
     }
 
-    /// Returns `true` if the record is in this file, and neither the shell nor a peer reads it.
+    /// Returns `true` if the record is in this file, and has no reader.
     fn may_move_from(&self, file: SpillFile) -> bool {
         let is_still = matches!(self.step(), Some(SpillStep::Clean | SpillStep::Away));
         is_still && self.serves == 0 && self.record().is_some_and(|record| record.file == file)

@@ -221,7 +221,6 @@ impl Spills {
         }
     }
 
-    /// Lists a file with more dead than live bytes for compaction.
     pub(super) fn reconsider(&mut self, file: SpillFile) {
         let used = self.files.get(&file).filter(|used| !used.is_compacting);
         if used.is_some_and(|used| is_wasteful(used.live_bytes, used.length_bytes)) {

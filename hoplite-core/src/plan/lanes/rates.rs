@@ -1,4 +1,4 @@
-//! Rates of a stream and its lanes, measured over windows of time.
+//! Rates of a stream and its lanes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,6 @@ use crate::link::Delivery;
 use crate::merge::LaneId;
 use crate::time::Time;
 
-/// Shortest time between the first and the last frame of a lane.
 const MIN_TIME: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +25,7 @@ pub(super) struct Window {
     lanes: BTreeMap<LaneId, Marks>,
 }
 
-/// The times of a lane's first and last frame in a window, with the acknowledged bytes.
+/// A lane's first and last frame, with the acknowledged bytes.
 #[derive(Debug, Clone, Copy)]
 struct Marks {
     first: (Time, u64),
@@ -46,22 +45,19 @@ impl Window {
         Self { begun, changes, totals, lanes: BTreeMap::new() }
     }
 
-    /// Adds a frame of a lane at this time, with the acknowledged bytes of the lane.
     pub(super) fn add(&mut self, lane: LaneId, mark: (Time, u64)) {
         let first = Marks { first: mark, last: mark, frames: 0 };
         let marks = self.lanes.entry(lane).and_modify(|marks| marks.frames += 1).or_insert(first);
         marks.last = mark;
     }
 
-    /// Returns the number of intervals between frames of a lane.
+    /// Returns the intervals between the frames of a lane.
     pub(super) fn frames(&self, lane: LaneId) -> usize {
         self.lanes.get(&lane).map_or(0, |marks| marks.frames)
     }
 
-    /// Returns the rates until now, or only of the times at which the lanes sent.
-    ///
-    /// The second one suits sources that pause. But on a busy machine, one lane after the other is
-    /// fast, so the sum of their rates can exceed the rate of the link.
+    /// With `is_of_busy_times`, pauses of the source do not count. But if lanes are fast in turns,
+    /// as on a busy machine, the sum exceeds the rate of the link.
     pub(super) fn rates(&self, now: Time, totals: &Totals, is_of_busy_times: bool) -> Rates {
         let elapsed = now.since(self.begun);
         let own = totals.acknowledged_bytes.saturating_sub(self.totals.acknowledged_bytes);
@@ -84,12 +80,12 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Returns `true` if `rate` is larger than `before` by one part in `parts`.
+/// Returns `true` if `rate` exceeds `before` by one part in `parts`.
 pub(super) const fn gained(rate: u64, before: u64, parts: u64) -> bool {
     rate >= before.saturating_add(before / parts) && rate > before
 }
 
-/// Returns the sum of the measurements of several lanes; `None` without a rate.
+/// Returns `None` without a rate.
 pub(super) fn total<'a>(deliveries: impl Iterator<Item = &'a Delivery>) -> Option<Delivery> {
     let sum = |sum: Delivery, lane: &Delivery| Delivery {
         acknowledged_bytes: sum.acknowledged_bytes + lane.acknowledged_bytes,

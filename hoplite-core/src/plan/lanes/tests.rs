@@ -36,9 +36,7 @@ struct Sent {
     open: BTreeMap<LaneId, Lane>,
     /// The number of lanes over time.
     trace: Vec<usize>,
-    /// `true` while some lanes rest.
     is_resting: bool,
-    /// The number of times that new lanes rested after a gain, and the milliseconds of all rests.
     rests: usize,
     rested_ms: u64,
 }
@@ -48,7 +46,7 @@ struct Sent {
 struct Lane {
     accepted: u64,
     acknowledged: u64,
-    /// The millisecond at which the lane rests no longer.
+    /// In milliseconds.
     rests_until: u64,
 }
 
@@ -116,13 +114,11 @@ impl Sender {
         self.streams.drain(..).for_each(|stream| self.lanes.end(stream.id));
     }
 
-    /// Returns the number of a stream's connections that carry bytes.
     fn carrying(&self, stream: &Sent) -> u64 {
         let is_carrying = |lane: &&Lane| !lane.rests(self.millisecond) || lane.accepted > lane.acknowledged;
         stream.open.values().filter(is_carrying).count().max(1) as u64
     }
 
-    /// Returns the rate of a connection of each stream.
     fn rates(&self) -> Vec<u64> {
         let demand = |stream: &Sent| stream.flow_cap.min(stream.source / self.carrying(stream));
         let mut waiting: BTreeSet<(u64, usize)> =

@@ -23,15 +23,13 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// Time after which a window ends although a lane is slow.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
-/// The longest time between two turns of a resting lane. Its turn ends a window in which no active
-/// lane made progress.
+/// Longest rest of a lane. Its turn then ends a window in which no active lane made progress.
 pub const REST_LIMIT: Duration = MAX_WINDOW;
 /// Fewest intervals between frames of each lane in a window.
 const MIN_FRAMES: usize = 3;
 /// Most windows of a trial. TCP opens its window in the meantime.
 const MAX_WINDOWS: usize = 8;
-/// Shortest time for which new lanes rest after a gain. Other processes on the machine may slow a
-/// stream down for tens of milliseconds.
+/// Shortest rest after a gain. Disturbances last for tens of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);
 /// Most trials of a stream that end without a verdict. Each costs connections.
 const MAX_ABORTED: usize = 4;
@@ -124,7 +122,7 @@ enum Phase {
     Steady { last: Option<u64> },
     /// The rate with the new lanes is measured.
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
-    /// The new lanes rest after a gain.
+    /// New lanes rest after a gain.
     Resting(Rest),
     /// The number stays for some time.
     Settled { since: Option<Time> },
@@ -146,12 +144,11 @@ struct Trial {
     changes: u64,
 }
 
-/// The test of a gain: without the new lanes, the rate has to fall back.
 #[derive(Debug, Clone, Copy)]
 struct Rest {
     trial: Trial,
     gained: Rates,
-    /// The end of the first window, in which the network still carries the last bytes of the lanes.
+    /// The end of the first window, in which the lanes' last bytes arrive.
     drained: Option<Time>,
 }
 
@@ -225,17 +222,14 @@ impl LanePlan {
         is_open || matches!(self.phase, Phase::Opening { then: Then::Trial(_), .. })
     }
 
-    /// Returns `true` while new lanes rest, to test their gain.
     pub(super) const fn has_resting(&self) -> bool {
         matches!(self.phase, Phase::Resting(_))
     }
 
-    /// Returns the number of lanes that send frames, or that are about to.
     pub(super) fn active(&self) -> usize {
         if let Phase::Resting(rest) = self.phase { rest.trial.lanes } else { self.open().max(self.wanted) }
     }
 
-    /// Returns `true` if this lane rests.
     pub(super) fn is_resting(&self, lane: LaneId) -> bool {
         let Phase::Resting(rest) = self.phase else { return false };
         self.lanes.keys().take(rest.trial.lanes).all(|active| *active != lane)
@@ -346,7 +340,7 @@ impl LanePlan {
             self.phase = Phase::Trial { trial: *trial, last, windows: windows + 1 };
             None
         } else if self.is_worth_it(&best, trial) {
-            // The nodes of a chain or a ring are fast only if all of them have new lanes at once.
+            // A chain or a ring is fast only if all nodes add lanes at once.
             if trial.lanes > 1 || self.supply == Supply::Chain {
                 return self.keep(now, best, left_bytes);
             }
@@ -384,7 +378,7 @@ impl LanePlan {
     fn keep(&mut self, now: Time, rates: Rates, left_bytes: u64) -> Option<Verdict> {
         (self.phase, self.window) = (Phase::Steady { last: Some(rates.stream) }, None);
         let lanes = self.wanted;
-        // The rate of a chain may grow for some time, because its source has found lanes too.
+        // A chain's rate may still grow, because its source has found lanes too.
         if self.supply == Supply::Whole {
             self.try_more(now, rates, left_bytes);
         }

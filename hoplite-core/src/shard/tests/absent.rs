@@ -13,7 +13,6 @@ fn confirmed(put: u64) -> ToShard {
     ToShard::Unpublish { id: id("x"), put: PutId(put), reason: UnpublishReason::Deleted }
 }
 
-/// The answer to a delete, and the nodes that it names.
 fn answer(put: Option<u64>, absent: &[&str]) -> (String, ToStore) {
     let absent = Named::of(absent.iter().map(|name| node(name)));
     ("b".to_owned(), ToStore::DeleteDone { request: RequestId(1), put: put.map(PutId), absent })
@@ -27,7 +26,6 @@ fn sent(effects: Vec<Effect>) -> Vec<(String, ToStore)> {
     sent.collect()
 }
 
-/// Returns a shard that has lost node `a`, which had `x`.
 fn without_a() -> World {
     let mut world = World::with_nodes(&["a", "b"]);
     world.say("a", ToShard::Publish(complete("x", 1)));
@@ -41,7 +39,7 @@ fn a_delete_names_the_lost_nodes_that_may_have_a_copy() {
     let mut world = without_a();
     let answers = world.ask("b", delete(DeleteWait::Reachable, None));
     assert_eq!(answers, [answer(Some(1), &["a"])]);
-    // The id is used again. Its new put was never at the lost node.
+    // The lost node never had the id's new put.
     world.say("b", ToShard::Publish(complete("x", 2)));
     world.connect("a", 2);
     let drops = world.ask("b", delete(DeleteWait::Reachable, None));
@@ -126,7 +124,7 @@ fn a_restarted_shard_holds_deletes_of_unknown_ids_for_a_lease() {
     assert_eq!(sent(world.wait(Duration::from_millis(1))), [answer(None, &[])]);
     let mut world = World::new(ShardConfig::default());
     world.connect("b", 1);
-    // The other shard of the id has deleted the put, so there is nothing to learn.
+    // The other shard has deleted the put.
     assert_eq!(world.ask("b", delete(DeleteWait::Reachable, Some(1))), [answer(None, &[])]);
 }
 

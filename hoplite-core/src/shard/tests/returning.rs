@@ -106,7 +106,7 @@ fn a_lost_object_that_was_put_again_is_in_conflict() {
 fn a_copy_that_is_not_returning_is_taken_as_ever() {
     let mut world = without_a();
     delete(&mut world, 1);
-    // The tombstone stays for as long as the shard remembers the lost node.
+    // The shard keeps the tombstone while it remembers the lost node.
     world.wait(Duration::from_secs(700));
     world.connect("a", 1);
     let sent = world.ask("a", ToShard::Publish(complete("x", 1)));

@@ -32,12 +32,11 @@ pub enum ToShard {
         outcome: PullOutcome,
     },
     /// Deletes an object at all stores. Answered by `DeleteDone` when all nodes have dropped their
-    /// copies or are gone; answered twice if it waits for nodes that are gone.
+    /// copies or are lost; answered again if it waits for lost nodes.
     Delete {
         /// Matches the answer.
         request: RequestId,
         id: ObjectId,
-        /// The put to remove, and the stores to wait for.
         terms: DeleteTerms,
     },
     /// Tells the second shard of an id that a put was deleted.
@@ -151,20 +150,20 @@ pub struct Publish {
 /// The terms of a delete. Since version 9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DeleteTerms {
-    /// Removes only this put, which the other shard of the id has deleted. `None` removes the put
-    /// that the shard lists.
+    /// The put to remove, which the other shard of the id has deleted; `None` removes the listed
+    /// put.
     pub only: Option<PutId>,
     /// The stores to wait for.
     pub wait: DeleteWait,
 }
 
-/// The stores for which a delete waits.
+/// The stores that a delete waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum DeleteWait {
     /// The stores that the directory can reach.
     #[default]
     Reachable,
-    /// Also the stores that are lost and may still have a copy.
+    /// Also lost stores that may still have a copy.
     All,
 }
 

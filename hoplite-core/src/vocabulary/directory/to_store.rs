@@ -61,14 +61,13 @@ pub enum ToStore {
     },
     /// The store's groups, and the capacity of the groups' uplinks.
     Placed(Placed),
-    /// Answers `Delete`: no store that can be reached has a copy. If the delete waits for all stores,
-    /// a second answer follows once `absent` is empty.
+    /// Answers `Delete`: only the lost stores in `absent` may still have a copy. If the delete
+    /// waits for all stores, a second answer follows once `absent` is empty.
     DeleteDone {
         /// The `Delete`.
         request: RequestId,
         /// The deleted put; `None` if there was no object.
         put: Option<PutId>,
-        /// The lost stores that may still have a copy.
         absent: Named<NodeId>,
     },
     /// Answers `Subscribe`, now and at every change.
@@ -181,7 +180,7 @@ pub struct Grant {
     pub sender_state: LocationState,
     /// The reason for this choice.
     pub reason: GrantReason,
-    /// The number of complete copies, with that of the sender.
+    /// The number of complete copies, with the sender's.
     pub complete_copies: u32,
 }
 

@@ -34,7 +34,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         };
         // The plan may never come, if this store restarted after it was enlisted.
         let limit = plan_timeout(take.offset_bytes);
-        // A target has a program only while it is in memory.
+        // Only a target in memory has a program.
         let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten()?.in_memory() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
         let (ending, has_lanes) = match served {

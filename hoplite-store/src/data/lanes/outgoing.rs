@@ -139,7 +139,7 @@ pub(in super::super) struct Outgoing {
     key: OnceLock<StreamKey>,
     /// Lanes wait for this lock in line, and its holder takes the next piece.
     cursor: tokio::sync::Mutex<Cursor>,
-    /// `true` while some lanes rest. A lane that ends wakes them.
+    /// `true` while some lanes rest. The end of a lane wakes them.
     resting: watch::Sender<bool>,
     /// `None` if the stream stays with one lane.
     id: Option<StreamId>,
@@ -157,7 +157,7 @@ pub(super) enum Action {
     Ask(usize),
     /// Leave the stream, which needs fewer lanes.
     Leave,
-    /// Take no turn before the end of [`Outgoing::rest`].
+    /// Call [`Outgoing::rest`] before the next turn.
     Rest,
 }
 

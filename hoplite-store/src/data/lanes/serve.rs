@@ -92,8 +92,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Sends blocks over one lane until the stream ends, or needs fewer lanes. The connection of
-    /// the lane begins with this `delivery`.
+    /// `delivery` describes the connection at the start.
     async fn send_lane(
         &self,
         connection: &mut PeerConnection,

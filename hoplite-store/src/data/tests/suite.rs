@@ -263,7 +263,6 @@ fn prefix(live: &LiveCopy, length_bytes: u64) -> Vec<u8> {
     bytes
 }
 
-/// Waits until `live` has `valid_bytes`.
 async fn arrived(live: &LiveCopy, valid_bytes: u64) {
     while timeout(PATIENCE, live.beyond(valid_bytes - 1)).await.unwrap().unwrap() < valid_bytes {}
 }

@@ -1,15 +1,15 @@
-//! New lanes that rest after a gain, to test it on a busy machine.
+//! Lanes that rest, on a busy machine.
 
 use super::*;
 
-/// A busy machine. For 10 to 50 ms at a time, other processes slow the sender down to 60%. One
-/// lane at a time gets more of the rate than the others.
+/// For 10 to 50 ms at a time, other processes slow the sender down to 60%. One lane at a time gets
+/// more than the others.
 pub(super) struct Noise {
     state: u64,
     begins: u64,
     ends: u64,
     favours: (usize, u64),
-    /// The longest time between two disturbances, in milliseconds.
+    /// The longest time without a disturbance, in milliseconds.
     pause: u64,
 }
 
@@ -27,7 +27,6 @@ impl Noise {
         (mixed ^ (mixed >> 31)) % limit
     }
 
-    /// Returns the rate in this millisecond, in percent.
     pub(super) fn percent(&mut self, millisecond: u64) -> u64 {
         if millisecond >= self.ends {
             self.begins = millisecond + self.below(self.pause);
@@ -36,7 +35,6 @@ impl Noise {
         if millisecond >= self.begins { 60 } else { 100 - self.below(6) }
     }
 
-    /// Returns the index of the lane that is favoured in this millisecond.
     pub(super) fn favoured(&mut self, millisecond: u64, lanes: usize) -> usize {
         if millisecond >= self.favours.1 {
             self.favours = (self.below(lanes as u64) as usize, millisecond + 2 + self.below(6));
@@ -45,7 +43,6 @@ impl Noise {
     }
 }
 
-/// Runs a stream on a busy machine for `millis`.
 fn run(seed: u64, pause: u64, flow_cap: u64, millis: u64) -> Sender {
     let mut sender = Sender::new();
     sender.noise = Some(Noise::new(seed, pause));
@@ -95,7 +92,6 @@ fn capped_connections_reach_their_lanes_on_a_busy_machine() {
     }
 }
 
-/// Runs a capped stream until its new lane rests.
 fn resting() -> Sender {
     let mut sender = Sender::new();
     sender.begin(&peer("a"), LINK / 2);
@@ -122,7 +118,7 @@ fn a_resting_lane_goes_on_for_a_lost_one() {
 fn a_lane_rests_for_a_bounded_time() {
     let mut sender = resting();
     let limit = REST_LIMIT.as_millis() as u64;
-    // The first lane stands still.
+    // The first lane hangs.
     sender.streams[0].open.first_entry().unwrap().get_mut().rests_until = u64::MAX;
     sender.run(3 * limit);
     assert!(!sender.streams[0].is_resting);
