@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use hoplite_core::node::SpillFault;
 use hoplite_proto::data::frame::MAX_BLOCK_BYTES;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -10,9 +9,10 @@ use super::connection::{ConnectionError, PeerConnection};
 use super::keepalive::Keepalive;
 use super::metrics::{DataMetrics, count};
 use super::serving::Ending;
-use crate::spill::SpilledCopy;
+use crate::spill::{NotRead, SpilledCopy};
 
-/// A failed read ends as [`Ending::NoCopy`], so the receiver looks for another sender.
+/// Sends a range of an object over one connection. A read that fails, or finds the disk busy for
+/// too long, ends as without a copy, so the receiver looks for another sender.
 pub(super) async fn send(
     connection: &mut PeerConnection,
     copy: &SpilledCopy,
@@ -40,8 +40,8 @@ pub(super) async fn send(
 /// Returns the XXH3-128 digest of the object.
 ///
 /// # Errors
-/// The reason why the file cannot be read.
-pub(super) async fn digest(copy: &SpilledCopy) -> Result<[u8; 16], SpillFault> {
+/// The reason is in [`NotRead`].
+pub(super) async fn digest(copy: &SpilledCopy) -> Result<[u8; 16], NotRead> {
     let mut hasher = Xxh3::new();
     let mut reader = copy.open(0..copy.size_bytes).await?;
     while let Some((_, bytes)) = reader.next().await? {

@@ -126,13 +126,13 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Reads a record into memory, and checks all of it.
+/// Reads a record into memory, and checks all of it. Calls `has_read` after each block.
 pub(super) fn read(
     path: &Path,
     owner: &Owner,
     place: (u64, u64),
     copy: CopyId,
-    live: &LiveCopy,
+    (live, has_read): (&LiveCopy, impl Fn()),
     stop: &CancellationToken,
 ) -> Result<(), SpillFault> {
     let record = Record::open(path.to_owned(), owner, place, copy, live.size_bytes())?;
@@ -142,6 +142,7 @@ pub(super) fn read(
         block.resize(length, 0);
         record.read(offset_bytes, &mut block)?;
         live.buffer().write(offset_bytes, &block);
+        has_read();
     }
     Ok(())
 }

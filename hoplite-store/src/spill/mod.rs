@@ -8,15 +8,18 @@ mod file;
 mod reader;
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
 use hoplite_core::id::NodeId;
 use hoplite_core::node::{CopyId, SpillConfig, SpillFault, SpillFile, SpillRecord};
 use hoplite_daemon::random_number;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{SpillSettings, StoreConfig};
@@ -26,16 +29,23 @@ use directory::RunDirectory;
 pub use directory::SpillDirError;
 use file::Owner;
 pub(crate) use file::Source;
-pub(crate) use reader::SpilledCopy;
+pub(crate) use reader::{NotRead, SpilledCopy};
+use reader::{READ_TIMEOUT, no_answer};
 
-const MAX_READS: usize = 16;
+/// Most whole objects that are read into memory at once.
+const MAX_LOADS: usize = 16;
+/// Most blocks that are read for other stores at once.
+const MAX_SERVES: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct SpillFiles {
     directories: Vec<RunDirectory>,
     owner: Owner,
     limit_bytes: Option<u64>,
-    reads: Semaphore,
+    loads: Arc<Semaphore>,
+    /// The blocks that loads have read, to tell a busy disk from a hung one.
+    loaded_blocks: AtomicU64,
+    serves: Arc<Semaphore>,
 }
 
 impl SpillFiles {
@@ -64,7 +74,9 @@ impl SpillFiles {
             directories,
             owner: Owner { node: node.clone(), run },
             limit_bytes: settings.limit_bytes,
-            reads: Semaphore::new(MAX_READS),
+            loads: Arc::new(Semaphore::new(MAX_LOADS)),
+            loaded_blocks: AtomicU64::new(0),
+            serves: Arc::new(Semaphore::new(MAX_SERVES)),
         }))
     }
 
@@ -114,14 +126,32 @@ impl SpillFiles {
         copy: CopyId,
         live: Arc<LiveCopy>,
     ) -> Result<(), SpillFault> {
-        let _permit = self.reads.acquire().await;
+        let path = self.path(record.file);
+        let permit = self.load_permit().await.ok_or_else(|| no_answer(&path))?;
         let files = Arc::clone(self);
         let read = move || {
-            let path = files.path(record.file);
+            let _permit = permit;
             let place = (record.file.number, record.offset_bytes);
-            file::read(&path, &files.owner, place, copy, &live, &stop)
+            let has_read = || {
+                files.loaded_blocks.fetch_add(1, Ordering::Relaxed);
+            };
+            file::read(&path, &files.owner, place, copy, (&live, has_read), &stop)
         };
         runtime.spawn_blocking(read).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
+    }
+
+    /// Waits for a permit while the running loads read blocks; `None` after they have read none for
+    /// [`READ_TIMEOUT`].
+    async fn load_permit(&self) -> Option<OwnedSemaphorePermit> {
+        let mut permit = pin!(Arc::clone(&self.loads).acquire_owned());
+        loop {
+            let loaded_blocks = self.loaded_blocks.load(Ordering::Relaxed);
+            match timeout(READ_TIMEOUT, permit.as_mut()).await {
+                Ok(permit) => return permit.ok(),
+                Err(_) if self.loaded_blocks.load(Ordering::Relaxed) == loaded_blocks => return None,
+                Err(_) => {}
+            }
+        }
     }
 
     pub(crate) fn remove(&self, file: SpillFile) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::SpillFiles;
 use super::file::Record;
 
-/// Longest wait for a block. The receiver then looks for another sender.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for a permit, and then for one block of a disk.
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The right to read a copy from its spill file until this is dropped.
 pub(crate) struct SpilledCopy {
@@ -32,8 +32,8 @@ impl SpilledCopy {
     /// The open file stays readable after its removal.
     ///
     /// # Errors
-    /// The reason why the file cannot be read.
-    pub(crate) async fn open(&self, range: Range<u64>) -> Result<SpilledReader<'_>, SpillFault> {
+    /// The reason is in [`NotRead`].
+    pub(crate) async fn open(&self, range: Range<u64>) -> Result<SpilledReader<'_>, NotRead> {
         let (files, copy, size_bytes) = (Arc::clone(&self.files), self.copy, self.size_bytes);
         let place = (self.record.file.number, self.record.offset_bytes);
         let path: PathBuf = files.path(self.record.file);
@@ -42,35 +42,51 @@ impl SpilledCopy {
         Ok(SpilledReader { spilled: self, record: Arc::new(record), rest: range, ahead: None })
     }
 
-    /// Waits until fewer than [`MAX_READS`](super::MAX_READS) reads run.
+    /// Starts work on the disk as soon as fewer than [`MAX_SERVES`](super::MAX_SERVES) reads run.
+    ///
+    /// A read that hangs keeps its permit, so that it is the only one to occupy its thread.
     fn start<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, SpillFault> + Send + 'static,
     ) -> Disk<T> {
-        let files = Arc::clone(&self.files);
+        let (files, file) = (Arc::clone(&self.files), self.record.file);
         let runtime = self.runtime.clone();
         AbortOnDropHandle::new(self.runtime.spawn(async move {
-            let _permit = files.reads.acquire().await;
-            runtime.spawn_blocking(work).await.unwrap_or_else(|error| Err(lost(&error)))
+            let permit = timeout(READ_TIMEOUT, Arc::clone(&files.serves).acquire_owned());
+            let permit = permit.await.ok()?.ok()?;
+            let work = runtime.spawn_blocking(move || {
+                let _permit = permit;
+                work()
+            });
+            Some(match timeout(READ_TIMEOUT, work).await {
+                Ok(done) => done.unwrap_or_else(|error| Err(lost(&error))),
+                Err(_) => Err(no_answer(&files.path(file))),
+            })
         }))
     }
 
-    async fn finish<T>(&self, work: Disk<T>) -> Result<T, SpillFault> {
-        let done = match timeout(READ_TIMEOUT, work).await {
-            Ok(done) => done.unwrap_or_else(|error| Err(lost(&error))),
-            Err(_) => Err(SpillFault::Failed(format!(
-                "cannot read {}: no answer of the disk for {READ_TIMEOUT:?}",
-                self.files.path(self.record.file).display()
-            ))),
-        };
-        done.inspect_err(|fault| (self.failed)(fault.clone()))
+    async fn finish<T>(&self, work: Disk<T>) -> Result<T, NotRead> {
+        let done = work.await.unwrap_or_else(|error| Some(Err(lost(&error))));
+        done.ok_or(NotRead)?.map_err(|fault| {
+            (self.failed)(fault);
+            NotRead
+        })
     }
 }
 
-type Disk<T> = AbortOnDropHandle<Result<T, SpillFault>>;
+/// Nothing was read: the read has failed, or other reads occupied the disk for [`READ_TIMEOUT`].
+#[derive(Debug)]
+pub(crate) struct NotRead;
+
+/// `None` if no permit was free for [`READ_TIMEOUT`].
+type Disk<T> = AbortOnDropHandle<Option<Result<T, SpillFault>>>;
 
 fn lost(error: &tokio::task::JoinError) -> SpillFault {
     SpillFault::Failed(error.to_string())
+}
+
+pub(super) fn no_answer(path: &Path) -> SpillFault {
+    SpillFault::Failed(format!("cannot read {}: no answer of the disk for {READ_TIMEOUT:?}", path.display()))
 }
 
 impl Drop for SpilledCopy {
@@ -100,8 +116,8 @@ impl SpilledReader<'_> {
     /// cancel safe.
     ///
     /// # Errors
-    /// The reason why the file cannot be read.
-    pub(crate) async fn next(&mut self) -> Result<Option<(u64, Vec<u8>)>, SpillFault> {
+    /// The reason is in [`NotRead`].
+    pub(crate) async fn next(&mut self) -> Result<Option<(u64, Vec<u8>)>, NotRead> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -127,5 +143,78 @@ impl SpilledReader<'_> {
             record.read(offset_bytes, &mut block)?;
             Ok(block)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+
+    use hoplite_core::id::NodeId;
+    use hoplite_core::node::SpillFile;
+
+    use super::super::{MAX_LOADS, MAX_SERVES};
+    use super::*;
+    use crate::config::SpillSettings;
+
+    type Faults = Arc<Mutex<Vec<SpillFault>>>;
+
+    /// A copy in a directory of its own, and the faults of its reads.
+    fn spilled(directory: &tempfile::TempDir) -> (SpilledCopy, Faults) {
+        let settings = SpillSettings { directories: vec![directory.path().to_owned()], limit_bytes: None };
+        let node = NodeId::new("node").unwrap();
+        let files = Arc::new(SpillFiles::take_now(&settings, &node, 1).unwrap().unwrap());
+        let faults = Faults::default();
+        let noted = Arc::clone(&faults);
+        let record = SpillRecord { file: SpillFile { directory: 0, number: 1 }, offset_bytes: 128 };
+        let copy = SpilledCopy {
+            files,
+            runtime: Handle::current(),
+            copy: CopyId(1),
+            size_bytes: 1,
+            record,
+            failed: Box::new(move |fault| noted.lock().unwrap().push(fault)),
+            end: None,
+        };
+        (copy, faults)
+    }
+
+    #[tokio::test]
+    async fn a_served_block_does_not_wait_for_loads() {
+        let directory = tempfile::tempdir().unwrap();
+        let (copy, faults) = spilled(&directory);
+        let _loads = copy.files.loads.try_acquire_many(MAX_LOADS as u32).unwrap();
+        assert_eq!(copy.finish(copy.start(|| Ok(7))).await.unwrap(), 7);
+        assert!(copy.open(0..1).await.is_err());
+        assert!(matches!(&faults.lock().unwrap()[..], [SpillFault::Damaged(_)]), "there is no file");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_disk_is_no_failure() {
+        let directory = tempfile::tempdir().unwrap();
+        let (copy, faults) = spilled(&directory);
+        let _serves = copy.files.serves.try_acquire_many(MAX_SERVES as u32).unwrap();
+        assert!(copy.open(0..1).await.is_err());
+        assert!(faults.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_read_that_hangs_keeps_its_permit() {
+        let directory = tempfile::tempdir().unwrap();
+        let (copy, _) = spilled(&directory);
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let (answer, answered) = channel::<()>();
+        let hung = copy.start(move || {
+            let _ = begun.send(());
+            let _ = answered.recv();
+            Ok(())
+        });
+        begins.await.unwrap();
+        drop(hung);
+        tokio::task::yield_now().await;
+        assert_eq!(copy.files.serves.available_permits(), MAX_SERVES - 1);
+        drop(answer);
+        drop(copy.files.serves.acquire_many(MAX_SERVES as u32).await.unwrap());
     }
 }
