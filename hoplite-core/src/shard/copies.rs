@@ -170,6 +170,14 @@ impl Copies {
         }
     }
 
+    /// Counts complete copies at connected nodes.
+    pub(super) fn complete_at_hand(&self) -> usize {
+        match self {
+            Self::Few(records) => records.iter().filter(|record| record.is_complete_at_hand()).count(),
+            Self::Many(many) => many.complete_at_hand(),
+        }
+    }
+
     pub(super) fn is_pinned(&self) -> bool {
         match self {
             Self::Few(records) => records.iter().any(|record| record.retention == Retention::Pinned),
@@ -256,6 +264,8 @@ mod tests {
                 let all: Vec<&LocationRecord> = copies.iter().collect();
                 prop_assert!(all.is_sorted_by_key(|record| record.node) && all.len() == copies.len());
                 prop_assert_eq!(copies.complete(), all.iter().filter(|r| r.state == LocationState::Complete).count());
+                let at_hand = all.iter().filter(|r| r.state == LocationState::Complete && !r.is_away);
+                prop_assert_eq!(copies.complete_at_hand(), at_hand.count());
                 prop_assert_eq!(copies.is_pinned(), all.iter().any(|r| r.retention == Retention::Pinned));
                 let rooted: Vec<NodeIndex> = copies.rooted().map(|r| r.node).collect();
                 prop_assert_eq!(rooted, all.iter().filter(|r| r.is_rooted()).map(|r| r.node).collect::<Vec<_>>());

@@ -83,7 +83,7 @@ impl Shard {
             ended: None,
         };
         self.history.record(id, grant, grant_record.clone());
-        let complete_copies = u32::try_from(entry.copies.complete()).unwrap_or(u32::MAX);
+        let complete_copies = u32::try_from(entry.copies.complete_at_hand()).unwrap_or(u32::MAX);
         let message = ToStore::Granted(Grant {
             request,
             grant,

@@ -18,9 +18,12 @@ use crate::vocabulary::local::Producer;
 /// hear the producer again.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that a receiver waits for a block of a complete sender if another node is complete too. A
-/// block takes about a millisecond. A false alarm costs one query.
+/// The time for which a receiver waits for the next bytes of a sender that has all bytes, if another
+/// node has them too. A block takes about a millisecond, so only a dead or a very busy sender is as
+/// late. A false alarm costs one query.
 pub const SHORT_SILENCE: Duration = Duration::from_millis(300);
+/// The same for a connection and its handshakes, which take several round trips.
+pub const SHORT_CONNECT: Duration = Duration::from_millis(1200);
 
 /// A growing number that shows that an object's producer lives; zero if none was heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

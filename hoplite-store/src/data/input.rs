@@ -56,6 +56,7 @@ impl<'a> Input<'a> {
             node: &input.node,
             address: input.address,
             awaits_hop: input.is_hop,
+            silence_limit: None,
             trace,
         };
         // A combination forwards no signs, so earlier ones do not matter.

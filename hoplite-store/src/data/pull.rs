@@ -11,7 +11,6 @@ use hoplite_core::trace::TraceContext;
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, CallError};
@@ -30,7 +29,7 @@ pub(crate) struct PullRequest {
     pub(crate) offset_bytes: u64,
     pub(crate) sender: NodeId,
     pub(crate) sender_address: SocketAddr,
-    /// Time without a block that ends the pull; `None` for the limit of all peers.
+    /// Time without bytes after which the pull leaves its sender; `None` for the limit of all peers.
     pub(crate) silence_limit: Option<Duration>,
     pub(crate) trace: Option<TraceContext>,
 }
@@ -81,19 +80,14 @@ impl Puller {
             node: &request.sender,
             address: request.sender_address,
             awaits_hop: false,
+            silence_limit: request.silence_limit,
             trace: request.trace,
         };
         let mut stream = InputStream::new(self, copy, size_bytes, *live.signs().borrow());
         let (mut sample, mut flow) = (RateSample::default(), None);
         loop {
             let sink = Sink::Arena { buffer: live.buffer(), base_bytes: 0 };
-            let next = stream.next(offset_bytes, sink);
-            let next = match request.silence_limit {
-                None => next.await,
-                // The caller knows another sender.
-                Some(limit) => timeout(limit, next).await.unwrap_or(Err(PullOutcome::SenderStalled)),
-            };
-            match next {
+            match stream.next(offset_bytes, sink).await {
                 Ok(Arrived::Block { length_bytes }) => {
                     offset_bytes += length_bytes;
                     live.advance(offset_bytes);

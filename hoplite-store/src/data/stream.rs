@@ -2,19 +2,21 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::time::Duration;
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::merge::LaneId;
 use hoplite_core::plan::lanes::lane_limit;
 use hoplite_core::shard::PullOutcome;
-use hoplite_core::stall::{Heard, Sign, StallDetector};
+use hoplite_core::stall::{Heard, SHORT_CONNECT, Sign, StallDetector};
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::lanes::encode_max_lanes;
 use hoplite_proto::data::{Pull, encode_pull};
 use hoplite_proto::{trace, v1};
 use hoplite_shm::Buffer;
+use tokio::time::timeout;
 
 use super::call::{Call, CallError};
 use super::connection::{ConnectionError, PeerConnection};
@@ -31,6 +33,8 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) address: SocketAddr,
     /// `true` for the output of a hop, which may not have begun yet.
     pub(super) awaits_hop: bool,
+    /// Longest silence of the sender, if another one is known.
+    pub(super) silence_limit: Option<Duration>,
     pub(super) trace: Option<TraceContext>,
 }
 
@@ -99,7 +103,9 @@ impl<'a> InputStream<'a> {
         }
         loop {
             let Some((lanes, stall)) = &mut self.lanes else { return Err(ConnectionError::Closed.into()) };
-            let (lane, header) = match lanes.next(next_bytes, self.end_bytes).await? {
+            let limit = self.from.silence_limit;
+            let next = lanes.next(next_bytes, self.end_bytes);
+            let (lane, header) = match within(limit, next).await? {
                 Event::Block(lane, header) => (lane, header),
                 Event::End(end) => return Ok(Arrived::End(end)),
                 Event::Sign(sign) => match stall.heard(self.puller.now(), sign) {
@@ -118,6 +124,9 @@ impl<'a> InputStream<'a> {
                 }
             };
             let connection = lanes.connection(lane)?;
+            if limit.is_some() {
+                connection.expect_within(limit);
+            }
             let read = match &mut sink {
                 Sink::Arena { buffer, base_bytes } => {
                     connection.read_block(&header, buffer, next_bytes - *base_bytes).await
@@ -129,6 +138,9 @@ impl<'a> InputStream<'a> {
             let length_bytes = u64::from(header.length_bytes());
             match read {
                 Ok(()) => {
+                    if limit.is_some() {
+                        connection.expect_within(Some(self.puller.config.silence_timeout));
+                    }
                     lanes.taken(lane);
                     stall.arrived(self.puller.now());
                     count(&self.puller.metrics.received_bytes, length_bytes);
@@ -157,7 +169,8 @@ impl<'a> InputStream<'a> {
             ..pull
         };
         let peer = (self.from.node.clone(), self.from.address);
-        Call::begin(self.puller, peer, Kind::Pull, &pull).await
+        let limit = self.from.silence_limit.map(|_| SHORT_CONNECT);
+        within(limit, Call::begin(self.puller, peer, Kind::Pull, &pull)).await
     }
 
     /// The outcome, from the sender's `end` and the count here. Keeps usable connections.
@@ -188,6 +201,17 @@ impl<'a> InputStream<'a> {
     /// Closes the connection. Later bytes need a new request.
     pub(super) fn close(&mut self) {
         (self.lanes, self.arriving) = (None, None);
+    }
+}
+
+/// Waits no longer than `limit`, if there is one.
+async fn within<T>(
+    limit: Option<Duration>,
+    work: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    match limit {
+        Some(limit) => timeout(limit, work).await.map_err(|_| ConnectionError::Idle(limit))?,
+        None => work.await,
     }
 }
 

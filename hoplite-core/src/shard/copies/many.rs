@@ -21,6 +21,7 @@ struct Indices {
     /// Copies that are complete, or become complete without another copy.
     rooted: BTreeSet<NodeIndex>,
     complete: usize,
+    complete_at_hand: usize,
     pinned: usize,
     /// The number of copies that pull from each node, by their stores' reports.
     pulled: BTreeMap<NodeId, usize>,
@@ -91,6 +92,10 @@ impl Many {
         self.indices.complete
     }
 
+    pub(super) fn complete_at_hand(&self) -> usize {
+        self.indices.complete_at_hand
+    }
+
     pub(super) fn is_pinned(&self) -> bool {
         self.indices.pinned > 0
     }
@@ -128,6 +133,8 @@ impl Indices {
         let is_complete = |copy: &LocationRecord| copy.state == LocationState::Complete;
         self.complete += usize::from(after.is_some_and(is_complete));
         self.complete -= usize::from(before.is_some_and(is_complete));
+        self.complete_at_hand += usize::from(after.is_some_and(LocationRecord::is_complete_at_hand));
+        self.complete_at_hand -= usize::from(before.is_some_and(LocationRecord::is_complete_at_hand));
         let is_pinned = |copy: &LocationRecord| copy.retention == Retention::Pinned;
         self.pinned += usize::from(after.is_some_and(is_pinned));
         self.pinned -= usize::from(before.is_some_and(is_pinned));

@@ -85,6 +85,10 @@ impl LocationRecord {
         self.state != LocationState::Partial
     }
 
+    pub(super) fn is_complete_at_hand(&self) -> bool {
+        self.state == LocationState::Complete && !self.is_away
+    }
+
     pub(super) fn rank(&self) -> Option<Rank> {
         let class = self.class();
         let since = if class == Class::Complete { Time::ZERO } else { self.since };

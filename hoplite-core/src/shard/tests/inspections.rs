@@ -64,6 +64,22 @@ fn nodes_come_in_pages_by_name() {
 }
 
 #[test]
+fn a_grant_counts_the_complete_copies_of_connected_stores() {
+    let mut world = World::with_nodes(&["a", "b", "c", "d"]);
+    for holder in ["a", "b"] {
+        world.say(holder, ToShard::Publish(complete("x", 1)));
+    }
+    let counted_for = |world: &mut World, receiver| {
+        let answers = world.ask(receiver, ToShard::Query(query("x", 1)));
+        let [(_, ToStore::Granted(grant))] = &answers[..] else { panic!("{answers:?}") };
+        grant.complete_copies
+    };
+    assert_eq!(counted_for(&mut world, "c"), 2);
+    world.disconnect("b", 1);
+    assert_eq!(counted_for(&mut world, "d"), 1);
+}
+
+#[test]
 fn a_broadcast_is_a_tree_with_reasons() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
     world.say("a", ToShard::Publish(complete("x", 1)));

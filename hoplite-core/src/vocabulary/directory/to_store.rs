@@ -180,7 +180,7 @@ pub struct Grant {
     pub sender_state: LocationState,
     /// The reason for this choice.
     pub reason: GrantReason,
-    /// The number of complete copies, with the sender's.
+    /// The number of complete copies at connected stores, with that of the sender.
     pub complete_copies: u32,
 }
 

@@ -1,13 +1,15 @@
 //! Peers that die, stand still, or whose bytes are damaged on the way.
 
+use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Error;
 use hoplite_net::TransportKind;
-use hoplite_proto::data::frame::Kind;
+use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::v1;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::data::connection::ConnectionError;
+use crate::data::serving::{Ending, end_message};
 
 /// More than all socket buffers on the way take.
 pub(super) const BIG_BYTES: u64 = 48 << 20;
@@ -124,6 +126,43 @@ async fn a_silent_sender_is_left_early_if_another_one_is_known() {
         receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &empty(100));
     let mut connection = sender.accept().await;
     connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
+    let silence_timeout = config("b").silence_timeout;
+    let ended = tokio::time::timeout(silence_timeout / 2, pull).await.expect("long before the timeout");
+    assert_eq!(ended.unwrap(), (0, PullOutcome::SenderStalled));
+}
+
+#[tokio::test]
+async fn a_slow_sender_is_not_left_early_while_bytes_arrive() {
+    let receiver = TestNode::start("b").await;
+    let (sender, address) = Impostor::start("a").await;
+    let silence_limit = Some(Duration::from_millis(500));
+    let copy = empty(8);
+    let (pull, _) = receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &copy);
+    // The handshake alone takes longer than the limit.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let mut connection = sender.accept().await;
+    connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
+    let header = Header::block(0, 8, crc32c(&[7; 8])).unwrap().encode();
+    connection.write_raw(&header).await.unwrap();
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        connection.write_raw(&[7]).await.unwrap();
+    }
+    connection.write_control(Kind::End, &end_message(Ending::Complete)).await.unwrap();
+    assert_eq!(pull.await.unwrap(), (8, PullOutcome::Complete));
+}
+
+#[tokio::test]
+async fn a_sender_that_is_silent_within_a_block_is_left_early() {
+    let receiver = TestNode::start("b").await;
+    let (sender, address) = Impostor::start("a").await;
+    let silence_limit = Some(Duration::from_millis(100));
+    let (pull, _) =
+        receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &empty(8));
+    let mut connection = sender.accept().await;
+    connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
+    let header = Header::block(0, 8, crc32c(&[7; 8])).unwrap().encode();
+    connection.write_raw(&[&header[..], &[7]].concat()).await.unwrap();
     let silence_timeout = config("b").silence_timeout;
     let ended = tokio::time::timeout(silence_timeout / 2, pull).await.expect("long before the timeout");
     assert_eq!(ended.unwrap(), (0, PullOutcome::SenderStalled));
