@@ -2,38 +2,45 @@
 //!
 //! The client of a lost put gets an error once, at its next request for the id.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::id::ObjectId;
 use crate::message::{ClientId, Inspection, Request};
 
 const MAX_CONFLICTS: usize = 4096;
 
+/// The puts of connected clients that lost. See the [module documentation](self).
 #[derive(Debug, Default)]
-pub(crate) struct Conflicts(BTreeSet<(ClientId, ObjectId)>);
+pub(crate) struct Conflicts {
+    /// By client, with the number of the conflict.
+    waiting: BTreeMap<(ClientId, ObjectId), u64>,
+    noted: u64,
+}
 
 impl Conflicts {
+    /// Notes a conflict of a connected client. A full list forgets its oldest conflict.
     pub(crate) fn note(&mut self, client: ClientId, id: ObjectId) {
-        if client == ClientId::STORE {
-            return;
+        if self.waiting.len() >= MAX_CONFLICTS
+            && let Some((oldest, _)) = self.waiting.iter().min_by_key(|(_, number)| **number)
+        {
+            let oldest = oldest.clone();
+            self.waiting.remove(&oldest);
         }
-        if self.0.len() >= MAX_CONFLICTS {
-            self.0.pop_first();
-        }
-        self.0.insert((client, id));
+        self.noted += 1;
+        self.waiting.insert((client, id), self.noted);
     }
 
     /// Takes a lost put that the request names.
     pub(crate) fn take(&mut self, client: ClientId, request: &Request) -> Option<ObjectId> {
-        if self.0.is_empty() {
+        if self.waiting.is_empty() {
             return None;
         }
         let ids = named(request).iter();
-        ids.map(|id| (client, id.clone())).find(|key| self.0.remove(key)).map(|(_, id)| id)
+        ids.map(|id| (client, id.clone())).find(|key| self.waiting.remove(key).is_some()).map(|(_, id)| id)
     }
 
     pub(crate) fn forget_client(&mut self, client: ClientId) {
-        self.0.retain(|(writer, _)| *writer != client);
+        self.waiting.retain(|(writer, _), _| *writer != client);
     }
 }
 
@@ -46,5 +53,26 @@ fn named(request: &Request) -> &[ObjectId] {
         | Request::Inspect(Inspection::Describe { id }) => std::slice::from_ref(id),
         Request::Delete { ids, .. } => ids,
         _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_list_forgets_its_oldest_conflict() {
+        let id = |name: &str| ObjectId::new(name).unwrap();
+        let mut conflicts = Conflicts::default();
+        conflicts.note(ClientId(9), id("oldest"));
+        for client in 10..10 + MAX_CONFLICTS as u64 {
+            conflicts.note(ClientId(client), id("x"));
+        }
+        conflicts.note(ClientId(8), id("latest"));
+        let mut is_told = |client, name| {
+            let request = Request::Inspect(Inspection::Describe { id: id(name) });
+            conflicts.take(ClientId(client), &request).is_some()
+        };
+        assert!(!is_told(9, "oldest") && !is_told(10, "x") && is_told(11, "x") && is_told(8, "latest"));
     }
 }

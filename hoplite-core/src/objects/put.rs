@@ -31,7 +31,7 @@ use super::table::{Object, Phase};
 use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
 use crate::id::{ObjectId, PutId};
-use crate::message::{CallKey, Confirm, CopyId, Effect, Response};
+use crate::message::{CallKey, ClientId, Confirm, CopyId, Effect, Response};
 use crate::metadata::{Metadata, Replicas};
 use crate::shard::{Equality, UnpublishReason, Verdict};
 
@@ -382,9 +382,12 @@ impl Objects {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);
         if local.publication.was_accepted() {
-            let writer = local.publication.writer;
+            let is_told = |client: &ClientId| {
+                local.publication.sealer.is_none() && self.lifetimes.owners.is_connected(*client)
+            };
+            let writer = local.publication.writer.filter(is_told);
             self.ctx.push(Effect::PutLost { id: id.clone(), put, winner });
-            if let Some(writer) = writer.filter(|_| local.publication.sealer.is_none()) {
+            if let Some(writer) = writer {
                 self.conflicts.note(writer, id.clone());
             }
         }
