@@ -7,10 +7,11 @@ mod directory;
 mod file;
 mod reader;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use std::{fs, io};
 
 use hoplite_core::id::NodeId;
@@ -30,12 +31,13 @@ pub use directory::SpillDirError;
 use file::Owner;
 pub(crate) use file::Source;
 pub(crate) use reader::{NotRead, SpilledCopy};
-use reader::{READ_TIMEOUT, no_answer};
 
 /// Most whole objects that are read into memory at once.
 const MAX_LOADS: usize = 16;
 /// Most blocks that are read for other stores at once.
 const MAX_SERVES: usize = 16;
+/// Longest wait for a permit, and then for one block of a disk.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(crate) struct SpillFiles {
@@ -166,4 +168,8 @@ impl SpillFiles {
     pub(crate) fn remove_all(&self) {
         self.directories.iter().for_each(RunDirectory::remove);
     }
+}
+
+fn no_answer(path: &Path) -> SpillFault {
+    SpillFault::Failed(format!("cannot read {}: no answer of the disk for {READ_TIMEOUT:?}", path.display()))
 }

@@ -2,20 +2,16 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hoplite_core::node::{CopyId, SpillFault, SpillRecord};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::SpillFiles;
 use super::file::Record;
-
-/// Longest wait for a permit, and then for one block of a disk.
-pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
+use super::{READ_TIMEOUT, SpillFiles, no_answer};
 
 /// The right to read a copy from its spill file until this is dropped.
 pub(crate) struct SpilledCopy {
@@ -44,7 +40,7 @@ impl SpilledCopy {
 
     /// Starts work on the disk as soon as fewer than [`MAX_SERVES`](super::MAX_SERVES) reads run.
     ///
-    /// A read that hangs keeps its permit, so that it is the only one to occupy its thread.
+    /// A hung read keeps its permit, so a hung disk occupies at most that many threads.
     fn start<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, SpillFault> + Send + 'static,
@@ -83,10 +79,6 @@ type Disk<T> = AbortOnDropHandle<Option<Result<T, SpillFault>>>;
 
 fn lost(error: &tokio::task::JoinError) -> SpillFault {
     SpillFault::Failed(error.to_string())
-}
-
-pub(super) fn no_answer(path: &Path) -> SpillFault {
-    SpillFault::Failed(format!("cannot read {}: no answer of the disk for {READ_TIMEOUT:?}", path.display()))
 }
 
 impl Drop for SpilledCopy {
@@ -200,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_that_hangs_keeps_its_permit() {
+    async fn a_hung_read_keeps_its_permit() {
         let directory = tempfile::tempdir().unwrap();
         let (copy, _) = spilled(&directory);
         let (begun, begins) = tokio::sync::oneshot::channel();
