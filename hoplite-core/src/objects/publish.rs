@@ -195,8 +195,11 @@ impl Objects {
     }
 
     pub(crate) fn remember_end(&mut self, message: ToShard) {
-        let ttl = self.ctx.limits().tombstone_ttl;
-        self.recent_ends.push(self.ctx.now(), ttl, message);
+        // A shard that is away must hear of all ends, however long its absence lasts.
+        if self.ctx.sessions.are_all_up() {
+            self.recent_ends.forget_older(self.ctx.now(), self.ctx.limits().tombstone_ttl);
+        }
+        self.recent_ends.push(self.ctx.now(), message);
     }
 
     pub(crate) fn remember_deletion(&mut self, id: &ObjectId, put: PutId) {
@@ -210,8 +213,9 @@ impl Objects {
     }
 
     fn tell_recent_ends(&mut self, shard: usize) {
-        let ttl = self.ctx.limits().tombstone_ttl;
-        for message in self.recent_ends.all(self.ctx.now(), ttl) {
+        let now = self.ctx.now();
+        let age = self.ctx.limits().tombstone_ttl.max(self.ctx.sessions.absence(now, shard));
+        for message in self.recent_ends.latest(now, age) {
             self.ctx.tell_shard(shard, message.clone());
         }
     }

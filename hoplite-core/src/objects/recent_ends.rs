@@ -14,13 +14,12 @@ use crate::time::Time;
 /// Enough for some seconds of a busy store, and a burst that a shard digests in milliseconds.
 const MAX_RECENT_ENDS: usize = 4096;
 
-/// The latest messages, oldest first, for as long as shards remember deleted objects.
+/// The latest messages, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct RecentEnds(VecDeque<(Time, ToShard)>);
 
 impl RecentEnds {
-    pub(crate) fn push(&mut self, now: Time, ttl: Duration, message: ToShard) {
-        self.forget_old(now, ttl);
+    pub(crate) fn push(&mut self, now: Time, message: ToShard) {
         if self.0.len() >= MAX_RECENT_ENDS {
             self.0.pop_front();
         }
@@ -37,13 +36,13 @@ impl RecentEnds {
         self.0.iter().map(|(_, message)| message).find(is_meant)
     }
 
-    pub(crate) fn all(&mut self, now: Time, ttl: Duration) -> impl Iterator<Item = &ToShard> {
-        self.forget_old(now, ttl);
-        self.0.iter().map(|(_, message)| message)
+    /// Returns the messages of the last `age`.
+    pub(crate) fn latest(&self, now: Time, age: Duration) -> impl Iterator<Item = &ToShard> {
+        self.0.iter().filter(move |(time, _)| now.since(*time) <= age).map(|(_, message)| message)
     }
 
-    fn forget_old(&mut self, now: Time, ttl: Duration) {
-        while self.0.front().is_some_and(|(time, _)| now.since(*time) > ttl) {
+    pub(crate) fn forget_older(&mut self, now: Time, age: Duration) {
+        while self.0.front().is_some_and(|(time, _)| now.since(*time) > age) {
             self.0.pop_front();
         }
     }

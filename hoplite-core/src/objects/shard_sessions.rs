@@ -108,6 +108,10 @@ impl ShardSessions {
         self.shards.get(shard).is_some_and(|session| session.is_up)
     }
 
+    pub(crate) fn are_all_up(&self) -> bool {
+        self.shards.iter().all(|session| session.is_up)
+    }
+
     /// Returns the version of a session. Messages and fields of later versions must not be sent.
     pub(crate) fn version(&self, shard: usize) -> Option<Version> {
         self.shards.get(shard).filter(|session| session.is_up).map(|session| session.version)

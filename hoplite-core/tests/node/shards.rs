@@ -364,12 +364,15 @@ fn a_shard_that_was_away_hears_of_deletions_when_it_returns() {
     h.event(Event::ShardDown { shard: 0 });
     h.drop_put(1, "x", PutId(5), DropReason::Deleted);
     h.sent();
+    h.pass(Duration::from_secs(3600));
+    h.drop_put(1, "y", PutId(6), DropReason::Deleted);
+    h.sent();
     h.event(up(0));
-    assert_eq!(h.told(), ["0 forget x"]);
-    h.event(Event::ShardDown { shard: 0 });
+    assert_eq!(h.told(), ["0 forget x", "0 forget y"]);
     h.pass(Duration::from_secs(31));
+    h.event(Event::ShardDown { shard: 0 });
     h.event(up(0));
-    assert_eq!(h.told(), Vec::<String>::new(), "tombstones would have expired by now");
+    assert_eq!(h.told(), Vec::<String>::new(), "the shard has heard of them");
 }
 
 #[test]
