@@ -212,6 +212,7 @@ impl Objects {
             self.compare(copy, winner, holder);
         }
         self.answer_sealer(copy);
+        self.reconsider_quorum(copy);
     }
 
     pub(crate) fn open_target(

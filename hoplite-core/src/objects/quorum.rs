@@ -3,9 +3,10 @@
 //! In a network split, each side reaches at most one of them, so at most one put succeeds.
 
 use super::Objects;
+use super::table::LocalCopy;
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
-use crate::message::CopyId;
+use crate::message::{CallKey, CopyId};
 use crate::metadata::Replicas;
 use crate::version::Version;
 
@@ -37,7 +38,13 @@ impl Objects {
         self.shards_of(&local.id).all(|shard| local.publication.is_accepted_by(shard))
     }
 
-    /// Fails a put if a shard cannot be reached any more.
+    /// Returns `true` if a call waits for the quorum of its put.
+    pub(crate) fn awaits_quorum(&self, copy: CopyId, key: CallKey) -> bool {
+        let waits = |local: &LocalCopy| local.publication.sealer == Some(key) && !self.has_quorum(copy);
+        self.copies.get(&copy).is_some_and(waits)
+    }
+
+    /// Fails a put that waits for both shards, because one cannot be reached any more.
     pub(crate) fn reconsider_quorum(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         if !local.is_complete() || local.publication.sealer.is_none() || self.is_accepted_by_both(copy) {

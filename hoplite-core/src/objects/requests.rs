@@ -158,7 +158,12 @@ impl Objects {
                 missing => Error::Timeout { operation, waited, missing: missing.map(Box::new) },
             }),
         };
-        self.finish(key, response);
+        match (self.calls.get(key), response) {
+            (Some(&Call::Seal { copy }), Err(error)) if self.awaits_quorum(copy, key) => {
+                self.take_back_put(copy, error);
+            }
+            (_, response) => self.finish(key, response),
+        }
     }
 
     pub(crate) fn end_calls(&mut self) {

@@ -263,3 +263,41 @@ fn a_put_with_a_quorum_fails_if_a_shard_of_the_id_cannot_be_reached() {
     assert_eq!(h.error(refused), error);
     h.assert_empty();
 }
+
+/// Creates an object that needs both shards.
+fn create_with_quorum(h: &mut Harness) -> ObjectView {
+    let replicas = Replicas { quorum: true, ..Replicas::default() };
+    let metadata = Metadata { replicas, ..Metadata::default() };
+    let create = Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: LONG };
+    let call = h.request(A, create);
+    h.view(call)
+}
+
+#[test]
+fn a_seal_with_a_quorum_fails_if_a_shard_was_lost_before() {
+    let mut h = Harness::with_shards(2);
+    let view = create_with_quorum(&mut h);
+    h.event(Event::ShardDown { shard: 1 });
+    let call = h.seal(A, view.copy);
+    let error = h.error(call);
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(h.told().contains(&"0 forget x".to_owned()), "the put is taken back");
+    h.release(A, view.copy);
+    h.assert_empty();
+}
+
+#[test]
+fn a_seal_with_a_quorum_is_taken_back_at_its_timeout() {
+    let mut h = Harness::with_shards(2);
+    let view = create_with_quorum(&mut h);
+    let publish = h.publications().remove(0).1;
+    h.verdict(0, &publish, Verdict::Accepted);
+    let call = h.seal(A, view.copy);
+    h.pass(LONG);
+    let error = h.error(call);
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    let told = h.told();
+    assert!((0..2).all(|shard| told.contains(&format!("{shard} forget x"))), "{told:?}");
+    h.release(A, view.copy);
+    h.assert_empty();
+}
