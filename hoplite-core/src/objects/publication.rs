@@ -10,8 +10,9 @@ use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
 /// Most publications before a shard is told to forget the put in the way, which its own store
-/// should have withdrawn by then.
-const DISPUTES: u32 = 3;
+/// should have withdrawn by then. They take more than five seconds, because a store waits two
+/// seconds before it concedes to a shard that was away.
+const DISPUTES: u32 = 9;
 
 pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
 

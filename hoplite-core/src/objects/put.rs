@@ -295,6 +295,14 @@ impl Objects {
             Verdict::Conflict { winner, .. } if self.tell_end(shard, id, winner) => {
                 self.publish_again_later(copy);
             }
+            // The winner may have ended while the shard was away. Another store will tell the shard.
+            Verdict::Conflict { .. }
+                if self.copies[&copy].publication.was_accepted()
+                    && self.ctx.sessions.has_just_returned(shard) =>
+            {
+                self.copies.publication_mut(copy).contest();
+                self.publish_again_later(copy);
+            }
             Verdict::ShardFull => {
                 if let Some(key) = self.copies.publication_mut(copy).sealer.take() {
                     let limit = self.ctx.limits().max_objects as u64;

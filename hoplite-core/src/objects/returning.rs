@@ -107,7 +107,7 @@ impl Objects {
     pub(crate) fn shard_is_up(&mut self, shard: usize, run: ShardRun, asked_at: Time, version: Version) {
         if shard < self.ctx.shard_count() && !self.ctx.is_shutting_down() {
             self.ctx.sessions.begin(self.ctx.now(), shard, run, asked_at, version);
-            if let Some(until) = self.ctx.sessions.young_until(shard) {
+            for until in self.ctx.sessions.doubted_until(shard) {
                 self.ctx.schedule(until, Deadline::Trusted(shard));
             }
             self.shard_changed(shard);

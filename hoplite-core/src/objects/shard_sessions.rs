@@ -43,6 +43,9 @@ struct ShardSession {
     heard_before: Time,
     /// The end of leases of the shard's previous run, after a restart.
     young_until: Option<Time>,
+    /// After a return of the shard with its memory: the time by which every store should have told
+    /// it the puts that ended during its absence.
+    returned_until: Option<Time>,
 }
 
 impl ShardSessions {
@@ -54,6 +57,7 @@ impl ShardSessions {
             heard_at: Time::ZERO,
             heard_before: Time::ZERO,
             young_until: None,
+            returned_until: None,
         };
         Self { shards: vec![none; count], settled_at: Time::ZERO }
     }
@@ -70,24 +74,41 @@ impl ShardSessions {
         let heard_before = session.heard_at;
         let has_restarted = session.run.is_some_and(|earlier| earlier != run);
         let young_until = if has_restarted { Some(now + LEASE) } else { session.young_until };
-        let run = Some(run);
-        *session = ShardSession { is_up: true, version, run, heard_at: asked_at, heard_before, young_until };
+        let returned_until = (session.run == Some(run)).then_some(now + SETTLING);
+        *session = ShardSession {
+            is_up: true,
+            version,
+            run: Some(run),
+            heard_at: asked_at,
+            heard_before,
+            young_until,
+            returned_until,
+        };
     }
 
-    pub(crate) fn young_until(&self, shard: usize) -> Option<Time> {
-        self.shards.get(shard)?.young_until
+    /// Returns the times for [`trust`](Self::trust).
+    pub(crate) fn doubted_until(&self, shard: usize) -> impl Iterator<Item = Time> + use<> {
+        let session = self.shards.get(shard).copied();
+        session.into_iter().flat_map(|session| [session.young_until, session.returned_until]).flatten()
     }
 
     /// Returns `false` after a restart: the shard lacks copies, and stores that are cut off may
     /// have a lease of its previous run.
     pub(crate) fn is_trusted(&self, shard: usize) -> bool {
-        self.young_until(shard).is_none()
+        self.shards.get(shard).is_none_or(|session| session.young_until.is_none())
+    }
+
+    /// Returns `true` for a while after the shard was away and has kept its memory. It may list puts
+    /// that were deleted during its absence.
+    pub(crate) fn has_just_returned(&self, shard: usize) -> bool {
+        self.shards.get(shard).is_some_and(|session| session.returned_until.is_some())
     }
 
     /// Returns `true` if the shard is trusted from now on.
     pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
-        let session = self.shards.get_mut(shard);
-        session.is_some_and(|session| session.young_until.take_if(|until| *until <= now).is_some())
+        let Some(session) = self.shards.get_mut(shard) else { return false };
+        let doubts = [&mut session.young_until, &mut session.returned_until];
+        doubts.map(|until| until.take_if(|until| *until <= now).is_some()).contains(&true)
     }
 
     pub(crate) fn end(&mut self, now: Time, shard: usize) {

@@ -204,14 +204,75 @@ fn a_put_that_was_accepted_and_has_lost_is_reported_once_to_its_client() {
     h.release(A, view.copy);
     h.event(up(ranked[0]));
     h.verdict(ranked[0], &publish, conflict(Equality::Different));
-    let lost = |effect: &Effect| matches!(effect, Effect::PutLost { winner: WINNER, .. });
-    assert_eq!(h.effects.iter().filter(|effect| lost(effect)).count(), 1);
+    assert_eq!(h.effects.iter().filter(|effect| is_lost(effect)).count(), 1);
     let other = h.get(B, "x");
     h.assert_waits(other);
     let told = h.get(A, "x");
     assert_eq!(h.error(told), Error::PutConflict { id: id("x") });
     let again = h.get(A, "x");
     h.assert_waits(again);
+}
+
+/// Puts an object at the second shard while the first one is away. Returns the first shard's
+/// publication after its return.
+fn put_without_the_first_shard(h: &mut Harness) -> (ObjectView, usize, Publish) {
+    let ranked = h.shards.ranked(&id("x"));
+    h.event(Event::ShardDown { shard: ranked[0] });
+    let (view, call, publish) = sealed(h, SIZE);
+    h.verdict(ranked[1], &publish, Verdict::Accepted);
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+    h.release(A, view.copy);
+    h.event(up(ranked[0]));
+    let (shard, publish) = h.publication();
+    assert_eq!(shard, ranked[0]);
+    (view, shard, publish)
+}
+
+const fn is_lost(effect: &Effect) -> bool {
+    matches!(effect, Effect::PutLost { winner: WINNER, .. })
+}
+
+#[test]
+fn an_accepted_put_outlasts_the_memory_of_a_shard_that_was_away() {
+    for equality in [Equality::Different, Equality::Unknown { holder: None }, Equality::Equal] {
+        for other_is_lost in [false, true] {
+            let mut h = Harness::with_shards(2);
+            let (view, shard, publish) = put_without_the_first_shard(&mut h);
+            if other_is_lost {
+                h.event(Event::ShardDown { shard: 1 - shard });
+            }
+            h.verdict(shard, &publish, conflict(equality.clone()));
+            assert_eq!(h.node.status().put_conflicts, 0);
+            h.pass(Duration::from_millis(50));
+            let again = h.publications().into_iter().find(|(at, _)| *at == shard).unwrap().1;
+            // Another store has told the shard that the other put is deleted.
+            h.verdict(shard, &again, Verdict::Accepted);
+            h.pass(LONG);
+            assert!(h.serve("x", view.put).is_some());
+        }
+    }
+}
+
+#[test]
+fn an_accepted_put_loses_to_a_put_that_outlasts_the_return_of_its_shard() {
+    for other_is_lost in [false, true] {
+        let mut h = Harness::with_shards(2);
+        let (view, shard, publish) = put_without_the_first_shard(&mut h);
+        if other_is_lost {
+            h.event(Event::ShardDown { shard: 1 - shard });
+        }
+        h.verdict(shard, &publish, conflict(Equality::Different));
+        for passed in 1..=30 {
+            h.pass(Duration::from_millis(100));
+            for (_, again) in h.publications().into_iter().filter(|(at, _)| *at == shard) {
+                h.verdict(shard, &again, conflict(Equality::Different));
+            }
+            assert!(passed > 19 || !h.effects.iter().any(is_lost), "after {passed}00 ms");
+        }
+        assert_eq!(h.effects.iter().filter(|effect| is_lost(effect)).count(), 1);
+        assert!(!h.told().iter().any(|line| line.contains("forget")), "the other put is not deleted");
+        assert!(h.serve("x", view.put).is_none());
+    }
 }
 
 #[test]
