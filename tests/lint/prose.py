@@ -77,7 +77,7 @@ class Limit:
 
 
 LIMITS = {
-    "Rust": Limit(1, 8, 20, 100_900),
+    "Rust": Limit(1, 8, 20, 101_200),
     "Python": Limit(1, 8, 5, 22_200),
     "pages for users": Limit(0, 1, 0, 25_200),
     "pages for maintainers": Limit(0, 4, 2, 11_500),
