@@ -159,14 +159,14 @@ impl Request {
     /// An older store ignores lifetimes, quorums, and waits for all stores.
     pub fn oldest_version(&self) -> u32 {
         match self {
-            Self::Create { metadata, .. } | Self::Put { metadata, .. } if metadata.lifetime.is_some() => {
+            Self::Create { metadata, .. } | Self::Put { metadata, .. }
+                if metadata.lifetime.is_some() || metadata.replicas.quorum =>
+            {
                 Version::WITH_TERMS
             }
-            Self::Create { metadata, .. } | Self::Put { metadata, .. } if metadata.replicas.quorum => {
-                Version::WITH_TERMS
-            }
-            Self::Delete { wait: DeleteWait::All, .. } => Version::WITH_TERMS,
-            Self::ListOwnerless { .. } | Self::Inspect(Inspection::DrainNode { .. }) => Version::WITH_TERMS,
+            Self::Delete { wait: DeleteWait::All, .. }
+            | Self::ListOwnerless { .. }
+            | Self::Inspect(Inspection::DrainNode { .. }) => Version::WITH_TERMS,
             Self::Batch(requests) => requests.iter().map(Self::oldest_version).max().unwrap_or_default(),
             _ => Version::OLDEST.number(),
         }

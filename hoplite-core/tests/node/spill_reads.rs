@@ -1,5 +1,6 @@
 //! Reads of copies that are only in files.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use hoplite_core::collective::{CollectiveEvent, Failure, Plan, Report};
@@ -21,20 +22,24 @@ impl Harness {
         });
         record.unwrap_or_else(|| panic!("{serve:?} is not served from a file"))
     }
+
+    /// Gets the objects of `put_many` with these numbers, and keeps their views.
+    fn hold(&mut self, numbers: Range<usize>) -> Vec<ObjectView> {
+        let hold = |number: usize| {
+            let call = self.get(A, &number.to_string());
+            self.write_all();
+            self.read_all();
+            self.view(call)
+        };
+        numbers.map(hold).collect()
+    }
 }
 
 #[test]
 fn a_receiver_is_served_from_the_file_even_without_room_in_the_arena() {
     let mut h = Harness::spilling(None);
     let views = h.put_many(14);
-    let held: Vec<ObjectView> = (4..14)
-        .map(|number| {
-            let call = h.get(A, &number.to_string());
-            h.write_all();
-            h.read_all();
-            h.view(call)
-        })
-        .collect();
+    let held = h.hold(4..14);
     assert_eq!(h.free_objects(), 0);
     let serve = h.ask_to_serve(id("0"), views[0].put, false);
     h.served_record(serve);
@@ -286,14 +291,7 @@ fn sources_in_files_are_loaded_all_together_and_stay_until_the_exchange() {
     let b = h.put_f32("b", 3 * SIZE);
     h.put_many(14);
     assert!(h.is_closed(a.copy) && h.is_closed(b.copy), "they are only in files");
-    let held: Vec<ObjectView> = (10..13)
-        .map(|number| {
-            let call = h.get(A, &number.to_string());
-            h.write_all();
-            h.read_all();
-            h.view(call)
-        })
-        .collect();
+    let held = h.hold(10..13);
     let mut plan = plan(a.put);
     (plan.sources, plan.size_bytes) = (vec![(id("a"), a.put), (id("b"), b.put)], 3 * SIZE);
     collective(&mut h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan });

@@ -25,7 +25,7 @@ pub(crate) struct SpilledCopy {
 }
 
 impl SpilledCopy {
-    /// The open file stays readable after its removal.
+    /// Begins to read a range of the object. The open file stays readable after its removal.
     ///
     /// # Errors
     /// The reason is in [`NotRead`].
