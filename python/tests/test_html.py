@@ -118,12 +118,13 @@ def test_a_status_with_odd_names() -> None:
 
 
 def test_topology(cluster: Cluster, client: hoplite.Client) -> None:
-    def fetched() -> bool:
-        with cluster.connect(1) as other, other.put(None, np.zeros(4 << 20)) as ref:
-            client.get(ref, copy=True)
+    def sent() -> bool:
+        # A sender measures its link.
+        with cluster.connect(1) as other, client.put(None, np.zeros(4 << 20)) as ref:
+            other.get(ref, copy=True)
         return bool(client.topology())
 
-    await_that("a link is known", fetched)
+    await_that("a link is known", sent)
     links = client.topology()
     assert isinstance(links, tuple)
     assert {link.node for link in links} <= {"node-1", "node-2"}

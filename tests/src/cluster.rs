@@ -440,6 +440,16 @@ impl Cluster {
             status.shards.iter().filter(|shard| shard.connected).count() >= expected
         });
     }
+
+    /// Waits until a store has noticed the end of all killed shards.
+    pub fn await_lost_sessions(&self, node: usize) {
+        let client = self.client(node);
+        await_that("the end of sessions with the directory", || {
+            let status = client.status().expect("a store tells its status");
+            let running = self.shards.iter().filter(|shard| shard.is_some()).count();
+            status.shards.iter().filter(|shard| shard.connected).count() <= running
+        });
+    }
 }
 
 pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {

@@ -134,8 +134,7 @@ fn the_client_of_a_put_that_lost_is_told_once() {
     let options = || PutOptions { metadata: metadata.clone(), timeout: PATIENCE, ..PutOptions::default() };
     client.put_with("needs-both", &lost, options()).unwrap();
     cluster.kill_shard(0);
-    let down = || client.status().unwrap().shards.iter().all(|shard| !shard.connected);
-    await_that("the end of the session", down);
+    cluster.await_lost_sessions(0);
     let error = refusal(client.put_with("needs-both-too", &lost, options()));
     assert!(matches!(error, ObjectError::Unavailable { .. }), "{error}");
 }
@@ -159,9 +158,7 @@ fn a_get_may_allow_a_copy_while_no_shard_can_be_reached() {
     let fresh = command("0s", &["--allow-stale"]);
     assert!(fresh.stdout == contents && fresh.stderr.is_empty(), "{fresh:?}");
     cluster.kill_shard(0);
-    await_that("the end of the session", || {
-        client.status().unwrap().shards.iter().all(|shard| !shard.connected)
-    });
+    cluster.await_lost_sessions(0);
     let error = refusal(client.get("x", Duration::from_millis(100)));
     assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
     let view = client.get_with("x", options).unwrap();

@@ -42,9 +42,7 @@ fn a_reduce_outlasts_the_restart_of_the_only_shard() {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
         drop(await_half(&cluster, 0, "target", &[1, 2, 3]));
         cluster.kill_shard(0);
-        await_that("the loss noticed", || {
-            (0..4).all(|node| !cluster.client(node).status().unwrap().shards[0].connected)
-        });
+        (0..4).for_each(|node| cluster.await_lost_sessions(node));
         let late = start(scope, &cluster, 1, "late", &[2, 3], ReduceOptions::default());
         cluster.restart_shard(0);
         finish_all(unfinished);
