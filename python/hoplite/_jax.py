@@ -34,14 +34,22 @@ def host_array(value: object) -> npt.NDArray[Any] | None:
 
 
 def from_host(array: npt.NDArray[Any]) -> Any:
-    """Makes an array of JAX on its default device, with any dtype.
+    """Makes an array of JAX on its default device.
 
     A CPU device shares the memory of `array` if that is aligned to 64 bytes; JAX never writes to
     it.
+
+    Raises:
+        TypeError: for a dtype that this version of JAX cannot store.
     """
     jax = import_jax()
-    with jax.enable_x64(True):
-        return jax.device_put(array, may_alias=True)
+    try:
+        with jax.enable_x64(True):
+            return jax.device_put(array, may_alias=True)
+    except jax.errors.JaxRuntimeError as error:
+        if not str(error).startswith("INVALID_ARGUMENT"):
+            raise
+        raise TypeError(f"this version of JAX has no arrays of {array.dtype}") from error
 
 
 def has(dtype: np.dtype[Any]) -> bool:

@@ -374,6 +374,7 @@ contents = st.binary(max_size=64) | st.integers(0, 40).map(bytes)
 @given(user=described() | st.binary(max_size=60), contents=contents)
 @example(user=b"py1:ndarray ('|O', (1,))", contents=bytes(8))
 @example(user=b"py1:pickle", contents=bytes(8))
+@example(user=b"py1:jax ('float6_e2m3fn', (1,))", contents=bytes(1))
 def test_no_header_harms_a_reader(careful: hoplite.Client, user: bytes, contents: bytes) -> None:
     read(careful, "fuzz/header", Stored(contents, "opaque", None, user))
 
