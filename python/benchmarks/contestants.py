@@ -25,9 +25,9 @@ from figures import Figures
 from hoplite import _native
 from hoplite._programs import program
 
-#: Ray needs at least 75 MiB.
+#: Memory beside the measured arrays; Ray needs at least 75 MiB.
 SPARE_BYTES = 128 << 20
-#: A machine prefaults a GiB in one to five seconds.
+#: Seconds for a start, which prefaults a GiB in one to five seconds.
 WAIT_LIMIT = 120.0
 _POLL_INTERVAL = 0.01
 
@@ -41,15 +41,15 @@ class Contestant(ABC):
 
     @abstractmethod
     def timed_puts(self, array: Any, names: list[str], times: list[int]) -> list[Any]:
-        """Appends the times in nanoseconds. Returns handles."""
+        """Puts the array under each name. Appends the nanoseconds. Returns handles."""
 
     @abstractmethod
     def timed_gets(self, handles: list[Any], times: list[int]) -> Any:
-        """Appends the times in nanoseconds. Returns the last array."""
+        """Gets each handle. Appends the nanoseconds. Returns the last array."""
 
     @abstractmethod
     def delete(self, handles: list[Any]) -> None:
-        """Waits for the deletion, and empties the list."""
+        """Deletes the objects, and empties the list."""
 
     @abstractmethod
     def about(self) -> dict[str, str]: ...

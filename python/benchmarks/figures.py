@@ -34,7 +34,7 @@ class Figures:
 
     @classmethod
     def together(cls, runs: Sequence[Mapping[str, Any]]) -> Figures | None:
-        """The medians of quantiles: the Rust program prints no samples."""
+        """Joins runs of the Rust program, which prints no samples, by medians of quantiles."""
         if not runs:
             return None
         p99s = [run["p99_s"] for run in runs if run["p99_s"] is not None]
@@ -51,7 +51,7 @@ class Figures:
 class Cell:
     nbytes: int
     put: dict[str, Figures] = field(default_factory=dict)
-    """By contestant."""
+    """The figures of each contestant."""
     get: dict[str, Figures] = field(default_factory=dict)
 
     def add(self, name: str, put: Figures | None, get: Figures | None) -> None:
@@ -67,7 +67,7 @@ class Report:
     about: Mapping[str, str]
     cells: list[Cell]
     cold: Cell | None
-    """Calls after a pause."""
+    """The figures of calls after a pause."""
 
     def text(self) -> str:
         about = ", ".join(f"{name} {what}" for name, what in self.about.items())

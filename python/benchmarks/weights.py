@@ -78,7 +78,6 @@ def measure(client: hoplite.Client, size: int, tensors: int, rounds: int) -> dic
 
 
 def _memcpy(state: State, room: State) -> None:
-    """Copies on one thread."""
     for key, tensor in state.items():
         np.copyto(room[key].numpy(), tensor.numpy())
 

@@ -25,11 +25,11 @@ ACTOR = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, ACTIONS), (ACTIONS,)]
 CRITIC = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,)]
 ENDS = np.cumsum([math.prod(shape) for shape in ACTOR + CRITIC])
 WEIGHTS = int(ENDS[-1])
-#: The sum of the episodes' returns, and their number.
+#: Numbers after a gradient: the sum of the episodes' returns, and the number of episodes.
 STATISTICS = 2
-#: Episodes are complete, so workers finish at different times.
+#: The least steps of a gradient. Episodes are complete, so workers finish at different times.
 STEPS = 200
-#: Generalized advantage estimation, arXiv:1506.02438.
+#: Gamma and lambda of generalized advantage estimation, arXiv:1506.02438.
 DISCOUNT, TRUST = 0.99, 0.95
 #: The weight of the entropy of actions: A3C, arXiv:1602.01783.
 ENTROPY = 0.01
@@ -66,14 +66,13 @@ class Model:
         actor, critic = layers(self.weights)
         for matrix in (actor[0], critic[0], critic[2]):
             matrix[...] = rng.normal(0, 1 / np.sqrt(len(matrix)), matrix.shape)
-        # The actor prefers no action at first.
         self._mean, self._square = np.zeros(WEIGHTS, np.float32), np.zeros(WEIGHTS, np.float32)
         self._updates = 0
         self._returns: deque[Array] = deque(maxlen=RECENT)
         self.episodes = 0
 
     def descend(self, total: Array, gradients: int) -> None:
-        """Descends along the mean of `gradients` gradients with the sum `total`."""
+        """Moves the weights against the mean gradient, `total / gradients`."""
         gradient = total[:WEIGHTS] / gradients
         self._updates += 1
         self._mean += (1 - MOMENTUM) * (gradient - self._mean)
@@ -92,7 +91,7 @@ class Model:
 @dataclass
 class Episode:
     observations: Array
-    """One for each action, and a final one if the time ran out."""
+    """An observation for each action, and a final one if the time ran out."""
     actions: npt.NDArray[np.int64]
 
 
@@ -104,7 +103,7 @@ class Player:
         self._gradient = np.zeros(parameters + STATISTICS, np.float32)
 
     def gradient(self, weights: Array) -> Array:
-        """The next call overwrites the array."""
+        """Plays episodes. The next call overwrites the returned array."""
         episodes: list[Episode] = []
         while sum(len(episode.actions) for episode in episodes) < STEPS:
             episodes.append(self.play(weights))
@@ -115,7 +114,7 @@ class Player:
 
     def play(self, weights: Array) -> Episode:
         (into, bias, out, out_bias), _ = layers(weights)
-        # The probability depends only on the difference.
+        # Probabilities depend only on the difference of the two outputs.
         prefer, prefer_bias = out[:, 1] - out[:, 0], float(out_bias[1] - out_bias[0])
         observation, _ = self._world.reset()
         observations, actions = [observation], []
@@ -131,7 +130,7 @@ class Player:
 
 
 def gradient(weights: Array, episodes: list[Episode]) -> Array:
-    """As means over all steps."""
+    """Returns the mean gradient of all steps."""
     actor, critic = layers(weights)
     estimates = [estimate(weights, episode) for episode in episodes]
     advantages = np.concatenate([advantages for advantages, _ in estimates])
@@ -158,7 +157,7 @@ def estimate(weights: Array, episode: Episode) -> tuple[Array, Array]:
     expected = forward(critic, episode.observations)[1][:, 0]
     steps = len(episode.actions)
     advantages = np.zeros(steps, np.float32)
-    # 0 after a fall, an estimate after a timeout.
+    # The last state's value: 0 after a fall, an estimate after a timeout.
     after, advantage = (expected[steps] if len(expected) > steps else 0.0), 0.0
     for step in reversed(range(steps)):
         surprise = (1 - DISCOUNT) + DISCOUNT * after - expected[step]

@@ -59,7 +59,7 @@ class Model:
         _, (self._pictures, self._digits) = data(seed)
 
     def descend(self, total: Array, gradients: int) -> None:
-        """Descends along the mean of `gradients` gradients with the sum `total`."""
+        """Moves the weights against the mean gradient, `total / gradients`."""
         np.multiply(total, LEARNING_RATE / gradients, out=self._step)
         self.weights -= self._step
 
@@ -78,7 +78,7 @@ class Trainer:
         self._gradient = np.zeros(parameters, np.float32)
 
     def gradient(self, weights: Array) -> Array:
-        """Of a random batch. The next call overwrites the array."""
+        """Returns the gradient of a random batch. The next call overwrites the array."""
         batch = self._rng.integers(len(self._digits), size=BATCH)
         pictures, digits = self._pictures[batch], self._digits[batch]
         _, _, w2, _ = layers(weights)

@@ -29,19 +29,19 @@ import digits
 import hoplite
 from harness import Crew, Progress, Report, hoplite_crew, main, options, ray_crew
 
-#: The cost of a death for one query.
+#: Seconds for which a query waits for a dead worker.
 WAIT_LIMIT = 0.05
 KILL_AFTER = 500
 
 Vote = npt.NDArray[np.float32]
-#: Returns the votes, and the reasons of deaths.
+#: Returns the votes, and the reasons of deaths, by worker.
 Ask = Callable[[digits.Array, list[int]], tuple[dict[int, Vote], dict[int, str]]]
 
 
 class Worker:
     def __init__(self, worker: int, seed: int) -> None:
         (pictures, shown), _ = digits.data(seed)
-        # A replacement gets the same sample.
+        # The replacement of a dead worker gets the same sample.
         rng = np.random.default_rng([seed, worker])
         sample = rng.integers(len(shown), size=len(shown))
         self._tree = DecisionTreeClassifier(
@@ -54,7 +54,6 @@ class Worker:
         return vote
 
     def answer(self, query: str, vote: str) -> None:
-        """Only for Hoplite."""
         client = hoplite.init()
         client.put(vote, self.vote(client.get(query)))
 
@@ -135,11 +134,11 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
 
 
 class Queries:
-    """Outside the training set, in random order."""
+    """Pictures outside the training set, in random order."""
 
     def __init__(self, seed: int, pictures: int | None) -> None:
         _, (self._pictures, self._shown) = digits.data(seed)
-        # Queries are equally hard.
+        # All queries have the same pictures, so they are equally hard.
         self._repeated = np.resize(np.arange(len(self._shown)), pictures or len(self._shown))
         self._rng = np.random.default_rng(seed)
 
@@ -155,7 +154,7 @@ class Queries:
 class Tally:
     def __init__(self) -> None:
         self._seconds: list[float] = []
-        self._accuracies: dict[int, list[float]] = {}  # by the number of votes
+        self._accuracies: dict[int, list[float]] = {}  # accuracies of answers, by their number of votes
         self._alone: list[float] = []
         self._last = 0.0
 

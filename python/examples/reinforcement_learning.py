@@ -30,7 +30,7 @@ WAIT_LIMIT = 5.0
 
 class Worker(cartpole.Player):
     def step(self, weights: str, gradient: str) -> None:
-        """Only for Hoplite."""
+        """Performs a step with Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
@@ -62,7 +62,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 model.descend(client.get(total), len(done))
                 gradients += len(done)
                 give_weights(step + 1, [running.pop(gradient)[0] for gradient in done])
-                # While the workers play.
+                # Deletes while the workers play.
                 unused = versions - {weights for _, weights in running.values()}
                 versions -= unused
                 client.delete([total, *done, *unused])

@@ -28,7 +28,7 @@ WAIT_LIMIT = 5.0
 
 class Worker(digits.Trainer):
     def step(self, weights: str, gradient: str) -> None:
-        """Only for Hoplite."""
+        """Performs a step with Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
@@ -49,7 +49,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 client.put(weights, model.weights)
                 for worker, gradient in enumerate(gradients):
                     crew.tell(worker, "step", weights, gradient)
-                # While the workers compute.
+                # Deletes while the workers compute.
                 client.delete(finished)
                 reduce_all(client, total, gradients, crew)
                 model.descend(client.get(total), crew.size)
@@ -60,7 +60,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
 
 
 def reduce_all(client: hoplite.Client, total: str, gradients: list[str], crew: Crew) -> None:
-    """Raises if a worker has died."""
+    """Reduces all gradients into `total`. Raises if a worker has died."""
     wait_limit = WAIT_LIMIT
     while True:
         if lost := crew.lost():

@@ -27,7 +27,6 @@ SPARE_BYTES = 64 << 20
 
 
 def state_of(step: int, megabytes: int) -> dict[str, Any]:
-    """All elements are the number of the step."""
     import torch
 
     count = megabytes * 1_000_000 // 4 // TENSORS

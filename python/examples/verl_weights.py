@@ -28,7 +28,6 @@ OVERRIDES = [
 
 
 def start_stores() -> None:
-    """`hoplite.ray.stop_on_all_nodes()` ends them."""
     ray.init(address="auto", log_to_driver=False)
     # Several machines need a token or certificates, such as HOPLITE_TOKEN_FILE.
     for node in hoplite.ray.start_on_all_nodes():

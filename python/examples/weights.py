@@ -38,7 +38,6 @@ class Told:
 
 
 def weights(nbytes: int, version: int) -> dict[str, Any]:
-    """All elements are the number of the version."""
     import torch
 
     return {

@@ -125,7 +125,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the classes of `stat` on first use, because that takes longest."""
+    """Imports the classes of `stat` on first use, because their import is slow."""
     if name in ("Grant", "Location", "MemberPosition", "ObjectInfo", "ReduceInfo"):
         from hoplite import _info
 

@@ -48,7 +48,7 @@ async def followed(
     name: str,
     *arguments: Any,
 ) -> Any:
-    """Reports progress in this thread. A blocking native client reports inside the call."""
+    """Performs `name` and reports progress. A blocking native client reports inside the call."""
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))
     progress = on_progress if isinstance(on_progress, _native.Progress) else _native.Progress(on_progress)

@@ -26,7 +26,8 @@ TAG_ARROW = b"py1:arrow"
 TAG_POLARS = b"py1:polars"
 
 _FORMS = {TAG_ARROW: (b"table", b"batch", b"array", b"chunked"), TAG_POLARS: (b"frame", b"series")}
-#: It runs no pickles in a schema (CVE-2023-47248), and has string views.
+#: The oldest pyarrow that works: it runs no pickles in a schema (CVE-2023-47248), and has string
+#: views.
 _OLDEST = (16,)
 _REFUSALS = (
     ValueError,
@@ -82,7 +83,7 @@ class _Pieces:
 def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
     """Returns the pieces and the header of an object, without copying large buffers.
 
-    Returns None for other values, and for types that a stream loses.
+    Returns None for other values, and for types that a stream does not keep.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -107,7 +108,7 @@ def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
 
 
 def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | None:
-    """Returns tag, name and conversion; None for other libraries."""
+    """Returns the tag and name of a form, and its conversion; None for other values."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     if package == "pyarrow":
@@ -187,7 +188,7 @@ def decode(contents: memoryview, form: Form, *, trusts: bool) -> Any:
 
 
 def _check_plain(stored: Any, arrow: Any) -> None:
-    """Decompression could take any amount of memory."""
+    """Refuses compressed batches, because decompression could take any amount of memory."""
     reader = arrow.ipc.MessageReader.open_stream(stored)
     while True:
         try:

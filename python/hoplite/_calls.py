@@ -47,7 +47,7 @@ from hoplite.ref import Ref
 if TYPE_CHECKING:
     from hoplite._info import ObjectInfo
 
-#: A store answers within a millisecond.
+#: Seconds; a store usually answers within a millisecond.
 CONNECT_TIMEOUT = 5.0
 PAGE = 1000
 
@@ -512,7 +512,9 @@ class Calls(ManyCalls):
         return object_info(known)
 
     async def page(self, prefix: str | bytes, after: bytes) -> tuple[list[ObjectInfo], bytes | None]:
-        """Returns a page after the id `after`, and its last id unless the listing ends."""
+        """Returns the page of a listing after the id `after`, and the page's last id if more pages
+        follow.
+        """
         from hoplite._info import object_info
 
         prefix = prefix.encode() if isinstance(prefix, str) else prefix

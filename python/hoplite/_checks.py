@@ -120,7 +120,7 @@ def part_of(id: Id, described: Described, count: int) -> Described:
 
 
 def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> None:
-    """Checks that `wanted` fits `count` such objects, stacked or concatenated."""
+    """Checks that `wanted` is the layout of `count` objects like `id`, stacked or concatenated."""
     if wanted.kind == "buffer":
         return
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))

@@ -207,9 +207,9 @@ class Client(Many):
                 the `replicas`.
             replicas: The number of copies to keep, each on another node; `None` for the store's
                 default. The call waits for all, unless `confirm` is a number.
-            owner: Deletes the object when all clients of the store that hold this owner have been gone
-                for 30 s. `"client"` stands for this client, a name for clients of
-                `hoplite.connect(owner=...)`.
+            owner: Deletes the object when all clients of the store that hold this owner have been
+                gone for 30 s. `"client"` stands for this client, another name for the clients that
+                passed it to `hoplite.connect(owner=...)`.
             ttl: Seconds until the object ends; at most 30 days.
             ttl_action: `"delete"` ends it everywhere; `"free"` drops the copy of this store.
             if_absent: `"quorum"` requires that both shards of the id accept the put.
@@ -312,12 +312,12 @@ class Client(Many):
             copy: `True` returns a private, writable value, copied while it arrives. `False` copies
                 nothing: `bytes` come as a `memoryview`, and tensors are in shared memory.
                 **Writing to such a tensor ends the process.**
-            framework: `"numpy"`, `"torch"` or `"jax"`: the kind of arrays, unless as put. Reduces
-                make arrays of numpy.
+            framework: `"numpy"`, `"torch"` or `"jax"`: the kind of returned arrays, by default the
+                kind that was put. Reduces make arrays of numpy.
             allow_stale: `True` also accepts a complete copy on this node, with a
                 `hoplite.StaleWarning`, while no shard confirms that the object exists.
             progress: Called in this thread a few times a second, and at the end, with the bytes
-                moved and to move. An exception cancels the call.
+                moved so far, and in total. An exception cancels the call.
 
         Returns:
             The value, with the shape and dtype that were put.
@@ -780,7 +780,8 @@ class Client(Many):
         it also waits until lost nodes return and drop their copies.
 
         Returns:
-            The number of objects that existed. It names lost nodes that may have copies.
+            The number of objects that existed. The result also names lost nodes that may have
+            copies.
 
         Raises:
             Timeout: Not all copies are known to be gone in time. `peers` names the nodes.
@@ -917,7 +918,7 @@ class Client(Many):
         return f"<hoplite.Client of node {self.node!r}>"
 
     def _outlived(self) -> _native.Client:
-        """The connection of owners, which outlives this client."""
+        """Returns the connection of owning handles, which outlives this client."""
         if self._for_owners is None:
             self._for_owners = self._native.share()
         return self._for_owners

@@ -18,10 +18,10 @@ class Deletion(int):
     """
 
     absent: tuple[str, ...]
-    """The first of these nodes."""
+    """The first of the lost nodes."""
 
     absent_count: int
-    """The number of these nodes."""
+    """The number of all lost nodes."""
 
     def __new__(cls, count: int, absent: Iterable[str] = (), absent_count: int = 0) -> Deletion:
         self = super().__new__(cls, count)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 MAX_METADATA_BYTES = 4096
-#: As many as in numpy.
+#: The limit of numpy.
 MAX_DIMENSIONS = 64
-#: A nested structure takes two levels.
+#: Levels of lists in a header. A nested structured dtype takes two.
 MAX_DEPTH = 32
 _PLAIN_KINDS = frozenset("biufcSUVmM")
-#: Their elements need a scale.
+#: Dtypes of torch whose elements need a scale.
 _QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<number>-?[0-9]{1,19})|(?P<mark>[()\[\],])|(?P<none>None))"""

@@ -54,7 +54,7 @@ class Grant:
     sender: str
     reason: str
     outcome: str | None
-    """The end of the transfer; `None` while it runs."""
+    """The outcome of the transfer; `None` while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class MemberPosition:
     """The index of the member in the schedule."""
     members: int
     stage: str
-    """The present activity, or the end."""
+    """The present work of the member, or its outcome."""
     final_bytes: int
     nbytes: int
     node: str
@@ -94,7 +94,7 @@ class ReduceInfo:
 
     op: str
     plan: str
-    """The schedule, and the reason."""
+    """The schedule, and the reason for its choice."""
     reduced: int
     sources: int
     hops: int
@@ -131,21 +131,21 @@ class ObjectInfo:
     """`True` if the directory has the bytes, too."""
     lost: bool
     put_id: int
-    """A number of the put. It changes if the id is deleted and put again."""
+    """The number of the put. It changes if the id is deleted and put again."""
     replicas: int
     """The number of pinned copies that the put wants."""
     creator: str | None
     """The node that put the object, as far as the directory knows."""
     age: float | None
-    """The seconds since that put."""
+    """The seconds since the put."""
     unused: float | None
     """The seconds since a node last got the object from another node; `None` if none has."""
     grants: tuple[Grant, ...] = ()
     """The latest decisions on senders. Empty in listings."""
     reduce: ReduceInfo | None = None
-    """The reduce that made the object, if the store of this client knows one."""
+    """The reduce that made the object, if the store of this client knows it."""
     owner: str | None = None
-    """The owner of the object, without which it is deleted."""
+    """The owner, after whose end the object is deleted."""
     ttl: float | None = None
     """The time to live that the put has set, in seconds."""
     ttl_action: Literal["delete", "free"] | None = None

@@ -47,7 +47,7 @@ def is_plain(tensor: Any, torch: Any) -> bool:
 
 
 def in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """numpy cannot store dtypes of ml_dtypes in the other byte order."""
+    """Converts ml_dtypes to native byte order, because numpy cannot store the other."""
     dtype = array.dtype
     if dtype.isnative or dtype.type.__module__ != "ml_dtypes":
         return array

@@ -170,7 +170,7 @@ class PrivateStore:
         _sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.socket = str(self.directory / "store.sock")
-        # Others delete a directory whose lock is free.
+        # Other programs delete a directory whose lock is free.
         self._lock = open(self.directory / "lock.new", "w")  # noqa: SIM115
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self._lock.name, self.directory / "lock")
@@ -184,7 +184,7 @@ class PrivateStore:
     def _start(self, memory: str | int | None) -> subprocess.Popen[bytes]:
         command = [program("hoplite-store"), "--socket", self.socket, "--no-prefault", "--print-addresses"]
         command += ["--exit-with-parent", str(os.getpid())]
-        # Stores then recognize handles of other clusters.
+        # A random name lets stores recognize handles of other clusters.
         command += ["--cluster", f"private-{secrets.token_hex(8)}"]
         if memory is not None:
             command += ["--memory", str(memory)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 ALIGNMENT = 64
-#: Stored pickles look there for functions: keep its name.
+#: The module of functions in stored pickles: keep its name.
 _NAMED_IN_PICKLES = "hoplite._serialize"
 #: A subclass with one of these defines its pickling.
 _PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
@@ -177,7 +177,7 @@ class _Pickler(_ByName):
 
 
 class _ByValue(Exception):
-    """Other programs cannot import a function or class of `__main__`."""
+    """Raised for functions and classes of `__main__`, which other programs cannot import."""
 
 
 @cache

@@ -189,7 +189,8 @@ def _is_number(scalar: np.generic[Any]) -> bool:
 def _encode_array(array: npt.NDArray[Any], limit: int) -> Encoded:
     name = NAMES.get(array.dtype)
     if name is not None and name != "bf16" and array.ndim > 0 and array.flags.c_contiguous:
-        # The fast path. Arrays of ml_dtypes have no buffer; Rust takes none without dimensions.
+        # The fast path. Arrays of ml_dtypes have no buffer; Rust takes no arrays without
+        # dimensions.
         return Encoded([array], name, array.shape, b"")
     # The next steps may copy the array.
     check_fits(array.nbytes, limit)
@@ -283,7 +284,7 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
 
 
 def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED) -> list[Encoded]:
-    """Encodes values with the same dtype, shape and metadata: as pickles if these differ."""
+    """Encodes values alike: as pickles if their dtypes, shapes or metadata differ."""
     values = list(values)
     encoded = [encode(value, id, limit) for value in values]
     if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:

@@ -53,13 +53,13 @@ builtin_id = id
 
 
 class _Handles:
-    """The arrays of this process that stores have as objects, by identity."""
+    """The ids of arrays that this process has put or got, by the identity of the array."""
 
     def __init__(self) -> None:
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
         self.socket: str | None = None
         self.threshold = THRESHOLD_BYTES
-        #: In a worker, where arrays no longer change.
+        #: `True` in a worker, whose arrays no longer change and may be put.
         self.puts = False
         self._ids: dict[int, str] = {}
         self._failed_once: dict[str, None] = {}
@@ -117,7 +117,7 @@ class _Handles:
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Tolerates one failure, because a retry may succeed. Then the sender copies the array."""
+        """Notes a failed get. The sender copies the array after a second one, or another error."""
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
             while len(self._failed_once) > _MAX_FAILED_ONCE:

@@ -96,7 +96,7 @@ class Ref(Generic[T_co]):
 
     @property
     def client(self) -> Client:
-        """The client of the methods: the maker of the handle, or `hoplite.init()`.
+        """The client for the methods: the client that made the handle, or `hoplite.init()`.
 
         Examples:
             >>> hoplite.Ref("weights").client is hoplite.init()
@@ -253,7 +253,7 @@ def key(id: str | bytes | Ref[Any]) -> bytes:
 
 
 class _Reaper:
-    """Deletes in a thread, because owners may be collected anywhere, even inside a call."""
+    """Deletes in a thread, because owning handles may be collected anywhere, even inside a call."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[_native.Client, str | bytes] | None] = SimpleQueue()
@@ -263,13 +263,13 @@ class _Reaper:
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
-        """`delete_later` cannot do this, because it may run in the garbage collector."""
+        """Starts the thread. `delete_later` cannot, because it may run in the garbage collector."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
             self._thread.start()
 
     def delete_later(self, client: _native.Client, id: str | bytes, process: int) -> None:
-        """Takes no lock, and does not wait."""
+        """Queues a delete. Takes no lock, and does not wait."""
         if process != os.getpid():
             return
         if self._ending:

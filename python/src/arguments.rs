@@ -79,7 +79,7 @@ fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdErro
     }
 }
 
-/// Refuses a single id, whose iteration would yield characters.
+/// Several ids; a single one is refused, because its iteration would yield characters.
 #[derive(Debug, Clone)]
 pub(crate) struct Ids {
     ids: Vec<ObjectId>,
@@ -119,7 +119,7 @@ impl<'py> FromPyObject<'_, 'py> for Ids {
     }
 }
 
-/// Seconds, `None` for ever, or `"default"`.
+/// A timeout: seconds, `None` for ever, or `"default"`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeout(pub(crate) Duration);
 
@@ -159,13 +159,13 @@ pub(crate) const fn order(deterministic: bool) -> ReduceOrder {
     if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any }
 }
 
-/// The lifetime of a put: its owner, the seconds of its time to live, and the action at their end.
+/// A lifetime: owner, seconds to live, and the action at their end.
 pub(crate) type LifetimeArgument = (Option<String>, Option<f64>, String);
 
-/// The owner that stands for the client itself.
+/// The name that stands for the client itself.
 const OWN_OWNER: &str = "client";
 
-/// Checks the lifetime of a put of a client whose own owner is `own`.
+/// Checks a lifetime. `own` is the owner that stands for the client.
 pub(crate) fn lifetime(
     py: Python<'_>,
     argument: LifetimeArgument,

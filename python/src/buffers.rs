@@ -87,7 +87,7 @@ fn contiguous(value: &Borrowed<'_, '_, PyAny>) -> PyResult<PyUntypedBuffer> {
     Ok(buffer)
 }
 
-/// Other threads run during the copy.
+/// Copies to a new `bytes`, while other threads run.
 pub(crate) fn copy_to_bytes<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let length = isize::try_from(source.len())?;
     // SAFETY: a null pointer requests an object with that much uninitialised memory.

@@ -28,7 +28,7 @@ use crate::progress::Progress;
 use crate::runtime;
 use crate::trace;
 
-/// Users perceive it as immediate.
+/// Time between checks for Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[pyclass(frozen, module = "hoplite._native")]
@@ -99,7 +99,7 @@ impl Client {
 
 #[derive(Debug, Default)]
 struct Watch {
-    /// Only the main thread runs handlers.
+    /// `true` outside the main thread, which alone runs signal handlers.
     is_in_vain: bool,
 }
 
@@ -245,13 +245,13 @@ pub(crate) fn connect(
     })
 }
 
-/// Arrays of the store may be in reference cycles.
+/// Collects reference cycles, which may keep arrays of the store.
 fn collect_garbage() {
     // Python reports finalizers that raise.
     let _ = Python::try_attach(|py| py.import("gc").and_then(|gc| gc.call_method0("collect")).map(drop));
 }
 
-/// If a signal handler raises, `work` continues alone.
+/// Performs `work` in a thread, which continues if a signal handler raises here.
 fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new().name("hoplite-connect".to_owned()).spawn(move || {

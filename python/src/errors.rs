@@ -17,7 +17,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     exception_about(py, error, None)
 }
 
-/// The exception always names `id`.
+/// Makes an exception that names `id` in any case.
 pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectId>) -> PyErr {
     let fields = PyDict::new(py);
     let name = match set_fields(py, error, &fields) {
@@ -54,7 +54,7 @@ pub(crate) fn cluster_mismatch(py: Python<'_>, id: &ObjectId, theirs: &str, ours
     make(py, "ClusterMismatch", message, &fields)
 }
 
-/// A panic should not end the program.
+/// Turns a panic into an exception.
 pub(crate) fn internal(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     let said = panic.downcast_ref::<&str>().copied();
     let said =
@@ -74,7 +74,7 @@ fn make(py: Python<'_>, name: &str, message: String, fields: &Bound<'_, PyDict>)
     }
 }
 
-/// Returns the name of the class.
+/// Sets an exception's attributes; returns the name of its class.
 fn set_fields(py: Python<'_>, error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
     Ok(match error {
         Error::Object(error) => set_object_fields(py, error, fields)?,

@@ -36,7 +36,7 @@ mod native {
     #[pymodule_export]
     use crate::view::{Reader, View, Writer};
 
-    /// Debug builds are slow.
+    /// The profile; debug builds are slow.
     #[pymodule_export]
     const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
@@ -54,7 +54,7 @@ mod native {
         (timeout < hoplite_client::FOREVER).then_some(timeout.as_secs_f64())
     }
 
-    /// Before the call puts anything.
+    /// Checks arguments before the call puts anything.
     #[pyfunction]
     #[expect(unused_variables, reason = "to be extracted is all that they are for")]
     fn check_allreduce(target: Id, sources: Ids, op: Op, timeout: Timeout) {}

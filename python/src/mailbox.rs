@@ -46,7 +46,7 @@ impl Slot {
         let mut letters = lock(&self.letters);
         letters.push((number, letter));
         if letters.len() == 1 {
-            // Fails only if it is readable already.
+            // Fails only if the bell is readable already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }
@@ -86,7 +86,7 @@ impl Mailbox {
         self.slot.bell.as_raw_fd()
     }
 
-    /// Runs in the thread of the event loop.
+    /// Completes futures in the event loop's thread.
     fn deliver(&self, py: Python<'_>) {
         // Reset first, so that later results are noticed.
         let _ = rustix::io::read(&self.slot.bell, &mut [0; 8]);

@@ -15,7 +15,7 @@ use crate::arguments::Id;
 use crate::buffers::{Input, Keep};
 use crate::errors::{exception, exception_about};
 
-/// Id, pieces, dtype, shape and the application's header.
+/// An object: id, pieces, dtype, shape and the application's header.
 pub(crate) type Described = (Id, Vec<Input>, PyBackedStr, Option<Vec<u64>>, PyBackedBytes);
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub(crate) fn whole(pieces: &[Input]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Python gets a list with exceptions for errors.
+/// A list for Python, with exceptions for errors.
 #[derive(Debug)]
 pub(crate) struct Outcomes<T> {
     ids: Vec<ObjectId>,

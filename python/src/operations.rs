@@ -13,7 +13,7 @@ use crate::many::{Objects, Outcomes, whole};
 use crate::report::{Ids, Page, Status, Summary};
 use crate::view::{Between, Reader, View, Writer, left};
 
-/// Copied without yielding, as in the client.
+/// Bytes copied without yielding, as in the client.
 const PIECE_BYTES: usize = 4 << 20;
 
 pub(crate) async fn put(client: Client, id: ObjectId, pieces: Vec<Input>, options: PutOptions) -> Result<()> {

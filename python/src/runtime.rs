@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::Python;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// One receives and sends while the other copies.
+/// One thread receives and sends while the other copies.
 const THREADS: usize = 2;
 
 /// The runtime and its process, which may be a parent.

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Unset until a trace is entered.
+/// The context variable, once a trace was entered.
 static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 #[pyclass(module = "hoplite._native", frozen)]

@@ -33,7 +33,6 @@ ray.util.collective.__path__.append(str(_COLLECTIVE))
 hoplite.ray.register()
 Backend.GLOO = "hoplite"
 _cases = importlib.import_module("ray.util.collective.tests.cpu_util")
-# Ray's processes cannot import this module.
 ray.cloudpickle.register_pickle_by_value(_cases)
 
 if "WRITABLE" in os.environ:
@@ -43,7 +42,7 @@ if "WRITABLE" in os.environ:
 
 
 class _Workers:
-    """Reused, because importing torch takes longest."""
+    """Workers that tests use again, because importing torch takes longest."""
 
     def __init__(self, make: Any) -> None:
         self._make = make

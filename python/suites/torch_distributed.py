@@ -14,7 +14,7 @@ from types import SimpleNamespace
 os.environ.update(BACKEND="gloo", MASTER_ADDR="127.0.0.1", TEMP_DIR=tempfile.mkdtemp(prefix="torch-suite-"))
 os.environ.setdefault("WORLD_SIZE", "3")
 
-# Each process would take seconds for the last three.
+# Imported before the forks, because each process would take seconds for the last three.
 import torch
 import torch._dynamo
 import torch.distributed.tensor
@@ -32,14 +32,13 @@ if int(os.environ["WORLD_SIZE"]) >= 3:
     common_distributed.skip_if_small_worldsize = lambda case: case
 from torch.testing._internal.distributed import distributed_test as cases  # noqa: E402
 
-# Polls for other ranks more often.
 _quick = SimpleNamespace(**{**vars(time), "sleep": lambda s: time.sleep(0.01 if s == 0.1 else s)})
 cases.time = common_distributed.time = _quick
 register()
 
 
 class _Name(str):
-    """Some tests compare the name while they run."""
+    """A name that equals "gloo", because some tests compare names while they run."""
 
     __hash__ = str.__hash__
 

@@ -18,7 +18,7 @@ import hoplite
 from stores import Cluster
 
 HERE = Path(__file__).parent
-# The latest build, unless the package has its own.
+# Uses the latest build, unless the package contains programs.
 if not (Path(hoplite.__file__).parent / "_bin").is_dir():
     os.environ.setdefault("HOPLITE_BINARIES", str(HERE.parent.parent / "target" / "debug"))
 for name in ("HOPLITE_SOCKET", "HOPLITE_DIRECTORY", "HOPLITE_MEMORY"):
@@ -30,7 +30,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Otherwise importing torch takes minutes on a busy machine.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
-# Background jobs ignore Ctrl-C.
+# Restores the handler of Ctrl-C, which background jobs ignore.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
@@ -50,7 +50,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     yield
     if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
-        # At the very end: multiprocessing has a folder there.
         Finalize(None, shutil.rmtree, (TEMPORARY,), {"ignore_errors": True}, exitpriority=-200)
 
 
@@ -61,7 +60,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Tests must not harm it."""
     with Cluster(tmp_path_factory.mktemp("cluster"), nodes=3, memory="512MiB") as cluster:
         yield cluster
 
@@ -74,7 +72,6 @@ def client(cluster: Cluster) -> Iterator[hoplite.Client]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Cluster]:
-    """A test may harm it."""
     with Cluster(tmp_path, nodes=1, memory="64MiB") as cluster:
         yield cluster
 

@@ -1,5 +1,3 @@
-"""Clusters of real daemons."""
-
 from __future__ import annotations
 
 import json
@@ -16,8 +14,8 @@ from hoplite._programs import program
 
 PATIENCE = 300.0
 SHORT = 0.2
-#: A directory waits this long for a lost store. After its start, it delays deletes of unknown ids
-#: by three times as long.
+#: The time for which a directory waits for a lost store. A started directory delays deletes of
+#: unknown ids by three times as long.
 NODE_GRACE = "200ms"
 
 DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses"]

@@ -238,8 +238,6 @@ def test_private_copies(cluster: Cluster, fresh: str) -> None:
 
 
 def test_a_loop_that_is_closed_while_calls_wait(node: Cluster, fresh: str) -> None:
-    """They end when another loop starts."""
-
     async def start() -> None:
         client = await hoplite.aio.connect(node.sockets[0])
         keep.append(client)

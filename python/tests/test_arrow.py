@@ -1,5 +1,3 @@
-"""Tables and frames come back unchanged, in place, and without a pickle."""
-
 from __future__ import annotations
 
 import contextlib
@@ -238,7 +236,7 @@ def test_without_arrow_frames_are_pickled(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_old_arrow_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run pickles in schemas: CVE-2023-47248."""
+    """Old versions run pickles in schemas: CVE-2023-47248."""
     monkeypatch.setattr(pa, "__version__", "14.0.0")
     assert _arrow._pyarrow() is None
 

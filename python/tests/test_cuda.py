@@ -1,4 +1,4 @@
-"""Tensors on CUDA devices. Without a device, tensors in host memory take the same way."""
+"""Tensors on CUDA devices, or in host memory as a substitute."""
 
 from __future__ import annotations
 

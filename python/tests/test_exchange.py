@@ -1,5 +1,3 @@
-"""Collectives of several participants, except allreduce (see `test_reduce.py`)."""
-
 from __future__ import annotations
 
 import asyncio

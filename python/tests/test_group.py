@@ -1,5 +1,3 @@
-"""Groups without torch and Ray."""
-
 from __future__ import annotations
 
 import threading

@@ -1,5 +1,3 @@
-"""Notebooks show tables, with escaped names."""
-
 from __future__ import annotations
 
 import asyncio
@@ -119,7 +117,6 @@ def test_a_status_with_odd_names() -> None:
 
 def test_topology(cluster: Cluster, client: hoplite.Client) -> None:
     def sent() -> bool:
-        # A sender measures its link.
         with cluster.connect(1) as other, client.put(None, np.zeros(4 << 20)) as ref:
             other.get(ref, copy=True)
         return bool(client.topology())

@@ -1,5 +1,3 @@
-"""Arrays of JAX come back in place on a CPU."""
-
 from __future__ import annotations
 
 import asyncio

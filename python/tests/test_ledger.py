@@ -1,5 +1,3 @@
-"""All ranks agree on meetings, and delete objects after them."""
-
 from __future__ import annotations
 
 from hypothesis import given

@@ -15,7 +15,6 @@ import hoplite
 import hoplite.aio
 from stores import Cluster, await_that
 
-#: A time to live that ends during a test, in seconds.
 SOON = 0.2
 #: A program that puts objects, and waits until it is killed.
 OWNER = """
@@ -31,7 +30,6 @@ time.sleep(600)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Cluster]:
-    """A node whose objects end soon after their owner."""
     with Cluster(tmp_path, nodes=1, memory="64MiB", store_arguments=("--owner-grace", "200ms")) as cluster:
         yield cluster
 

@@ -1,5 +1,3 @@
-"""The package prints nothing, and logs only useful lines."""
-
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,3 @@
-"""`hoplite.init`: an existing store, or a private one."""
-
 from __future__ import annotations
 
 import os
@@ -294,7 +292,6 @@ def test_control_c_while_a_private_store_starts(tmp_path: Path) -> None:
 
 
 def test_nobody_elses_directories_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading a foreign pipe would block for ever."""
     theirs = tmp_path / "hoplite-private-theirs"
     theirs.mkdir()
     os.mkfifo(theirs / "lock")

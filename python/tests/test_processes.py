@@ -80,7 +80,6 @@ def test_a_child_connects_for_itself(node: Cluster) -> None:
 
 
 def test_a_child_that_is_forked_while_threads_call(node: Cluster) -> None:
-    """The parent's threads may hold locks."""
     import threading
 
     with node.connect() as client:

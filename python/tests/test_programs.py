@@ -41,7 +41,6 @@ def test_a_program_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_types_of_the_native_half_are_those_it_has() -> None:
-    """`make lint-python` checks the other types."""
     command = [sys.executable, "-m", "mypy.stubtest", "hoplite._native"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

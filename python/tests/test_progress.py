@@ -1,5 +1,3 @@
-"""Callbacks run in the caller's thread, and can cancel the call."""
-
 from __future__ import annotations
 
 import asyncio
@@ -37,7 +35,7 @@ class Heard:
 
 
 class Enough(Exception):
-    """The exception of a callback."""
+    """Raised by a callback to cancel its call."""
 
 
 def enough(done: int, total: int) -> None:

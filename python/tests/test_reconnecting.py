@@ -131,7 +131,6 @@ def test_a_store_that_stays_away_is_waited_for_once(node: Cluster) -> None:
             try:
                 client.put("x", b"x")
             except hoplite.ConnectFailed as error:
-                # Slower than this client's 0.2 s.
                 if error.reason != "TimedOut":
                     raise
                 return False

@@ -1,5 +1,3 @@
-"""Reduces through Python, compared with numpy."""
-
 from __future__ import annotations
 
 import os
@@ -22,7 +20,7 @@ OPS: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "pro
 
 
 def arrays_of(seed: int, dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> list[Any]:
-    """Sums and products are exact in most types."""
+    """Makes arrays of small numbers, whose sums and products are exact in most types."""
     choose = np.random.default_rng(seed)
     return [choose.integers(0, 2 if dtype.kind == "b" else 3, shape).astype(dtype) for _ in range(count)]
 

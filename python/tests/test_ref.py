@@ -294,7 +294,6 @@ def test_the_asynchronous_client_refuses_it_too(
 
 
 def test_handles_that_were_pickled_before_name_no_cluster(client: hoplite.Client, fresh: str) -> None:
-    """Earlier versions pickled four fields."""
     client.put(fresh, b"x")
     old = hoplite.Ref(fresh, None, None, 1)
     assert old.cluster is None

@@ -18,7 +18,7 @@ LARGE = 20 << 20
 
 
 class Knot:
-    """Only a garbage collection frees this."""
+    """A reference cycle, which only a garbage collection frees."""
 
     def __init__(self, held: Any) -> None:
         self.me, self.held = self, held
@@ -73,7 +73,6 @@ def test_a_full_store_names_who_holds_what(node: Cluster) -> None:
 
 
 def test_a_put_of_an_id_that_another_writer_has_still_waits(node: Cluster) -> None:
-    """The first try has no time to wait, and must not fail."""
     with node.connect() as client:
         value = np.zeros(30 << 20, np.uint8)
         puts = [threading.Thread(target=client.put, args=("same", value)) for _ in range(4)]

@@ -110,7 +110,6 @@ def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fre
     thread = threading.Thread(target=count)
     thread.start()
     try:
-        # Otherwise a thread keeps the interpreter for a whole call.
         sys.setswitchinterval(1e-6)
         for wait in (
             lambda: client.wait([fresh], timeout=0.1),

@@ -1,5 +1,3 @@
-"""The error for an unsupported torch or Ray names the version."""
-
 from __future__ import annotations
 
 import os

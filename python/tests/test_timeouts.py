@@ -1,5 +1,3 @@
-"""The default timeout, and the log of long waits. Rust: `tests/tests/timeouts.rs`."""
-
 from __future__ import annotations
 
 import asyncio

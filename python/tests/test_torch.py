@@ -197,7 +197,6 @@ def test_reduce_of_tensors(client: hoplite.Client, fresh: str) -> None:
 
 
 def test_what_only_looks_contiguous_is_not_filled(client: hoplite.Client) -> None:
-    """A lazily conjugated tensor does not store its values."""
     with client.put(None, tensor_of("complex64", (4,))) as ref:
         lazy = torch.zeros(4, dtype=torch.complex64).conj()
         assert lazy.is_contiguous()

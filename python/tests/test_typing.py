@@ -16,7 +16,6 @@ SAMPLE, MISTAKES = HERE / "typing" / "sample.py", HERE / "typing" / "mistakes.py
 
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
-    """Returns the errors by line, without the package's configuration."""
     cache = str(tmp_path_factory.mktemp("mypy"))
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", cache]
     environment = {"MYPYPATH": str(Path(hoplite.__file__).parent.parent), "PATH": ""}

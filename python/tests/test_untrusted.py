@@ -32,7 +32,7 @@ TYPED = (hoplite.HopliteError, TypeError, ImportError)
 
 
 class Trap:
-    """Leaves a trace."""
+    """Runs code if it is unpickled."""
 
     def __reduce__(self) -> Any:
         return _trap, ()
@@ -297,7 +297,7 @@ class Stored(NamedTuple):
 
 
 def read(native: hoplite.Client, id: str, stored: Stored) -> None:
-    """Only typed errors are allowed."""
+    """Gets an object in all ways. Only typed errors are allowed."""
     try:
         native._native.put(id, [stored.contents], stored.dtype, stored.shape, stored.user, PATIENCE, False)
     except hoplite.HopliteError:
@@ -439,7 +439,6 @@ def test_every_dtype_goes_one_of_both_ways(
 
 
 def test_a_group_takes_no_header_on_trust(careful: hoplite.Client, fresh: str) -> None:
-    """The collectives only compare headers."""
     from hoplite._group.round import Round
 
     own = _serialize.encode(np.zeros(2, "c8"))
@@ -613,7 +612,6 @@ def test_a_checkpoint_says_that_it_needs_a_pickle(cluster: Cluster, fresh: str) 
 
 
 def test_a_reader_of_objects_in_a_buffer_lives(cluster: Cluster, fresh: str) -> None:
-    """A failure would end this process."""
     with cluster.connect() as client:
         pointers = (np.arange(8, dtype=np.uint64) * 8 + 8).tobytes()
         for number, user in enumerate(HOSTILE[:8]):

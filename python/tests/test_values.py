@@ -432,7 +432,6 @@ def test_pieces_are_aligned_and_alone() -> None:
 
 
 def test_the_other_byte_order_of_bfloat16(client: hoplite.Client) -> None:
-    """Only the values survive."""
     value = np.array([1, 2.5, -3], ml_dtypes.bfloat16)
     swapped = value.astype(value.dtype.newbyteorder(">"))
     assert swapped.tobytes() != value.tobytes()

@@ -1,5 +1,3 @@
-"""A get returns the store's memory, valid while in use."""
-
 from __future__ import annotations
 
 import gc

@@ -17,11 +17,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-#: Many workers share the cores.
+#: Limits numpy to one thread, because many workers share the cores.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-#: Ray needs at least 75 MiB.
+#: Memory beside the objects; Ray needs at least 75 MiB.
 SPARE_BYTES = 80 << 20
-#: A signal when the parent dies.
+#: The option of prctl(2) for a signal when the parent dies.
 _PR_SET_PDEATHSIG = 1
 _EXAMPLES = Path(__file__).parent.parent
 
@@ -31,7 +31,7 @@ class NoCluster(Exception):
 
 
 def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
-    """Each worker may use another version of an object."""
+    """The memory of a store. Each worker may use another version."""
     versions: int = 2 * args.workers + 8
     return versions * object_bytes + SPARE_BYTES
 
@@ -128,6 +128,5 @@ def stores_on_ray(args: argparse.Namespace, memory_bytes: int) -> Iterator[None]
         finally:
             hoplite.ray.stop_on_all_nodes()
     else:
-        # `hoplite.ray.stop_on_all_nodes()` ends them.
         hoplite.ray.start_on_all_nodes(insecure=args.insecure)
         yield

@@ -20,7 +20,6 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> list[Report]:
 
 
 def _run(arguments: list[str], backend: str, workers: int) -> Report:
-    # The last occurrence of an option counts.
     ours = ["--no-compare", "--json", "--plot=", "--backend", backend, "--workers", str(workers)]
     command = [sys.executable, sys.argv[0], *arguments, *ours]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

@@ -34,7 +34,7 @@ class Crew(ABC):
 
     @abstractmethod
     def tell(self, worker: int, method: str, *arguments: object) -> None:
-        """Returns at once. Results go through the store."""
+        """Calls a method of a worker without waiting. Results go through the store."""
 
     @abstractmethod
     def lost(self) -> dict[int, str]:
@@ -253,7 +253,7 @@ def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: t
 def _without_interrupts() -> Iterator[None]:
     """Delays Ctrl-C; processes started inside ignore it. Main thread only."""
     came: list[int] = []
-    # Children inherit the mask. Other threads need the handler.
+    # The mask is for children, which inherit it; the handler is for other threads.
     handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -35,9 +35,9 @@ class Progress:
         self._began: float | None = None
         self._next_line = LINE_INTERVAL
         self.steps = 0
-        """Includes the current step."""
+        """The number of steps, with the current one."""
         self.elapsed = 0.0
-        """In seconds."""
+        """Seconds since the first step."""
 
     def __enter__(self) -> Self:
         return self

@@ -26,7 +26,7 @@ class Channels:
             return self._upcoming(self._channel(source, destination, tag))
 
     def claim(self, id: str) -> bool:
-        """Reserves a message; `False` unless it is still the next one."""
+        """Reserves a message. Returns `False` if another receive has taken it."""
         channel = id.rpartition("/")[0]
         with self._lock:
             return self._upcoming(channel) == id and self._take(channel) == id

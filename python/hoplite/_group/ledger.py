@@ -32,7 +32,7 @@ class Ledger:
         return self._ahead >= MAX_AHEAD or self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def met(self, sequence: int) -> list[str]:
-        """Returns the ids of objects of collectives before `sequence`, to delete them."""
+        """Returns the ids of unneeded objects, after all ranks have begun collective `sequence`."""
         self._ahead = self._ahead_bytes = 0
         unneeded: list[str] = []
         while self._made and self._made[0][0] < sequence:

@@ -39,7 +39,7 @@ class Link:
             raise
 
     def check_process(self, work: Coroutine[Any, Any, Any] | None = None) -> None:
-        """Raises `ForkedChild` in a child, which lacks the thread."""
+        """Raises `ForkedChild` in a forked child, which lacks the thread."""
         current = os.getpid()
         if current != self._process:
             if work is not None:
@@ -55,7 +55,7 @@ class Link:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Queries the store, because an idle connection does not notice its loss."""
+        """Returns `True` if the store answers: idle connections do not notice a loss."""
         with contextlib.suppress(HopliteError):
             self.run(_probe(self.client))
         return self.client.usable
@@ -107,13 +107,13 @@ def _forget() -> None:
     _process = _Process()
 
 
-#: The parent keeps using them.
+#: Inherited state, whose connections the parent still uses.
 _inherited: list[_Process] = []
 os.register_at_fork(after_in_child=_forget)
 
 
 async def _connect(socket: str, program: str) -> _native.AsyncClient:
-    # A group ends with its store.
+    # Without reconnecting, because a group ends with its store.
     return await _native.connect_async(socket, CONNECT_TIMEOUT, program, False)
 
 

@@ -30,17 +30,17 @@ from hoplite._group.round import Round
 from hoplite._group.schedules import meet
 from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ObjectLost, ShuttingDown, Timeout
 
-#: Other ranks notice a lost directory themselves.
+#: Seconds for a put that announces an end.
 LEAVE_TIMEOUT = 5.0
-#: In a failed group, slower ranks are dead or busy elsewhere.
+#: Seconds to wait for ranks of a failed group, which may be dead.
 PEERS_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
 HELLO_TIMEOUT = 20.0
-#: A batch, because a delete costs as much as two small collectives.
+#: Objects of one delete, which costs as much as two small collectives.
 DISCARD_OBJECTS = 64
 DISCARD_BYTES = 1 << 20
 PAGE = 1000
-#: A receive accepts any rank.
+#: The source of a receive from any rank.
 ANY = -1
 
 _GONE = (HopliteError, ValueError)
@@ -101,7 +101,7 @@ class Group:
         self._name = name
         self._failed = failed
         self._channels = Channels(prefixes)
-        #: For each tag, held by the oldest receive from any rank.
+        #: A lock for each tag. The oldest receive from any rank holds it.
         self._first_of_any: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ledger = Ledger()
         self._queue: deque[Operation] = deque()
@@ -112,7 +112,7 @@ class Group:
         self._unneeded: list[str] = []
         self._unneeded_bytes = 0
         self._deleter: asyncio.Task[None] | None = None
-        #: The earliest known end, and the number of read ones.
+        #: The end with the earliest collective. `_heard` counts ends.
         self._end: End | None = None
         self._has_heard = asyncio.Event()
         self._heard = 0
@@ -249,7 +249,7 @@ class Group:
                 return
             await operation.run(round)
         except BaseException as cause:
-            # `_give_up_messages` must not cancel it any more.
+            # `_give_up_messages` must not cancel this task any more.
             self._messages.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             self._fail_message(operation, await self._failure(operation, "", round, cause))
         else:
@@ -258,7 +258,7 @@ class Group:
                 self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
-        """`True` if the message can complete. A dead sender's objects stay."""
+        """Returns `True` if a sender lives, or had put the message before it died."""
         if self.rank in self._gone:
             return False
         if operation.message or operation.source is None:
@@ -312,7 +312,7 @@ class Group:
         return []
 
     async def _reason_of(self, missing: list[int]) -> str:
-        """Returns another rank's reason, because all ranks time out together."""
+        """Returns the reason of a missing rank's failure, because all ranks time out together."""
         deadline = time.monotonic() + PEERS_TIMEOUT
         while missing and time.monotonic() < deadline:
             for rank in missing:
@@ -385,7 +385,7 @@ class Group:
     async def _announce_death(self, rank: int, process: int) -> None:
         with contextlib.suppress(*_GONE):
             if await self._client.contains(self._id("done", rank)):
-                # Only the first rank to leave announces an end.
+                # The rank has left. Only the first leaver announces an end.
                 self._gone.add(rank)
                 await self._give_up_messages()
                 return
@@ -402,7 +402,7 @@ class Group:
             self._announce(self._put_end(self._end))
 
     def _announce(self, saying: Coroutine[Any, Any, None]) -> None:
-        """Runs in the background. Only `_close` waits for it."""
+        """Runs `saying` in the background. Only `_close` waits for it."""
         task = self.link.loop.create_task(saying)
         self._announcing.add(task)
         task.add_done_callback(self._announcing.discard)
@@ -414,7 +414,7 @@ class Group:
         with contextlib.suppress(*_GONE):
             for number in count(self._heard):
                 with contextlib.suppress(AlreadyExists):
-                    # Confirmed: a concurrent put of the same number fails.
+                    # Fails if another rank has put an end of this number.
                     await self._client.put(
                         self._end_id(number), [text], "opaque", None, b"", LEAVE_TIMEOUT, True
                     )
@@ -439,7 +439,7 @@ class Group:
         for exit in self._exits:
             self.link.loop.remove_reader(exit)
             os.close(exit)
-        # Announcements must not follow the deletion, and may start others.
+        # Announcements must not follow the deletion. One may start others.
         while self._announcing:
             await asyncio.wait(self._announcing)
         if self._watcher is not None:
@@ -449,7 +449,7 @@ class Group:
         return True
 
     async def _clean_up(self) -> None:
-        # Confirmed, so that the last rank sees all marks.
+        # A confirmed put, so that the last rank sees all marks.
         await self._client.put(self.done_mark, [b""], "opaque", None, b"", LEAVE_TIMEOUT, True)
         left = await self._left()
         if self._has_failed and len(left) < self.size:
@@ -461,7 +461,7 @@ class Group:
     async def _wait_for_others(self) -> set[int]:
         assert self._end is not None
         deadline = time.monotonic() + PEERS_TIMEOUT
-        # No rank needs the objects then.
+        # After an end before the first collective, no rank needs the objects.
         while self._end.after > 0 and time.monotonic() < deadline:
             await asyncio.sleep(PEERS_INTERVAL)
             left = await self._left()

@@ -34,8 +34,8 @@ from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
-#: Below, each rank gets all buffers, which come with the directory's answer. A reduce takes as long
-#: as a dozen gets.
+#: For smaller buffers, each rank gets all of them, within the directory's answers. A reduce takes
+#: as long as a dozen gets.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 
@@ -53,7 +53,7 @@ async def meet(round: Round) -> None:
 
 
 async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -> None:
-    """All ranks get the same bits."""
+    """Reduces the buffers of all ranks into each of them, with the same bits."""
     if (store_op := _by_the_stores(round, buffer, op)) is None:
         buffer.memory[:] = reduced(await _views_of_all(round, buffer, part), buffer.dtype, op)
         return
@@ -172,7 +172,7 @@ async def allgather(
         target, sources = await _put_source(round, contents, part)
         await round.client.allgather_into(target, sources, round.rank, whole.memory, round.left())
         return
-    # A buffer would cost an extra copy.
+    # A common buffer would cost an extra copy.
     ids = round.ids(f"{part}g")
     await round.put(ids[round.rank], contents)
     gets = (round.get_into(ids[peer], outs[peer], peer) for peer in round.others())

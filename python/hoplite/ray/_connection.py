@@ -50,7 +50,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def is_absent(error: ConnectFailed) -> bool:
-    """`False` if there is a store that cannot be used."""
+    """Returns `True` if no store listens; `False` if this process may not use it."""
     return error.reason in ("NoSuchSocket", "NotListening")
 
 
@@ -66,7 +66,7 @@ def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
     except ConnectFailed:
         return act(client())
     except ClusterMismatch:
-        # Another store may have replaced the connected one.
+        # A store of another cluster may have replaced the connected one.
         _own.close()
         return act(client())
     except ConnectionLost as error:

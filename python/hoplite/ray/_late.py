@@ -16,7 +16,7 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
     import fails.
     """
     if name in sys.modules:
-        # Another thread may be importing it.
+        # Waits for another thread that may be importing the module.
         importlib.import_module(name)
         act()
     else:

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Commands; addresses; reason of a failed start; process id; log.
+#: Files: commands; addresses; reason of a failed start; process id; log.
 SPEC, READY, FAILED, LOCK, LOG = "spec.json", "ready.json", "failed.txt", "launcher.lock", "log"
 
 #: Seconds; a start usually takes milliseconds.
@@ -142,7 +142,7 @@ class Launcher:
             now = time.monotonic()
             daemons = [daemon for daemon in (self._directory, self._store) if daemon is not None]
             is_running = all([daemon.tend(now) for daemon in daemons])
-            # SIGCHLD interrupts the poll.
+            # The signal of an ended daemon (SIGCHLD) interrupts the poll.
             timeout = None if is_running else 1000 * FIRST_PAUSE
             self._announce()
 
@@ -205,7 +205,7 @@ def lock_soon(lock: int) -> bool:
 
 
 def wake_up_on_signals() -> int:
-    """Yields the number of each SIGTERM and SIGCHLD."""
+    """Returns a descriptor that yields the number of each SIGTERM and SIGCHLD."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):

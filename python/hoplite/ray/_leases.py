@@ -28,7 +28,9 @@ PREFIX = "p-"
 
 
 class Lease:
-    """The lease of this process. Ends with it, or with `close`. Raises `FileNotFoundError` without a store."""
+    """The lease of this process, until its end or `close`. Raises `FileNotFoundError` without a
+    store.
+    """
 
     def __init__(self, place: Place, token: str) -> None:
         self.place = place

@@ -23,11 +23,12 @@ def _outer_socket() -> str | None:
 
 
 def _root() -> Path:
-    # All processes of a node must agree, whatever TMPDIR.
+    # Ignores TMPDIR, because all processes of a node must agree.
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: Another program's default socket. None if a parent process exported it, perhaps of another node.
+#: The socket of a store outside Ray. None if a parent process exported its own, perhaps of another
+#: node.
 OUTER_SOCKET = _outer_socket()
 
 

@@ -25,8 +25,8 @@ def check_is_running() -> None:
 
 
 def is_managed_here(object_id: str) -> bool:
-    """`True` if this process owns or borrows the RDT object. Avoids Ray's lock, which the caller
-    may hold.
+    """`True` if this process owns or borrows the RDT (Ray Direct Transport) object. Avoids Ray's
+    lock, which the caller may hold.
     """
     return object_id in global_worker.rdt_manager._managed_rdt_metadata
 
@@ -57,7 +57,7 @@ def raylet_pid() -> int | None:
 
 
 class _Reducer:
-    """Acts only while a transport sends."""
+    """Pickles a type as Ray's transports do, but only while one of them sends."""
 
     def __init__(self, context: Any, by_ray: _Pickling, before: _Pickling | None) -> None:
         self._context = context
@@ -71,7 +71,7 @@ class _Reducer:
 
 
 def keep_serializers(transports: Collection[str]) -> None:
-    """Keeps Ray's pickling of the transports' types for other values. Call it once.
+    """Limits the transports' pickling of their types to values that they send. Call it once.
 
     On first use, Ray replaces the serializer of a type also for its own store: a put then takes
     16 times as long, and each get copies.

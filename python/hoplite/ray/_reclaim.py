@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 
 from hoplite.ray._leases import PREFIX, Found
 
-#: Seconds, far longer than metadata is in flight.
+#: Seconds: far more than metadata needs to arrive at the owner.
 GRACE = 5.0
 
 
 @dataclass(frozen=True)
 class Due:
     claimed: frozenset[str] = frozenset()
-    """Objects whose owners have ended."""
+    """Objects that ended processes claimed."""
     producers: tuple[str, ...] = ()
     """Tokens of ended producers. Their objects are due unless a living owner claims them."""
 
@@ -41,7 +41,7 @@ class Reclaimer:
     _adopted: set[str] = field(default_factory=set)
 
     def adopt(self, tokens: Iterable[str]) -> None:
-        """Adds leases of ended nodes, which count like leases of ended processes."""
+        """Adds leases of ended nodes. They count like leases of ended processes."""
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
@@ -49,7 +49,7 @@ class Reclaimer:
         self._adopted.discard(token)
 
     def look(self, leases: Iterable[Found], now: float) -> Due:
-        """Returns the due deletions, given all leases of the node."""
+        """Returns the deletions that are due, from the leases of the node."""
         gone = [lease for lease in leases if not lease.is_alive]
         gone += [Found(token, False, frozenset()) for token in sorted(self._adopted)]
         self._gone_since = {lease.token: self._gone_since.get(lease.token, now) for lease in gone}
@@ -67,6 +67,6 @@ def unknown(ids: Iterable[str], known: Iterable[str]) -> set[str]:
 
 
 def claims_on(token: str, leases: Iterable[Found]) -> set[str]:
-    """Returns this token's objects that living processes claim."""
+    """Returns the ids of objects that the process of `token` made and living processes claim."""
     part = f"/{token}/"
     return {id for lease in leases if lease.is_alive for id in lease.claims if part in id}

@@ -16,7 +16,7 @@ from hoplite.ray._place import here
 if TYPE_CHECKING:
     from hoplite.ray.transport import HopliteTransport
 
-#: Ray allows one type for each transport.
+#: The names of two transports, because Ray allows one type of tensor for each.
 TENSORS, ARRAYS = "HOPLITE", "HOPLITE_NUMPY"
 COLLECTIVE = "HOPLITE"
 

@@ -101,7 +101,7 @@ def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> 
 class _Offer:
     unique: str
     numbers: dict[int, str]
-    """By rank."""
+    """The number of each rank's member."""
     members: list[str]
     made: float
 
@@ -113,7 +113,7 @@ class _Host:
         self._own = own
         self._ranks = range(1, size)
         self._joined: dict[str, int] = {}
-        # Descriptions by number. The last one of a rank counts.
+        # Descriptions of members by number. The latest member of a rank counts.
         self._answers: dict[str, str] = {}
         self._offer: _Offer | None = None
         self._silent: list[int] = []
@@ -123,7 +123,7 @@ class _Host:
         self._welcome()
         self._listen()
         if self._offer and not self._silent:
-            # Confirmed, so that `clean_up` finds it.
+            # A confirmed put, so that `clean_up` finds it.
             self._client.put(f"{self._prefix}stands/{self._offer.unique}", b"", confirm=True)
             return self._offer.unique, self._offer.members
         self._prefer_others()

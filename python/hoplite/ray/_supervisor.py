@@ -44,7 +44,7 @@ _WAIT_LIMIT = 10.0
 _START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5
 _STOP_TIMEOUT = 2 * _launcher.STOP_TIMEOUT + 5
 _BATCH = 1024
-#: The settings of a store started here; the raylet's id beside another program's store.
+#: Files: settings of a store that Hoplite started; the raylet's id beside another program's store.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
 CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
@@ -105,7 +105,7 @@ class Supervisor:
         self._lock = threading.RLock()
         self._connection = Connection()
         self._reclaimer = Reclaimer()
-        # The result of the last check; empty for the first one.
+        # The living nodes at the last check.
         self._nodes: set[str] | None = None
         self._ended_jobs: set[str] = set()
         self._forgotten_jobs: set[str] = set()
@@ -193,7 +193,7 @@ class Supervisor:
             return self.node()
 
     def claims(self, token: str) -> set[str]:
-        """Returns this token's objects that living processes of this node claim."""
+        """Returns the objects of a lease's process that living processes of this node claim."""
         return claims_on(token, _leases.look(self._place))
 
     def tokens(self) -> set[str]:
@@ -267,14 +267,14 @@ class Supervisor:
         return max(_CLEAN_UP_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
 
     def _adopt_leases(self) -> None:
-        # In this order: a process takes its lease first.
+        # Objects first: a process takes its lease before it puts objects.
         ids = self._list(f"{self._place.prefix}{_leases.PREFIX}")
         self._reclaimer.adopt(unknown(ids, self._query_all("tokens")))
 
     def _forget_jobs(self, ended: set[str]) -> None:
         for job in sorted(ended - self._forgotten_jobs):
             self._delete_all(self._place.job_prefix(job))
-        # Workers may still have put objects.
+        # Deletes twice: workers may still have put objects.
         self._forgotten_jobs = ended & self._ended_jobs
         self._ended_jobs = ended
 
@@ -388,14 +388,14 @@ class Supervisor:
         (self._place.directory / _launcher.SPEC).unlink(missing_ok=True)
         deadline = time.monotonic() + _STOP_TIMEOUT
         while self._has_launcher():
-            # The launcher may be starting or ending.
+            # A launcher that starts or ends may have no process id.
             with contextlib.suppress(ValueError, FileNotFoundError, ProcessLookupError):
                 pid = int((self._place.directory / _launcher.LOCK).read_text())
                 os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
             time.sleep(0.05)
 
     def _is_orphan(self) -> bool:
-        """The node has ended, so nothing may be started."""
+        """Returns `True` if the node has ended, so that no process may be started."""
         return self._raylet is not None and os.getppid() != self._raylet
 
     def _has_launcher(self) -> bool:
@@ -415,7 +415,7 @@ class Supervisor:
         _launcher.write(self._place.directory / _SETTINGS, json.dumps(asdict(settings)))
 
     def _clean_up_other_clusters(self) -> None:
-        """Covers clusters on this machine that ended without `stop`."""
+        """Deletes the objects of clusters on this machine that ended without `stop`."""
         for marker in self._place.directory.parent.parent.glob(f"*/*/{_RAYLET}"):
             other = Place(marker.parent.parent.name, marker.parent.name, marker.parent)
             try:

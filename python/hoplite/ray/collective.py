@@ -83,9 +83,9 @@ class HopliteGroup(BaseGroup):
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._timeout = _timeout()
-        # For deletions if this member is killed.
+        # The lease lets supervisors delete the objects of a killed member.
         lease = _objects.lease()
-        # Notices a restarted store.
+        # A first call reconnects to a restarted store.
         twice(_objects.client, lambda client: client.contains(lease.prefix))
         client = _objects.client()
         name, members = meet(
@@ -239,12 +239,12 @@ class HopliteGroup(BaseGroup):
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
-        """Ends the group if interrupted, because the operation may still use its buffers."""
+        """Ends the group on an interrupt, because the operation may still use its buffers."""
         try:
             yield
         except BaseException:
             if not done.done():
-                # Returns after all operations have ended.
+                # `abort` returns after all operations have ended.
                 self._group.abort(f"rank {self._rank} was interrupted")
             raise
 
@@ -260,7 +260,7 @@ def _settling(done: Future[None]) -> Callable[[Exception | None], None]:
 
 
 def _failed(message: str, cause: BaseException | None) -> Exception:
-    """Returns an error with the class of its cause, and `RuntimeError`."""
+    """Returns an error of its cause's class that is also a `RuntimeError`."""
     if not isinstance(cause, HopliteError):
         return GroupEnded(message)
     error = _and_runtime_error(type(cause))(message)

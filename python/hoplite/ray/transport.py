@@ -35,15 +35,15 @@ from hoplite.ray._connection import twice
 logger = logging.getLogger(__name__)
 
 PUT_TIMEOUT = 30.0
-#: Half of Ray's largest message.
+#: Most bytes that Ray itself carries: half of its largest message.
 MAX_CARRIED_BYTES = 256 << 20
 
 
 class Tensors(TensorTransportMetadata):
     """The metadata of an RDT object: its id, or its contents, and the description of the tensors.
 
-    The producer sends it first to the owner, which called the method. There, it claims the
-    object while Ray has a reference.
+    The producer sends it first to the owner, the process that called the method. The owner claims
+    the object while Ray has a reference.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Tensors(TensorTransportMetadata):
         self._was_made_here = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Ray manages objects of `ray.put` here, which this process owns.
+        # Ray manages objects of `ray.put` here; this process is their owner.
         goes_to_owner = self._was_made_here and not _private.is_managed_here(self.ray_id)
         return _arrived, (
             self.ray_id,
@@ -87,7 +87,7 @@ def _arrived(
         try:
             lease = _leases.of_process()
             lease.claim(id)
-            # The exit ends the lease too.
+            # The exit ends the lease anyway.
             weakref.finalize(tensors, lease.drop, id).atexit = False
         except Exception:
             # An exception would crash Ray.
@@ -149,7 +149,7 @@ class HopliteTransport(TensorTransportManager):
     def _put(self, ray_id: str, tensors: list[Any]) -> Tensors:
         devices = {self._device(tensor) for tensor in tensors}
         if devices - {"cpu"}:
-            # Ray then raises its own error.
+            # Ray raises its own error for tensors on other devices.
             return Tensors(ray_id, None, self._describe(tensors), (devices - {"cpu"}).pop())
         if not tensors:
             return Tensors(ray_id, None, [], None)
@@ -168,7 +168,7 @@ class HopliteTransport(TensorTransportManager):
             logger.warning(
                 "Ray carries tensors of %d bytes itself: %s: %s", nbytes, type(error).__name__, error
             )
-            # The store may have the object nevertheless.
+            # A failed put may have stored the object.
             _background.begin(lambda client: client.delete(id))
             return Tensors(ray_id, None, self._describe(tensors), "cpu", pickle.dumps(plain, protocol=5))
         return Tensors(ray_id, id, self._describe(tensors), "cpu")
@@ -310,7 +310,7 @@ class NumpyTransport(HopliteTransport):
         return tensors
 
 
-# Processes of Ray may import only this module.
+# At import, because processes of Ray may import only this module.
 _private.keep_serializers((TorchTransport._name, NumpyTransport._name))
 
 

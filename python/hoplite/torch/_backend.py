@@ -22,7 +22,7 @@ from hoplite.torch._rendezvous import agree
 from hoplite.torch._tensors import Lent, average, check_same_dtype, reduction_of, split, split_rows
 from hoplite.torch._work import Work, forward_from_wrapper
 
-#: torch passes it if no timeout was given.
+#: The value that torch passes for no timeout.
 _UNSET = timedelta(milliseconds=-1)
 
 
@@ -69,7 +69,7 @@ class HopliteBackend(C10DBackend):
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
         forward_from_wrapper()
-        # torch refers only to the C++ half.
+        # Keeps this object alive, because torch refers only to its C++ half.
         still_open.add(self)
         prepare_exit()
 
@@ -95,7 +95,7 @@ class HopliteBackend(C10DBackend):
         return self._issued
 
     def split(self, store: Store, ranks: list[int], options: C10DBackend.Options) -> C10DBackend:
-        """torch calls this on all ranks of a subgroup."""
+        """Makes a subgroup. torch calls this on all its ranks."""
         if self._rank not in ranks:
             # torch 2.15 crashes if a backend returns None.
             raise NotImplementedError(
@@ -464,7 +464,7 @@ class HopliteBackend(C10DBackend):
         nbytes: int = 0,
     ) -> Work:
         if meets and not results and run is not schedules.meet and name != "barrier":
-            # Other ranks would not notice this rank.
+            # Without tensors, no rank depends on the others.
             raise ValueError(f"{name} of no tensors")
         work = Work(name, results, self._group.link)
         timeout = self._timeout_of(options)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: In seconds: before a log message, and in all.
+#: Seconds of a wait: before a log message, and in all.
 _WAIT_IN_SILENCE = 10.0
 _WAIT_AT_MOST = 60.0
 
@@ -29,7 +29,7 @@ class Departed(NamedTuple):
     """An ended group whose other ranks still use this process's private store."""
 
     mark: str
-    """The last rank to leave deletes this object."""
+    """The id of an object that the last rank to leave deletes."""
     processes: list[int]
 
 
@@ -83,12 +83,12 @@ def _is_running(process: int) -> bool:
         os.close(exit)
 
 
-# Runs before `hoplite`'s own handler.
+# Runs before `hoplite` stops the private store.
 atexit.register(_at_exit)
 
 
 def prepare_exit() -> None:
-    """multiprocessing's forked children skip `atexit`."""
+    """Also for forked children of multiprocessing, which skip `atexit`."""
     global _prepared
     if _prepared != os.getpid():
         _prepared = os.getpid()

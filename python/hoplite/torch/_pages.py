@@ -25,7 +25,7 @@ TAG_PICKLE = b"py1:page-pickle"
 
 
 class _NotPlain(Exception):
-    """JSON cannot represent a value."""
+    """Raised for a value that JSON cannot represent."""
 
 
 def encode(page: Page) -> tuple[bytes, bytes]:

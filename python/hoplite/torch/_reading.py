@@ -157,7 +157,7 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
 
 
 def _on_threads(fetched: list[Fetched], copy: Callable[[Entry, Any], int]) -> Iterator[tuple[Path, int]]:
-    """One thread cannot use the full memory bandwidth."""
+    """Copies on several threads, because one cannot use the full memory bandwidth."""
 
     def copy_all(item: Fetched) -> list[tuple[Path, int]]:
         return [(entry.path, copy(entry, contents)) for entry, contents in item.contents()]

@@ -69,7 +69,7 @@ def create_reconfigurable(options: Any) -> ReconfigurableGroup:
 
 class ReconfigurableBackend(HopliteBackend):
     supports_reconfigure = True
-    # Subgroups would not change with the group.
+    # Without subgroups, which would not change with the group.
     supports_splitting = False
 
     def begin(self, name: str, socket: str) -> None:
@@ -86,7 +86,7 @@ class ReconfigurableBackend(HopliteBackend):
         try:
             hoplite.connect(self._socket).close()
         except ConnectFailed:
-            # The store belonged to an ended rank.
+            # The private store has ended with its rank.
             self._socket = record.socket or hoplite.init().socket
         is_private = record.is_private or record.socket is None
         handle = Handle(self._token, record.host, record.processes, record.process, self._socket, is_private)
@@ -163,7 +163,7 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """Returns the rank's own socket, unless its machine has one for all."""
+    """Returns the rank's own socket. A private store yields to another store of the machine."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

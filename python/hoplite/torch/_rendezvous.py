@@ -37,7 +37,7 @@ _LAST_INTERVAL = 0.02
 
 class Record(NamedTuple):
     host: str
-    """Equal for processes that can use the same socket."""
+    """A name that is equal for processes that can use the same socket."""
     processes: int
     """The namespace of the process id."""
     process: int
@@ -112,7 +112,7 @@ def own_record() -> Record:
 
 
 def _socket_of(record: Record, records: list[Record]) -> str | None:
-    """Returns the rank's own socket, or the first one on its machine."""
+    """Returns the rank's own socket, or else the first one on its machine, except private ones."""
     candidates = [record, *(other for other in records if other.host == record.host)]
     return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
@@ -157,7 +157,7 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
 def _private_socket(
     store: Store, token: str, records: list[Record], rank: int, timeout: timedelta
 ) -> str | None:
-    """None if some rank cannot use a private store."""
+    """Returns the socket of a private store for all ranks; None if they are on several machines."""
     if len({record.host for record in records}) > 1:
         return None
     if (started := next((record.socket for record in records if record.socket), None)) is not None:

@@ -11,7 +11,7 @@ import torch
 
 from hoplite._memory import memory_of
 
-#: For each container, its kind (dict, list or tuple), and the key or index.
+#: A value's place: for each container, its kind (dict, list or tuple), and the key or index.
 Path = tuple[tuple[Literal["d", "l", "t"], Any], ...]
 Shape = tuple[int, ...]
 
@@ -55,7 +55,7 @@ class Leaves(NamedTuple):
 
 
 def flatten(state: Any) -> Leaves:
-    """Raises `TypeError` for a value that is neither a tensor nor plain."""
+    """Returns the tensors and values by path. Raises `TypeError` for other objects."""
     leaves = Leaves({}, {})
     _flatten(state, (), leaves)
     return leaves
@@ -132,7 +132,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """A process may have only a part of a `DTensor`."""
+    """Returns `True` for a `DTensor`. A process may have only a part."""
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
 
@@ -150,7 +150,9 @@ class Part(NamedTuple):
 
 
 def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
-    """None if the part is empty. Raises `TypeError` for a tensor that is more than its elements."""
+    """Returns this process's part; None outside the mesh. Raises `TypeError` unless dense and
+    plain.
+    """
     name = str(tensor.dtype).removeprefix("torch.")
     if not is_distributed(tensor):
         _check_plain(path, tensor)
@@ -173,7 +175,7 @@ def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
 
 
 def is_first_copy(tensor: torch.Tensor) -> bool:
-    """`True` unless a lower rank has the same part."""
+    """Returns `True` unless an earlier rank of the mesh has the same part."""
     if not is_distributed(tensor):
         return True
     distributed: Any = tensor
@@ -200,7 +202,7 @@ def _check_plain(path: Path, tensor: torch.Tensor) -> None:
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
-    """In place if contiguous and in host memory."""
+    """Returns the bytes of a tensor, in place if contiguous and in host memory."""
     return memory_of(tensor.cpu().resolve_conj().resolve_neg().contiguous(), torch)
 
 
@@ -215,9 +217,7 @@ def overlap(source: Entry, target: Entry) -> bool:
 
 
 def is_in_place(out: torch.Tensor) -> bool:
-    """`True` if a copy only moves bytes in host memory. Others depend on the thread's inference
-    mode and GPU stream.
-    """
+    """Returns `True` if a copy only moves bytes in host memory, so any thread may perform it."""
     return out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
 
 
@@ -260,7 +260,7 @@ class Bundle(NamedTuple):
 
 
 def starts(entries: Iterable[Entry]) -> list[int]:
-    """The position of each part in its object, and the end."""
+    """Returns the position of each part in its object, and the end of the last part."""
     found, end = [], 0
     for entry in entries:
         found.append(end)

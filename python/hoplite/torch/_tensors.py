@@ -23,7 +23,7 @@ _OPS: dict[Any, GroupOp] = {
     dist.ReduceOp.BOR: "or",
     dist.ReduceOp.BXOR: "xor",
 }
-#: As in NCCL: a sum is true if any element is true.
+#: Operations for bool, as in NCCL: a sum is true if any element is true.
 _OPS_OF_BOOL: dict[GroupOp, GroupOp] = {"sum": "max", "prod": "min"}
 NO_SPARSE = "the hoplite backend has no sparse tensors: make them dense first"
 
@@ -34,7 +34,7 @@ class Reduction(NamedTuple):
 
 
 class Lent:
-    """Lends a contiguous tensor's own memory, else a copy."""
+    """Lends the memory of a contiguous tensor to a collective, or else a copy."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False) -> None:
         if tensor.layout is not torch.strided:
@@ -85,7 +85,7 @@ def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
 
 
 def average(sums: torch.Tensor, count: int) -> None:
-    """In place. Integer quotients are truncated toward zero, as in NCCL."""
+    """Divides the sums in place. Integer quotients truncate toward zero, as in NCCL."""
     dtype = sums.dtype
     if dtype.is_floating_point:
         sums.div_(count)
@@ -108,7 +108,7 @@ def split(buffer: Buffer, count: int) -> list[Buffer]:
 
 
 def split_rows(buffer: Buffer, tensor: torch.Tensor, rows: list[int], count: int) -> list[Buffer]:
-    """Along the first dimension: by `rows`, or evenly if that is empty."""
+    """Splits a tensor along the first dimension: by `rows`, or evenly if that is empty."""
     total = tensor.shape[0] if tensor.dim() else 1
     if not rows:
         if total % count:

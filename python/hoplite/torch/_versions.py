@@ -39,7 +39,7 @@ Version = int | str
 ANNOUNCE_TIMEOUT = 30.0
 #: Seconds; a poll costs the directory less than a millisecond.
 LOOK_INTERVAL = 1.0
-#: Keeps links busy with small objects.
+#: Concurrent gets. Small objects then keep links busy.
 MAX_FETCHES = 8
 #: Keeps ids below 255 bytes.
 MAX_NAME_BYTES = 160
@@ -80,7 +80,7 @@ class Known:
     begun: list[Turn]
     complete: list[Turn]
     failed: dict[str, str]
-    """The reasons by token."""
+    """The reasons of failed versions, by token."""
 
     def under_way(self) -> list[Turn]:
         return [turn for turn in self.begun if turn.token not in self.failed]
@@ -108,7 +108,7 @@ class Wanted(NamedTuple):
 
 
 class Versions:
-    """All methods run in the thread of the link."""
+    """The versions of one name. All methods run in the thread of the link."""
 
     def __init__(
         self, client: _native.AsyncClient, name: str, kind: str = "weights", allow_pickle: bool = False
@@ -163,7 +163,7 @@ class Versions:
             turn = Turn(number, number if version is None else version, secrets.token_hex(8), ranks)
             about = json.dumps({"version": turn.version, "token": turn.token, "ranks": ranks})
             try:
-                # A concurrent writer's put fails.
+                # The put fails if another writer has taken the number.
                 await self._tell(self._turn_id(number), [turn.token.encode()], about.encode())
                 return turn
             except AlreadyExists:
@@ -173,7 +173,7 @@ class Versions:
         await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
-        """A page without entries ends a rank's objects."""
+        """Puts the description of an object. A page without entries ends a rank's objects."""
         user, contents = _pages.encode(page)
         await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
@@ -206,7 +206,7 @@ class Versions:
         await self.delete_data(turn)
 
     async def delete_data(self, turn: Turn, rank: int = 0, pages: int = 0) -> None:
-        """The directory may not list this rank's recent `pages` yet."""
+        """Deletes a version's objects, also recent `pages` that the directory may not list yet."""
         own = object_id(turn, rank)
         ids = [f"{own}{part}{index}" for part in ("page/", "") for index in range(pages)]
         ids += [id async for id, _ in self._listed(f"weights-data/{turn.token}/")]
@@ -216,7 +216,7 @@ class Versions:
     # Reading
 
     async def find(self, wanted: Wanted, deadline: Deadline) -> Turn:
-        """Raises `Timeout`, which names the existing versions, or `VersionLost`."""
+        """Waits for a version. Raises `VersionLost`, or `Timeout` with the existing versions."""
         while True:
             known = await self.known()
             turn = wanted.choose(known)
@@ -291,7 +291,8 @@ class Versions:
         except (Deleted, ObjectLost) as error:
             try:
                 known = await self.known()
-                # In an unfinished version, a store has ended. Otherwise the version was deleted.
+                # In an unfinished version, a lost object means that a store has ended. Otherwise
+                # the version was deleted.
                 is_lost = isinstance(error, ObjectLost) and turn in known.under_way()
                 await queue.put(error if is_lost else self._lost(turn, known))
             except HopliteError as failure:
@@ -328,7 +329,7 @@ class Versions:
         return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
-        """Queues an error when the version ends, or a newer one is complete."""
+        """Queues an error when the version fails or is deleted, or a newer one is complete."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             try:
@@ -361,7 +362,7 @@ class Fetched:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.view: _native.View | None = None
-        """None if it is not needed."""
+        """None for an object that the reader does not need."""
 
     def contents(self) -> Iterator[tuple[Entry, Any]]:
         if self.view is None:

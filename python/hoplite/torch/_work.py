@@ -27,7 +27,7 @@ _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-tor
 
 
 class Work(dist.Work):
-    """It owns its tensors until it is done."""
+    """An operation, which owns its tensors until it is done."""
 
     def __init__(self, name: str, results: list[torch.Tensor], link: Link, source: int | None = None) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Work(dist.Work):
     # Methods that torch calls
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """The operation's own timeout applies by default.
+        """Waits for the operation, by default for the operation's own timeout.
 
         Raises:
             DistBackendError: if the operation failed, or the timeout passed.
@@ -113,7 +113,7 @@ class Work(dist.Work):
 
 
 class _Query(threading.local):
-    """During a query, `get_future` of a `Work` stores that `Work` here."""
+    """During a query, `get_future` of the wrapped `Work` stores that `Work` here."""
 
     def __init__(self) -> None:
         self.is_active = False
@@ -126,7 +126,7 @@ _FORWARDED = ("is_completed", "is_success", "exception", "result", "source_rank"
 
 
 def forward_from_wrapper() -> None:
-    """Other backends are not affected. Repeated calls have no effect."""
+    """Patches torch's `Work` for this backend. Repeated calls have no effect."""
     global _is_forwarding
     if not _is_forwarding:
         _is_forwarding = True
@@ -152,7 +152,7 @@ def _inside(work: dist.Work) -> Work | None:
         return None
     _query.is_active, _query.answer = True, None
     try:
-        # Raised by operations without a future.
+        # Operations of other backends may have no future.
         with contextlib.suppress(RuntimeError):
             work.get_future()
         return _query.answer

@@ -36,9 +36,9 @@ from hoplite.torch._versions import Turn, Version, object_id
 if TYPE_CHECKING:
     from typing import Self
 
-#: A gigabyte over a slow network.
+#: Seconds for an object: a gigabyte over a slow network.
 PUT_TIMEOUT = 300.0
-#: One is copied while the next is announced.
+#: Concurrent puts of a writer: one is copied while the next is announced.
 MAX_PUTS = 4
 #: Seconds for pending puts after a failure.
 END_TIMEOUT = 5.0
@@ -146,7 +146,7 @@ def put_tensors(
 
 
 class _Writing:
-    """Errors are reported to waiting readers."""
+    """A version under way. Reports errors to waiting readers."""
 
     def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
         self._opened = opened(name, client)

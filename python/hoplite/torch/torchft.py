@@ -89,7 +89,9 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
 
 
 def _without_mesh(state_dict: Any) -> tuple[Any, dict[Path, Any]]:
-    """The same rank of another replica needs only local parts."""
+    """Replaces DTensors by their local parts, because the same rank of another replica needs only
+    these.
+    """
     leaves = flatten(state_dict)
     tensors: dict[Path, Any] = dict(leaves.tensors)
     specs: dict[Path, Any] = {}

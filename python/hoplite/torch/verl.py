@@ -80,7 +80,7 @@ class HopliteCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         )
 
     def init_process_group(self, rank: int, name: str) -> None:
-        """Rank 0 sends, and -1 only gathers tensors. `name` is of an update."""
+        """Begins the update `name`. Rank 0 sends; rank -1 only gathers tensors."""
         self._rank, self._sent = rank, name
 
     async def send_weights(

@@ -32,7 +32,6 @@ macro_rules! methods {
                 self.perform_with(py, about, Vec::new(), work)
             }
 
-            /// Checks the lifetime of a put.
             fn lifetime(
                 &self,
                 py: Python<'_>,
@@ -45,7 +44,7 @@ macro_rules! methods {
 
         #[pymethods]
         impl $class {
-            /// It may change when the store restarts.
+            /// The node, which may change with a restart.
             #[getter]
             fn node(&self) -> String {
                 // A forked child could wait for a lock for ever.
@@ -66,13 +65,12 @@ macro_rules! methods {
                 self.max_object_bytes
             }
 
-            /// Smaller puts wait for the directory only with `confirm`.
+            /// The size from which every put waits for the directory.
             #[getter]
             fn confirmed_from_bytes(&self, py: Python<'_>) -> PyResult<u64> {
                 Ok(usable(py, self.process, &self.client)?.confirmed_from_bytes())
             }
 
-            /// The owner that stands for this client.
             #[getter]
             fn owner(&self, py: Python<'_>) -> PyResult<String> {
                 Ok(usable(py, self.process, &self.client)?.owner().as_str().to_owned())
@@ -211,7 +209,6 @@ macro_rules! methods {
                 self.perform_with(py, None, keep, |client| operations::put_many(client, objects, options))
             }
 
-            /// Returns a list of results and exceptions.
             fn get_many(
                 &self,
                 py: Python<'_>,
@@ -224,7 +221,6 @@ macro_rules! methods {
                 self.perform(py, None, move |client| operations::get_many(client, ids, options))
             }
 
-            /// Returns a list of results and exceptions.
             fn delete_many(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 self.perform(py, None, move |client| operations::delete_many(client, ids, timeout.0))
@@ -294,7 +290,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Puts the object of `rank`, and gets views of all objects.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn allgather(
                 &self,
@@ -370,7 +365,7 @@ macro_rules! methods {
                 })
             }
 
-            /// As `allreduce_into`, for one of equal parts.
+            /// Fills `out` with one part of the result; returns its length.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn reduce_scatter_into(
                 &self,
@@ -397,7 +392,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns the total length.
+            /// Returns the length of all objects.
             fn allgather_into(
                 &self,
                 py: Python<'_>,
@@ -416,7 +411,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns views of the objects for this participant.
+            /// Returns views of the objects for this participant, by rank.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn all_to_all(
                 &self,

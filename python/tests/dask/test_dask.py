@@ -146,7 +146,6 @@ def test_scatter_several(client: Any) -> None:
 
 
 def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
-    """Others keep the array, its objects are deleted, and lost arrays are computed again."""
     first, second, third = addresses(client)
     made = client.submit(make, 2.0, workers=[first], allow_other_workers=True, pure=False)
     looked = client.submit(look, made, workers=[second], pure=False)
@@ -263,7 +262,6 @@ def shape_of(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def test_an_array_of_one_element_in_many_places_stays_small(client: Any) -> None:
-    """Dask sends 8 bytes instead of 80 GB."""
     first, second, _ = addresses(client)
     for size in (4000, 100_000):
         made = client.submit(repeat, size, workers=[first], pure=False)
@@ -317,7 +315,6 @@ def get_again() -> None:
 
 
 def test_a_worker_that_cannot_get_an_array_has_it_sent_by_dask(client: Any) -> None:
-    """Otherwise Dask would request its handle again and again."""
     first, second, third = addresses(client)
     client.run(fail_to_get, workers=[second])
     try:

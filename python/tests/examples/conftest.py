@@ -1,5 +1,3 @@
-"""Runs the examples as a user does."""
-
 from __future__ import annotations
 
 import tempfile
@@ -12,6 +10,5 @@ from example_runs import Place
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    # Paths of Ray's sockets may have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="e") as directory:
         yield Place(Path(directory))

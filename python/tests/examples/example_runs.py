@@ -1,5 +1,3 @@
-"""Runs the real scripts with real stores."""
-
 from __future__ import annotations
 
 import json

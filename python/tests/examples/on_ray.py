@@ -1,5 +1,3 @@
-"""Runs an example on a Ray cluster of two nodes, in a process with only this Ray."""
-
 from __future__ import annotations
 
 import os

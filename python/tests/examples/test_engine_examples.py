@@ -1,5 +1,3 @@
-"""The examples for vLLM and verl, with stand-ins for these packages."""
-
 from __future__ import annotations
 
 import json

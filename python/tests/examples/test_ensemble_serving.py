@@ -1,5 +1,3 @@
-"""No query is lost although a worker is killed."""
-
 from __future__ import annotations
 
 import os
@@ -25,7 +23,6 @@ def check(report: dict[str, Any]) -> None:
     assert answers["3"] >= 1
     assert accuracies["4"] > accuracies["3"] > 5 * CHANCE, seed
     assert accuracies["3"] > report["accuracy_of_one_tree"] > 5 * CHANCE, seed
-    # Equally many votes are equally good.
     scores = [sample["score"] for sample in report["samples"]]
     assert scores[0] == scores[-1] == report["accuracy"] == pytest.approx(accuracies["4"], abs=1e-4)
     assert report["median_ms"] <= report["slowest_ms"]

@@ -1,5 +1,3 @@
-"""The actors learn, and the gradient is correct."""
-
 from __future__ import annotations
 
 import os
@@ -28,7 +26,6 @@ def test_it_learns_and_says_how(place: Place) -> None:
     told = {"example": EXAMPLE, "backend": "hoplite", "workers": 3, "nodes": 4, "steps": 150, "lost": {}}
     assert {name: report[name] for name in told} == told
     assert report["return"] == report["samples"][-1]["score"]
-    # Each step takes two of three gradients.
     assert report["gradients"] == 2 * 150 <= report["episodes"]
     assert is_png(plot)
 

@@ -1,5 +1,3 @@
-"""A real Ray cluster of two nodes on this machine."""
-
 from __future__ import annotations
 
 import gc

@@ -11,7 +11,6 @@ NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": Fal
 RACK = "example.com/rack"
 MEMORY = "128MiB"
 OPTIONS = ["--no-prefault"]
-#: Ray's workers cannot import `stores`.
 PATIENCE = 300.0
 
 

@@ -33,7 +33,6 @@ OPS = {
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
 }
-#: Inline, small, and large.
 COUNTS = [1, 100_000, 400_000]
 GROUPS = ["group", "pair", "lonely", "alone"]
 
@@ -65,7 +64,6 @@ class Member:
         )
 
     def call(self, name: str, group: str, tensor: Any, *arguments: Any, **options: Any) -> Any:
-        # Ray passes read-only arrays.
         tensor = tensor.copy() if isinstance(tensor, np.ndarray) else tensor
         getattr(collective, name)(tensor, *arguments, group_name=group, **options)
         return tensor
@@ -125,7 +123,6 @@ class Member:
 @pytest.fixture(scope="module")
 def actors(stores: list[hoplite.ray.Node]) -> list[Any]:
     made = [Member.options(**on(node)).remote() for node in ("first", "second", "first")]
-    # The timeouts must not include the start.
     ray.get([member.__ray_ready__.remote() for member in made])
     return made
 
@@ -266,7 +263,6 @@ def test_shapes_that_differ(members: list[Any]) -> None:
     with pytest.raises(hoplite.TypeMismatch) as raised:
         ray.get(other)
     assert isinstance(raised.value, RuntimeError)
-    # The root may hear of the failure first.
     with contextlib.suppress(RuntimeError):
         ray.get(root)
     with pytest.raises(RuntimeError, match="does not fit: it is float64"):
@@ -286,7 +282,6 @@ def test_shapes_of_the_same_size_that_differ(members: list[Any], name: str, coun
         except RuntimeError as error:
             errors.append(error)
     ray.get([member.destroy.remote("group") for member in pair])
-    # Both find the mismatch, or one ends the group.
     assert any(isinstance(error, hoplite.TypeMismatch) for error in errors), errors
     assert all(f"{count}" in str(error) for error in errors), errors
 
@@ -394,7 +389,6 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
     ray.kill(stray)
     with pytest.raises(ray.exceptions.ActorDiedError):
         ray.get(joining)
-    # Ray reports the death before the process ends.
     eventually(lambda: not Path(f"/proc/{process}").exists())
     pair = [members[0], members[1]]
     ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])

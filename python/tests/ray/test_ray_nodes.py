@@ -1,5 +1,3 @@
-"""Stores on the nodes of Ray: starting, restarting, attaching and stopping."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""Decides on deletions after processes have ended, without Ray."""
-
 from __future__ import annotations
 
 import os

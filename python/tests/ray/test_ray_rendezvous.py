@@ -1,5 +1,3 @@
-"""Members find each other despite earlier groups, without Ray."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

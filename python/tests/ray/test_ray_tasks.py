@@ -101,7 +101,6 @@ def test_a_forked_child_connects_for_itself() -> None:
         assert ref.get()[0] == 1.0
         child = os.fork()
         if child == 0:
-            # Ray does not support forks.
             try:
                 hoplite.connect(os.environ["HOPLITE_SOCKET"]).get(ref, timeout=PATIENCE)
                 os._exit(0)
@@ -176,7 +175,6 @@ def test_what_is_left_of_a_job_is_deleted(two_nodes: Cluster, client: hoplite.Cl
             assert driver.stdout is not None
             ids = set(driver.stdout.readline().decode().split())
             assert len(ids) == 2
-            # The directory may learn of a small object later.
             eventually(lambda: ids <= objects(client))
         finally:
             driver.send_signal(signal.SIGKILL)

@@ -1,5 +1,3 @@
-"""The tensor transports: RDT objects of actors."""
-
 from __future__ import annotations
 
 import gc
@@ -159,7 +157,6 @@ def test_the_driver_puts(consumers: list[Any]) -> None:
 
 def test_actors_put_and_pass_on_references(producer: Any, consumers: list[Any]) -> None:
     refs = [*ray.get(producer.put.remote()), producer.make.remote(2.0)]
-    # Ray does not pass them inside values earlier.
     ray.get(refs)
     assert ray.get(consumers[1].get.remote(refs)) == [100_000.0, 200_000.0]
     assert ray.get(consumers[2].get.remote(refs)) == [100_000.0, 200_000.0]
@@ -194,7 +191,6 @@ def test_a_method_whose_tensors_do_not_fit_fails(producer: Any) -> None:
 
 
 def test_tensors_for_which_there_is_no_room_are_carried_by_ray(producer: Any, consumers: list[Any]) -> None:
-    """The store has 128 MiB, the tensors 150 MiB."""
     count = 40_000_000
     ref = producer.make.remote(1.0, count)
     assert ray.get(consumers[1].total.remote(ref)) == count
@@ -253,7 +249,6 @@ def test_what_a_producer_put_ends_with_it(mortal: Any, client: hoplite.Client) -
     (made,) = objects(client) - before
     ray.kill(mortal)
     eventually(lambda: made not in objects(client))
-    # Ray takes up to a minute to report the owner's end.
     del refs
 
 
@@ -279,7 +274,6 @@ class Mixed:
         return np.ones(1000)
 
     def copies(self) -> int:
-        """Counts copies from Ray's shared memory."""
         ref = ray.put({"array": np.ones(1 << 18), "tensor": torch.ones(1 << 18)})
         first, second = ray.get(ref), ray.get(ref)
         assert first["array"].sum() == first["tensor"].sum() == 1 << 18

@@ -1,5 +1,3 @@
-"""Process groups of real processes."""
-
 from __future__ import annotations
 
 import importlib.metadata
@@ -41,12 +39,12 @@ _context.set_forkserver_preload(
 @dataclass
 class Setting:
     sockets: Sequence[str | None] = ()
-    """Of each rank; by default, ranks find their stores."""
+    """The socket of each rank; by default, ranks find their stores."""
     backend: str = "hoplite"
     timeout: float = TIMEOUT
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `init_process_group`."""
+    """Options of `init_process_group`."""
     is_launched: bool = False
     """`True` for ranks that torchrun starts."""
 
@@ -54,7 +52,9 @@ class Setting:
 def run(
     size: int, function: Callable[..., Any], *arguments: Any, setting: Setting | None = None
 ) -> list[Any]:
-    """The rank is the first argument. The result of a killed rank is None."""
+    """Runs `function` on each rank, with the rank as first argument. A killed rank's result is
+    None.
+    """
     setting = setting or Setting()
     store = _store_of_torchrun() if setting.is_launched else None
     with tempfile.TemporaryDirectory() as directory:

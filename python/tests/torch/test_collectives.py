@@ -52,7 +52,7 @@ def check(found: Any, expected: Any) -> None:
         raise AssertionError(f"{found} is not {expected}")
 
 
-#: Reduced by ranks, by stores, and in parts.
+#: Lengths that ranks reduce, stores reduce, and stores reduce in parts.
 LENGTHS = {"small": 2, "large": 24_000, "very large": 400_000}
 
 
@@ -94,7 +94,6 @@ def truncated(number: int, divisor: int) -> int:
 
 
 def integers(rank: int, dtype: Any) -> list[int]:
-    """Some sums overflow, or are not multiples of three."""
     limits = torch.iinfo(dtype)
     few = [7 + rank, 20 * rank, limits.max - rank, limits.min + rank, limits.max // 2]
     return [*few, *(wrapped(-number, dtype) for number in few)]
@@ -189,7 +188,6 @@ def test_bitwise_reductions(length: str) -> None:
 
 def reduce_sparse(rank: int) -> None:
     def of(peer: int, shape: tuple[int, ...]) -> Any:
-        # Two ranks share the last element.
         indices = torch.tensor([[index, 2] for index in range(peer)]).reshape(peer, 2).t()
         values = torch.full((peer, *shape[2:]), peer + 1.0)
         return torch.sparse_coo_tensor(indices, values, shape)
@@ -535,7 +533,6 @@ def mixed(rank: int) -> None:
     assert group is not None
     assert dist.get_backend_config() == "cpu:hoplite,meta:gloo"
     assert type(group._get_backend(torch.device("cpu"))).__name__ == "HopliteBackend"
-    # torch handles "meta" tensors itself.
     assert type(group._get_backend(torch.device("meta"))).__name__ == "ProcessGroupGloo"
     tensor = torch.full((3,), float(rank))
     dist.all_reduce(tensor)

@@ -157,7 +157,6 @@ def two_groups(rank: int) -> None:
         assert tensor.tolist() == [expected] * 500
     if rank != 1:
         tensor = torch.full((2,), float(rank))
-        # Its members have ranks 0 and 2.
         dist.broadcast(tensor, 2, group=pair)
         assert tensor.tolist() == [2.0, 2.0]
         dist.destroy_process_group(pair)
@@ -333,7 +332,6 @@ def reduced_with_one_who_leaves(rank: int) -> list[float]:
     views_of_all = schedules._views_of_all
 
     async def late(round: Any, contents: Any, part: str, *expected: Any) -> Any:
-        # The other rank leaves before this one looks.
         await round.put(round.id(f"{part}v", rank), contents)
         ids: list[str] = []
         while not any("/end/" in id for id in ids):
@@ -406,7 +404,6 @@ def test_a_wait_can_be_interrupted(node: Cluster) -> None:
 
 
 def forgetful(rank: int) -> str | None:
-    """Skips a collective while its process stays alive."""
     dist.barrier()
     dist.distributed_c10d.set_timeout(timedelta(seconds=3), dist.group.WORLD)
     if rank != 2:
@@ -508,7 +505,6 @@ def aborted_by_one(rank: int) -> None:
     if rank == 0:
         dist.distributed_c10d._abort_process_group()
         return
-    # This rank does not leave, so rank 0 deletes its own objects.
     with hoplite.connect() as client:
         await_that(
             "rank 0 has left", lambda: any(str(info.id).endswith("/done/0") for info in client.list("torch/"))
@@ -588,7 +584,6 @@ def test_a_private_store_is_shared_and_ends_with_the_group() -> None:
 def lingering(rank: int) -> float:
     tensor = torch.full((1000,), float(rank))
     if rank == 1:
-        # Rank 0, which runs the store, finishes earlier.
         time.sleep(0.5)
     dist.broadcast(tensor, 0)
     return float(tensor[0])

@@ -16,7 +16,6 @@ import hoplite.torch
 from hoplite.torch import checkpoint, torchft
 from stores import Cluster
 
-#: A second rank, or torchft, is needed.
 WITHOUT = {"RankFailed"}
 NAMES = [
     (module, name, item)

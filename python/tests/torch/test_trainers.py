@@ -14,7 +14,6 @@ from ranks import Setting, run  # noqa: E402
 SIZE = 2
 EPOCHS = 3
 BATCH = 16
-#: The last batch is short, and one sample occurs twice.
 SAMPLES = 237
 
 
@@ -37,14 +36,13 @@ def weights(trained: Any) -> dict[str, Any]:
 
 
 def compare(train: Callable[..., Any], *arguments: Any) -> None:
-    """On all ranks, and with Gloo."""
+    """Trains on all ranks with Hoplite and with Gloo, and compares the results."""
     outcomes = {
         backend: run(SIZE, train, backend, *arguments, setting=Setting(is_launched=True))
         for backend in ("hoplite", "gloo")
     }
     for (metrics, trained), (expected_metrics, expected) in zip(*outcomes.values(), strict=True):
         assert metrics == pytest.approx(expected_metrics, rel=1e-5)
-        # Two ranks can add only in one order.
         torch.testing.assert_close(trained, expected)
     (_, first), (_, second) = outcomes["hoplite"]
     for name, untrained in model().named_parameters():

@@ -52,7 +52,6 @@ def test_ddp_learns_digits_as_with_gloo() -> None:
         assert accuracy > 0.9
         for own, other, reference in zip(parameters, ours[0][1], theirs[0][1], strict=True):
             assert (own == other).all()
-            # Two ranks can add only in one order.
             torch.testing.assert_close(own, reference)
 
 

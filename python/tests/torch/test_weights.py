@@ -1,5 +1,3 @@
-"""Readers get complete state dicts, never mixtures of versions."""
-
 from __future__ import annotations
 
 import os
@@ -140,7 +138,6 @@ def test_tensors_are_filled_in_inference_mode(
 def test_of_tensors_that_share_memory_the_last_one_wins(
     client: hoplite.Client, reader: hoplite.Client, name: str
 ) -> None:
-    # Two threads copy at the same time.
     put = {f"{index}": torch.full((4 << 20,), float(index)) for index in range(4)}
     put_state_dict(name, put, client=client)
     tied = torch.zeros(6 << 20)
@@ -160,7 +157,6 @@ def test_versions_come_one_after_the_other(client: hoplite.Client, reader: hopli
         second = pool.submit(get_state_dict, name, newer_than=100, client=reader, timeout=PATIENCE)
         time.sleep(0.1)
         assert not second.done()
-        # A restarted trainer may begin with a smaller number.
         put_state_dict(name, model(2), version=50, client=client)
         assert second.result().version == 50
     assert state_dict_versions(name, client=reader) == [100, 50]
@@ -388,7 +384,7 @@ def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster
         assert next(stream)[1][0] == 666
         put_state_dict(name, {str(index): torch.ones(400_000) for index in range(4)}, client=client)
         version, got = whole.result()
-        assert version == 2  # The second version 2.
+        assert version == 2
         assert all((tensor == 1).all() for tensor in got.values())
         assert len(got) == 4
         with pytest.raises(

@@ -1,5 +1,3 @@
-"""Submitted operations, and receives from any rank."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
