@@ -68,7 +68,7 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- toYaml (merge $labels (dict "app.kubernetes.io/component" .component) .own) -}}
 {{- end -}}
 
-{{- /* Restarts the daemons at an upgrade if the token changed. The version tells nothing of it. */ -}}
+{{- /* Restarts the daemons at an upgrade if the token changed. The version of the Secret reveals nothing of it. */ -}}
 {{- define "hoplite.podAnnotations" -}}
 {{- $annotations := dict -}}
 {{- with .root.Values.auth.tokenSecret -}}
