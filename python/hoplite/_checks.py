@@ -23,7 +23,7 @@ def text(id: Id) -> str | bytes:
 
 
 def listed(ids: Iterable[AnyId]) -> list[AnyId]:
-    """Refuses a single id, whose iteration would yield characters."""
+    """Returns a list of ids. Refuses a single id, whose iteration would yield characters."""
     if isinstance(ids, (str, bytes, Ref)):
         raise TypeError("expected several ids, such as a list of them, not one")
     return list(ids)

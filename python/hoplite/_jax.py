@@ -53,13 +53,13 @@ def from_host(array: npt.NDArray[Any]) -> Any:
 
 
 def has(dtype: np.dtype[Any]) -> bool:
-    """True for numbers of up to 64 bits, and pairs of these, in native byte order."""
+    """True for dtypes that JAX may have: numbers of up to 64 bits, and pairs of these."""
     sizes = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
     return is_narrow(dtype) or (dtype.isnative and dtype.itemsize <= sizes.get(dtype.kind, 0))
 
 
 def import_jax() -> Any:
-    """Raises an `ImportError` that explains how to get the object without JAX."""
+    """Imports JAX. The `ImportError` explains how to get the object without it."""
     try:
         import jax
     except ImportError as error:

@@ -27,7 +27,7 @@ TEMPORARY = Path(tempfile.mkdtemp(prefix="t"))
 os.environ["TMPDIR"] = str(TEMPORARY)
 tempfile.tempdir = None
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-# Otherwise importing torch takes minutes on a busy machine.
+# Normal priority: else importing torch takes minutes on a busy machine.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
 # Restores the handler of Ctrl-C, which background jobs ignore.

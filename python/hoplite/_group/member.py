@@ -112,7 +112,7 @@ class Group:
         self._unneeded: list[str] = []
         self._unneeded_bytes = 0
         self._deleter: asyncio.Task[None] | None = None
-        #: The end with the earliest collective. `_heard` counts ends.
+        #: The known end that names the earliest collective.
         self._end: End | None = None
         self._has_heard = asyncio.Event()
         self._heard = 0

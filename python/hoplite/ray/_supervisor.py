@@ -38,7 +38,7 @@ ACTORS = "hoplite"
 _INTERVAL = 1.0
 #: Seconds between checks for ended nodes and jobs.
 _CLEAN_UP_INTERVAL = 5.0
-#: Seconds per node: all other supervisors send at most 20 queries a second.
+#: Seconds per node: together, other supervisors send at most 20 queries a second.
 _OTHERS_INTERVAL_PER_NODE = 0.05
 _WAIT_LIMIT = 10.0
 _START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5

@@ -227,7 +227,7 @@ class _Target:
         if not self.needs(entry):
             return 0
         part = self._parts[entry.path]
-        # torch's gradient mode belongs to the thread.
+        # Each thread has a separate gradient mode.
         with torch.no_grad():
             return copy_overlap(entry, contents, part.entry, part.local)
 

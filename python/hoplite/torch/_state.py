@@ -41,7 +41,9 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Describes an object of a rank. The last page describes none, but has all other values."""
+    """Describes the tensors in one object of a rank. The last page has no tensors, but all other
+    values.
+    """
 
     entries: list[Entry]
     values: dict[Path, Any]

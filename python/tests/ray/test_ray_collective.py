@@ -251,7 +251,6 @@ def test_many_calls_leave_few_objects(group: list[Any], client: hoplite.Client) 
 def test_what_cannot_be_reduced(group: list[Any]) -> None:
     with pytest.raises(TypeError, match="numbers"):
         call_all(group, "allreduce", [np.ones(3, np.complex64)] * len(group))
-    # The members are still in step.
     for got in call_all(group, "allreduce", [np.ones(3)] * len(group)):
         check(got, 3, len(group))
 
@@ -291,7 +290,6 @@ def test_arrays_that_are_read_only(group: list[Any]) -> None:
         TypeError, match=r"broadcast writes to its array, and this one is read-only: pass a copy"
     ):
         ray.get(group[1].as_given.remote("broadcast", "group", np.ones(10), 0))
-    # The members are still in step.
     calls = [
         group[0].as_given.remote("broadcast", "group", np.ones(10), 0),
         *(member.call.remote("broadcast", "group", np.zeros(10), 0) for member in group[1:]),

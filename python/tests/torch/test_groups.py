@@ -532,7 +532,6 @@ def unsupported(rank: int) -> None:
     }.items():
         with pytest.raises((NotImplementedError, TypeError, ValueError, RuntimeError), match=what):
             call()
-    # The ranks are still in step.
     dist.all_reduce(dense)
     assert dense.tolist() == [2.0] * 3
 
