@@ -50,7 +50,6 @@ def main() -> int:
 
 
 def measure(client: hoplite.Client, size: int, tensors: int, rounds: int) -> dict[str, list[float]]:
-    # Zeros could be one page that is mapped many times.
     state = {f"layer.{n}": torch.full((size // tensors // 4,), float(n)) for n in range(tensors)}
     room = {key: torch.ones_like(tensor) for key, tensor in state.items()}
     steps: dict[str, Callable[[], object]] = {

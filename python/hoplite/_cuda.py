@@ -43,7 +43,7 @@ class OnDevice(Sequence[Any]):
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         self._bytes = flat.view(torch.uint8)
         self.nbytes = self._bytes.numel()
-        # The stream of the caller may be another one when the copies begin.
+        # The caller's current stream may change before the copies begin.
         self._ready = torch.cuda.current_stream(flat.device).record_event()
 
     def __len__(self) -> int:

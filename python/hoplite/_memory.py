@@ -41,7 +41,7 @@ def memory_of(tensor: Any, torch: Any) -> Bytes:
 
 
 def is_plain(tensor: Any, torch: Any) -> bool:
-    """True if a tensor consists only of plain elements."""
+    """True for dense tensors of torch's classes, without quantization."""
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return is_known and tensor.layout is torch.strided and not tensor.is_quantized
 

@@ -308,7 +308,7 @@ class DuplicateId(HopliteError, ValueError):
 
 
 class LimitExceeded(HopliteError):
-    """There is too much of something; see `docs/reference/limits.md`.
+    """A count or a size exceeds a limit; see `docs/reference/limits.md`.
 
     Attributes:
         what: The thing that is limited.

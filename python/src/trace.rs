@@ -1,4 +1,4 @@
-//! Makes calls in the trace of a context variable, so each asyncio task has its own.
+//! Makes calls in the trace of a context variable, so asyncio tasks have separate traces.
 
 use hoplite_client::{EnteredTrace, Result, TraceContext, enter_trace, traced};
 use pyo3::exceptions::PyValueError;

@@ -32,7 +32,6 @@ def private_directories(tmp_path: Path) -> list[Path]:
 
 def run(code: str, **options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        # Python warns about forks with threads.
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
         capture_output=True,
         text=True,

@@ -161,8 +161,8 @@ async def allgather(
 ) -> None:
     """Copies the contents of each rank into the matching buffer of every rank.
 
-    `whole` is the common memory of all `outs`, if they are equal and adjacent; on all ranks or
-    none.
+    `whole` is the common memory of all `outs`, if they are equal and adjacent. All ranks pass it,
+    or none.
     """
     if is_small(round, contents.nbytes) and len({out.nbytes for out in outs}) == 1:
         for view, out in zip(await _views_of_all(round, contents, part, outs), outs, strict=True):

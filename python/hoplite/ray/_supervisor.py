@@ -252,8 +252,8 @@ class Supervisor:
             self._start_launcher()
 
     def _clean_up_cluster(self) -> float:
-        """Cleans up after ended nodes and jobs, in one supervisor. Returns the seconds until the
-        next call.
+        """Cleans up after ended nodes and jobs, if this is the first living node. Returns the
+        seconds until the next call.
         """
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
         is_for_all = ray.get_runtime_context().get_node_id() == min(nodes)

@@ -45,7 +45,7 @@ from hoplite.ray import _objects
 from hoplite.ray._connection import twice
 from hoplite.ray._rendezvous import clean_up, meet
 
-#: In seconds; by default `HOPLITE_TIMEOUT`.
+#: The timeout of calls in seconds; by default `HOPLITE_TIMEOUT`.
 TIMEOUT_VARIABLE = "HOPLITE_COLLECTIVE_TIMEOUT"
 _FOREVER = 30 * 86400.0
 

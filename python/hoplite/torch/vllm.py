@@ -138,7 +138,7 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
         return engine
 
     def send_weights(self) -> None:
-        """Blocks until the workers have loaded a new version."""
+        """Sends a new version. Blocks until the workers have loaded it."""
         tensors: Iterator[tuple[str, torch.Tensor]] = self.source.iter_full()
         if not self.is_sender:
             # Gathering a tensor is a collective of all ranks.
