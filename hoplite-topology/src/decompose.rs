@@ -1,4 +1,4 @@
-//! BlueConnect: an allreduce on a hierarchy of networks: reduce-scatters, innermost level first,
+//! BlueConnect, an allreduce on a hierarchy of networks: reduce-scatters, innermost level first,
 //! then allgathers in reverse.
 //!
 //! For P = p0 p1 ... pk nodes, stage i has rings of p_i nodes with S / (p0 ... p_(i-1)) bytes each,
@@ -10,7 +10,7 @@
 
 use thiserror::Error;
 
-/// Most levels, and of factors of a level.
+/// Most levels of a hierarchy.
 pub const MAX_LEVELS: usize = 8;
 /// Most ranks: the nodes that a shard accepts.
 pub const MAX_NODES: u64 = 65_536;
@@ -18,9 +18,10 @@ pub const MAX_NODES: u64 = 65_536;
 /// A level of a hierarchy of networks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// The number of elements of the level below that one element of this level joins.
+    /// The number of elements of the next inner level (at the innermost level: nodes) in one
+    /// element of this level.
     pub nodes: u32,
-    /// The rate of the link above an element of the level below.
+    /// The rate of the link from one of those elements into this level.
     pub bytes_per_second: f64,
 }
 
@@ -29,7 +30,7 @@ pub struct Level {
 pub struct Stage {
     /// The number of nodes per ring.
     pub nodes: u32,
-    /// Bytes that each ring scatters.
+    /// Bytes that each ring reduces and scatters.
     pub bytes: f64,
     /// The share of the bandwidth that each ring gets.
     pub bytes_per_second: f64,
@@ -37,10 +38,10 @@ pub struct Stage {
     pub seconds: f64,
 }
 
-/// A plan of an allreduce.
+/// The stages of an allreduce, and its predicted time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decomposition {
-    /// Innermost first.
+    /// The stages, innermost first.
     pub stages: Vec<Stage>,
     /// The predicted time of all stages.
     pub seconds: f64,
@@ -51,7 +52,7 @@ pub struct Decomposition {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum DecomposeError {
-    /// No level, or too many.
+    /// There is no level, or more than [`MAX_LEVELS`].
     #[error("there are {levels} levels instead of 1 to {MAX_LEVELS}")]
     LevelCount { levels: usize },
     /// A level joins no elements.
@@ -73,10 +74,10 @@ pub enum DecomposeError {
     /// Bandwidths and levels differ in number.
     #[error("there are {bandwidths} bandwidths for {levels} levels")]
     BandwidthCount { bandwidths: usize, levels: usize },
-    /// A number is not finite or has a wrong sign.
+    /// A number is not finite, is negative, or is a bandwidth of zero.
     #[error("{what} of {value} is out of range")]
     OutOfRange {
-        /// Its name.
+        /// The name of the number.
         what: &'static str,
         value: f64,
     },
@@ -87,8 +88,8 @@ fn ring_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -
     (nodes - 1.0) * latency_s + (nodes - 1.0) / nodes * bytes / bytes_per_second
 }
 
-/// Returns the predicted time of a reduce-scatter by equation 3: the better of a ring and of
-/// halving in log2 p steps.
+/// Returns the predicted time of a reduce-scatter: the faster of a ring and of halving in log2 p
+/// steps (equation 3).
 fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     if !nodes.is_power_of_two() {
         return ring_seconds(nodes, bytes, latency_s, bytes_per_second);
@@ -97,11 +98,11 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
     f64::from(nodes.ilog2()) * latency_s + carried
 }
 
-/// The way in which stages share links.
+/// The topology of a hierarchy, which determines how the rings of a stage share links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
-    /// A tree of switches (equation 9). Stage i crosses the levels below its own, and each inner
-    /// element runs one ring.
+    /// A tree of switches (equation 9). Rings of stage i cross the links of levels 0 to i. On each
+    /// level, they share the link with the rings of all inner nodes.
     Tree,
     /// A torus (equation 10). As many rings as the first dimension has nodes share the links of
     /// each other dimension.
@@ -154,8 +155,8 @@ fn sum(stages: &[Stage]) -> f64 {
     stages.iter().fold(0.0, |sum, stage| sum + stage.seconds)
 }
 
-/// Finds the plan with the least predicted time, with one or more stages per level. A level's own
-/// rings do not share its bandwidth; those below do.
+/// Finds the plan with the least predicted time, with one or more stages per level, on a
+/// [`Fabric::Tree`].
 ///
 /// # Errors
 /// Fails if the lengths differ, or if a number is out of range.
@@ -168,8 +169,8 @@ pub fn best(
     let levels = check(factors, bytes_per_second, latency_s, bytes)?;
     let mut stages = Vec::new();
     let mut left = bytes;
-    // A stage depends on the levels below, but not on their splits. So the best plan consists of
-    // each level's best split.
+    // A stage depends on the inner levels' sizes, whatever their splits. So each level's best split
+    // makes the best plan.
     for (level, of) in levels.iter().enumerate() {
         stages.extend(split(&levels, level, latency_s, left));
         left /= f64::from(of.nodes);
@@ -177,8 +178,8 @@ pub fn best(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// Returns a stage's bandwidth: the minimum of capacity divided by sharing rings, over the levels
-/// up to this one.
+/// Returns the bandwidth of a ring on `level`: the least quotient of rate and number of sharing
+/// rings, over all levels that the ring crosses.
 fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     let mut least = f64::INFINITY;
     let mut rings = 1.0;
@@ -194,13 +195,14 @@ fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     least
 }
 
-/// Returns the cheapest way to split a level into stages, as a shortest path over the divisors of
-/// its nodes. On ties, larger first factors win.
+/// Returns the cheapest split of a level into stages: the shortest path over the divisors of its
+/// nodes. On ties, a larger first factor wins.
 fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stage> {
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);
     let divisors: Vec<u32> = (1..=nodes).filter(|divisor| nodes.is_multiple_of(*divisor)).collect();
-    // For each divisor: the smallest time, and the last stage.
+    // For each divisor, the smallest time of stages whose sizes multiply to it, and their last
+    // stage.
     let mut cheapest: Vec<(f64, Option<Stage>)> = vec![(0.0, None)];
     for &to in &divisors[1..] {
         let mut best = (f64::MAX, None);
@@ -227,10 +229,10 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     stages
 }
 
-/// Returns the groups of ranks in each stage, and the part of the bytes that each rank ends with,
-/// counted in P parts (figure 4).
+/// Returns the groups of ranks in each stage, and the index of the part that each rank has after
+/// the reduce-scatters, of P equal parts (figure 4).
 ///
-/// A rank is the sum of each digit_i times the product of the factors before it.
+/// The digits of a rank have the bases `factors`, the least significant digit first.
 pub fn schedule(factors: &[u32]) -> (Vec<Vec<Vec<u32>>>, Vec<u32>) {
     let ranks: u32 = factors.iter().product();
     let mut stride = 1;
@@ -283,7 +285,7 @@ fn check(
             return Err(DecomposeError::OutOfRange { what, value });
         }
     }
-    // An upper bound of any plan, whose rings share a link with at most all ranks.
+    // An upper bound of any plan's time, because at most `ranks` rings share a link.
     let slowest = bytes_per_second.iter().copied().fold(f64::INFINITY, f64::min);
     let seconds = 2.0 * f64::from(MAX_LEVELS as u32) * ranks as f64 * (latency_s + bytes / slowest);
     if !seconds.is_finite() {

@@ -13,7 +13,7 @@ pub enum Error {
     /// Halving-doubling pairs all ranks, so it needs a power of two.
     #[error("halving-doubling needs a power of two of nodes, not {nodes}")]
     NotAPowerOfTwo { nodes: usize },
-    /// The number of nodes cannot be divided into groups of at most `base`.
+    /// The number of nodes is no product of factors from 2 to `base`.
     #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
     NoRadices {
         nodes: usize,
@@ -42,7 +42,7 @@ pub enum Error {
     /// A solver's answer that contains no complete order.
     #[error("the solver's model gives rank {rank} no node")]
     NoModel {
-        /// The first rank to which the answer assigns no node.
+        /// The lowest rank to which the answer assigns no node.
         rank: usize,
     },
 }

@@ -29,13 +29,13 @@ pub struct FileError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Unreadable.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Larger than any matrix.
     #[error("the file is larger than {MAX_FILE_BYTES} bytes")]
     TooLarge,
-    /// No JSON of the right form.
+    /// The file is no JSON of the expected form.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// A wrong line of CSV or Slurm.
@@ -53,7 +53,7 @@ pub struct Fabric {
     pub matrix: Matrix,
     /// Each node's groups, outermost first.
     pub groups: Option<Vec<Vec<String>>>,
-    /// The capacity of uplinks at each level, outermost first, in links of a node.
+    /// The capacity of an uplink at each level, outermost first, as a multiple of a node's link.
     pub uplinks: Option<Vec<f64>>,
 }
 

@@ -3,7 +3,7 @@
 //! * [`cost`]: the cost for a given order.
 //! * [`solve`]: the search for a cheap order, with a bound. [`smt`], [`solver`]: the same with an
 //!   external solver.
-//! * [`slow`]: pairs that are slower than their groups explain.
+//! * [`slow`]: pairs of nodes that are slower than usual between their groups.
 //! * [`decompose`]: BlueConnect's allreduce by levels.
 //! * [`fabric`]: a simulator of switches and links.
 //! * [`files`], [`svg`]: input and drawings.

@@ -1,8 +1,8 @@
 //! Questions to an external SMT solver such as z3, which may prove an optimum.
 //!
 //! This module only writes and reads text: "Is there an order that costs less?" in SMT-LIB 2. Each
-//! pair of rank and node is a Boolean, which solves faster than the paper's arrays. It works for up
-//! to about 12 nodes.
+//! pair of a rank and a node is a Boolean; solvers need longer for the arrays of the paper. It
+//! works for up to about 12 nodes.
 //!
 //! Source: Cloud Collectives, section IV-C.
 
@@ -12,8 +12,8 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// Most nodes in a question. Its text grows with the fourth power, and no solver finishes with
-/// more.
+/// Most nodes in a question. Its text grows with the fourth power of the nodes, and no solver
+/// finishes with more nodes.
 pub const MAX_NODES: usize = 16;
 
 /// A solver's answer.
@@ -62,7 +62,7 @@ pub fn question(links: Links<'_>, model: &Model, below_ps: u128) -> Result<Strin
         Model::DoubleBinaryTree | Model::NcclTree => {
             let worse = declare(&mut text, "cost".to_owned());
             for (tree, parents) in pair_of_trees(model, nodes).iter().enumerate() {
-                // From a rank's receipt to the receipt by all below it.
+                // For each rank, the time from its receipt until all ranks below it have received.
                 let below: Vec<String> =
                     (0..nodes).map(|rank| declare(&mut text, format!("t_{tree}_{rank}"))).collect();
                 for (rank, parent) in parents.iter().enumerate() {
@@ -90,7 +90,7 @@ fn declare(text: &mut String, name: String) -> String {
     name
 }
 
-/// Writes that each rank r is at exactly one node i: x_r_i.
+/// Asserts that each rank r is at exactly one node i: x_r_i.
 fn permutation(text: &mut String, nodes: usize) {
     let name = |rank: usize, node: usize| format!("x_{rank}_{node}");
     for (rank, node) in (0..nodes).flat_map(|rank| (0..nodes).map(move |node| (rank, node))) {
@@ -108,8 +108,8 @@ fn permutation(text: &mut String, nodes: usize) {
     }
 }
 
-/// Writes that `name` is at least `more` plus the cost of one of `parts` equal parts between two
-/// ranks.
+/// Asserts that `name` is at least `more` plus the cost of a message from rank `a` to rank `b` with
+/// 1 / `parts` of the bytes.
 fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2], parts: u64, more: &str) {
     for (i, j) in (0..links.len()).flat_map(|i| (0..links.len()).map(move |j| (i, j))) {
         if i != j {
@@ -122,7 +122,7 @@ fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2],
 /// Reads a solver's answer for `nodes` nodes.
 ///
 /// # Errors
-/// Fails for `sat` with a rank without a node.
+/// Fails if the answer is `sat`, but gives a rank no node.
 pub fn answer(text: &str, nodes: usize) -> Result<Answer, Error> {
     let mut words =
         text.split(|c: char| c.is_whitespace() || c == '(' || c == ')').filter(|word| !word.is_empty());

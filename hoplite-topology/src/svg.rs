@@ -5,7 +5,7 @@ use std::fmt::Write;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// Most cells per side of a heat map. Smaller cells would be invisible, so one may stand for
+/// Most cells per side of a heat map. More cells would be too small to see, so a cell may stand for
 /// several nodes.
 const MAX_CELLS: usize = 256;
 const SIDE: f64 = 640.0;
@@ -62,7 +62,8 @@ fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     for (rank, &node) in order.iter().enumerate() {
         middles[node as usize] = MARGIN + (rank as f64 + 0.5) * SIDE / nodes as f64;
     }
-    // By first node: the group's size, middle, and bracket's left end.
+    // For each group, at the index of its first node: its size, its middle, and the left end of its
+    // bracket.
     let mut groups: Vec<(f64, f64, f64)> = middles.into_iter().map(|middle| (1.0, middle, 0.0)).collect();
     let mut heads: Vec<usize> = (0..nodes).collect();
     let farthest = dendrogram.joins().iter().map(|join| join.distance_ps).max().unwrap_or(0).max(1);
@@ -95,7 +96,7 @@ fn head(heads: &mut [usize], node: usize) -> usize {
 
 const COLOURS: [&str; 4] = ["#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad"];
 
-/// Draws curves on logarithmic axes, without points at or below zero.
+/// Draws curves on logarithmic axes. Leaves out points at or below zero.
 pub fn curves(title: &str, x_name: &str, y_name: &str, curves: &[Curve]) -> String {
     let (width, height) = (SIDE, SIDE * 0.7);
     let mut svg = open(width + 4.0 * MARGIN, height + 3.0 * MARGIN);

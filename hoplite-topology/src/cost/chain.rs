@@ -1,5 +1,5 @@
-//! The cost of a chain, which streams blocks through the ranks. The slowest link carries all bytes,
-//! and each hop adds its latency and one block.
+//! The cost of a chain, which streams blocks from rank to rank. It is the time of all bytes on the
+//! slowest link, plus a latency and a block's time for each other hop.
 
 use super::max_tree::MaxTree;
 use hoplite_core::block::BLOCK_BYTES;
@@ -21,7 +21,8 @@ impl Chain {
         Self { blocks, sum, gaps: MaxTree::new(&gaps) }
     }
 
-    /// Returns the sum of all hops' blocks, plus the other bytes over the slowest link.
+    /// Returns the time of the first block over all hops, plus the time of the other bytes over the
+    /// slowest link.
     ///
     /// For an object smaller than a block, the slowest link is charged for the object, and each
     /// other hop for a whole block.
@@ -41,8 +42,8 @@ impl Chain {
     }
 }
 
-/// Returns a chain's cost. `blocks` is one block's cost over all hops, and `largest_gap` the time
-/// per byte of the slowest link.
+/// Returns a chain's cost. `blocks` is the cost of one block over all hops, and `largest_gap` is
+/// the time per byte of the slowest link.
 pub(crate) fn chain_cost(blocks: u128, largest_gap: u64, size_bytes: u64) -> u128 {
     blocks + u128::from(largest_gap) * u128::from(size_bytes)
         - u128::from(largest_gap) * u128::from(BLOCK_BYTES)

@@ -1,7 +1,7 @@
 //! Collectives in stages of exchanges within groups: halving-doubling, BCube, hierarchical.
 //!
-//! A stage's groups have p ranks that are `stride` apart. It takes as long as its slowest message,
-//! and the cost is the sum over the stages.
+//! In a stage, each group consists of `group` ranks that are `stride` apart. A stage takes as long
+//! as its slowest message, and the cost is the sum over the stages.
 
 use super::{Model, max_tree::MaxTree};
 use crate::error::Error;
@@ -17,7 +17,7 @@ pub(crate) enum Peers {
 pub(crate) struct Stage {
     pub(crate) group: usize,
     pub(crate) stride: usize,
-    /// Each message carries one of `parts` equal parts of the bytes.
+    /// A message carries 1 / `parts` of the collective's bytes.
     pub(crate) parts: u64,
     /// The number of messages that a rank sends, one after the other.
     pub(crate) steps: u64,
@@ -41,8 +41,8 @@ impl Stage {
         group / self.stride * self.stride * self.group + group % self.stride
     }
 
-    /// Returns the cost of the group's slowest message, times `parts`. `base` is the group's lowest
-    /// rank.
+    /// Returns `parts` times the cost of the slowest message in the group whose lowest rank is
+    /// `base`.
     fn slowest(&self, links: Links<'_>, order: &[u32], base: usize) -> u64 {
         let member = |index: usize| order[base + index * self.stride];
         let mut slowest = 0;
@@ -65,10 +65,11 @@ impl Stage {
     }
 }
 
-/// Returns BCube's group sizes: `base`, `base`, ..., and smaller ones for a remainder.
+/// Returns the group sizes of BCube's stages: `base`, `base`, ..., then smaller sizes for the
+/// remaining factor of `nodes`.
 ///
 /// # Errors
-/// Fails if the remainder has no factor from 2 to `base`.
+/// Fails if the remaining factor has no divisor from 2 to `base`.
 pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
     let mut radices = Vec::new();
     let mut left = nodes;
@@ -81,7 +82,7 @@ pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
     Ok(radices)
 }
 
-/// Returns the stages of a model that consists of stages; none for other models.
+/// Returns the stages of halving-doubling, BCube and hierarchical; none for other models.
 pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     let (groups, peers) = match model {
         Model::HalvingDoubling if nodes.is_power_of_two() => (radices(nodes, 2)?, Peers::All),
@@ -111,8 +112,8 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     Ok(stages.collect())
 }
 
-/// Returns the cost of all stages. Each comes with its slowest message's cost times its parts. The
-/// last stage's parts must be a multiple of each stage's.
+/// Returns the sum of the stages' costs. The number beside a stage is the cost of its slowest
+/// message, times `parts`. The last stage's `parts` must be a multiple of all others.
 pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
     let (sum, parts) = costs.into_iter().fold((0, 1), |(sum, parts), (stage, cost)| {
         let stage_parts = u128::from(stage.parts);

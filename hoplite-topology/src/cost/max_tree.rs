@@ -1,6 +1,7 @@
-//! The maximum of numbers of which one changes at a time.
+//! The maximum of a list whose numbers change one at a time.
 
-/// A complete binary tree of maxima: a change takes O(log n), the maximum O(1).
+/// A complete binary tree whose inner nodes hold the maximum of their children. A change takes
+/// O(log n), a read of the maximum O(1).
 #[derive(Debug, Clone)]
 pub(super) struct MaxTree {
     nodes: Vec<u64>,

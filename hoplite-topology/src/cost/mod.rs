@@ -122,11 +122,11 @@ enum Form {
     Chain(chain::Chain),
 }
 
-/// The weight of the cost in a search's energy, next to the mean of the values below the maxima.
+/// The weight of the cost in [`Evaluator::energy`], where the mean has weight 1.
 ///
-/// Without the mean, improving all links but the slowest is invisible (plateaus of sums of maxima:
-/// Cloud Collectives, section V-C). With 32, it only breaks ties: halving all means is worth less
-/// than 2% of the cost.
+/// The cost is a sum of maxima, so only the slowest link changes it, and a search sees plateaus
+/// (Cloud Collectives, section V-C). The mean breaks ties. With weight 32, half of the mean is
+/// worth less than 2% of the cost.
 const COST_WEIGHT: u128 = 32;
 
 impl<'a> Evaluator<'a> {
@@ -165,8 +165,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The number that a search minimises: the cost, and a small share of the mean below its
-    /// maxima.
+    /// The number that a search minimises: the weighted cost, plus the cost if each stage took the
+    /// mean time of its groups, or both trees their mean time.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()
             + match &self.form {

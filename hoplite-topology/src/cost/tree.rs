@@ -3,7 +3,7 @@
 //!
 //! Sources: Cloud Collectives, section IV-A, with three corrections: the roots of halves are the
 //! middles of their ranges, an empty range has no child, and the second tree has ranks decremented.
-//! NCCL 2.4 for its own form.
+//! NCCL 2.4 for [`Model::NcclTree`].
 
 use super::Model;
 use hoplite_core::topology::matrix::Links;
@@ -41,8 +41,9 @@ fn middles(size: u32) -> Parents {
     parents
 }
 
-/// Makes NCCL's tree with root 0. For a rank's lowest set bit b, the parent is the adjacent
-/// multiple of 2b with bit 2b, or else the other multiple.
+/// Makes NCCL's tree with root 0. A rank whose lowest set bit is b lies between two multiples of
+/// 2b. Its parent is the multiple with bit 2b, or, if that exceeds the last rank, the other
+/// multiple.
 fn nccl(size: u32) -> Parents {
     let parent = |rank: u32| {
         let lowest = rank & rank.wrapping_neg();
@@ -72,8 +73,8 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// For each rank, the time from its receipt to the receipt of the last rank below it, times the
-    /// parts.
+    /// For each rank, the time from its receipt to the last receipt below it, multiplied by
+    /// [`PARTS`].
     times: Vec<u128>,
 }
 
@@ -138,8 +139,8 @@ impl Tree {
         while let Some(parent) = self.parents[at] {
             at = parent as usize;
             let time = self.below(links, order, at);
-            // The parent of `rank` may change though nothing below has. Above it, an unchanged time
-            // ends the update.
+            // Starts at the parent of `rank`, whose time depends on the node at `rank`. An
+            // unchanged time leaves all times above it unchanged.
             if time == self.times[at] {
                 break;
             }

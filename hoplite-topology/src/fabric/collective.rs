@@ -1,10 +1,10 @@
 //! Collectives in steps that all nodes take together.
 //!
-//! A step's flows are equal, so with fair rates it ends with the flows of the most loaded link:
-//! latency + size * max of load / capacity.
+//! All flows of a step carry the same number of bytes. With fair rates, a step ends with the flows
+//! of the most loaded link: latency + bytes * max(load / capacity) / rate.
 //!
-//! Source: EFLOPS, section VII-C and figure 16, whose points of HDRM give the defaults: 130 us at
-//! 64 nodes and 181 us at 1024, with 256 KiB.
+//! Source: EFLOPS, section VII-C and figure 16. Its times of HDRM (halving-doubling with rank
+//! mapping) for 256 KiB, 130 us on 64 nodes and 181 us on 1024, give the default latency and rate.
 
 use thiserror::Error;
 
@@ -30,11 +30,11 @@ pub enum Algorithm {
 /// A number of equal steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Steps {
-    /// Their number.
+    /// The number of steps.
     pub count: u32,
     /// Bytes per flow.
     pub bytes: f64,
-    /// The flows on the most loaded link, relative to its capacity.
+    /// The number of flows on the most loaded link, divided by its relative capacity.
     pub load: f64,
     /// The simulated time of one step.
     pub seconds: f64,
@@ -56,7 +56,7 @@ pub struct Outcome {
 pub enum SimulationError {
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// HDRM has no mapping for this network.
+    /// HDRM has no mapping of ranks to this network.
     #[error(transparent)]
     Hdrm(#[from] HdrmError),
     /// Halving-doubling needs a power of two.
@@ -144,7 +144,7 @@ pub fn allreduce(
 /// Returns the hosts of a BiGraph in HDRM's order of ranks.
 ///
 /// # Errors
-/// Fails for other networks, or without a mapping.
+/// Fails for other networks, or if HDRM has no mapping for this size.
 pub fn hdrm_order(network: &Network) -> Result<Vec<u32>, SimulationError> {
     let Network::BiGraph { hosts_per_switch, switches, .. } = network else {
         return Err(SimulationError::NoBiGraph);

@@ -15,12 +15,12 @@ pub enum LinkId {
         from: u32,
         to: u32,
     },
-    /// Leaf to spine.
+    /// A link from a leaf switch to a spine switch.
     Up {
         leaf: u32,
         spine: u32,
     },
-    /// Spine to leaf.
+    /// A link from a spine switch to a leaf switch.
     Down {
         spine: u32,
         leaf: u32,
@@ -32,9 +32,9 @@ pub enum LinkId {
         /// `true` if the flow goes towards the higher coordinate.
         is_ahead: bool,
     },
-    /// A measured pair's path.
+    /// The path from one node of a measured network to another, which no other pair shares.
     Pair(u32, u32),
-    /// A measured group's shared uplink.
+    /// The uplink that the nodes of a group share in a measured network.
     Uplink {
         group: Path,
         /// `true` for the direction out of the group.

@@ -1,12 +1,12 @@
-//! Max-min fair rates by progressive filling: flows grow equally until a link is full, whose flows
-//! then keep their rates.
+//! Max-min fair rates by progressive filling: all rates grow equally. When a link is full, its
+//! flows keep their rates, and the others grow on.
 //!
 //! Source: Bertsekas and Gallager, "Data Networks", section 6.5.2.
 
 use std::collections::BTreeMap;
 
-/// Returns the fair rate of each flow, given as its distinct links. Without links a rate is
-/// infinite.
+/// Returns the fair rate of each flow. A flow is the list of the distinct links that it uses; a
+/// flow without links has an infinite rate.
 ///
 /// # Panics
 /// If a link does not exist.
@@ -39,8 +39,8 @@ pub fn rates(capacities: &[f64], flows: &[Vec<usize>]) -> Vec<f64> {
     }
 }
 
-/// Returns the time at which each flow ends, if all start together with fair rates. Without
-/// capacity a flow never ends; without bytes it ends at once.
+/// Returns the time at which each flow ends, if all start together with fair rates. A flow over a
+/// link without capacity never ends; a flow without bytes ends at once.
 pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> Vec<f64> {
     let mut ends = vec![f64::INFINITY; flows.len()];
     let mut left = sizes.to_vec();
@@ -58,7 +58,8 @@ pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> 
         now += step;
         let mut still = Vec::new();
         for ((&flow, rate), time) in active.iter().zip(&rates).zip(times) {
-            // Flows that end within rounding end together, so that each step ends one.
+            // Ends all flows within a rounding error of the earliest end, so that each step ends at
+            // least one.
             if time <= step * (1.0 + 1e-12) {
                 ends[flow] = now;
             } else {

@@ -1,7 +1,7 @@
 //! A network that is described by a matrix and by the capacity of uplinks that groups share.
 //!
-//! A matrix has the rate of each pair, but not the total rate of the pairs that leave a group: the
-//! capacity of the group's uplink. This capacity is given, or follows from rates under load.
+//! A matrix has the rate of each pair of nodes. The pairs that leave a group share its uplink,
+//! whose capacity is given, or follows from rates under load.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,19 @@ use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path, groups_of, is_
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredNetwork {
     matrix: Matrix,
-    /// For each node, the picoseconds per byte of its fastest link, zero if unknown.
+    /// For each node, the picoseconds per byte on its fastest link; zero if unknown.
     node_gaps: Vec<u32>,
     paths: Vec<Path>,
     uplink_gaps: BTreeMap<Path, f64>,
-    /// The capacity of the uplinks at each level, outermost first, in links of a node; zero if
-    /// unknown.
+    /// For each level, outermost first, the capacity of an uplink as a multiple of a node's link;
+    /// zero if unknown.
     uplinks: [f64; MAX_LEVELS],
     /// `true` if the capacities follow from rates that were measured under load.
     is_derived: bool,
 }
 
 impl MeasuredNetwork {
-    /// Makes a network whose pairs share only nodes' links.
+    /// Makes a network whose pairs share only the links of nodes.
     pub fn unshared(matrix: Matrix) -> Self {
         let nodes = matrix.len();
         let gap = |node: usize| {
@@ -50,8 +50,9 @@ impl MeasuredNetwork {
     /// `groups` names each node's groups, outermost first. Without it, groups follow from the
     /// matrix: from rates, or from latencies if rates show none and capacities are given.
     ///
-    /// `uplinks` has each level's capacity, outermost first, in links of a node, or one for all.
-    /// Without it, capacities follow from the matrix, which is right for one under load.
+    /// `uplinks` has the capacity of an uplink at each level, outermost first, or one capacity for
+    /// all levels, as a multiple of a node's link. Without `uplinks`, capacities follow from the
+    /// matrix, which must then have rates under load.
     ///
     /// # Errors
     /// Fails if sums of costs overflow, or if groups or capacities are missing for a node or level.
@@ -106,7 +107,7 @@ impl MeasuredNetwork {
         members.into_iter().filter_map(gap).collect()
     }
 
-    /// The nodes.
+    /// The number of nodes.
     pub fn hosts(&self) -> u32 {
         self.matrix.len() as u32
     }
@@ -116,7 +117,7 @@ impl MeasuredNetwork {
         self.uplink_gaps.len()
     }
 
-    /// The capacity of the uplinks at each level, outermost first, in links of a node.
+    /// The known capacities of the uplinks, outermost level first, as multiples of a node's link.
     pub fn uplinks(&self) -> Vec<f64> {
         self.uplinks.into_iter().filter(|links| *links > 0.0).collect()
     }
@@ -169,27 +170,27 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SharedError {
-    /// A node has no groups.
+    /// The list of groups has another length than the matrix.
     #[error("there are groups for {count} nodes, not for {nodes}")]
     Groups {
-        /// Nodes with groups.
+        /// The length of the list.
         count: usize,
         nodes: usize,
     },
     /// A node is in too many groups.
     #[error("{levels} levels of groups are more than {MAX_LEVELS}")]
     TooDeep { levels: usize },
-    /// A level has no capacity.
+    /// The number of capacities is neither one nor the number of levels, or there are no levels.
     #[error("there are {given} capacities of uplinks for {levels} levels of groups")]
     Levels {
-        /// The capacities.
+        /// The number of capacities.
         given: usize,
         levels: usize,
     },
     /// A capacity is zero or not finite.
     #[error("the capacity of an uplink must be above zero and finite")]
     Capacity,
-    /// The matrix gives no groups.
+    /// The groups of the matrix cannot be computed.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }

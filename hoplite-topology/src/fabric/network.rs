@@ -19,11 +19,11 @@ pub const MAX_HOSTS: u32 = 65_536;
 /// The choice among equally short paths of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
-    /// By the receiver's number modulo the number of paths, like static forwarding tables.
+    /// The receiver's number modulo the number of paths, as with static forwarding tables.
     Modulo,
-    /// By a hash of both ends with this seed: equal-cost multipath.
+    /// A hash of both ends with this seed: equal-cost multipath.
     Ecmp(u64),
-    /// Equal parts on all paths.
+    /// All paths, each with an equal part of the flow.
     Ideal,
 }
 
@@ -32,12 +32,13 @@ pub enum Routing {
 pub enum Network {
     /// Two halves of switches with hosts, each linked to all switches of the other half.
     ///
-    /// Host h is at switch h / M, in the order upper 0, lower 0, upper 1, .... There is one path
-    /// between halves, and within a half one through each switch of the other.
+    /// Host h is at switch h / M, in the order upper 0, lower 0, upper 1, .... Two hosts of
+    /// different halves have one path. Two of one half have a path through each switch of the other
+    /// half.
     BiGraph {
-        /// M, hosts per switch.
+        /// M, the number of hosts per switch.
         hosts_per_switch: u32,
-        /// N, switches; even.
+        /// N, the number of switches, which is even.
         switches: u32,
         /// The choice of a path within a half.
         routing: Routing,
@@ -48,7 +49,7 @@ pub enum Network {
         leaves: u32,
         /// Host h is at leaf h / `hosts_per_leaf`.
         hosts_per_leaf: u32,
-        /// The number of spines. Their links are like hosts' links.
+        /// The number of spines. Their links have the capacity of hosts' links.
         spines: u32,
         /// The choice of the spine for a flow.
         routing: Routing,
@@ -59,7 +60,8 @@ pub enum Network {
         /// The number of points in each dimension.
         dimensions: Vec<u32>,
     },
-    /// Pairs have separate links, and share hosts' links and groups' uplinks.
+    /// A network that a matrix describes: each pair of hosts has a link, and pairs share hosts'
+    /// links and groups' uplinks.
     Measured(MeasuredNetwork),
 }
 
@@ -80,7 +82,7 @@ pub enum NetworkError {
     /// No network of this form has these hosts.
     #[error("no {fabric} has {hosts} hosts: their number must be {needed}")]
     NoSuchSize {
-        /// The form.
+        /// The form of the network.
         fabric: &'static str,
         hosts: u32,
         /// The numbers of hosts that are possible.
@@ -89,7 +91,8 @@ pub enum NetworkError {
 }
 
 impl Network {
-    /// Returns the smallest BiGraph that has at most as many hosts per switch as links across.
+    /// Returns the smallest BiGraph whose switches have at most as many hosts as links to the other
+    /// half.
     ///
     /// # Errors
     /// Fails unless `hosts` is a power of two of at least two.
@@ -118,7 +121,7 @@ impl Network {
         Ok(Self::Torus { dimensions: vec![hosts / short, short] })
     }
 
-    /// Checks the number of hosts and links.
+    /// Checks the numbers of hosts, switches and links.
     ///
     /// # Errors
     /// The first problem.
@@ -136,7 +139,7 @@ impl Network {
         check_hosts(sides.iter().fold(1, |hosts, &side| u64::saturating_mul(hosts, side.into())))
     }
 
-    /// The hosts.
+    /// The number of hosts.
     pub fn hosts(&self) -> u32 {
         match self {
             Self::BiGraph { hosts_per_switch, switches, .. } => hosts_per_switch * switches,
@@ -181,8 +184,8 @@ impl Network {
         route
     }
 
-    /// Returns a link's capacity, relative to a link with `ps_per_byte`. Only capacities of
-    /// measured links differ from one.
+    /// Returns a link's capacity, relative to a link with `ps_per_byte`. It differs from one only
+    /// in measured networks.
     pub fn capacity(&self, link: LinkId, ps_per_byte: f64) -> f64 {
         let Self::Measured(network) = self else { return 1.0 };
         let measured = network.gap(link);

@@ -24,7 +24,7 @@ pub(super) enum CsvError {
 pub(super) fn matrix(text: &str) -> Result<Matrix, CsvError> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    // One more than allowed, to notice an excess.
+    // Reads a header and one line more than allowed, to notice an excess.
     let rows = lines.take(MAX_NODES + 2);
     let rows: Vec<(usize, Vec<&str>)> =
         rows.map(|(line, text)| (line, text.split(',').take(MAX_NODES + 2).map(cell).collect())).collect();

@@ -10,7 +10,7 @@
 use crate::cost::Evaluator;
 use hoplite_core::topology::random::Random;
 
-/// The whole time of a search, for `done` in [`Search::advance`](super::Search::advance).
+/// The value of `done` at the end of a search, for [`Search::advance`](super::Search::advance).
 pub const WHOLE: u32 = 1_000_000;
 const ROUND: u32 = WHOLE / 5;
 /// The last share of a round, in which worse orders are rejected.
@@ -92,8 +92,8 @@ impl<'a> Anneal<'a> {
         self.energy = self.evaluator.energy();
     }
 
-    /// Returns the increase that the next move may have: temperature times an exponential number,
-    /// as Metropolis et al. (1953) test.
+    /// Returns the most energy that the next move may add: the temperature times an exponentially
+    /// distributed number (Metropolis et al., 1953).
     fn allowed(&mut self, gone: u32) -> u128 {
         if gone >= ROUND - QUIET {
             return 0;
@@ -109,7 +109,7 @@ impl<'a> Anneal<'a> {
         let (a, b) = (self.random.index(nodes), self.random.index(nodes));
         match self.random.below(8) {
             0 => {
-                // At least two blocks of 2, 4, ... ranks.
+                // A block has 2, 4, ... ranks, and there are at least two blocks.
                 let exponent = 1 + self.random.below(u64::from(nodes.ilog2().saturating_sub(1)).max(1));
                 let length = 1_usize << exponent;
                 let blocks = nodes / length;
@@ -124,8 +124,8 @@ impl<'a> Anneal<'a> {
     }
 }
 
-/// Returns -ln(u) in 1/65536 for u uniform in (0, 1], by linear interpolation between powers of
-/// two, equally on all machines.
+/// Returns -ln(u) in units of 1/65536, for u uniform in (0, 1], by linear interpolation between
+/// powers of two. All machines compute the same.
 fn exponential(bits: u64) -> u32 {
     const LN_2: u64 = 45_426;
     let zeros = bits.leading_zeros();

@@ -4,18 +4,18 @@
 //! edges to that node, cost no more than a ring. Multipliers, which change all rings equally, drive
 //! the degrees to two. The bound reaches 96 to 100% of the optimum.
 //!
-//! For stages, each stage costs at least its most expensive nearest neighbour. A set of stages
-//! connects a number of ranks; unless that number divides each group of close nodes, some messages
-//! leave their group.
+//! For models of stages, a stage costs at least the largest of all nodes' costs to their nearest
+//! neighbour. A set of stages connects as many ranks as the product of its group sizes; unless that
+//! product divides the size of each group of close nodes, some messages leave their group.
 
 use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Most groupings of close nodes for the bound, at the largest steps of the distance. Each examines
-/// all pairs.
+/// Most partitions of the nodes into close groups that a bound tries, at the largest steps of the
+/// distance. Each examines all pairs of nodes.
 const MAX_PARTITIONS: usize = 16;
-/// Most steps of the ascent. The last steps are 1/500 of the first.
+/// Most steps of the ascent. At the end, a step is 1/400 of the first.
 const MAX_STEPS: u32 = 600;
 
 /// Returns a lower bound, which [`OneTree`] improves for rings.
@@ -33,9 +33,9 @@ pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogr
 
 /// Returns a lower bound for a chain, which is a spanning tree.
 ///
-/// The cheapest spanning tree bounds the cost of blocks, and the smallest possible largest time per
-/// byte the cost of the other bytes. With fewer bytes than a block, these are negative, and the
-/// largest time per byte of all links counts.
+/// The cheapest spanning tree bounds the cost of the first block. The largest time per byte in a
+/// spanning tree that minimises it bounds the cost of the other bytes. If the bytes are fewer than
+/// a block, their difference is subtracted with the largest time per byte of all links.
 fn chain_bound(links: Links<'_>) -> u128 {
     let nodes = links.len();
     let blocks: u128 = spanning_tree(nodes, |a, b| hop(links, a, b).0).map(u128::from).sum();
@@ -94,7 +94,8 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
         let crossing = crossing(links, stages, &groups);
         let outside: Vec<u64> = crossing.iter().zip(&least).map(|(&a, &b)| a.max(b)).collect();
         let common = common_divisor(&groups);
-        // As bits. The product of their sizes must divide all groups.
+        // The sets of stages (as bits) whose product of group sizes divides the size of each group
+        // of close nodes.
         let inside = (0_u32..1 << stages.len()).filter(|inside| {
             let of_set = stages.iter().enumerate().filter(|(index, _)| inside >> index & 1 == 1);
             of_set
@@ -172,8 +173,8 @@ impl<'a> OneTree<'a> {
             best: 0,
             best_multipliers: vec![0; nodes],
             limit,
-            // A tenth of the mean hop: some steps move a multiplier across a rack's hops, and later
-            // steps settle it.
+            // A tenth of a mean hop: a few steps change a multiplier by as much as a hop within a
+            // rack costs, and later steps settle it.
             step: (upper / (10 * nodes as u128)).clamp(1, 1 << 58) as i64,
             steps: 0,
             upper,
@@ -191,8 +192,8 @@ impl<'a> OneTree<'a> {
         if now.iter().all(|&excess| excess == 0) {
             return false;
         }
-        // Held, Wolfe and Crowder (1974); Volgenant and Jonker (1982) for the share of the previous
-        // step.
+        // Source: Held, Wolfe and Crowder (1974). The share of the previous step is from Volgenant
+        // and Jonker (1982).
         for (node, multiplier) in self.multipliers.iter_mut().enumerate() {
             let change = self.step.saturating_mul(7 * now[node] + 3 * before[node]) / 10;
             *multiplier = multiplier.saturating_add(change).clamp(-self.limit, self.limit);
@@ -227,7 +228,7 @@ impl<'a> OneTree<'a> {
             excess[b] += 1;
             sum += i128::from(cost);
         };
-        // Each outside node's cheapest edge to the tree.
+        // For each node outside of the tree, its cheapest edge to the tree.
         let mut edges: Vec<(i64, usize, usize)> = (1..outside).map(|node| (cost(0, node), node, 0)).collect();
         while let Some(index) = (0..edges.len()).min_by_key(|&index| edges[index].0) {
             let (least, node, parent) = edges.swap_remove(index);

@@ -1,14 +1,16 @@
-//! Finds the best order in small cases: by Held and Karp's dynamic program (1962) for rings, and
-//! for each limit of a chain's time per byte; else by trying all orders.
+//! Finds the best order in small cases. Rings use Held and Karp's dynamic program (1962), chains
+//! use it for each limit of the time per byte, and other models try all orders.
 
 use crate::cost::{Evaluator, Model, chain_cost, hop};
 use hoplite_core::topology::matrix::Links;
 
-/// Most nodes of a ring: 2^15 sets of 15 nodes with their last nodes take 4 MB and some 10 ms.
+/// Most nodes of a ring: 2^15 sets of 15 nodes, each with 15 possible last nodes, take 4 MB and
+/// some 10 ms.
 pub(super) const MAX_RING: usize = 16;
-/// Most nodes of a chain: a program for each of at most 55 times per byte, with 2^11 sets each.
+/// Most nodes of a chain: a dynamic program for each of at most 55 different times per byte, with
+/// 2^11 sets each.
 pub(super) const MAX_CHAIN: usize = 11;
-/// Most nodes for other models: 8! orders, each one swap after another.
+/// Most nodes for other models: 8! orders, each one swap away from the previous order.
 pub(super) const MAX_ANY: usize = 8;
 
 pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>) -> Option<Vec<u32>> {
@@ -50,16 +52,16 @@ fn enumerate(mut evaluator: Evaluator<'_>) -> Vec<u32> {
 
 const UNREACHABLE: u64 = u64::MAX;
 
-/// The cost of the cheapest path through each set of nodes to each last node. Sixteen links of at
-/// most 2^58 fit 64 bits.
+/// The cost of the cheapest path through each set of nodes, for each last node. Sixteen hops that
+/// cost at most 2^58 each fit 64 bits.
 struct Paths {
     nodes: usize,
     costs: Vec<u64>,
 }
 
 impl Paths {
-    /// Computes the paths. `first` is the cost of a path of one node, `hop` of a further node;
-    /// [`UNREACHABLE`] excludes a hop.
+    /// Computes the costs. `first` is the cost of a path of one node, and `hop` the cost of a
+    /// further node; [`UNREACHABLE`] excludes a hop.
     fn new(nodes: usize, first: impl Fn(usize) -> u64, hop: impl Fn(usize, usize) -> u64) -> Self {
         let mut costs = vec![UNREACHABLE; nodes << nodes];
         for node in 0..nodes {
@@ -112,8 +114,8 @@ impl Paths {
     }
 }
 
-/// Returns the cheapest ring: the last node is fixed, and the others are a path between two hops to
-/// it.
+/// Returns the cheapest ring: the highest node is fixed, and the others form a path whose two ends
+/// are its neighbours.
 fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     let fixed = links.len() - 1;
     let cost = |a: usize, b: usize| links.whole(a as u32, b as u32);
@@ -123,8 +125,8 @@ fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     ring.into_iter().map(|node| node as u32).collect()
 }
 
-/// Returns the cheapest chain. It costs a block per hop, and the other bytes over the largest time
-/// per byte, which in turn limits the links of a cheapest path.
+/// Returns the cheapest chain. For each limit of the time per byte, the cheapest path over the
+/// links within the limit is a candidate.
 fn cheapest_chain(links: Links<'_>) -> Vec<u32> {
     let nodes = links.len();
     let mut gaps: Vec<u64> = links.matrix().links().map(|link| u64::from(link.ps_per_byte)).collect();

@@ -3,8 +3,8 @@
 //! A [`Search`] has no clock: its caller requests moves, and passes the share of the time that has
 //! passed. The same seed and calls find the same order.
 //!
-//! `exact` proves small cases, `bound` gives lower bounds, `tour` searches rings locally, and
-//! `anneal` all other models.
+//! `exact` solves small cases, `bound` gives lower bounds, `tour` searches rings by local moves,
+//! and `anneal` searches all other models.
 //!
 //! Source: Cloud Collectives, section IV-C, which anneals and then uses a solver. Rings are
 //! travelling salesman problems, for which better methods exist.
@@ -25,7 +25,8 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// The share of a ring's search for multipliers, which also improve the neighbour lists.
+/// The share of a ring's search that improves the bound's multipliers, which also choose each
+/// node's neighbours for moves.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
 /// A search's state.
@@ -93,7 +94,8 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Makes about `moves` moves, when `done` of [`WHOLE`] of the search's time has passed.
+    /// Makes about `moves` moves. `done` is the part of the search's time that has passed, in units
+    /// of 1 / [`WHOLE`].
     pub fn advance(&mut self, moves: u32, done: u32) -> Status {
         match &mut self.method {
             Method::Done => {}

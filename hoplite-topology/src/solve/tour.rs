@@ -1,5 +1,5 @@
-//! Searches rings: 2-opt and Or-opt moves among near neighbours, then kicks, which exchange two
-//! short adjacent segments, and are undone unless local repair pays off.
+//! Searches rings: 2-opt and Or-opt moves among near neighbours, then kicks. A kick exchanges two
+//! short adjacent segments; it is undone if the ring is longer after further moves.
 //!
 //! Sources: Bentley, "Fast algorithms for geometric traveling salesman problems" (1992), for
 //! neighbour lists and the queue; Martin, Otto and Felten (1991) for kicks; Helsgaun (2000) for
@@ -68,7 +68,8 @@ impl<'a> Tour<'a> {
         self.cost
     }
 
-    /// Exchanges two random adjacent segments and repairs. Undoes both if the ring got longer.
+    /// Exchanges two random adjacent segments, then makes moves that shorten the ring. Undoes all
+    /// if the ring got longer.
     pub(super) fn kick(&mut self) {
         let nodes = self.order.len();
         let limit = MAX_KICK.min((nodes - 2) / 2);
@@ -100,7 +101,8 @@ impl<'a> Tour<'a> {
         self.links.whole(a, b).into()
     }
 
-    /// Returns the cost of an edge with multipliers, which change all rings equally.
+    /// Returns the cost of an edge plus its nodes' multipliers, which change the cost of all rings
+    /// equally.
     fn reduced(&self, a: u32, b: u32) -> i64 {
         self.links.whole(a, b) as i64 + self.multipliers[a as usize] + self.multipliers[b as usize]
     }
@@ -173,8 +175,8 @@ impl<'a> Tour<'a> {
                 for index in 0..self.width {
                     let c = self.neighbour(a, index);
                     let gain = removed - self.reduced(a, c);
-                    // If a move gains, its first pair of edges gains, seen from one end (Lin,
-                    // Kernighan, 1973).
+                    // A move that shortens the ring has an end at which the added edge is cheaper
+                    // than the removed edge (Lin, Kernighan, 1973).
                     if gain <= 0 {
                         break;
                     }
