@@ -175,7 +175,7 @@ fn missing() -> impl Strategy<Value = Missing> {
     prop_oneof![of_objects, of_stores]
 }
 
-/// Generates errors, except version mismatches, whose versions decoding swaps.
+/// Generates errors, except version mismatches, because decoding swaps their two versions.
 pub(crate) fn error() -> impl Strategy<Value = Error> {
     let operation = select(vec![
         Operation::Put,
@@ -432,7 +432,7 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
     prop_oneof![
         (id(), put(), verdict()).prop_map(|(id, put, verdict)| ToStore::Published { id, put, verdict }),
         grant().prop_map(ToStore::Granted),
-        // The tests of the limit cover larger ones.
+        // The tests of the limit cover larger objects.
         inline.prop_filter("small", |message| match message {
             ToStore::Inline { bytes, .. } => bytes.len() <= 1 << 20,
             _ => true,
@@ -643,7 +643,6 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         view().prop_map(node::Response::Existing),
         view().prop_map(node::Response::Object),
         (view(), any::<u8>()).prop_map(|(view, byte)| {
-            // The extent has room for more.
             let size_bytes = view.size_bytes.min(100);
             let view = node::ObjectView { size_bytes, metadata: Metadata::default(), ..view };
             node::Response::Contents { view, bytes: vec![byte; usize::try_from(size_bytes).unwrap()].into() }
@@ -695,7 +694,7 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
             let output = ObjectId::of_hop(put);
             let item = dtype.size_bytes();
             for input in &mut inputs {
-                // Up to here numbers count elements, and the size only those after the range.
+                // Converts elements to bytes. The size counted only the elements after the range.
                 input.size_bytes = (input.base_bytes + elements + input.size_bytes) * item;
                 input.base_bytes *= item;
             }

@@ -1,5 +1,5 @@
-//! Limits on peers' messages, and checks of shared fields. A field of one message is checked where
-//! the message is converted.
+//! Limits on peers' messages, and checks of fields that several messages have. Other fields are
+//! checked where their message is converted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use hoplite_core::shard::{DeleteWait, UNREACHABLE};
 
 /// Longest timeout. Longer ones are cut to it, so that arithmetic on times cannot overflow.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Most bytes of an inline object. Shards apply their own limit, which is usually lower.
+/// Most bytes of an inline object. The limit of a shard is usually lower.
 pub const MAX_INLINE_BYTES: usize = 1 << 20;
-/// Most bytes of a put that travel through the socket. More bytes would cost as much as a second
-/// request to seal the object.
+/// Most bytes of a put that travel through the socket. Larger puts write to the arena, and seal the
+/// object with a second request.
 pub const MAX_PUT_BYTES: usize = 8 << 10;
-/// Most bytes of a batch's puts.
+/// Most bytes of all puts in a batch.
 pub const MAX_BATCH_PUT_BYTES: usize = 1 << 20;
-/// Most nodes that a query may avoid.
+/// Most senders that a query may avoid.
 pub const MAX_AVOIDED_NODES: usize = 64;
 /// Most labels of a node.
 pub const MAX_LABELS: usize = 32;
@@ -29,17 +29,17 @@ pub const MAX_LABEL_KEY_BYTES: usize = 63;
 pub const MAX_LABEL_VALUE_BYTES: usize = 255;
 /// Most messages in one frame of a session.
 pub const MAX_MESSAGES_PER_BATCH: usize = 4096;
-/// Most bytes of a store's frame. A batch closes at 1 MiB, and its last message may be an inline
-/// object.
+/// Most bytes of a frame from a store. A batch closes at 1 MiB, but its last message may be an
+/// inline object.
 pub const MAX_BATCH_BYTES: usize = 4 << 20;
-/// Most bytes of a shard's frame: all locations of an object, or a page whose last object may be on
-/// every node.
+/// Most bytes of a frame from a shard: all locations of an object, or a page of a listing whose
+/// last object is on every node.
 pub const MAX_SHARD_FRAME_BYTES: usize = 64 << 20;
 /// Most locations of an object: one for each node of the largest simulated cluster.
 pub const MAX_LOCATIONS: usize = 10_000;
 /// Most objects in a page of a listing.
 pub const MAX_LISTED_OBJECTS: usize = 10_000;
-/// Longest text of an error that is kept, in bytes.
+/// Most bytes of an error's text that decoding keeps.
 pub const MAX_TEXT_BYTES: usize = 1024;
 
 /// Longest address in bytes: IPv6 with scope and port.
@@ -50,7 +50,7 @@ pub(crate) fn encode_id(id: &ObjectId) -> Bytes {
 }
 
 pub(crate) fn encode_timeout(timeout: Duration) -> u64 {
-    // A small timeout must not become zero.
+    // Rounds up, so that a small timeout does not become zero.
     let millis = timeout.as_nanos().div_ceil(1_000_000);
     u64::try_from(millis).unwrap_or(u64::MAX)
 }
@@ -59,12 +59,12 @@ pub(crate) fn decode_timeout(timeout_ms: u64) -> Duration {
     Duration::from_millis(timeout_ms).min(MAX_TIMEOUT)
 }
 
-/// The address as text; empty for [`UNREACHABLE`].
+/// Encodes an address as text; empty for [`UNREACHABLE`].
 pub fn encode_address(address: SocketAddr) -> String {
     if address == UNREACHABLE { String::new() } else { address.to_string() }
 }
 
-/// Decodes the address of a store's data plane; an empty text means none.
+/// Decodes the address of a store's data plane; [`UNREACHABLE`] for an empty text.
 ///
 /// # Errors
 /// [`Error::Malformed`] for other text.

@@ -7,7 +7,8 @@ use self::query::{from_hex, number, value};
 
 pub mod query;
 
-/// Most nodes in an answer, about 400 KiB of JSON. More nodes are grouped by their labels.
+/// Most nodes in an answer, about 400 KiB of JSON. In larger clusters, the page groups nodes by a
+/// label.
 pub const MAX_NODES: usize = 1000;
 /// Longest label key by which nodes are grouped, in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
@@ -20,7 +21,7 @@ pub enum Question {
     /// Describe the shard, and the cluster as a whole.
     Overview,
     Nodes {
-        /// Only nodes whose names are greater.
+        /// The answer has only nodes with greater names.
         after: String,
         /// Most nodes in the answer.
         limit: usize,
@@ -37,17 +38,17 @@ pub enum Question {
         group: String,
     },
     Events,
-    /// The last hour.
+    /// Rates and states of the last hour, one point per step.
     History {
         /// The node; `None` for the whole cluster.
         node: Option<NodeId>,
-        /// The time of the last point that the page has.
+        /// The number of the last step that the page has.
         after: u64,
     },
     Node(NodeId),
-    /// Objects sent lately.
+    /// Objects that stores have sent recently.
     Recent,
-    /// The sums of the objects of a prefix, by the next part of their ids.
+    /// Sums over the objects whose ids begin with a prefix, by the next part of the ids.
     Prefixes(Vec<u8>),
 }
 

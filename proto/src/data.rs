@@ -32,13 +32,13 @@ use crate::{error, v1};
 pub struct Pull {
     /// The object.
     pub id: ObjectId,
-    /// The put.
+    /// The put that made the object.
     pub put: PutId,
     /// The object's size.
     pub size_bytes: u64,
     /// The requested bytes.
     pub range: Range<u64>,
-    /// `true` for the output of a hop, which may not have begun yet.
+    /// `true` if the object is the output of a hop, which may not have begun yet.
     pub awaits_hop: bool,
 }
 
@@ -88,8 +88,8 @@ pub fn encode_hop(hop: &Hop) -> v1::Combine {
     }
 }
 
-/// Decodes a hop and checks that the operation suits the elements, and that ranges have whole
-/// elements of their objects.
+/// Decodes a hop. Checks that the operation suits the element type, and that ranges consist of
+/// whole elements inside their objects.
 ///
 /// # Errors
 /// The violated rule.
@@ -111,7 +111,7 @@ pub fn decode_hop(combine: v1::Combine) -> Result<Hop> {
     let put = PutId(combine.put);
     let output = ObjectId::new(&combine.output)?;
     if output != ObjectId::of_hop(put) {
-        // Another name could belong to an object.
+        // The name of an object would let the hop's output replace it.
         return Err(malformed("the output of a hop with a name that is not private"));
     }
     let inputs = combine.inputs.into_iter().map(|input| decode_input(input, size_bytes, dtype));
@@ -181,7 +181,7 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
             ..Default::default()
         },
         HopFailure::Refused(reason) => refused(reason),
-        // A host never reports itself unreachable.
+        // The store that performs a hop never reports itself unreachable.
         HopFailure::Unreachable => refused(&Error::unavailable("the store")),
     }
 }
@@ -189,7 +189,7 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
 /// Decodes the failure of a hop with `inputs` inputs.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it cannot be one.
+/// [`Error::Malformed`] if `end` is no failure of such a hop.
 pub fn decode_hop_failure(end: v1::End, inputs: usize) -> Result<HopFailure> {
     match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Refused, Some(reason), _) => Ok(HopFailure::Refused(error::decode(reason, Plane::Data))),

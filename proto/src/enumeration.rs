@@ -1,7 +1,7 @@
-//! A macro that converts enumerations in both directions, so that the directions agree.
+//! A macro for the conversions between core and wire enumerations, so that both directions agree.
 
-/// Implements the conversions between a core enum and a generated one. Unknown numbers are
-/// malformed.
+/// Implements the conversions between a core enum and a generated one. Unknown numbers become
+/// `Error::Malformed`.
 macro_rules! enumeration {
     ($vis:vis $encode:ident, $decode:ident: $core:ty, $wire:ty, $what:literal { $($variant:ident),* $(,)? }) => {
         $vis fn $encode(value: $core) -> i32 {

@@ -14,7 +14,8 @@ use crate::metadata::{decode_dtype, encode_dtype};
 use crate::v1;
 use crate::v1::MissingKind;
 
-/// The kind of a [`MetadataError`], in the wire error's field `c`; zero if only its text is known.
+/// The kinds of a [`MetadataError`] in the field `c` of the wire error; zero if only the text is
+/// known.
 mod metadata_kind {
     pub(super) const UNKNOWN_DTYPE: u64 = 1;
     pub(super) const TOO_MANY_DIMENSIONS: u64 = 2;
@@ -95,7 +96,7 @@ pub fn encode(error: &Error) -> v1::Error {
 /// [escaped](escape) text. [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] swap their
 /// sides, so that "ours" means this side.
 pub fn decode(error: v1::Error, plane: Plane) -> Error {
-    // These two are escaped when displayed.
+    // `Display` escapes these names.
     let name = || cut(error.text.clone());
     let text = shown(&error.text);
     let object = || ObjectId::new(&error.id).ok();
@@ -334,8 +335,8 @@ fn encode_reason(reason: &Error) -> Option<Box<v1::Error>> {
     Some(Box::new(v1::Error { missing: None, ..encode(reason) }))
 }
 
-/// Decodes the cause of a timeout; `None` for an unknown kind or a broken limit, because the
-/// timeout itself stays valid.
+/// Decodes the cause of a timeout. An unknown kind or an exceeded limit becomes `None`, because the
+/// timeout stays valid without its cause.
 pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missing> {
     let kind = MissingKind::try_from(missing.kind).ok()?;
     check_count("named objects of a cause", missing.ids.len(), MAX_NAMED).ok()?;

@@ -1,7 +1,5 @@
-//! Frames of the local plane and of direct connections: each is a message after its length, four
-//! bytes, little-endian.
-//!
-//! Works on plain buffers, which daemons and both clients share.
+//! Frames of the local plane and of direct connections. A frame is the length of a message, four
+//! bytes, little-endian, and the message.
 
 use bytes::{Buf, BytesMut};
 use hoplite_core::error::{Error, Plane, Result};
@@ -15,20 +13,20 @@ use crate::bounds::{MAX_BATCH_PUT_BYTES, MAX_PUT_BYTES};
 /// The size of the length in bytes.
 pub const LENGTH_BYTES: usize = 4;
 
-/// Longest hello in bytes. The first bytes of other protocols usually announce more.
+/// Longest hello in bytes. The first bytes of another protocol, read as a length, are usually more.
 pub const MAX_HELLO_BYTES: usize = 4096;
 
 /// Longest response in bytes: a page of a listing.
 pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// The bytes of a request besides a list of ids: one id, metadata of 64 dimensions, tags, and a
-/// small object.
+/// Most bytes of a request without a list of ids: one id, metadata with 64 dimensions, protobuf's
+/// tags, and a small object.
 const REQUEST_OVERHEAD_BYTES: usize = (16 << 10) + MAX_PUT_BYTES;
 
-/// The bytes of tag and length for each listed id.
+/// The bytes of protobuf's tag and length for each id of a list.
 const ID_OVERHEAD_BYTES: usize = 4;
 
-/// Longest batch in bytes: the objects, and the other fields of each item.
+/// Longest batch of puts in bytes: the objects, and the other fields of each put.
 const MAX_BATCH_BYTES: usize =
     MAX_BATCH_PUT_BYTES + MAX_BATCH_ITEMS * (REQUEST_OVERHEAD_BYTES - MAX_PUT_BYTES);
 
@@ -55,7 +53,7 @@ pub fn encode(message: &impl Message, out: &mut BytesMut) -> Result<()> {
 
 const READ_BYTES: usize = 64 << 10;
 
-/// Makes room in `buffer` for small messages. Frees an empty buffer that a large message has
+/// Reserves memory in `buffer` for small messages. Frees an empty buffer that a large message has
 /// enlarged.
 pub fn make_room(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.capacity() > READ_BYTES {
@@ -80,7 +78,7 @@ pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
     Some(LENGTH_BYTES.saturating_add(usize::try_from(u32::from_le_bytes(*prefix)).unwrap_or(usize::MAX)))
 }
 
-/// Does the same as [`decode`] on another plane.
+/// Does the same as [`decode`], for a connection of `plane`.
 ///
 /// # Errors
 /// The errors of [`decode`], with `plane`.

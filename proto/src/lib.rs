@@ -7,8 +7,8 @@
 //! * [`error`], [`lifetime`], [`metadata`], [`trouble`], [`trace`]: types of all planes. `status`:
 //!   errors in gRPC.
 //! * [`socket_path`], [`socket_place`]: the local socket, safe from other users.
-//! * [`bounds`]: limits on peers' messages. Every length is checked here once; the core types carry
-//!   the proof.
+//! * [`bounds`]: limits on peers' messages. This crate checks every length once, so core types are
+//!   valid.
 //!
 //! The feature `grpc` adds gRPC's clients and servers.
 #![forbid(unsafe_code)]

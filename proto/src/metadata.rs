@@ -29,7 +29,7 @@ pub(crate) fn encode_dtype(dtype: Dtype) -> i32 {
 }
 
 pub(crate) fn decode_dtype(number: i32) -> Option<Dtype> {
-    // Searching the forward mapping keeps both directions consistent.
+    // Searches the mapping of [`encode_dtype`], so that both directions agree.
     Dtype::ALL.iter().copied().find(|dtype| encode_dtype(*dtype) == number)
 }
 
@@ -61,7 +61,7 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
     {
         return Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into());
     }
-    // Copied, because a slice would keep the whole received buffer.
+    // Copies `user`, because a slice would keep the whole received buffer.
     let agreement = metadata.agreement.map(|agreement| decode_agreement(Some(agreement), Plane::Control));
     let user = Bytes::copy_from_slice(&metadata.user);
     let count = |replicas: u32| {

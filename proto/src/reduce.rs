@@ -1,4 +1,4 @@
-//! Conversion of reduce operations, which clients and coordinators request.
+//! Conversion of the operations of reduces.
 
 use hoplite_core::collective::Agreement;
 use hoplite_core::error::{Error, Plane, Result};

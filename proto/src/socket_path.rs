@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub const SOCKET_VARIABLE: &str = "HOPLITE_SOCKET";
 
 /// Returns `$HOPLITE_SOCKET`; else `$XDG_RUNTIME_DIR/hoplite/store.sock`; else
-/// `/tmp/hoplite-<uid>/store.sock`, in a directory that any user may have created. Empty variables
+/// `/tmp/hoplite-<uid>/store.sock`, whose directory any user may have created. Empty variables
 /// count as unset.
 pub fn default_socket_path() -> PathBuf {
     let variable = |name| std::env::var_os(name);

@@ -19,13 +19,13 @@ use rustix::net::SocketAddrUnix;
 /// The environment variable that names the user who runs the store.
 pub const DAEMON_USER_VARIABLE: &str = "HOPLITE_DAEMON_USER";
 
-/// The user that the packages create for the daemon, which only root can do.
+/// The user that the packages create for the daemon.
 pub const DEFAULT_DAEMON_USER: &str = "hoplite";
 
-/// Most symbolic links on a path: the limit of Linux.
+/// Most symbolic links on a path, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// The extended attribute of an access list. Files with it grant more than their mode shows.
+/// The extended attribute of a file's access list, which may grant more than its mode shows.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// The users who may own the directories: this user, root, and the daemon's user.
@@ -51,7 +51,8 @@ impl TrustedUsers {
     /// Returns `true` if `user` is trusted.
     ///
     /// # Errors
-    /// [`Distrust::NoSuchUser`] if the answer depends on the daemon's user, whose name is unknown.
+    /// [`Distrust::NoSuchUser`] if the answer depends on the daemon's user, and this machine has no
+    /// user of this name.
     pub fn includes(&self, user: u32) -> Result<bool, Distrust> {
         if user == self.own || user == 0 {
             return Ok(true);
@@ -86,10 +87,10 @@ pub enum Distrust {
     Owner {
         /// The directory, link or socket.
         path: PathBuf,
-        /// The owner's id.
+        /// The owner's number.
         owner: u32,
     },
-    /// Other users may replace a directory's entries.
+    /// Other users may replace the files in a directory.
     #[error(
         "other users may write to {} (owner {owner}, mode {mode:o}) and could put a socket of their own there: run \
          `chmod go-w` on it, or use a socket in another directory",
@@ -98,9 +99,9 @@ pub enum Distrust {
     Writable {
         /// The directory.
         path: PathBuf,
-        /// Its owner's id.
+        /// The number of the directory's owner.
         owner: u32,
-        /// Its mode.
+        /// The directory's mode.
         mode: u32,
     },
     /// The daemon's user does not exist.
@@ -128,7 +129,7 @@ impl From<Errno> for PlaceError {
     }
 }
 
-/// The place of a socket that no other user can replace.
+/// A socket's path, checked so that no untrusted user can replace the socket.
 pub struct SocketPlace {
     path: PathBuf,
     directory: OwnedFd,
@@ -165,8 +166,8 @@ impl SocketPlace {
         }
     }
 
-    /// The socket's address, valid while `self` lives. A path that is too long is replaced by one
-    /// through the open directory.
+    /// Returns the socket's address, valid while `self` lives. For a path longer than an address,
+    /// the address is a path through the open directory.
     ///
     /// # Errors
     /// [`Errno::NAMETOOLONG`] if the name alone is too long, or `/proc` is missing.
@@ -215,7 +216,8 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn start(path: &Path, users: &'a TrustedUsers) -> Result<Self, PlaceError> {
-        // Nor may another user change the working directory's path.
+        // Makes the path absolute, because the directories above the working directory are checked
+        // too.
         let path = std::path::absolute(path)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
         let root = open(rustix::fs::CWD, OsStr::new("/"))?;
@@ -257,7 +259,7 @@ impl<'a> Walk<'a> {
         if kind == FileType::Directory {
             return Ok(Entry::Directory(opened));
         }
-        // In a sticky directory, any user creates entries, and only the owner replaces them.
+        // In a sticky directory, any user creates entries, but only an entry's owner replaces it.
         if self.is_shared && !self.users.includes(found.st_uid)? {
             return Err(Distrust::Owner { path: self.at.join(name), owner: found.st_uid }.into());
         }
@@ -313,8 +315,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Checks that the socket's directory has a known owner. Directories above it may belong to an
-    /// unmapped root.
+    /// Checks that the socket's directory is sticky, or has a known owner. Directories above it may
+    /// belong to a user without a number here, such as the machine's root.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
             Some(owner) if !self.is_shared => Err(Distrust::Owner { path: self.at.clone(), owner }.into()),
@@ -326,7 +328,7 @@ impl<'a> Walk<'a> {
 fn open(directory: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |flags| rustix::fs::openat(directory.as_fd(), name, flags, Mode::empty());
-    // Opening as a directory mounts an automount.
+    // Opens the path as a directory first, which mounts an automount.
     match open(flags | OFlags::DIRECTORY) {
         Err(Errno::NOTDIR | Errno::LOOP) => open(flags),
         opened => opened,
@@ -355,7 +357,8 @@ fn is_private_group(user: u32, group: u32) -> bool {
     user.gid == group.gid && user.name == group.name && group.mem.iter().all(|member| *member == user.name)
 }
 
-/// Returns `true` without an access list. With one, the group bits apply to other users too.
+/// Returns `true` if the path has no access list. With an access list, the group bits apply to
+/// other users too.
 fn has_no_access_list(path: &Path) -> bool {
     let mut none = [0_u8; 0];
     matches!(rustix::fs::getxattr(path, ACCESS_LIST, &mut none[..]), Err(Errno::NODATA | Errno::NOTSUP))
@@ -407,7 +410,6 @@ mod tests {
                 matches!(&refused, Distrust::Writable { path, mode: 0o757, .. } if path == open),
                 "{refused}"
             );
-            // Sticky like /tmp.
             set_mode(open, 0o1777);
             SocketPlace::find(&socket, &users()).unwrap();
             check_directory(&inner, &users()).unwrap();

@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::error::{cut, decode, encode, shown};
 use crate::v1;
 
-/// Puts `error` into a status and its details, for [`from_status`].
+/// Encodes `error` in a status and its details, for [`from_status`].
 pub fn to_status(error: &Error) -> Status {
     let code = match error {
         Error::InvalidId { .. }
@@ -61,7 +61,7 @@ pub fn from_status(status: &Status) -> Error {
         Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange | Code::Internal | Code::DataLoss => {
             Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) }
         }
-        // Without details, tonic or HTTP/2 means a broken connection.
+        // A status without details is from tonic or HTTP/2, and means a broken connection.
         _ => Error::Unavailable { what: Cow::Owned(format!("the directory ({text})")) },
     }
 }

@@ -1,4 +1,4 @@
-//! The traces of messages.
+//! Trace contexts, which name the span that caused a message.
 
 use bytes::Bytes;
 use hoplite_core::TraceContext;

@@ -1,6 +1,6 @@
 //! Parses URLs and forms of the dashboard: names, values, and bytes of ids.
 
-/// The decoded value of `name` in `a=b&c=d`; `None` if missing or invalid.
+/// Returns the decoded value of `name` in `a=b&c=d`; `None` if it is missing or invalid.
 pub fn value(query: &[u8], name: &str) -> Option<Vec<u8>> {
     let pairs = query.split(|byte| *byte == b'&');
     let mut values = pairs.filter_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
@@ -25,7 +25,7 @@ pub fn from_hex(text: &str, max: usize) -> Option<Vec<u8>> {
     digits.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
-/// Encodes bytes.
+/// Encodes bytes in hexadecimal.
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

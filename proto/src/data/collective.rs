@@ -20,16 +20,16 @@ use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1::end::Outcome;
 use crate::{error, metadata, v1};
 
-/// A member's request for the bytes that the receiver of the request must send it.
+/// The request of a member of a collective for the bytes that another member must send to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
-    /// The target.
+    /// The target of the collective.
     pub target: ObjectId,
-    /// The put of the target's copies.
+    /// The put of the target.
     pub put: PutId,
-    /// The requesting member.
+    /// Index of the requesting member.
     pub index: usize,
-    /// The offset in the stream at which to start.
+    /// The first requested byte of the stream.
     pub offset_bytes: u64,
 }
 
@@ -83,8 +83,8 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
     }
 }
 
-/// Decodes a plan and checks its schedule, operation, whole elements, frame length, one member per
-/// part, and displayable explanation.
+/// Decodes a plan. Checks its schedule, operation, whole elements, frame length, and one member per
+/// part. The explanation must have no control characters.
 ///
 /// # Errors
 /// The violated rule.
@@ -198,12 +198,11 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
         },
         Failure::Refused(reason) => refused(Outcome::Refused, reason),
         Failure::Disagrees(reason) => refused(Outcome::Disagrees, reason),
-        // A member never reports itself unreachable.
         Failure::Unreachable => refused(Outcome::Refused, &Error::unavailable("the store")),
     })
 }
 
-/// Decodes the last report of one of `members` members.
+/// Decodes the last report of a member of an attempt with `members` members.
 ///
 /// # Errors
 /// [`Error::Malformed`] for a report that no correct member sends.
@@ -267,10 +266,11 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
     v1::MemberPosition { member, members, stage, final_bytes, size_bytes, node: String::new() }
 }
 
-/// Decodes the progress of `member`; `None` if the answering store is no member.
+/// Decodes the progress of `member`; `None` if the answering store is no member of the attempt.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it is another member's or not displayable.
+/// [`Error::Malformed`] for another member's progress, impossible numbers, or a stage with control
+/// characters.
 pub fn decode_position(position: v1::Position, member: usize, members: usize) -> Result<Option<Position>> {
     let Some(position) = position.position else { return Ok(None) };
     let v1::MemberPosition { stage, final_bytes, size_bytes, .. } = position;
@@ -284,7 +284,7 @@ pub fn decode_position(position: v1::Position, member: usize, members: usize) ->
     Ok(Some(Position { member, members, stage, copy: None, final_bytes, size_bytes }))
 }
 
-/// The wire form of a store's record, without the progress of other stores.
+/// The wire form of a store's record of a collective, without the progress of other stores.
 pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, .. } = record;
     let ReduceRecord { mendings, restarts, is_running, position, .. } = record;
@@ -306,15 +306,14 @@ pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     }
 }
 
-/// The wire form of a store's record and its own progress, as an answer.
+/// The answer to a request for a store's record: the record, and the store's own progress.
 pub fn encode_known(record: Option<ReduceRecord>) -> v1::Position {
     let mut record = record.map(encode_record);
     let position = record.as_mut().and_then(|record| record.position.take());
     v1::Position { position, record }
 }
 
-/// Decodes a store's record of a collective, whether the store is a member or not; `None` if it has
-/// none.
+/// Decodes the record that a store, member or not, has of a collective; `None` if it has no record.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is not displayable.

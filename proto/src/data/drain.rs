@@ -1,4 +1,4 @@
-//! Drains between stores.
+//! Messages by which a store drains another store.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use crate::v1;
 
 /// The protocol version that brought these messages.
 pub const DRAIN_STORE_SINCE: u32 = 9;
-/// An answer must fit into a frame.
+/// Most unmoved objects in an answer, so that it fits into a frame.
 const MAX_TOLD: usize = 200;
 
-/// Encodes a request for a drain; without a timeout, for the progress.
+/// Encodes the request to drain a store or, without a timeout, to report the progress of its drain.
 pub fn encode_drain_store(timeout: Option<Duration>) -> v1::DrainStore {
     v1::DrainStore { timeout_ms: timeout.map(encode_timeout) }
 }
 
-/// Returns the timeout; `None` for a request for the progress.
+/// Returns the timeout of a drain; `None` if the request is for the progress.
 pub fn decode_drain_store(request: &v1::DrainStore) -> Option<Duration> {
     request.timeout_ms.map(decode_timeout)
 }
 
-/// Encodes an answer with the first unmoved objects.
+/// Encodes a drain's report with its first unmoved objects.
 pub fn encode_drain_answer(mut report: DrainReport) -> v1::DrainAnswer {
     report.unmoved.truncate(MAX_TOLD);
     v1::DrainAnswer { report: Some(encode_drain(report)) }
 }
 
-/// Decodes an answer, within bounds.
+/// Decodes a drain's report.
 ///
 /// # Errors
 /// The violated rule.

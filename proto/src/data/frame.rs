@@ -21,11 +21,11 @@
 
 use hoplite_core::checksum::crc32c;
 
-/// An encoded header.
+/// The length of an encoded header.
 pub const HEADER_BYTES: usize = 28;
 /// Longest payload of a block.
 pub const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
-/// Longest payload of another frame. An id and an error text fit many times.
+/// Longest payload of other frames: many times an id and an error's text.
 pub const MAX_CONTROL_BYTES: u32 = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"HPLD";
@@ -39,7 +39,7 @@ pub enum Kind {
     Hello = 1,
     /// `Pull`, receiver to sender.
     Pull = 2,
-    /// Bytes of an object, sender to receiver.
+    /// Raw bytes of an object, sender to receiver.
     Block = 3,
     /// `End` of a transfer, from its sender, or of a hop, from its host.
     End = 4,
@@ -51,7 +51,7 @@ pub enum Kind {
     Digest = 7,
     /// `Combine`, coordinator to host: perform a hop.
     Combine = 8,
-    /// Host to coordinator: the output is complete.
+    /// From the store that performs a hop, to its coordinator: the output is complete.
     Combined = 9,
     /// Coordinator to host or member: end the hop or exchange.
     Release = 10,
@@ -59,15 +59,17 @@ pub enum Kind {
     Proof = 11,
     /// `Enlist`, coordinator to member.
     Enlist = 12,
-    /// Member to coordinator: all bytes are there.
+    /// Member to coordinator: the member's copy has all bytes.
     Filled = 13,
     /// Coordinator to member: the member's copy is the target.
     Commit = 14,
-    /// `Stop`, coordinator to member: aborted.
+    /// `Stop`, coordinator to member: the attempt is aborted.
     Stop = 15,
-    /// `Take`, member to member: send the bytes that your program gives to me.
+    /// `Take`, member to member: the receiver must send the bytes that the requesting member's
+    /// program takes from it.
     Take = 16,
-    /// `Reject`, coordinator to participants' stores. Answered by `End`.
+    /// `Reject`, coordinator to participants' stores: an attempt makes no target. Answered by
+    /// `End`.
     Reject = 17,
     /// Coordinator to store: take part in a probe.
     Probe = 18,
@@ -150,7 +152,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum FrameError {
-    /// The peer is no store, or the stream does not continue with a frame.
+    /// The peer is no store, or the next bytes are no frame.
     #[error("not a frame of this protocol: it starts with {found:02x?}")]
     BadMagic {
         /// The first four bytes.
@@ -236,7 +238,7 @@ impl Header {
         bytes
     }
 
-    /// Checks the first bytes of a header; one byte suffices to detect another protocol.
+    /// Checks the first bytes of a header, at least one, to detect another protocol early.
     ///
     /// # Errors
     /// [`FrameError::BadMagic`].

@@ -1,4 +1,4 @@
-//! The messages by which a stream gets lanes: further connections.
+//! The messages by which a stream gets lanes: further connections that carry its blocks.
 
 use hoplite_core::error::{Error, Result};
 use hoplite_core::plan::lanes::MAX_LANES;
@@ -6,19 +6,20 @@ use hoplite_core::plan::lanes::MAX_LANES;
 use super::malformed;
 use crate::v1;
 
-/// A stream's key.
+/// Length of a stream's key.
 pub const KEY_BYTES: usize = 16;
 
 /// Names a stream to its sender, so that further connections can join it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamKey(pub [u8; KEY_BYTES]);
 
-/// Encodes the most lanes of a receiver. One is the default, and has no encoding.
+/// Encodes the most lanes that a receiver permits for a stream. One, the default, becomes 0.
 pub fn encode_max_lanes(max_lanes: usize) -> u32 {
     if max_lanes <= 1 { 0 } else { u32::try_from(max_lanes.min(MAX_LANES)).unwrap_or(0) }
 }
 
-/// Decodes the most lanes of a receiver. Larger numbers are cut to the limit.
+/// Decodes the most lanes that a receiver permits for a stream. Numbers above [`MAX_LANES`] become
+/// [`MAX_LANES`].
 pub fn decode_max_lanes(max_lanes: u32) -> usize {
     usize::try_from(max_lanes).unwrap_or(MAX_LANES).clamp(1, MAX_LANES)
 }
@@ -28,7 +29,7 @@ pub fn encode_lanes(key: StreamKey, count: usize) -> v1::Lanes {
     v1::Lanes { key: key.0.to_vec().into(), count: u32::try_from(count).unwrap_or(u32::MAX) }
 }
 
-/// Decodes a request for further lanes: the stream's key, and their number.
+/// Decodes a request for further lanes: the stream's key, and the number of lanes.
 ///
 /// # Errors
 /// The violated rule.
@@ -41,15 +42,15 @@ pub fn decode_lanes(lanes: &v1::Lanes) -> Result<(StreamKey, usize)> {
     }
 }
 
-/// Encodes the message that makes its connection a lane. The receiver also takes in `other_streams`
-/// further streams.
+/// Encodes the message that makes its connection a lane of a stream. The receiver also receives
+/// `other_streams` other streams.
 pub fn encode_lane(key: StreamKey, other_streams: usize) -> v1::Lane {
     let other_streams = u32::try_from(other_streams).unwrap_or(u32::MAX);
     v1::Lane { key: key.0.to_vec().into(), other_streams }
 }
 
-/// Decodes the message that makes its connection a lane: the stream's key, and the number of the
-/// receiver's other streams.
+/// Decodes the message that makes its connection a lane: the stream's key, and the number of other
+/// streams that the receiver receives.
 ///
 /// # Errors
 /// The violated rule.

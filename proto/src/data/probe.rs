@@ -1,4 +1,5 @@
-//! Probes of the network: the messages between coordinator and stores, and the datagrams of echoes.
+//! Probes, which measure the network between stores. An echo is a datagram that the peer returns; a
+//! train is a row of blocks. The coordinator tells pairs of stores what to measure.
 //!
 //! A datagram has 32 bytes, numbers little-endian:
 //!
@@ -10,7 +11,8 @@
 //! | 8..16 | the nonce of the pair in this round |
 //! | 16..20 | number of the request |
 //! | 20..24 | zero |
-//! | 24..32 | of a reply: the last round-trip time that its sender has seen, in nanoseconds |
+//! | 24..32 | of a reply: the last round-trip time that the sender of the reply has measured, in
+//! nanoseconds |
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,11 +32,11 @@ use crate::v1::measure::Work as WireWork;
 pub const PACKET_BYTES: usize = 32;
 const MAGIC: [u8; 4] = *b"HPLE";
 
-/// Conversion of the number of echoes per pair. 0 means as many as necessary.
+/// Conversion of the number of echoes per pair of stores. 0 stands for `Probes::Auto`.
 pub mod probes {
     use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 
-    /// Encodes the number.
+    /// Encodes `probes`.
     pub const fn encode(probes: Probes) -> u32 {
         match probes {
             Probes::Auto => 0,
@@ -42,7 +44,7 @@ pub mod probes {
         }
     }
 
-    /// Decodes the number. Larger numbers are cut to the limit.
+    /// Decodes a number of echoes, at most [`MAX_PROBES`].
     pub fn decode(count: u32) -> Probes {
         if count == 0 { Probes::Auto } else { Probes::Count(count.min(MAX_PROBES)) }
     }
@@ -82,12 +84,12 @@ pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-/// A peer whose requests a store must answer.
+/// The request to answer the echoes and trains of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
-    /// The nonce of its requests.
+    /// The nonce of the peer's requests.
     pub nonce: u64,
-    /// The address from which it sends datagrams, if any.
+    /// The address from which the peer sends datagrams, if it does.
     pub asker: Option<SocketAddr>,
 }
 
@@ -96,7 +98,7 @@ pub fn encode_arm(arm: Arm) -> v1::Arm {
     v1::Arm { nonce: arm.nonce, asker: encode_optional_address(arm.asker) }
 }
 
-/// Checks the peer to answer.
+/// Decodes and checks the request.
 ///
 /// # Errors
 /// The violated rule.
@@ -104,18 +106,18 @@ pub fn decode_arm(arm: &v1::Arm) -> Result<Arm> {
     Ok(Arm { nonce: arm.nonce, asker: decode_optional_address(&arm.asker)? })
 }
 
-/// A measurement that a store must make with a peer.
+/// The request to measure the link to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// The nonce for its requests to the peer.
+    /// The nonce for the requests to the peer.
     pub nonce: u64,
     /// The peer.
     pub node: NodeId,
     /// The address of the peer's data plane.
     pub address: SocketAddr,
-    /// The peer's address for datagrams, if any.
+    /// The peer's address for datagrams, if it receives them.
     pub echo_address: Option<SocketAddr>,
-    /// The work.
+    /// The measurement: echoes or trains.
     pub work: SurveyWork,
 }
 
@@ -138,7 +140,7 @@ pub fn encode_measure(measure: &Measure) -> v1::Measure {
     }
 }
 
-/// Checks a measurement.
+/// Decodes and checks the request.
 ///
 /// # Errors
 /// The violated rule.
@@ -159,7 +161,7 @@ pub fn decode_measure(measure: &v1::Measure) -> Result<Measure> {
     })
 }
 
-/// Checks a train's length.
+/// Checks the length of a train.
 ///
 /// # Errors
 /// If it is zero or too long.
@@ -171,7 +173,7 @@ pub fn checked_train_bytes(bytes: u64) -> Result<u64> {
     }
 }
 
-/// The wire form of a finding.
+/// The wire form of a measurement's result.
 pub const fn encode_finding(finding: &Finding) -> v1::Found {
     let finding = match *finding {
         Finding::Echoes { echoes: Echoes { forth_ns, back_ns, count, lost }, by_tcp } => {
@@ -185,7 +187,7 @@ pub const fn encode_finding(finding: &Finding) -> v1::Found {
     v1::Found { finding }
 }
 
-/// Decodes a finding.
+/// Decodes a measurement's result.
 pub const fn decode_finding(found: &v1::Found) -> Finding {
     match found.finding {
         Some(WireFinding::Echoes(v1::found::Echoes { forth_ns, back_ns, count, lost, by_tcp })) => {

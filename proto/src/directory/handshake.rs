@@ -12,7 +12,8 @@ use crate::bounds::{
 };
 use crate::v1;
 
-/// The first message of the store `info` of `cluster`. It offers the versions up to `info.version`.
+/// Encodes the first message of the store `info` of `cluster`, which speaks the versions up to
+/// `info.version`.
 pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
     v1::Hello {
         version: Version::OLDEST.number(),
@@ -27,12 +28,11 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
 }
 
 /// Decodes and checks the first message of a store that joins `cluster`. This side speaks the
-/// versions up to `newest`; the result has the version of the session. Sorts the store's labels by
+/// versions up to `newest`. The result has the agreed version of the session, and labels sorted by
 /// key.
 ///
 /// # Errors
-/// [`Error::VersionMismatch`] first, then [`Error::ClusterMismatch`], then the problem of the
-/// store's description.
+/// [`Error::VersionMismatch`] first, then [`Error::ClusterMismatch`], then the violated rule.
 pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId, newest: Version) -> Result<NodeInfo> {
     let version = newest.agree(hello.version, hello.newest_version)?;
     cluster.check_same(&hello.cluster)?;
@@ -64,7 +64,7 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId, newest: Version) -> R
     })
 }
 
-/// The first message of this run of a shard. It offers the versions up to `newest`.
+/// Encodes the first message of a shard's run `run`, which speaks the versions up to `newest`.
 pub const fn welcome(run: ShardRun, newest: Version) -> v1::Welcome {
     v1::Welcome { version: Version::OLDEST.number(), newest_version: newest.number(), run: run.0 }
 }

@@ -1,4 +1,4 @@
-//! An object's locations, for subscribers and tools.
+//! The locations of an object.
 
 use std::time::Duration;
 

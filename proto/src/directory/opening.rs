@@ -7,7 +7,7 @@
 //! 2. With tokens, the connecting side sends its proof; the shard answers with its proof or a
 //!    refusal.
 //!
-//! Then everything travels in records (`hoplite-net/src/record.rs`). A connection without a preface
+//! Then all bytes travel in records (`hoplite-net/src/record.rs`). A connection without a preface
 //! is plain gRPC.
 
 /// Length of a preface.
@@ -25,7 +25,7 @@ pub enum Preface {
 }
 
 impl Preface {
-    /// The bytes that are sent.
+    /// Returns the preface's bytes.
     pub const fn bytes(self) -> &'static [u8; PREFACE_BYTES] {
         match self {
             Self::Grpc => b"grpc/hoplite 1\r\n",
@@ -33,7 +33,7 @@ impl Preface {
         }
     }
 
-    /// Returns the preface that these bytes are, if any.
+    /// Returns the preface with these bytes; `None` if there is none.
     pub fn of_bytes(bytes: &[u8; PREFACE_BYTES]) -> Option<Self> {
         [Self::Grpc, Self::Direct].into_iter().find(|preface| preface.bytes() == bytes)
     }

@@ -1,4 +1,4 @@
-//! Measured places on the wire.
+//! Measured places (the groups of close nodes) on the wire.
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
@@ -27,7 +27,8 @@ pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
 /// Decodes measured places.
 ///
 /// # Errors
-/// For a bad or nearly exhausted version, too many nodes, a repeated node, or a bad name.
+/// Fails for too many nodes, a repeated node or an invalid name, and for a version that is invalid
+/// or nearly exhausted.
 pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
     check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
     check_version(places.version)?;

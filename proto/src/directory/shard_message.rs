@@ -128,8 +128,8 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
 /// Decodes a frame that comes after the welcome.
 ///
 /// # Errors
-/// As [`decode_to_store`]; also a second welcome, more than [`MAX_MESSAGES_PER_BATCH`] messages,
-/// and the shard's error if it ends the session.
+/// The errors of [`decode_to_store`]; also a second welcome, more than [`MAX_MESSAGES_PER_BATCH`]
+/// messages, and the error with which the shard ends the session.
 pub fn decode_shard_batch(batch: ShardMessages) -> Result<Vec<ToStore>> {
     if batch.welcome.is_some() {
         return Err(malformed("a second welcome"));
@@ -184,7 +184,8 @@ fn decode_inline(inline: wire::Inline) -> Result<ToStore> {
     let size_bytes = inline.bytes.len() as u64;
     let request = RequestId(inline.request);
     let Some(bytes) = InlineBytes::checked(inline.bytes, inline.crc) else {
-        // Only this object: its own checksum detects damage elsewhere.
+        // Fails this query only: the object's checksum, which its store computed, does not match
+        // its bytes.
         return Ok(ToStore::Failed { request, error: malformed(DAMAGED) });
     };
     Ok(ToStore::Inline {

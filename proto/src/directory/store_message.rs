@@ -79,7 +79,7 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
 /// Decodes and checks a store's message.
 ///
 /// # Errors
-/// The violated rule: close the session, because later messages are unreliable.
+/// The violated rule: close the session.
 pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
     let body = message.body.ok_or(Error::malformed(Plane::Control, "a message without a body"))?;
     Ok(match body {
@@ -122,7 +122,8 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
 /// Decodes a frame that comes after the hello.
 ///
 /// # Errors
-/// As [`decode_to_shard`]; also a second hello, and more than [`MAX_MESSAGES_PER_BATCH`] messages.
+/// The errors of [`decode_to_shard`]; also a second hello, and more than [`MAX_MESSAGES_PER_BATCH`]
+/// messages.
 pub fn decode_store_batch(batch: StoreMessages) -> Result<Vec<ToShard>> {
     if batch.hello.is_some() {
         return Err(Error::malformed(Plane::Control, "a second hello"));

@@ -27,7 +27,8 @@ enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order 
 pub enum Request {
     /// A request to the node's state machine.
     Node(node::Request),
-    /// Reports that a copy has reached the awaited progress. Not answered.
+    /// Reports that a client's write has reached the progress for which the store waits. Not
+    /// answered.
     Doorbell {
         /// The copy.
         copy: CopyId,
@@ -45,7 +46,7 @@ pub fn encode_request(call: CallId, request: Request) -> v1::Request {
 
 /// Decodes and checks a request with at most `max_ids` ids.
 ///
-/// Always returns the number of the call, so that an error reaches its call.
+/// Returns the number of the call even with an error, so that the answer reaches the call.
 pub fn decode_request(request: v1::Request, max_ids: usize) -> (CallId, Result<Request>) {
     let body = request.body.ok_or(Error::malformed(Plane::Local, "a request without a body"));
     (CallId(request.call), body.and_then(|body| decode_body(body, max_ids)))
@@ -302,7 +303,7 @@ fn decode_ownerless(list: wire::ListOwnerless) -> Result<node::Request> {
     Ok(node::Request::ListOwnerless { prefix: list.prefix, after: list.after, limit })
 }
 
-/// Checks the ends of a page of a listing. Returns the number of objects in the page.
+/// Checks the first and last id of a page of a listing. Returns the most objects in the page.
 fn decode_page(ends: [&Bytes; 2], limit: u32) -> Result<usize> {
     match ends.into_iter().find(|bytes| bytes.len() > MAX_OBJECT_ID_BYTES) {
         Some(bytes) => Err(Error::InvalidId { length_bytes: bytes.len() }),
