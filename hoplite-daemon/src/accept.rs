@@ -1,4 +1,4 @@
-//! Accepts connections, and reserves descriptors for accepted work.
+//! Accepts connections, and keeps file descriptors free for the work of accepted ones.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::repeated::Repeated;
 
-/// Usually no file descriptors are left.
+/// Pause after a failure to accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 const RESERVED_PART: u64 = 8;
@@ -26,12 +26,12 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// `peers` is for the log, such as "clients".
+    /// `peers` names the connecting programs in the log, such as "clients".
     pub const fn new(peers: &'static str) -> Self {
         Self { peers, failures: Repeated::new() }
     }
 
-    /// Calls `accept` until it succeeds. As cancel safe as `accept`.
+    /// Calls `accept` until it succeeds. Cancel safe if `accept` is.
     pub async fn accept<T, F>(&self, listener: impl AsFd, mut accept: impl FnMut() -> F) -> T
     where
         F: Future<Output = io::Result<T>>,
@@ -54,7 +54,7 @@ impl Acceptor {
     }
 }
 
-/// A new descriptor gets the lowest free number.
+/// Fails if the next descriptor, which gets the lowest free number, is one of the reserved numbers.
 fn check_reserve(listener: &impl AsFd) -> Result<(), Errno> {
     let limit = descriptor_limit();
     let reserved = (limit / RESERVED_PART).min(MAX_RESERVED);

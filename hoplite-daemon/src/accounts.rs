@@ -10,7 +10,7 @@ pub struct User(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group(pub u32);
 
-/// No user or group has this name.
+/// This machine has no user or group with the name.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no {kind} {name:?} on this machine")]
 pub struct NoSuchAccount {

@@ -1,9 +1,9 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
-//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens, and
-//! [`READY`] once it is complete: a store has a session with each shard, and touched memory. For a
-//! service manager, the first line ends the start, because an unreachable directory must not block
-//! a boot.
+//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens. It prints
+//! [`READY`] once it is ready: a store then has a session with each shard, and has touched its
+//! memory. A service manager counts a listening daemon as started, because an unreachable directory
+//! must not block a boot.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -13,20 +13,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::service_manager::notify;
 
-/// The second line.
+/// The line that a ready daemon prints.
 pub const READY: &str = "ready";
 
-/// Addresses of a daemon; `None` for missing services.
+/// Addresses of a daemon; `None` for services that it does not have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Addresses {
     /// The name of the node.
     pub node: Option<String>,
-    /// The socket for workers.
+    /// The path of the socket for clients.
     pub socket: Option<PathBuf>,
-    /// The data plane.
+    /// The address of the data plane, for other stores.
     pub data: Option<SocketAddr>,
-    /// The directory shard in this process.
+    /// The address of the directory shard in this process.
     pub directory: Option<SocketAddr>,
     /// The address of the metrics.
     pub metrics: Option<SocketAddr>,
@@ -34,7 +34,7 @@ pub struct Addresses {
     pub dashboard: Option<SocketAddr>,
 }
 
-/// Reports the progress of the start.
+/// Tells the starting program and the service manager how far the start is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcer {
     pub(crate) audience: Audience,
@@ -48,7 +48,7 @@ pub(crate) enum Audience {
 }
 
 impl Announcer {
-    /// The daemon accepts connections from now on.
+    /// Reports that the daemon listens on `addresses`.
     pub fn listening(self, addresses: Addresses) {
         notify("READY=1\nSTATUS=waiting for the directory and for memory");
         match serde_json::to_string(&Addresses { metrics: self.metrics, ..addresses }) {
@@ -57,7 +57,7 @@ impl Announcer {
         }
     }
 
-    /// The daemon is complete.
+    /// Reports that the daemon is ready.
     pub fn ready(self) {
         notify("STATUS=ready");
         self.say(READY);
@@ -70,7 +70,7 @@ impl Announcer {
             out.flush()
         };
         match self.audience {
-            // The reader may close the pipe.
+            // Printing fails if the reader has closed the pipe.
             Audience::Stdout => {
                 if let Err(error) = say() {
                     tracing::debug!(%error, line, "cannot print the announcement");

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A thread with a separate runtime, for tasks that never compute long.
+/// A thread with a separate tokio runtime, for tasks that never compute long.
 ///
 /// With several threads, waking a task also wakes a thread, which costs more than a small message.
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Starts the thread, which ends after `stop` with its tasks.
+    /// Starts the thread. After `stop`, it ends when all its tasks have ended.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -39,7 +39,7 @@ impl EventLoop {
         Ok(event_loop)
     }
 
-    /// After the thread's end, the task is dropped unstarted.
+    /// Starts a task on the thread. After the thread's end, drops the task unstarted.
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -47,12 +47,12 @@ impl EventLoop {
         self.tasks.spawn_on(task, &self.runtime)
     }
 
-    /// Drops its tasks when the thread ends.
+    /// The runtime of the thread. The thread's end drops tasks spawned here.
     pub const fn handle(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Waits for all tasks after `stop`.
+    /// Waits until `stop`, and until all tasks have ended.
     pub async fn ended(&self) {
         self.tasks.wait().await;
     }

@@ -1,4 +1,4 @@
-//! Returns memory to the system: the C library returns only the end of its heap.
+//! Returns freed memory to the system, because the C library returns only the end of its heap.
 
 use std::fs;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use hoplite_shm::{give_back_free_pages, kept_bytes};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const SMALL_BYTES: u64 = 32 << 20;
-/// In addition to a quarter of the resident memory.
+/// Free memory that the process may keep, if a quarter of its private memory is less.
 const KEPT_BYTES: u64 = 16 << 20;
 
 const WORTHWHILE_BYTES: u64 = 8 << 20;
 
 pub(crate) async fn return_memory() {
-    // Pieces smaller than a page cannot be returned.
+    // The free memory after the last return, in pieces smaller than a page.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -24,7 +24,8 @@ pub(crate) async fn return_memory() {
     }
 }
 
-/// Acts if far more than `left_bytes` is free. Returns the remaining free bytes.
+/// Returns memory to the system if far more than `left_bytes` is free. Returns the bytes that stay
+/// free.
 fn look(left_bytes: u64) -> u64 {
     let before = private_bytes();
     if before < SMALL_BYTES {

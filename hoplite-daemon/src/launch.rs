@@ -1,4 +1,4 @@
-//! Commands that start daemons on this machine, with announcements on standard output.
+//! Commands that start daemons on this machine, which print their addresses and readiness.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -15,21 +15,21 @@ const KEPT_VARIABLES: [&str; 7] = [
     "HOPLITE_TLS_NAME",
 ];
 
-/// A store on loopback.
+/// A store that listens on loopback.
 #[derive(Debug, Clone, Copy)]
 pub struct Store<'a> {
-    /// The name of its node.
+    /// The name of the node.
     pub node: &'a str,
-    /// The path of its socket.
+    /// The path of the socket for clients.
     pub socket: &'a Path,
-    /// As `--memory` takes it.
+    /// The value of `--memory`.
     pub memory: &'a str,
-    /// All shards of its directory.
+    /// The addresses of all shards of the directory.
     pub shards: &'a [String],
 }
 
 impl Store<'_> {
-    /// The command that starts the store.
+    /// Returns the command that starts the store.
     pub fn command(&self) -> Command {
         let mut command = daemon("hoplite-store");
         command
@@ -41,20 +41,20 @@ impl Store<'_> {
     }
 }
 
-/// The command that starts a shard on `address`.
+/// Returns the command that starts a shard on `address`.
 pub fn shard(address: &str) -> Command {
     let mut command = daemon("hoplite-directory");
     command.args(["--listen", address]);
     command
 }
 
-/// Ends the daemon with this process, outside the terminal's process group. The calling thread must
-/// live on.
+/// Makes the daemon end with this process, and keeps Ctrl-C away from it. The thread that starts
+/// the daemon must live as long as the daemon.
 pub fn bind_to_this_process(command: &mut Command) {
     command.arg("--exit-with-parent").arg(std::process::id().to_string()).process_group(0);
 }
 
-/// Looks beside the current program, in the directory above for tests, and in the path.
+/// Finds a program beside the current one, in the directory above (for tests), or in `PATH`.
 pub fn program(name: &str) -> PathBuf {
     let current = std::env::current_exe().unwrap_or_default();
     let places = current.ancestors().skip(1).take(2).map(|directory| directory.join(name));
@@ -68,7 +68,6 @@ fn daemon(name: &str) -> Command {
             && !KEPT_VARIABLES.iter().any(|kept| variable == *kept)
     };
     for (variable, _) in std::env::vars_os().filter(|(variable, _)| is_for_others(variable)) {
-        // Other daemons' settings do not apply.
         command.env_remove(variable);
     }
     command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped()).arg("--print-addresses");

@@ -1,5 +1,5 @@
-//! Everything about a daemon's process, nothing about objects. Start at [`run`](run()): the life of
-//! a process, from arguments to exit code.
+//! The parts of a daemon's process that both daemons share. Start at [`run`](run()): the life of a
+//! process, from arguments to exit code.
 #![forbid(unsafe_code)]
 
 mod run;

@@ -1,4 +1,5 @@
-//! The memory of this process: limited by the machine, control groups, and process limits.
+//! The memory that this process can use, limited by the machine, control groups, and process
+//! limits.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +11,13 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// Memory limits of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// The memory of the machine.
+    /// Size of the machine's memory.
     pub machine_bytes: u64,
-    /// The lowest limit of a control group.
+    /// The lowest memory limit of the process's control groups.
     pub control_group_bytes: Option<u64>,
-    /// The address space (`ulimit -v`).
+    /// Limit of the address space (`ulimit -v`).
     pub address_space_bytes: Option<u64>,
-    /// The size of a file (`ulimit -f`), such as a store's shared memory.
+    /// Limit of a file's size (`ulimit -f`), which applies to an arena.
     pub file_size_bytes: Option<u64>,
 }
 
@@ -34,27 +35,28 @@ impl MemoryLimits {
         }
     }
 
-    /// The least of the limits.
+    /// The least of the limits of memory, without the limit of files.
     pub fn available_bytes(&self) -> u64 {
         let limits = [self.control_group_bytes, self.address_space_bytes];
         limits.into_iter().flatten().fold(self.machine_bytes, u64::min)
     }
 
-    /// Returns `percent` of the available memory, at most a file's limit.
+    /// Returns `percent` of the available memory, at most the limit of a file.
     pub fn share_for_arena(&self, percent: u64) -> u64 {
         (self.available_bytes() / 100 * percent).min(self.file_size_bytes.unwrap_or(u64::MAX))
     }
 }
 
-/// The lowest limit of `groups` (as `/proc/self/cgroup`) and of the groups above, below `root`.
+/// Returns the lowest limit of the control groups in `groups`, a text as in `/proc/self/cgroup`,
+/// and of all groups above them. `root` is the mount point of their files.
 fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }
 
-/// A line is `NUMBER:CONTROLLERS:PATH`. Version 2 has no controllers.
+/// `group` is `NUMBER:CONTROLLERS:PATH`; version 2 of control groups has no controllers.
 fn limit_of(root: &Path, group: &str) -> Option<u64> {
     let (controllers, path) = group.split_once(':')?.1.split_once(':')?;
-    // Above `memory.high`, a group hardly runs.
+    // `memory.high` counts too, because above it the kernel throttles the group.
     let (top, files) = if controllers.is_empty() {
         (root.to_owned(), &["memory.max", "memory.high"][..])
     } else if controllers.split(',').any(|controller| controller == "memory") {
@@ -63,7 +65,7 @@ fn limit_of(root: &Path, group: &str) -> Option<u64> {
         return None;
     };
     let own = top.join(path.trim_start_matches('/'));
-    // A container may see only the top of the host's path.
+    // Reads the existing directories on the path, because a container may see only its top.
     own.ancestors()
         .take_while(|place| place.starts_with(&top))
         .flat_map(|place| files.iter().map(move |file| place.join(file)))

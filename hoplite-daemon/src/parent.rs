@@ -4,13 +4,14 @@ use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_dea
 
 /// Ends this process, as SIGTERM does, when `parent` ends or has ended.
 ///
-/// The main thread must call this first: Linux ties the request to the starting thread.
+/// The main thread must call this first, because the parent's death signal goes to the calling
+/// thread.
 pub(crate) fn exit_with_parent(parent: u32) {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
-        // In a sandbox, the parent still stops this process in order.
+        // Linux may refuse in a sandbox. The parent still stops this process in order.
         tracing::warn!(%error, "cannot tie this process to its parent");
     }
-    // The parent may have ended before the request.
+    // Ends now if the parent had ended before the request.
     let current = getppid().and_then(|pid| u32::try_from(Pid::as_raw(Some(pid))).ok());
     if current != Some(parent) {
         let _ = kill_process(rustix::process::getpid(), Signal::TERM);

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Tells one run of a daemon from all others.
+/// Returns a number that tells one run of a daemon from all others.
 ///
 /// # Errors
 /// The error of the operating system.

@@ -27,7 +27,8 @@ pub(crate) fn remember(written: &[u8]) {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).add(&written);
 }
 
-/// The latest lines, oldest first: [`MAX_LOG_LINES`] of [`MAX_LOG_LINE_BYTES`] at most.
+/// Returns the latest lines, oldest first: at most [`MAX_LOG_LINES`], each of at most
+/// [`MAX_LOG_LINE_BYTES`].
 pub fn recent_log_lines() -> Vec<String> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).0.iter().cloned().collect()
 }

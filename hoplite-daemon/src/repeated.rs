@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Permits one log line a second for events of a kind.
+/// Permits one log line a second for one kind of event.
 #[derive(Debug)]
 pub struct Repeated(Mutex<State>);
 
@@ -22,12 +22,13 @@ impl Default for Repeated {
 }
 
 impl Repeated {
-    /// Creates a counter of zero.
+    /// Creates a limit without events.
     pub const fn new() -> Self {
         Self(Mutex::new(State { logged: None, unlogged: 0 }))
     }
 
-    /// Returns the events since the last log line, if it is time for one.
+    /// Counts an event. Returns the number of events since the last log line; `None` within a
+    /// second of that line.
     pub fn notice(&self) -> Option<u64> {
         self.notice_at(Instant::now())
     }
@@ -43,8 +44,8 @@ impl Repeated {
     }
 }
 
-/// Logs a warning with the number of `times`, at most once a second per place; others at the debug
-/// level.
+/// Logs a warning, at most once a second for each place in the code, with the number of events
+/// since the last warning in `times`. Further events are logged at the debug level.
 #[macro_export]
 macro_rules! warn_repeated {
     ($($event:tt)+) => {{

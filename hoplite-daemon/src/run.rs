@@ -22,7 +22,7 @@ use crate::traces::{Export, TraceSettings, Tracer};
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
-/// The environment of a running daemon.
+/// The parts of the process that a running daemon uses.
 #[derive(Debug)]
 pub struct Process {
     /// Reports the progress of the start.
@@ -37,8 +37,8 @@ pub struct Process {
 
 /// Runs the daemon `command` until a signal ends it.
 ///
-/// Reads settings `S` from arguments, environment and a file, and turns them into a plan with
-/// `resolve`. Then awaits `serve`, which must end when its token is cancelled. Logs, metrics and
+/// Reads settings `S` from arguments, environment and a file. `resolve` turns them into a plan.
+/// Then awaits `serve`, which must end when [`Process::shutdown`] is cancelled. Logs, metrics and
 /// traces run beside it.
 ///
 /// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings. Prints an error as
@@ -87,7 +87,7 @@ fn start<S: Args, P>(
     }
     let CommonSettings { log, metrics: MetricsSettings { metrics }, hosts, traces } = common;
     hosts.allow()?;
-    // The settings may log warnings.
+    // Starts the log first, because `resolve` may warn.
     logging::start(&log)?;
     let plan = resolve(settings)?;
     let audience = if print_addresses { Audience::Stdout } else { Audience::None };
@@ -101,7 +101,7 @@ fn serve_until_stopped<P>(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start the threads of the daemon")?.block_on(async {
-        // Set up before any announcement: an immediate signal must count.
+        // Before any announcement, so that a signal right after it counts.
         let shutdown = stop_on_signals()?;
         tokio::spawn(return_memory());
         let metrics = match start.metrics {

@@ -1,4 +1,4 @@
-//! The settings of access to a daemon.
+//! The settings of the access to a daemon.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub struct Security {
     pub insecure: Option<bool>,
 }
 
-/// Other machines could reach the address without a permitting setting.
+/// Other machines could reach the address, and the settings do not permit it.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{address} can be reached from other machines: say who may use it, with --token-file, or with \
@@ -44,7 +44,7 @@ pub struct NotLoopback {
 }
 
 impl Security {
-    /// The environment's settings, for clients of daemons.
+    /// Reads the settings of clients from the environment.
     pub fn from_environment() -> Self {
         let path = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
         Self {
@@ -57,7 +57,7 @@ impl Security {
         }
     }
 
-    /// Refuses addresses that other machines reach, unless permitted.
+    /// Refuses an address beyond loopback without a token, certificates or `--insecure`.
     ///
     /// # Errors
     /// [`NotLoopback`].
@@ -75,8 +75,8 @@ impl Security {
         self.token_file.is_some() || self.tls_cert.is_some() || !matches!(self.insecure, Some(true))
     }
 
-    /// Reads the named files. Without any, all programs of a user share that user's secret, unless
-    /// everybody may connect.
+    /// Reads the named files. Without named files and `--insecure`, reads the secret that all
+    /// programs of this user share.
     ///
     /// # Errors
     /// [`SecurityError`].
@@ -88,7 +88,7 @@ impl Security {
         Ok(Credentials::of_user()?)
     }
 
-    /// Reads the named files, for a program without ports.
+    /// Reads the named files only, for a program without ports.
     ///
     /// # Errors
     /// [`SecurityError`].

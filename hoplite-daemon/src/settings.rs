@@ -87,7 +87,7 @@ pub(crate) fn read<S: Args>(
     Ok((process, parsed(&matches), parsed(&matches)))
 }
 
-/// An empty environment variable counts as unset.
+/// Makes empty environment variables count as unset.
 pub fn without_empty_variables(command: Command) -> Command {
     let is_empty = |argument: &clap::Arg| {
         argument.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty())

@@ -1,6 +1,7 @@
 //! Spans of a daemon, exported over OTLP to a collector of OpenTelemetry.
 //!
-//! Ended spans wait in a bounded queue, which drops spans, so a slow collector blocks nothing.
+//! Ended spans wait in a bounded queue. A full queue drops spans, so a slow collector never blocks
+//! the daemon.
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,7 +55,7 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, NotAnEndpoint> {
         let uri: Uri = text.parse().map_err(|_| NotAnEndpoint)?;
-        // It is logged, so it must not contain a password.
+        // Refuses a password, because the endpoint is logged.
         let is_bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
         let is_plain =
             uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none() && is_bare;
@@ -78,7 +79,7 @@ impl FromStr for Ratio {
     }
 }
 
-/// Begins spans. Clones share the limit on open ones.
+/// Begins spans. Clones share the limit on open spans.
 #[derive(Clone)]
 pub struct Tracer {
     tracer: SdkTracer,
@@ -92,8 +93,8 @@ impl fmt::Debug for Tracer {
 }
 
 impl Tracer {
-    /// Begins a child of `parent`, or a root. `None` if the trace is not recorded, or too many
-    /// spans are open.
+    /// Begins a child of `parent`, or the root of a new trace. Returns `None` if the trace is not
+    /// recorded, or too many spans are open.
     pub fn begin(&self, name: &'static str, kind: SpanKind, parent: Option<TraceContext>) -> Option<Span> {
         if self.open.load(Ordering::Relaxed) >= MAX_OPEN_SPANS {
             return None;
@@ -121,7 +122,7 @@ impl Tracer {
     }
 }
 
-/// A running operation, until it is dropped.
+/// An operation in a trace. Dropping it ends the operation.
 #[derive(Debug)]
 pub struct Span {
     span: opentelemetry_sdk::trace::Span,
@@ -157,7 +158,7 @@ impl Drop for Span {
 pub(crate) struct Export(SdkTracerProvider);
 
 impl Export {
-    /// `None` without an endpoint. Must be called in the daemon's runtime.
+    /// Returns `None` if no endpoint is set. Must be called in the daemon's runtime.
     pub(crate) fn start(
         settings: TraceSettings,
         daemon: &str,
@@ -206,7 +207,7 @@ impl Export {
     }
 }
 
-/// An unusable value may be meant for other programs.
+/// Ignores an unusable value of the standard variables, which may be meant for other programs.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);
@@ -214,7 +215,7 @@ fn standard_endpoint() -> Option<Endpoint> {
         tracing::warn!(protocol, "traces are not exported: the collector must accept gRPC");
         return None;
     }
-    // It may contain a password, so it is not logged.
+    // The value may contain a password, so the log omits it.
     endpoint.parse().inspect_err(|error| tracing::warn!(%error, "traces are not exported")).ok()
 }
 

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// A port alone is on loopback.
+/// An address and port to listen on. Parsing takes a port alone as a port of loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpAddress(pub SocketAddr);
 
-/// The text is neither a port nor an address with one.
+/// The text is neither a port nor an address with a port.
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not an address to listen on: write a port, such as 9740, or ADDR:PORT")]
 pub struct NotAPlace {

@@ -2,7 +2,7 @@
 //!
 //! A hostile page can resolve its own name to this machine's address (DNS rebinding) and read local
 //! servers. The browser sends that name as `Host`, so servers refuse unknown names. With TLS, the
-//! certificate does not match.
+//! certificate does not match the name, so browsers refuse the server.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -27,7 +27,7 @@ pub(crate) struct HostSettings {
 pub(crate) struct NotHosts;
 
 impl HostSettings {
-    /// Only the first call has an effect.
+    /// Sets the permitted names of this process. Only the first call has an effect.
     pub(crate) fn allow(self) -> Result<(), NotHosts> {
         let names = self.http_hosts.unwrap_or_default();
         let names: Vec<_> = names.iter().map(|name| normal(name)).filter(|name| !name.is_empty()).collect();
@@ -53,7 +53,7 @@ pub(super) fn are_known<B>(request: &Request<B>) -> bool {
         && (request.uri().authority().is_none() || is_known(request.uri()))
 }
 
-/// Accepts addresses, `localhost`, this machine's name `own`, and `allowed`.
+/// Returns `true` for addresses, `localhost`, this machine's name `own`, and the names `allowed`.
 fn is_own(host: &str, own: &str, allowed: &[String]) -> bool {
     let host = normal(host.trim_start_matches('[').trim_end_matches(']'));
     let own = normal(own);

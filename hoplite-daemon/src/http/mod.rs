@@ -1,8 +1,8 @@
 //! An HTTP server for the users of a daemon. Each connection serves one request within seconds.
 //!
-//! A waiting connection has one of a limited number of places. A new one takes the place of the
-//! oldest, so idle connections cannot block others. A complete request moves to one of as many
-//! seats for its answer.
+//! At most [`MAX_CONNECTIONS`] connections wait for a complete request. One more replaces the
+//! oldest, so idle connections cannot block others. At most as many complete requests are answered
+//! at a time; further ones wait for a seat.
 
 mod address;
 mod hosts;
@@ -35,22 +35,22 @@ pub use hyper::{HeaderMap, Method, StatusCode, Uri};
 use crate::accept::Acceptor;
 use crate::metrics::IntCounter;
 
-/// The body is `None` if it is longer than [`MAX_BODY_BYTES`] or does not arrive.
+/// A request. The body is `None` if it is longer than [`MAX_BODY_BYTES`] or does not arrive.
 pub type HttpRequest = Request<Option<Bytes>>;
-/// The client's address, an extension of each request.
+/// The address of the client, which each request has as an extension.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpPeer(pub SocketAddr);
 
 /// The response to a request.
 pub type HttpResponse = hyper::Response<Full<Bytes>>;
 
-/// Most waiting connections, and most answered ones.
+/// Most connections that wait for a request, and most that wait for its answer.
 pub const MAX_CONNECTIONS: usize = 32;
-/// A form with the longest token, each byte encoded as three.
+/// Most bytes of a body: a form with the longest token, each byte encoded as three.
 pub const MAX_BODY_BYTES: usize = 16 << 10;
-/// For the headers, and again for the body.
+/// Time limit for the headers, and again for the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// For handshake, request and answer.
+/// Time limit for handshake, request and answer together.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
@@ -59,14 +59,14 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 pub enum Scheme {
     /// Plain TCP.
     Http,
-    /// TLS for members with a certificate of the cluster.
+    /// TLS, for clients with a certificate of the cluster.
     HttpsForMembers(Tls),
-    /// TLS with a server certificate only.
+    /// TLS, for clients without a certificate.
     HttpsForAnybody(Tls),
 }
 
-/// Answers requests until it is dropped. Counts connections without a complete request in
-/// `refused`. Without TLS, refuses unknown host names: see `hosts`.
+/// Answers requests until the future is dropped. Counts connections without a complete request in
+/// `refused`. Without TLS, refuses unknown host names (`hosts`).
 pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, refused: Option<IntCounter>, answer: A)
 where
     A: Fn(HttpRequest) -> F + Clone + Send + Sync + 'static,

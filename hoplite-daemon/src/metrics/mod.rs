@@ -1,6 +1,7 @@
 //! Metrics and health checks over HTTP: `/metrics`, `/healthz` and `/readyz`.
 //!
-//! Counters and histograms count events; a [`Look`] updates present values at each scrape.
+//! Counters and histograms count events. A [`Look`] updates gauges at each scrape, a request of
+//! Prometheus for `/metrics`.
 
 mod process;
 mod register;
@@ -27,9 +28,9 @@ use register::registered;
 use crate::http::HttpAddress;
 use crate::logging;
 
-/// From a small put to a get that waits half a minute.
+/// Buckets of histograms, from a small put to a get that waits for minutes.
 const SECONDS: [f64; 13] = [2e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
-/// Prometheus waits ten seconds.
+/// Time limit of a [`Look`]; Prometheus waits ten seconds.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
@@ -40,10 +41,10 @@ pub(crate) struct MetricsSettings {
     pub(crate) metrics: Option<HttpAddress>,
 }
 
-/// Updates values before a scrape. An error says why the daemon is not ready.
+/// Updates gauges before a scrape. An error is the reason why the daemon is not ready.
 pub type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
-/// A daemon's metrics and readiness. Clones share them.
+/// A daemon's metrics and readiness. Clones share all state.
 #[derive(Clone)]
 pub struct Metrics(Arc<Shared>);
 
@@ -55,7 +56,7 @@ struct Shared {
     refused: IntCounterVec,
     lost_log_lines: IntCounter,
     looks: Mutex<Vec<Arc<Look>>>,
-    /// Concurrent scrapes must not update derived counters.
+    /// Locked during an answer, so that concurrent scrapes do not count twice.
     answering: tokio::sync::Mutex<()>,
 }
 
@@ -97,12 +98,12 @@ impl Metrics {
         Self(Arc::new(shared))
     }
 
-    /// The address of the metrics.
+    /// The address of `/metrics`.
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
 
-    /// The counter of connections without a request.
+    /// Returns the counter of connections to `port` that ended without a request.
     pub fn refused_connections(&self, port: &str) -> IntCounter {
         self.0.refused.with_label_values(&[port])
     }
@@ -112,14 +113,15 @@ impl Metrics {
         registered(&self.0.registry, IntCounter::new(name, help))
     }
 
-    /// Creates a counter for each value of `label`, `values` from the start.
+    /// Creates a counter for each value of `label`. The counters of `values` exist from the start.
     pub fn counters(&self, name: &str, help: &str, label: &str, values: &[&str]) -> IntCounterVec {
         let counters = registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &[label]));
         values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
         counters
     }
 
-    /// Creates a counter for each pair of values, `values` from the start.
+    /// Creates a counter for each pair of values of two labels. The counters of `values` exist from
+    /// the start.
     pub fn counters_by_two(
         &self,
         name: &str,
@@ -137,7 +139,7 @@ impl Metrics {
         registered(&self.0.registry, IntGauge::new(name, help))
     }
 
-    /// Creates a fractional gauge.
+    /// Creates a gauge of fractional numbers.
     pub fn fractional_gauge(&self, name: &str, help: &str) -> Gauge {
         registered(&self.0.registry, Gauge::new(name, help))
     }
@@ -147,13 +149,14 @@ impl Metrics {
         registered(&self.0.registry, IntGaugeVec::new(Opts::new(name, help), &[label]))
     }
 
-    /// Creates a histogram in seconds.
+    /// Creates a histogram of times in seconds.
     pub fn seconds(&self, name: &str, help: &str) -> Histogram {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         registered(&self.0.registry, Histogram::with_opts(options))
     }
 
-    /// Creates a histogram for each value of `label`, `values` from the start.
+    /// Creates a histogram of times in seconds for each value of `label`. The histograms of
+    /// `values` exist from the start.
     pub fn seconds_by(&self, name: &str, help: &str, label: &str, values: &[&str]) -> HistogramVec {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         let histograms = registered(&self.0.registry, HistogramVec::new(options, &[label]));
@@ -161,7 +164,7 @@ impl Metrics {
         histograms
     }
 
-    /// Exports the expiry of the certificate, which may change.
+    /// Exports the expiry of the daemon's certificate, which may be replaced.
     pub fn certificate(&self, tls: &Tls) {
         let expiry = self.gauge(
             "hoplite_tls_certificate_expiry_timestamp_seconds",
@@ -208,12 +211,12 @@ impl Metrics {
     }
 }
 
-/// Raises `counter` to an external count.
+/// Raises `counter` to `count`, which is counted elsewhere.
 pub fn follow(counter: &IntCounter, count: u64) {
     counter.inc_by(count.saturating_sub(counter.get()));
 }
 
-/// Formats a variant as a label: `ObjectLost` becomes `object-lost`.
+/// Formats an enum's variant as a label's value: `ObjectLost` becomes `object-lost`.
 pub fn label_of(variant: impl fmt::Debug) -> String {
     let mut label = String::new();
     for letter in format!("{variant:?}").chars() {

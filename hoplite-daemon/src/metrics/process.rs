@@ -1,4 +1,4 @@
-//! The metrics of every process, named as in Prometheus' clients.
+//! Memory, time and descriptors of this process, with the names that Prometheus' clients use.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -14,7 +14,7 @@ pub(super) fn registered<M: Collector + Clone + 'static>(
     metric
 }
 
-/// Converts to a gauge value.
+/// Converts a number to a gauge's value.
 pub fn level<N: TryInto<i64>>(number: N) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Three read-only pages over HTTP, without authentication.
+//! The pages `/metrics`, `/healthz` and `/readyz`.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
