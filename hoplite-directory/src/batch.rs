@@ -9,10 +9,10 @@ use hoplite_proto::v1::StoreMessages;
 
 pub(crate) type TracedMessage = (ToShard, Option<TraceContext>);
 
-/// Checks the messages of one frame.
+/// Decodes and checks the messages of one frame.
 ///
 /// # Errors
-/// As for [`decode_store_batch`].
+/// The errors of [`decode_store_batch`].
 pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<TracedMessage>> {
     let traces: Vec<_> = batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
     Ok(decode_store_batch(batch)?.into_iter().zip(traces).collect())

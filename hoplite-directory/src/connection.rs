@@ -1,9 +1,9 @@
 //! Connections of the control plane, below gRPC: their number, their rights, and their end.
 //!
-//! A connection is half open until its peer has finished the TLS handshake, if any, and has proven
-//! to be a member of the cluster. Hoplite programs do so as in [`opening`]. Without a token,
-//! clients of plain gRPC are members too. With a token they are visitors, who may only query health
-//! for a short time.
+//! A connection is half open until its peer has finished the TLS handshake, if there is TLS, and
+//! has proven that it belongs to the cluster. Hoplite programs prove this as in [`opening`].
+//! Clients of plain gRPC are members of a cluster without a token. With a token they are visitors:
+//! they may query health, for a short time.
 
 use std::fmt;
 use std::io;
@@ -36,23 +36,24 @@ use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::refusals::Refusals;
 
-/// Two per store of the largest cluster, and some for tools.
+/// Most connections: two for each store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 32_768;
-/// One more closes the oldest. Enough for all stores of a large cluster to reconnect at once.
+/// Most half-open connections; one more closes the oldest. Enough for all stores of a large cluster
+/// to reconnect at once.
 const MAX_HALF_OPEN: usize = 1024;
-/// One more closes the oldest.
+/// Most connections of visitors; one more closes the oldest.
 const MAX_VISITORS: usize = 64;
-/// A health probe takes a moment.
+/// Longest connection of a visitor, far more than a health probe needs.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_WAITING: usize = 64;
-/// RFC 9113, section 3.4.
+/// The first bytes of HTTP/2 (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The answer to browsers, and to clients that speak TLS without need.
+/// The answer to browsers, and to clients that use TLS with a shard without TLS.
 const NOT_HTTP1: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
     This port speaks gRPC over HTTP/2.\n";
 
-/// `None` inside this process.
+/// The address of a peer; `None` for a store in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer(Option<SocketAddr>);
 
@@ -65,12 +66,12 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A source of connections.
+/// A source of connections to the shard.
 #[derive(Debug)]
 pub enum Listener {
     /// A port.
     Tcp(TcpListener),
-    /// This process.
+    /// Connections of the store in this process.
     InProcess(InProcessListener),
 }
 
@@ -80,7 +81,8 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = acceptor.accept(&*listener, || listener.accept()).await;
-                // Receivers wait for small grants. A failure only makes the connection slower.
+                // Avoids a delay of grants, which are small. A failure only makes the connection
+                // slower.
                 let _ = stream.set_nodelay(true);
                 Some((Socket::Tcp(stream), Peer(Some(address))))
             }
@@ -232,7 +234,7 @@ impl Gate {
         })
     }
 
-    /// Returns `None` for plain gRPC.
+    /// Reads the preface; `None` for plain gRPC.
     async fn preface(&self, stream: &mut Socket) -> Result<Option<Preface>, Refused> {
         let mut preface = [0; PREFACE_BYTES];
         stream.read_exact(&mut preface).await?;
@@ -257,7 +259,7 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-/// Replays its first bytes, which were read already.
+/// A stream that returns bytes again that were read to detect its protocol.
 struct Greeted<S> {
     unread: &'static [u8],
     stream: S,
@@ -293,7 +295,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
     }
 }
 
-/// Serves gRPC until its end is requested.
+/// A connection that serves gRPC until its end is requested.
 pub(crate) struct Incoming {
     wire: Box<dyn Wire>,
     peer: Peer,
@@ -311,7 +313,8 @@ impl Incoming {
         Self { wire, peer, end: Some(Box::pin(end)), _held: held }
     }
 
-    /// Reads and writes both check, because HTTP/2 stops reading from a peer that reads no answers.
+    /// Fails after the requested end. Reads and writes both call this, because HTTP/2 stops reading
+    /// from a peer that reads no answers.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(end) = &mut self.end {
             if end.as_mut().poll(cx).is_pending() {

@@ -1,4 +1,4 @@
-//! Recent events for the dashboard; the oldest are dropped.
+//! Recent events of the shard, for the dashboard. New events replace the oldest.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,9 +7,9 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use tokio::time::Instant;
 
-/// Enough history for one person.
+/// Most kept events of stores: as many as a person reads.
 const MAX_EVENTS: usize = 512;
-/// A separate limit, because a stranger can cause any number of events.
+/// Most kept events of strangers: few, because a stranger can cause any number.
 const MAX_OF_STRANGERS: usize = 64;
 const MAX_TEXT_BYTES: usize = 256;
 
@@ -19,9 +19,9 @@ pub(crate) enum EventKind {
     Disconnected,
     Refused,
     TransferFailed,
-    /// A store is full, a peer refuses it, or calls wait for a long time.
+    /// A store reported a trouble: for example, it is full, or a call waits for a long time.
     Trouble,
-    /// A peer that is not a known store was refused.
+    /// A peer without a store's name was refused.
     Stranger,
     /// A peer of an incompatible version was refused.
     Incompatible,
@@ -36,7 +36,7 @@ pub(crate) struct PastEvent {
     pub(crate) text: String,
 }
 
-/// Clones share the list.
+/// The list of recent events. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<Shared>);
 
@@ -92,7 +92,6 @@ impl Events {
     }
 
     fn lock(&self) -> MutexGuard<'_, Past> {
-        // Every change is whole, so a panic elsewhere is harmless.
         self.0.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

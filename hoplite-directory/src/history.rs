@@ -1,7 +1,8 @@
 //! The last hour of the cluster and of each node, for the dashboard.
 //!
-//! A point has the state of a node at the end of a step, and the rates of that step. All series end
-//! at the same step. A node's series stays for an hour after the node has left.
+//! A point has the state of a node at the end of a step of ten seconds, and the rates of the step.
+//! A series is the points of a node. All series end at the same step. A series stays for an hour
+//! after its node has left.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,30 +14,30 @@ use hoplite_core::time::Time;
 use serde::Serialize;
 
 pub(crate) const STEP: Duration = Duration::from_secs(10);
-/// One hour.
+/// Most points of a series: one hour.
 pub(crate) const STEPS: usize = 360;
 pub(crate) const MAX_BYTES: usize = 32 << 20;
-/// The map's entry, the name of the node, and the spare room of the buffer.
+/// Memory of a series besides its points: the map's entry, the node's name, and spare capacity.
 const SERIES_BYTES: usize = size_of::<Series>() + size_of::<Point>() * GROWTH + 256;
-/// Most nodes with a series. The sums' rates cover these nodes.
+/// Most nodes with a series. The rates of the whole cluster are sums over these nodes.
 pub(crate) const MAX_NODES: usize = MAX_BYTES / (STEPS * size_of::<Point>() + SERIES_BYTES) - 1;
 const GROWTH: usize = 30;
 
-/// The state in one step; NaN if unknown. Rates are per second.
+/// The state of a node or of the cluster in one step. Unknown numbers are NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Point {
-    /// Bytes from other stores per second.
+    /// Bytes received from other stores per second.
     pub(crate) received: f32,
-    /// Bytes to other stores per second.
+    /// Bytes sent to other stores per second.
     pub(crate) sent: f32,
     pub(crate) used: f32,
-    /// Calls per second that an object answered.
+    /// Gets per second that got an object.
     pub(crate) gets: f32,
     /// Failed calls per second.
     pub(crate) failures: f32,
-    /// Median of these gets' waits in seconds.
+    /// Median wait of these gets, in seconds.
     pub(crate) median: f32,
-    /// The 99th percentile of these waits.
+    /// The 99th percentile of the waits.
     pub(crate) slowest: f32,
 }
 
@@ -58,7 +59,7 @@ struct Counts {
     sent_bytes: f64,
     used_bytes: u64,
     tally: Tally,
-    /// Time that the counts cover; the sums cover one step.
+    /// The time in which the events were counted.
     seconds: f64,
 }
 
@@ -118,7 +119,7 @@ impl Series {
         self.points.push_back(point);
     }
 
-    /// Returns the counts since the report before. An unchanged store sends no report.
+    /// Returns the counts since the previous report. A store without changes sends no report.
     fn counts(&mut self, at: Time, load: &Load) -> Counts {
         let now =
             Seen { at, received_bytes: load.received_bytes, sent_bytes: load.sent_bytes, tally: load.tally };
@@ -140,7 +141,7 @@ impl Series {
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// The last step's number, from 1; 0 before the first step.
+    /// The number of the last step, from 1; 0 before the first step.
     last: u64,
     all: Series,
     nodes: BTreeMap<NodeId, Series>,
@@ -153,7 +154,7 @@ pub(crate) struct Slice {
 }
 
 impl History {
-    /// Ends a step. `loads` has each node's latest report and its arrival.
+    /// Ends a step. `loads` has each node's latest report, and the time of its arrival.
     pub(crate) fn sample<'a>(&mut self, loads: impl IntoIterator<Item = (&'a NodeId, Time, &'a Load)>) {
         self.last += 1;
         let mut sum = Counts { seconds: STEP.as_secs_f64(), ..Counts::default() };
@@ -180,8 +181,8 @@ impl History {
         }
     }
 
-    /// Returns the points after the step `after`, or all if the history does not continue it;
-    /// `None` if the node has no series.
+    /// Returns the points after the step `after`, or all points if `after` is in the future.
+    /// Returns `None` if the node has no series.
     pub(crate) fn since(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         let series = node.map_or(Some(&self.all), |node| self.nodes.get(node))?;
         let wanted = match self.last.checked_sub(after) {

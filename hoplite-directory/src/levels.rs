@@ -139,7 +139,7 @@ impl Look {
     }
 }
 
-/// Registers the gauges. The shard counts as ready while it answers.
+/// Registers the gauges. The daemon counts as ready while the shard answers.
 pub(crate) fn look(metrics: &Metrics, shard: ShardHandle, refusals: Arc<Refusals>) {
     let levels = Levels::new(metrics);
     metrics.look_when_asked(Box::new(move || {

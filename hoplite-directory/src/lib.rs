@@ -3,8 +3,7 @@
 //! [`hoplite_core::shard::Shard`] makes all decisions; this crate carries its messages. Start
 //! reading at `server`. `connection` admits and ends connections; `session` and `direct` read
 //! messages, `owner` owns the shard, and `send_queue` has outgoing messages. The rest is for
-//! people: `dashboard`, with the load reports in `watch`, the last hour in `history`, and
-//! `problems` with their cures.
+//! people: `dashboard`, load reports in `watch`, the last hour in `history`, and `problems`.
 #![forbid(unsafe_code)]
 
 mod server;

@@ -1,4 +1,4 @@
-//! `docs/reference/metrics.md` lists the metrics.
+//! The metrics of a shard, which `docs/reference/metrics.md` lists.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ const GRANT_REASONS: [GrantReason; 11] = [
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SessionEnd {
-    /// The store has closed the session, or the connection broke.
+    /// The store closed the session, or the connection broke.
     Gone,
     Replaced,
-    /// The store did not read.
+    /// The store did not read its messages.
     Deaf,
 }
 

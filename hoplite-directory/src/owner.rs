@@ -1,5 +1,5 @@
-//! The task that owns the shard: it takes commands, and puts the shard's effects into the sessions'
-//! queues.
+//! The task that owns the shard. It takes commands, and adds the messages of the shard to the
+//! queues of sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,10 +25,11 @@ use crate::metrics::{SessionEnd, ShardMetrics};
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
-/// Each session queues at most one, so this bounds the work between two readings of the clock.
+/// Most queued commands. The owner reads the clock once for all of them, so this bounds the clock's
+/// error.
 const MAX_QUEUED_COMMANDS: usize = 256;
 
-/// Never reused.
+/// The number of a session, which is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
 
@@ -44,7 +45,7 @@ enum Command {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
-    /// `true` if the shard uses these places.
+    /// `true` if the shard uses the given places.
     pub(crate) counts: bool,
     pub(crate) nodes: usize,
 }
@@ -56,7 +57,7 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    /// Opens a session, whose messages the shard adds to `send_queue`.
+    /// Opens a session of the store `info`. The shard adds messages to `send_queue`.
     ///
     /// # Errors
     /// The shard's refusal, or [`Error::ShuttingDown`].
@@ -66,31 +67,30 @@ impl ShardHandle {
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
-    /// Passes on messages, unless the session has ended.
+    /// Gives a store's messages to the shard. An ended session has no effect.
     pub(crate) async fn say(&self, session: SessionId, messages: Vec<TracedMessage>) -> Result<()> {
         self.send(Command::Messages { session, messages }).await
     }
 
-    /// Has no effect on an ended session.
+    /// Closes a session, if it is open.
     pub(crate) async fn close(&self, session: SessionId) -> Result<()> {
         self.send(Command::Close { session }).await
     }
 
-    /// The shard keeps its own places if they are newer.
+    /// Gives measured places to the shard, which keeps its places if they are newer.
     pub(crate) async fn place(&self, places: MeasuredPlaces) -> Result<Taken> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)
     }
 
-    /// Reads the shard between two events.
+    /// Calls `look` with the shard between two events.
     pub(crate) async fn inspect<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Shard) -> T + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let inspection = move |shard: &Shard| {
-            // The caller may have gone.
             let _ = reply.send(look(shard));
         };
         self.send(Command::Inspect(Box::new(inspection))).await?;
@@ -194,7 +194,7 @@ impl ShardOwner {
             Command::Messages { session, messages } => {
                 let began = Instant::now();
                 for (message, trace) in messages {
-                    // Looked up for each message, because an earlier one may have ended the
+                    // Looked up for each message, because an earlier message may have ended the
                     // session.
                     let Some(node) = self.sessions.get(&session).map(|session| session.node.clone()) else {
                         break;
@@ -215,7 +215,6 @@ impl ShardOwner {
                 let counts = places == *self.shard.measured_places();
                 let taken = Taken { counts, nodes: self.shard.measured_nodes() };
                 tracing::info!(version, measured, ?taken, "received measured places of nodes");
-                // The caller may have gone.
                 let _ = reply.send(taken);
             }
             Command::Inspect(look) => look(&self.shard),

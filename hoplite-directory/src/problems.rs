@@ -1,7 +1,7 @@
 //! Finds the problems of a cluster, the most important first.
 //!
-//! A pure function of load reports, recent events and losses. Problems of one kind are one entry,
-//! so the list is short for any number of nodes.
+//! A pure function of load reports, recent events and lost objects. All problems of one kind are
+//! one entry, so the list is short for any number of nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::events::{EventKind, Events, PastEvent};
 use crate::owner::ShardHandle;
 use crate::watch::Loads;
 
-/// A loss, a refusal or a departure counts as a problem this long.
+/// Time for which a lost object, a refusal or the end of a session counts as a problem.
 const RECENT: Duration = Duration::from_secs(600);
-/// Share of an arena in pinned copies, in percent, from which puts may soon find no room.
+/// Percentage of an arena in pinned copies from which puts may soon find no memory.
 const NEARLY_FULL_PERCENT: u64 = 90;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -65,7 +65,7 @@ fn problems(known: &Known<'_>) -> Vec<Problem> {
     let of_kind = |kind: TroubleKind| {
         let troubles = known.loads.iter().filter_map(move |(node, load)| {
             let mut texts = load.troubles.iter().filter(|trouble| trouble.kind == kind);
-            // The text of a waiting call says more than the number of calls.
+            // The last text, a waiting call, is more useful than the first, the number of calls.
             let text = if kind == TroubleKind::Wait { texts.next_back() } else { texts.next() }?;
             Some(place(node, text.text.clone()))
         });
@@ -127,7 +127,7 @@ fn pinned_of(load: &Load) -> String {
     format!("{} of {} bytes are pinned", load.pinned_bytes, load.capacity_bytes)
 }
 
-/// The last refusal of each store, or of all programs without a name.
+/// Returns the last refusal of each store, and the last refusal of a program without a name.
 fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let refused = events.filter(|event| event.kind == kind);
@@ -135,7 +135,7 @@ fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a PastEvent>) -> 
     new.map(|event| Place { node: event.node.clone(), object: None, text: event.text.clone() }).collect()
 }
 
-/// Stores whose newest event is the end of a session. The events are newest first.
+/// Returns the stores whose newest event is the end of a session. `events` has the newest first.
 fn left<'a>(events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let of_sessions =

@@ -8,7 +8,7 @@ use crate::events::{EventKind, Events};
 
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    /// Ended half open: too slow, too many, or of another protocol.
+    /// The number of connections that ended half open: too slow, too many, or of another protocol.
     pub(crate) connections: AtomicU64,
     pub(crate) calls: AtomicU64,
     pub(crate) versions: AtomicU64,
@@ -16,7 +16,7 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Notes the refusal of a peer without the token, or of another cluster or version.
+    /// Counts the refusal of a peer without the token, or of another cluster or version.
     pub(crate) fn report(&self, events: &Events, peer: impl fmt::Display, error: &Error) {
         let (counter, kind) = match error {
             Error::VersionMismatch { .. } => (&self.versions, EventKind::Incompatible),

@@ -1,8 +1,8 @@
 //! A shard's messages for one store.
 //!
-//! The shard queues without waiting; the connection sends in batches. A store that does not read
-//! fills the queue and loses its session. A store that sends faster than it reads is slowed down
-//! earlier, because its session waits for [`SendQueue::room`].
+//! The shard queues messages without waiting; the connection sends them in batches. A store that
+//! does not read fills the queue and loses its session. A store that sends faster than it reads is
+//! slowed down earlier: its session waits for [`SendQueue::room`] before it takes the next frame.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,9 +33,9 @@ pub(crate) struct SendQueue {
 struct State {
     queue: AnswerQueue,
     pings: u64,
-    /// `true` until the store's ping is answered.
+    /// `true` if the store waits for the answer to a ping.
     is_pinged: bool,
-    /// The reason of the end, until it is sent.
+    /// The reason why the session ended, until it is sent.
     error: Option<Error>,
 }
 
@@ -44,7 +44,7 @@ impl SendQueue {
         Self { run: run.0, newest, ..Self::default() }
     }
 
-    /// Queues `message`, unless the queue is closed.
+    /// Queues `message`; a closed queue ignores it.
     ///
     /// # Errors
     /// [`Full`] if the queue is full.
@@ -57,7 +57,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Answers a ping, together with queued messages.
+    /// Answers a ping with the next frame.
     pub(crate) fn pinged(&self) {
         let mut state = self.lock();
         state.pings += 1;
@@ -85,14 +85,14 @@ impl SendQueue {
         self.closed.cancelled().await;
     }
 
-    /// Waits for room.
+    /// Waits until the queue has room for answers.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store takes no message for `silence_limit`.
     pub(crate) async fn room(&self, silence_limit: Duration) -> Result<(), Error> {
         loop {
             let mut drained = pin!(self.drained.notified());
-            // Registers before checking, so that no wake-up is missed.
+            // Registers before the check, so that a wake-up between them counts.
             drained.as_mut().enable();
             if self.lock().queue.has_room() {
                 return Ok(());
@@ -101,8 +101,8 @@ impl SendQueue {
         }
     }
 
-    /// Returns the frames, beginning with a welcome. Dropping the stream closes the queue. Call
-    /// this once.
+    /// Returns the frames for the store, beginning with a welcome. Dropping the stream closes the
+    /// queue. Call this once.
     pub(crate) fn into_stream(
         self: Arc<Self>,
     ) -> impl Stream<Item = Result<ShardMessages, Error>> + Send + 'static {
@@ -115,7 +115,7 @@ impl SendQueue {
 
     async fn next(&self) -> Option<Result<ShardMessages, Error>> {
         loop {
-            // Read first, so that messages queued before the end are sent.
+            // Reads this before the queue, so that messages queued before the end are sent.
             let is_closed = self.closed.is_cancelled();
             let (batch, pings) = {
                 let mut state = self.lock();
@@ -142,7 +142,6 @@ impl SendQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change under the lock is whole, so a panic elsewhere is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

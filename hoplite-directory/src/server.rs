@@ -36,16 +36,16 @@ use crate::watch::Loads;
 /// The default name of a cluster.
 pub const DEFAULT_CLUSTER: &str = "hoplite";
 
-/// Time for connections to end after their sessions.
+/// Time in which connections must end after their sessions.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
-/// The flow-control window of a session and of a connection.
+/// The flow-control window of an HTTP/2 stream; a connection has twice as much.
 const WINDOW_BYTES: u32 = 4 << 20;
-/// A session, and calls of tools.
+/// Most streams of a connection: a session, and calls of tools.
 const MAX_STREAMS: u32 = 128;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Visitors may only query health.
+/// The window of a visitor's stream, and the most bytes of its headers and messages.
 const VISITOR_BYTES: u32 = 4 << 10;
-/// The least that HTTP/2 permits.
+/// The window of a visitor's connection, the least that HTTP/2 permits.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
 const MAX_VISITOR_STREAMS: u32 = 4;
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -101,13 +101,13 @@ pub enum DirectoryError {
     Thread(#[source] io::Error),
     #[error("the operating system has no random numbers")]
     Random(#[source] io::Error),
-    /// A bug: the shard's task ended.
+    /// The shard's task ended, because of a bug.
     #[error("the shard stopped by itself")]
     ShardEnded,
 }
 
-/// Warns about a certificate without the listener's address. This is no error, because stores may
-/// use a name or a proxy.
+/// Warns if the certificate does not name the listener's address. Stores may connect by a name or
+/// through a proxy, so this is no error.
 fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
     let Ok(address) = listener.local_addr() else { return };
     if address.ip().is_unspecified() {
@@ -118,7 +118,7 @@ fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
     }
 }
 
-/// Serves one shard until `shutdown`, then ends all sessions, which takes about a second at most.
+/// Serves one shard until `shutdown`. Then ends all sessions, which takes about a second at most.
 ///
 /// # Errors
 /// The reason for an early stop.
@@ -129,7 +129,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), DirectoryError> {
     let tasks = TaskTracker::new();
-    // A child token, because this function may stop its own parts only.
+    // A child token, so that an early stop here leaves the caller's other tasks alone.
     let stop = shutdown.child_token();
     let event_loop = EventLoop::start("shard", stop.clone()).map_err(DirectoryError::Thread)?;
     let _stop_on_drop = stop.clone().drop_guard();
@@ -254,8 +254,8 @@ pub async fn run(
 fn shard_config(config: &DirectoryConfig) -> ShardConfig {
     ShardConfig {
         limits: config.limits.clone(),
-        // Stores of a restarted shard reconnect within a second, their longest pause and the
-        // default grace.
+        // After a restart of the shard, stores reconnect within a second, the longest pause between
+        // their tries and the default grace.
         warm_up: config.limits.node_grace * 3,
     }
 }

@@ -33,10 +33,10 @@ pub(crate) struct Host {
     pub(crate) stop: CancellationToken,
 }
 
-/// Serves the frames of one session, and always closes it.
+/// Serves the frames of one session, and closes the session in any case.
 ///
-/// `opened` receives the queue once the store is accepted, or else the reason. A store that neither
-/// sends nor takes a frame for `silence_limit` is gone.
+/// `opened` receives the send queue once the shard accepts the store, or the reason of its refusal.
+/// The session ends if the store sends no frame, or takes none, for `silence_limit`.
 pub(crate) async fn serve(
     host: Host,
     inbound: impl Stream<Item = Result<StoreMessages>>,
@@ -65,7 +65,7 @@ pub(crate) async fn serve(
         tracing::debug!(%error, "a session was broken");
         send_queue.fail(error);
     }
-    // Fails if the shard is gone, and the session with it.
+    // Fails only if the shard's task has ended.
     let _ = host.shard.close(session).await;
 }
 

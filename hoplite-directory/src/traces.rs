@@ -8,7 +8,8 @@ use hoplite_core::shard::{RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// The owner passes each message before the shard handles it, and each answer afterwards.
+/// The open spans of a shard. The shard's owner calls this before the shard handles a message, and
+/// for each answer.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -20,8 +21,8 @@ impl Traces {
         Self { tracer, open: BTreeMap::new() }
     }
 
-    /// Returns the span of a message without an answer. The caller drops it once the shard has
-    /// handled the message.
+    /// Begins the span of a message. If the message gets no answer, returns the span, which the
+    /// caller drops once the shard has handled the message.
     pub(crate) fn received(
         &mut self,
         node: &NodeId,
@@ -31,7 +32,7 @@ impl Traces {
         if let ToShard::Cancel { request } | ToShard::Unsubscribe { request } = message {
             self.open.remove(&(node.clone(), *request));
         }
-        // A shard begins no traces.
+        // Without the trace of a caller, there is no span.
         let mut span = self.tracer.begin(message.kind(), SpanKind::Server, Some(trace?))?;
         span.set("hoplite.caller", node.to_string());
         let (id, request) = subject(message);

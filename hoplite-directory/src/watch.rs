@@ -1,4 +1,5 @@
-//! Load reports, which stores send while a user watches the cluster.
+//! Load reports, which stores send while a user watches the cluster in the dashboard or `hoplite
+//! top`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -23,14 +24,14 @@ use tonic::{Status, Streaming};
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
 
-/// The most stores of a shard.
+/// Most stores with a report, and most stores of a shard.
 const MAX_LOADS: usize = 1 << 16;
-/// Most nodes whose pages are looked at.
+/// Most nodes that send detailed reports, because a user looks at their page.
 const MAX_DETAILED: usize = 16;
 
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
 
-/// Clones share the reports.
+/// The latest report of each store. Clones share the reports.
 #[derive(Debug, Clone)]
 pub(crate) struct Loads(Arc<Shared>);
 
@@ -48,7 +49,7 @@ struct State {
     loads: BTreeMap<NodeId, (u64, Option<Told>)>,
     report_requests: ReportRequests,
     requested: Option<ReportRequest>,
-    /// The end of each node's detailed reports.
+    /// For each node that sends detailed reports, the time at which it ceases.
     detailed: BTreeMap<NodeId, Time>,
     history: History,
 }
@@ -66,7 +67,7 @@ struct Order {
 }
 
 impl Loads {
-    /// Each new trouble of a store becomes one of the `events`.
+    /// Makes an empty list. Each new trouble of a store will become one of the `events`.
     pub(crate) fn new(events: Events) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),
@@ -85,7 +86,7 @@ impl Loads {
         }
     }
 
-    /// Requests details from a store, whose page somebody looks at.
+    /// Requests detailed reports from a store for a while, because a user looks at its page.
     pub(crate) fn look_at(&self, node: &NodeId) {
         self.look();
         let now = self.now();
@@ -126,7 +127,7 @@ impl Loads {
         }
     }
 
-    /// The series of a node, or of all nodes.
+    /// Returns the history of a node, or of the whole cluster, after a step.
     pub(crate) fn history(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         self.lock().history.since(node, after)
     }
@@ -160,7 +161,7 @@ impl Loads {
         };
         let node = NodeId::new(&first.node)?;
         let teller = self.enter(node.clone())?;
-        // A recent command counts too, because a store may connect while a user watches.
+        // The latest request counts for a new store too, because a user may be watching.
         let mut orders = self.0.orders.subscribe();
         let now = self.now();
         if self.lock().report_requests.holds(now) {
@@ -209,7 +210,6 @@ impl Loads {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is whole, so a panic elsewhere is harmless.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -225,7 +225,7 @@ impl Order {
     }
 }
 
-/// Dropping this forgets the store's report.
+/// The stream of a store's reports. Dropping it forgets the store's report.
 struct ReportingStore {
     loads: Loads,
     node: NodeId,
@@ -258,7 +258,7 @@ impl Drop for ReportingStore {
     }
 }
 
-/// A trouble with changed numbers is not new.
+/// Returns the texts of new troubles. A known trouble with other numbers is not new.
 fn new_troubles<'a>(before: Option<&Load>, now: &'a Load) -> impl Iterator<Item = &'a str> {
     let without_numbers =
         |trouble: &str| trouble.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();

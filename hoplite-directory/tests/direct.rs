@@ -27,7 +27,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Only a failing test waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Server {
@@ -45,7 +44,6 @@ impl Server {
         Self { address, _shutdown: shutdown.drop_guard() }
     }
 
-    /// Opens no session.
     async fn connect(&self) -> Direct {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let caller = Caller::default();
@@ -106,7 +104,6 @@ impl Direct {
         self.stream.flush().await.unwrap();
     }
 
-    /// Returns `None` at the end of the connection.
     async fn hear(&mut self) -> Option<ToStore> {
         let mut messages = decode_shard_batch(self.next().await?).unwrap();
         assert_eq!(messages.len(), 1);
@@ -120,7 +117,6 @@ impl Direct {
         error
     }
 
-    /// Returns `None` at the end of the connection.
     async fn next(&mut self) -> Option<ShardMessages> {
         loop {
             let frame = framing::decode_on(Plane::Control, &mut self.received, MAX_BATCH_BYTES).unwrap();

@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-/// Only a failing test waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -248,7 +247,6 @@ async fn many_connections_that_say_nothing_keep_nobody_out() {
     let server = Server::start(credentials.clone()).await;
     let mut strangers = Vec::new();
     for _ in 0..1500 {
-        // Uses fewer connections if the limit on open files is low.
         let Ok(mut stranger) = TcpStream::connect(server.address).await else { break };
         let _ = stranger.write_all(PREFACE).await;
         strangers.push(stranger);

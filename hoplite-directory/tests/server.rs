@@ -25,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// Only a failing test waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Server {
@@ -108,7 +107,6 @@ impl Store {
         self.pending.remove(0)
     }
 
-    /// Returns `None` if the session ends without an error.
     async fn end(mut self) -> Option<Error> {
         loop {
             match timeout(PATIENCE, self.inbound.message()).await.expect("an end") {
@@ -448,7 +446,6 @@ async fn garbage_on_the_port_does_no_harm() {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(garbage).await.unwrap();
         stream.shutdown().await.unwrap();
-        // The server may close the connection in order or not.
         let _ =
             timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.expect("the connection is closed");
     }

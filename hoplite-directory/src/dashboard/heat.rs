@@ -1,4 +1,5 @@
-//! Links between stores as a table: rows send, columns receive.
+//! Links between stores as a table. Rows and columns are places: stores, or groups of stores with
+//! the same label. The places of rows send, the places of columns receive.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,10 +9,11 @@ use hoplite_core::id::NodeId;
 use hoplite_core::load::{Load, MAX_LINKS};
 use serde::Serialize;
 
-/// The most links in one store's report.
+/// Most places in a table: the most links in a store's report.
 pub(super) const MAX_PLACES: usize = MAX_LINKS;
 
-/// Shows the places with the most slow links if there are too many.
+/// A table of links. With more than [`MAX_PLACES`] places, it has the places with the most slow
+/// links.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Heat {
     places: Vec<String>,
@@ -30,13 +32,13 @@ struct Cell {
 }
 
 impl Heat {
-    /// `place_of` returns the row of a node.
+    /// `place_of` returns the place of a node.
     pub(super) fn new<'a>(
         loads: &'a [(NodeId, Arc<Load>)],
         place_of: impl Fn(&'a NodeId) -> &'a str,
     ) -> Self {
         let links = || loads.iter().flat_map(|(node, load)| load.links.iter().map(move |link| (node, link)));
-        // Slow links, and all links, at each place.
+        // For each place, the number of slow links, and the number of links.
         let mut weights: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (node, link) in links() {
             for end in BTreeSet::from([place_of(node), place_of(&link.peer)]) {
@@ -46,7 +48,7 @@ impl Heat {
         }
         let all = weights.len();
         let mut chosen: Vec<(&str, (u64, u64))> = weights.into_iter().collect();
-        // Stable, so that equal places stay in the order of their names.
+        // A stable sort, so that places with equal numbers stay in the order of their names.
         chosen.sort_by_key(|(_, weight)| Reverse(*weight));
         let places: BTreeSet<&str> = chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();
         let rows: BTreeMap<&str, usize> =

@@ -1,7 +1,7 @@
 //! Logins at the dashboard. If there is a token, only logged-in users see data.
 //!
-//! Wrong tokens slow down their source, but never a browser with the cookie of an earlier login
-//! with this token. So a stranger behind the same address cannot lock its user out.
+//! Wrong tokens slow down logins from their address. They never slow down a browser with the cookie
+//! of an earlier login with this token, so a stranger at the same address cannot lock a user out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,14 +17,15 @@ use tokio::time::Instant;
 
 use super::throttle::Throttle;
 
-/// One more ends the oldest login.
+/// Most logins at a time; one more ends the oldest.
 const MAX_SESSIONS: usize = 64;
-/// A working day.
+/// Longest login: a working day.
 const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
 const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
-/// Marks a browser after a login. All shards on a host accept it, because they share the token.
+/// The cookie that marks a browser after a login. All shards on a host accept it, because they
+/// share the token.
 const KNOWN_COOKIE: &str = "hoplite_known";
-/// Signed in the cookie, in front of a random number.
+/// The text that the token signs for the cookie, in front of a random number.
 const KNOWN_LABEL: &[u8] = b"known browser";
 const SECRET_BYTES: usize = 32;
 
@@ -35,7 +36,7 @@ type Fingerprint = [u8; 32];
 pub(super) struct Door {
     token: Option<Token>,
     cookie: String,
-    /// Follow the value of the cookie.
+    /// The attributes that follow the value of a cookie.
     attributes: String,
     sessions: Mutex<BTreeMap<Fingerprint, Instant>>,
     throttle: Mutex<Throttle>,
@@ -45,15 +46,15 @@ pub(super) struct Door {
 pub(super) enum Entry {
     In(Vec<String>),
     Wrong,
-    /// The next try may come after this time. Until then, no token is checked.
+    /// No token of this source is checked until this time has passed.
     Later(Duration),
 }
 
 impl Door {
-    /// Makes a login; without a token, every visitor has access.
+    /// Makes the login of a dashboard. Without a token, every visitor has access.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
-        // Cookies belong to a host, not to a port, and several shards may run on one host or be
-        // forwarded to one.
+        // A cookie belongs to all ports of a host, so each of several shards on one host needs its
+        // own name.
         let mut own = [0; 4];
         let cookie = match SystemRandom::new().fill(&mut own) {
             Ok(()) => format!("hoplite_{:08x}", u32::from_be_bytes(own)),
@@ -78,7 +79,7 @@ impl Door {
 
     pub(super) fn enter(&self, secret: &[u8], headers: &HeaderMap, address: IpAddr) -> Entry {
         let Some(token) = &self.token else { return Entry::Wrong };
-        // Held during the comparison, so that concurrent tries get no more attempts than sequential
+        // Locked during the comparison, so that concurrent logins get no more tries than sequential
         // ones.
         let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -130,7 +131,7 @@ impl Door {
     }
 
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, Instant>> {
-        // Every change is whole, so a panic elsewhere is harmless.
+        // A panic elsewhere leaves the map valid, so a poisoned lock is harmless.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -225,7 +226,6 @@ mod tests {
                     None
                 }
             });
-        // Even the right token is not checked for this source; other sources are not slowed down.
         assert_eq!(door.enter(TOKEN, &nobody, ADDRESS), Entry::Later(wait.unwrap()));
         assert!(matches!(door.enter(TOKEN, &nobody, elsewhere), Entry::In(_)));
         assert!(matches!(door.enter(TOKEN, &with(&known), ADDRESS), Entry::In(_)));

@@ -46,7 +46,7 @@ pub(crate) struct Sights {
     pub(crate) prefixes: Prefixes,
 }
 
-/// Serves until `stop`. Counts connections without a complete request in `refused`.
+/// Serves the page until `stop`. Counts connections without a complete request in `refused`.
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: Credentials,
@@ -58,8 +58,8 @@ pub(crate) async fn serve(
     let port = listener.local_addr().map_or(0, |address| address.port());
     let scheme = match (tls, &token) {
         (None, _) => Scheme::Http,
-        // A user proves knowledge of the token. Without a token, the browser needs a certificate as
-        // daemons do.
+        // With a token, users log in. Without a token, their browser needs a certificate of the
+        // cluster.
         (Some(tls), Some(_)) => Scheme::HttpsForAnybody(tls),
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };
@@ -83,7 +83,7 @@ impl Dashboard {
         let path = request.uri().path();
         match *request.method() {
             Method::GET | Method::HEAD => {}
-            // Browsers name the site of a form.
+            // Browsers name the site whose page sends a form.
             Method::POST if is_foreign(&request) => {
                 return page::text(StatusCode::FORBIDDEN, "only forms of this page are accepted");
             }
@@ -133,7 +133,7 @@ impl Dashboard {
             }
             Entry::Later(wait) => {
                 self.note_failure(address, "too many wrong tokens");
-                // Rounds up, so that the next try is not too early.
+                // Rounds up to whole seconds, so that the next try is not too early.
                 page::too_many(wait + Duration::from_millis(999))
             }
         }

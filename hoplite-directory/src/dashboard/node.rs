@@ -22,7 +22,7 @@ pub(super) struct NodePage {
     receiving: Vec<Receiving>,
     links: Vec<Link>,
     reduces: Vec<String>,
-    /// Absent before the first detailed report.
+    /// `None` before the node's first detailed report.
     clients: Option<Vec<Client>>,
     log: Option<Vec<String>>,
     transfers: Vec<Transfer>,
@@ -127,8 +127,9 @@ impl From<ClientLoad> for Client {
 pub(super) struct HistoryPage {
     step_ms: u64,
     last: u64,
-    /// Points that the page lacks, oldest first: bytes received and sent per second, bytes in use,
-    /// gets and failures per second, median and 99th percentile of the waits in seconds.
+    /// The points after the step `after` of the request, oldest first: bytes received and sent per
+    /// second, bytes in use, gets and failures per second, median and 99th percentile of the waits
+    /// in seconds.
     points: Vec<[f32; 7]>,
 }
 

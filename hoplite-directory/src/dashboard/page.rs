@@ -6,7 +6,8 @@ use std::time::Duration;
 use hoplite_daemon::http::header::{self, HeaderMap, HeaderValue};
 use hoplite_daemon::http::{Bytes, HttpResponse, StatusCode};
 
-/// Forbids other hosts, inline code and frames; forms go to this server only.
+/// The content security policy: no other hosts, inline code or frames, and forms to this server
+/// only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
 form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -61,7 +62,7 @@ impl Asset {
         ASSETS.iter().find(|asset| asset.path == path)
     }
 
-    /// Returns `true` for files that visitors read before they log in.
+    /// Returns `true` for the files of the login form.
     pub(super) fn is_public(&self) -> bool {
         self.audience == Audience::Anybody
     }
@@ -75,7 +76,7 @@ pub(super) fn wrong_token() -> HttpResponse {
     login_again(StatusCode::FORBIDDEN, "That is not the token of this cluster.")
 }
 
-/// Shows the login form during the wait.
+/// The login form, with the time after which the next try is permitted.
 pub(super) fn too_many(wait: Duration) -> HttpResponse {
     let seconds = wait.as_secs();
     let says = format!("There were too many wrong tokens. Try again in {seconds} seconds.");
@@ -97,7 +98,7 @@ pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
     response(status, TEXT, format!("{words}\n").into())
 }
 
-/// The answer is empty if the browser has it already.
+/// Answers with JSON; without a body if the browser already has the same text.
 pub(super) fn json(text: String, headers: &HeaderMap) -> HttpResponse {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());
@@ -134,7 +135,7 @@ fn response(status: StatusCode, kind: &'static str, body: Bytes) -> HttpResponse
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // Other versions of the daemon have other files.
+        // The browser stores nothing, because another version of the daemon has other files.
         (header::CACHE_CONTROL, "no-store"),
         (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
         (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),

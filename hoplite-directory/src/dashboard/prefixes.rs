@@ -1,7 +1,7 @@
 //! A shard's objects by prefix.
 //!
-//! A sum examines all objects of the prefix, in short turns with pauses. It is kept, so that many
-//! tabs cost no more.
+//! A sum examines all objects with the prefix, in short turns with pauses. Sums are kept for a
+//! while, so many open pages cost no more than one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use super::rows::age_ms;
 use super::share::Share;
 use crate::owner::ShardHandle;
 
-/// Time for which a sum is shown again.
+/// Age up to which a kept sum answers requests.
 const FRESH: Duration = Duration::from_secs(20);
 const MAX_KEPT: usize = 16;
 
-/// Sums by prefix, each with its time.
+/// Sums by prefix, each with the time of its end.
 type Kept = BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>;
 
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub(crate) struct Prefixes(Arc<Mutex<State>>);
 struct State {
     kept: Kept,
     share: Share,
-    /// The time of the last turn, and the last id examined.
+    /// An unfinished sum: the time of its last turn, and the last examined id.
     begun: Option<(Instant, PrefixSums, Vec<u8>)>,
 }
 
@@ -47,7 +47,7 @@ impl Default for Prefixes {
 impl Prefixes {
     /// Returns sums that are at most [`FRESH`] old.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
-        // Locked during a sum, because one at a time is enough for the shard.
+        // Locked during a sum, so that the shard works on one sum at a time.
         let mut state = self.0.lock().await;
         state.kept.retain(|_, (at, _)| at.elapsed() < FRESH);
         let sums = match state.kept.get(&prefix) {
@@ -63,7 +63,7 @@ impl State {
         let is_same =
             |(at, sums, _): &(Instant, PrefixSums, _)| sums.prefix() == prefix && at.elapsed() < FRESH;
         loop {
-            // A cancelled call leaves its sum to the next one.
+            // A call that is cancelled here leaves its sum to the next call.
             sleep_until(self.share.next()).await;
             let (sums, after) = match self.begun.take().filter(is_same) {
                 Some((_, sums, after)) => (sums, after),
@@ -145,7 +145,7 @@ impl PrefixPage {
     }
 }
 
-/// A prefix may end within a character.
+/// Formats a prefix, which may end within a character of UTF-8.
 fn readable(prefix: &[u8]) -> String {
     hoplite_core::text::escape(&String::from_utf8_lossy(prefix))
 }

@@ -1,12 +1,13 @@
-//! The share of a shard's time for long inspections.
+//! The share of a shard's time that the sums of the dashboard may take. A long inspection of the
+//! shard runs in short turns with pauses.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pause in turns: stores get nine tenths of the time.
+/// Length of the pause after a turn, as a multiple of the turn: stores get nine tenths of the time.
 const PAUSE: u32 = 9;
-/// Assumed for a cancelled inspection.
+/// The assumed length of a cancelled turn.
 const USUAL_TURN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]

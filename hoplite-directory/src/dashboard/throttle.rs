@@ -1,8 +1,8 @@
 //! Slows down sources that try wrong tokens.
 //!
-//! A source can send a few wrong tokens at once, and all sources together can send more. Beyond its
-//! own limit or the common one, a source is refused before its token is checked. It can try again
-//! after a few seconds.
+//! A source can send a few wrong tokens at once, and all sources together can send more. Each wrong
+//! token adds to the debt of its source and of all sources, which decreases with time. While either
+//! debt is at its limit, tokens of the source are refused unchecked, for a few seconds.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,17 +10,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A person who mistypes notices nothing, and a program gets 15 tries a minute.
+/// The limit of one source: a person who mistypes notices nothing, and a program gets 15 tries a
+/// minute.
 const OF_ONE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
-/// Takes at least forty sources to reach.
+/// The limit of all sources together, which only forty or more sources reach.
 const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Further sources share one limit.
+/// Most sources with a separate debt; further sources share one.
 const MAX_SOURCES: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     burst: u32,
-    /// Time after which one more wrong token is free.
+    /// Time in which the debt decreases by one wrong token.
     interval: Duration,
 }
 
@@ -48,7 +49,7 @@ pub(super) struct Throttle {
     others: Debt,
 }
 
-/// The time when wrong tokens are paid off.
+/// The time at which the debt is zero again.
 #[derive(Debug, Clone, Copy, Default)]
 struct Debt(Option<Instant>);
 
@@ -57,7 +58,7 @@ impl Debt {
         self.0.is_none_or(|paid_at| paid_at <= now)
     }
 
-    /// Zero if one more try is permitted now.
+    /// Returns the time until the next try is permitted.
     fn wait(self, now: Instant, rate: Rate) -> Duration {
         let debt = self.0.map_or(Duration::ZERO, |paid_at| paid_at.saturating_duration_since(now));
         (debt + rate.interval).saturating_sub(rate.interval * rate.burst)
@@ -70,7 +71,7 @@ impl Debt {
 }
 
 impl Throttle {
-    /// Zero if the next token of `source` is checked now.
+    /// Returns the time until the next token of `source` is checked.
     pub(super) fn wait(&self, source: Source, now: Instant) -> Duration {
         let own = match self.sources.get(&source) {
             Some(debt) => *debt,
@@ -102,7 +103,6 @@ mod tests {
         IpAddr::from(number.to_be_bytes()).into()
     }
 
-    /// Counts the checked tokens among `tries` attempts, one per `pause`.
     fn looked_at(throttle: &mut Throttle, who: impl Fn(u32) -> Source, tries: u32, pause: Duration) -> u32 {
         let begun = Instant::now();
         let mut looked_at = 0;
@@ -138,7 +138,6 @@ mod tests {
         let (mut throttle, now) = (Throttle::default(), Instant::now());
         (0..1000).for_each(|number| throttle.was_wrong(source(number), now));
         assert_eq!(throttle.wait(source(1_000_000), now), OF_ALL.interval);
-        // Beyond the tracked sources, all share one debt. Paid entries are freed.
         let mut throttle = Throttle::default();
         let now = Instant::now();
         (0..5000).for_each(|number| throttle.was_wrong(source(number), now));
