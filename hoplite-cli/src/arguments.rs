@@ -51,7 +51,7 @@ pub(crate) struct LifetimeArguments {
 }
 
 impl LifetimeArguments {
-    /// Fails for a time to live of zero, or of more than 30 days.
+    /// Returns the lifetime of a put. Fails for a time to live of zero, or of more than 30 days.
     pub(crate) fn lifetime(self) -> Result<Option<Arc<Lifetime>>, ObjectError> {
         let ttl = self.ttl.map(|after| Ttl::new(after, self.ttl_action)).transpose()?;
         Ok(Lifetime::of(self.owner, ttl))
@@ -77,13 +77,13 @@ impl StoreArguments {
         socket.unwrap_or_else(default_socket_path)
     }
 
-    /// Returns the flag, or the common default, which connecting checks.
+    /// Returns `--timeout`, or the default of all clients.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the limit of a call that waits for no object: even with `--timeout 0`, daemons need
-    /// time to answer.
+    /// Returns the time limit of a call that waits for no object. Even with `--timeout 0`, daemons
+    /// need time to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }
@@ -109,7 +109,7 @@ struct TimedOut {
     operation: Operation,
     objects: String,
     timeout: Duration,
-    /// The missing thing after a colon; empty if unknown.
+    /// A colon and the cause of the timeout; empty if unknown.
     missing: String,
 }
 
@@ -138,7 +138,8 @@ pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     Ok(Shape(extents.collect::<Result<_, _>>().context("a shape is a list of numbers, such as 1024,768")?))
 }
 
-/// Has its own type because clap takes a plain list of values for a repeated argument.
+/// The extents of an array. A separate type, because clap takes a plain list for a repeated
+/// argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) Vec<u64>);
 

@@ -1,7 +1,8 @@
 //! `hoplite`, the command line.
 //!
-//! * [`verbs`]: one module per command; [`bench`](mod@bench), [`demo`] and [`top`] have several.
-//! * [`topology`]: costs of links and orders of ranks; needs no store.
+//! * [`verbs`]: one module per command. [`bench`](mod@bench), [`demo`] and [`top`] are commands
+//!   with several modules.
+//! * [`topology`]: costs of links and orders of ranks; most of its commands need no store.
 //! * [`cluster`]: daemons on this machine, for `up`, `demo` and `bench`.
 //!
 //! Exit codes: 0 success; 1 failure, with one line on stderr; 2 an invalid command line.
@@ -119,7 +120,8 @@ fn main() -> ExitCode {
         Err(error) => return failed(error.into()),
     };
     let outcome = runtime.block_on(run(arguments));
-    // A drop would wait for uninterruptible reads, such as a terminal's.
+    // Dropping the runtime would wait for reads that cannot be interrupted, such as from a
+    // terminal.
     runtime.shutdown_background();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -157,7 +159,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Returns `true` if the reader left, as in `hoplite get x | head`.
+/// Returns `true` if the reader of the output has ended, as in `hoplite get x | head`.
 fn is_closed_output(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -178,7 +180,8 @@ fn failed(error: anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// One line without control characters. Skips causes that the error's text already contains.
+/// Formats an error and its causes as one line without control characters. Skips causes that the
+/// text already contains.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

@@ -15,7 +15,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // A value that would print as 1024.0 gets the next unit.
+    // Rounding would print 1023.95 as 1024.0, so it gets the next unit.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -23,7 +23,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Formats with the largest unit: `59s`, `3m`, `23h`, `2d`.
+/// Formats a time in its largest unit: `59s`, `3m`, `23h`, `2d`.
 pub(crate) fn age(since: Duration) -> String {
     let seconds = since.as_secs();
     match seconds {
@@ -34,7 +34,7 @@ pub(crate) fn age(since: Duration) -> String {
     }
 }
 
-/// `f32[2,3]`, or `-` for plain bytes.
+/// Formats element type and shape: `f32[2,3]`, or `-` for plain bytes.
 pub(crate) fn array_type(metadata: &Metadata) -> String {
     match (&metadata.shape, metadata.dtype) {
         (None, Dtype::Opaque) => "-".to_owned(),
@@ -72,10 +72,10 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<(
     out.flush()
 }
 
-/// Widest padding, so that one long id does not widen all rows.
+/// Widest column, so that one long id does not widen all rows.
 const MAX_PADDED: usize = 40;
 
-/// Plain unless standard output is a terminal with colours.
+/// Returns a style in `colour`; plain unless standard output is a terminal with colours.
 pub(crate) fn coloured(colour: Color) -> Style {
     Style::new().for_stdout().fg(colour)
 }
@@ -87,7 +87,7 @@ pub(crate) struct Table<const COLUMNS: usize> {
     alignments: [Alignment; COLUMNS],
     widths: [usize; COLUMNS],
     rows: Vec<[String; COLUMNS]>,
-    /// Takes the column, from 0, and the text.
+    /// Returns the style of a cell from its column, counted from 0, and its text.
     style: fn(usize, &str) -> Style,
     title_printed: bool,
 }
@@ -142,7 +142,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         style: fn(usize, &str) -> Style,
     ) -> io::Result<()> {
         let mut line = String::new();
-        // Spaces before the next cell with text.
+        // The number of spaces before the next cell with text.
         let mut gap = 0;
         for (column, cell) in cells.iter().enumerate() {
             let padding = self.widths[column].saturating_sub(cell.chars().count());

@@ -4,22 +4,21 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// Smaller transfers end too soon to see.
+/// Smaller transfers have no bar, because they end too soon.
 const SHOWN_FROM_BYTES: u64 = 32 << 20;
 
 const TICK: Duration = Duration::from_millis(100);
 
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Prints above the bars.
+/// Prints a line above the bars.
 pub(crate) fn note(line: &str) {
     BARS.suspend(|| {
-        // Fails if standard error is closed; the note is lost.
         let _ = writeln!(io::stderr(), "{line}");
     });
 }
 
-/// Shows the elapsed time until dropped, on terminals only.
+/// Shows the elapsed time on a terminal until dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting(ProgressBar);
 
@@ -38,7 +37,8 @@ pub(crate) fn of_wait(label: &str) -> Waiting {
     Waiting(bar)
 }
 
-/// Hidden if the transfer is small or standard error is not a terminal.
+/// Returns the bar of a transfer, which is hidden if the transfer is small or standard error is no
+/// terminal.
 pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     if size_bytes < SHOWN_FROM_BYTES {
         return ProgressBar::hidden();
@@ -46,7 +46,7 @@ pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     styled(BARS.add(ProgressBar::new(size_bytes)), label)
 }
 
-/// Shows steps whose number is unknown.
+/// Returns a bar of steps whose number is not known yet.
 pub(crate) fn of_steps(label: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{prefix:<8} {wide_bar} {percent:>3}% {eta:>4}");

@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The pause between two staggered receivers, in single transfers.
+/// The time between two staggered receivers, as a multiple of the time of a single transfer.
 const STAGGER: f64 = 0.5;
 const START_DELAY: Duration = Duration::from_millis(20);
 
@@ -37,7 +37,6 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// The origin plus the most receivers.
     pub(super) fn nodes(&self) -> u32 {
         1 + self.receivers.iter().copied().max().unwrap_or(1)
     }
@@ -46,7 +45,7 @@ impl Arguments {
 #[derive(Debug)]
 struct Round {
     total: Duration,
-    /// Times since their arrivals, in order of arrival.
+    /// Each receiver's time since its arrival, in order of arrival.
     receivers: Vec<Duration>,
     origin_sent_objects: f64,
 }
@@ -98,7 +97,8 @@ fn summary(name: String, rounds: &[Round], bytes: u64) -> Measurement {
     })
 }
 
-/// Broadcasts from the first client to the next `receivers`. The first round does not count.
+/// Broadcasts from the first client to the next `receivers` clients, `interval` apart. The first
+/// round does not count.
 fn rounds(
     clients: &[Client],
     receivers: usize,
@@ -155,7 +155,7 @@ fn broadcast(
     })
 }
 
-/// Starts the get at `at`. Returns the times of the call and of the last byte.
+/// Gets the object at the time `at`. Returns the times at which the call began and ended.
 fn receive(client: &Client, id: &str, at: Instant, size_bytes: usize) -> anyhow::Result<(Instant, Instant)> {
     thread::sleep(at.saturating_duration_since(Instant::now()));
     let started = Instant::now();

@@ -1,8 +1,8 @@
-//! `hoplite bench directory`: the gets that one shard serves over gRPC, beside the same messages in
-//! process.
+//! `hoplite bench directory`: the number of gets that one shard serves over gRPC, beside the same
+//! messages inside this process.
 //!
-//! Simulated stores report the complete copy and then its eviction after each grant, as real ones
-//! do.
+//! After each grant, a simulated store reports the complete copy and then its eviction, as a real
+//! store does.
 
 use std::time::{Duration, Instant};
 
@@ -32,12 +32,12 @@ use super::report::{Figure, Report};
 use crate::cluster::Cluster;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Fewer than a shard accepts.
+/// Streams of one connection, fewer than a shard accepts.
 const SESSIONS_PER_CONNECTION: usize = 100;
 const MAX_QUEUED_FRAMES: usize = 64;
-/// The query, the copy, and its eviction.
+/// A query, and the reports of the copy and of its eviction.
 const MESSAGES_PER_GET: f64 = 3.0;
-/// Messages per second to one shard on one core.
+/// The target of messages per second to one shard on one core.
 const TARGET_OPERATIONS: f64 = 100_000.0;
 
 #[derive(Debug, clap::Args)]
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Clone, Copy)]
 enum Wanted {
     Each(u64),
-    /// One object that every holder has.
+    /// The object that all stores of `--copies` have.
     Hot,
 }
 

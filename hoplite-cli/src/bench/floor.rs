@@ -1,4 +1,4 @@
-//! Bare loops without Hoplite, for comparison.
+//! Loops without Hoplite, with whose speed (the floor) measurements are compared.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
 
-/// The size of a client's request or its answer.
+/// About the size of a client's request, and of its answer.
 const MESSAGE_BYTES: usize = 64;
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -45,7 +45,6 @@ pub(super) struct WarmMemory {
 
 impl WarmMemory {
     pub(super) fn new(size_bytes: u64) -> anyhow::Result<Self> {
-        // Whole pages.
         let length_bytes = (size_bytes + HEADER_BYTES).next_multiple_of(1 << 12);
         let arena: Arc<Arena> = Arena::create(Backing::Pages, length_bytes)?;
         arena.prefault(|_| std::ops::ControlFlow::Continue(()))?;
@@ -73,11 +72,11 @@ impl TcpPipe {
         let sender = TcpStream::connect(listener.local_addr()?)?;
         sender.set_nodelay(true)?;
         let (receiver, _) = listener.accept()?;
-        // Nonzero, because untouched zero pages are not allocated.
+        // Nonzero, because the system allocates no zero pages before their first use.
         Ok(Self { sender, receiver, destination: vec![1; size_bytes] })
     }
 
-    /// One thread writes, one reads. `source` has the length of the destination.
+    /// Sends `source` from one thread to another. It must have the length of the destination.
     pub(super) fn transfer(&mut self, source: &[u8]) -> anyhow::Result<Duration> {
         let Self { sender, receiver, destination } = self;
         let started = Instant::now();

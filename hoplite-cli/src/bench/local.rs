@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Including a first one that does not count.
+/// The number of rounds, of which the first does not count.
 const ROUNDS: u32 = 11;
 const IDLE: Duration = Duration::from_millis(20);
 const VIEWS: u32 = 1000;
@@ -56,7 +56,7 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     Ok(report)
 }
 
-/// Alternates bare socket, put, confirmed put and get.
+/// Measures small objects: socket round trips, puts, confirmed puts and gets take turns.
 fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     let bytes = vec![7; usize::try_from(arguments.small_size)?];
     let per_round = arguments.samples.div_ceil(ROUNDS - 1);
@@ -143,7 +143,7 @@ fn batches(client: &Client, arguments: &Arguments, report: &mut Report) -> anyho
     Ok(())
 }
 
-/// Measures after idle time: bare socket, put and get take turns.
+/// Measures small objects after idle time: socket round trips, puts and gets take turns.
 fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     let bytes = vec![7; usize::try_from(arguments.small_size)?];
     let mut echo = UnixEcho::start()?;
@@ -172,9 +172,9 @@ fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::
     Ok(())
 }
 
-/// Alternates memcpy and put; the views are of the last object.
+/// Measures a large object: copies in memory and puts take turns, then come gets.
 fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
-    // Nonzero, because zero pages would be one page mapped many times.
+    // Nonzero, because the system maps all untouched zero pages to one page.
     let source = vec![7; usize::try_from(arguments.size)?];
     let mut memory = WarmMemory::new(arguments.size)?;
     let (mut copies, mut puts, mut views) = (Vec::new(), Vec::new(), Vec::new());

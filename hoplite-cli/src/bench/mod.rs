@@ -1,7 +1,8 @@
 //! `hoplite bench`: measurements, each beside the speed of the machine in the same run.
 //!
-//! All but `kernels` and `shard` start a new cluster with touched pages. Compared measurements
-//! alternate, so that disturbances affect both. [`floor`] has the bare loops.
+//! All but `kernels` and `shard` start a new cluster, whose arenas' pages are touched. Compared
+//! measurements take turns, so that disturbances affect both. [`floor`] has the loops without
+//! Hoplite.
 
 mod broadcast;
 mod directory;
@@ -32,7 +33,7 @@ const EXAMPLES: &str = "Examples:
 Every measurement but those of the kernels and of the shard runs a cluster of its own on this machine, in memory that is \
 faulted in, and discards its first, cold round. GB means 10^9 bytes.";
 
-/// Room in each store besides the measured object.
+/// Memory of each store besides the measured object.
 const SPARE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -104,7 +105,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 #[derive(Debug, Clone, Copy)]
 struct Room {
     nodes: u32,
-    /// Every node except the first.
+    /// Memory of each store except the first.
     each_bytes: u64,
     first_bytes: u64,
 }
@@ -132,7 +133,7 @@ async fn in_cluster(
     };
     with_cluster(options, async |cluster| {
         let cluster = cluster.clone();
-        // So signals and the end of daemons are noticed.
+        // On another thread, so that this task notices signals and the end of daemons.
         tokio::task::spawn_blocking(move || body(&cluster)).await?
     })
     .await

@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Including a first one that does not count.
+/// The number of rounds, of which the first does not count.
 const ROUNDS: u32 = 11;
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ fn confirmed() -> PutOptions {
     PutOptions { confirm: Confirmation::Confirmed, timeout: TIMEOUT, ..PutOptions::default() }
 }
 
-/// Alternates a gRPC call and a remote get.
+/// Measures small objects: gRPC calls and remote gets take turns.
 fn small(
     cluster: &Cluster,
     origin: &Client,
@@ -96,7 +96,7 @@ fn small(
     Ok(())
 }
 
-/// Alternates the TCP stream and the get.
+/// Measures a large object: TCP streams and gets take turns.
 fn large(
     pids: &[u32],
     origin: &Client,

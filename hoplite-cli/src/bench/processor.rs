@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-/// User and kernel mode, all threads. The kernel usually counts steps of 10 ms.
+/// Returns the processor time of processes, in user and kernel mode. The kernel usually counts
+/// steps of 10 ms.
 pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     let mut total = Duration::ZERO;
     for pid in pids {
@@ -15,7 +16,7 @@ pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     Ok(total)
 }
 
-/// `utime` plus `stime`: fields 14 and 15. Field 2, in parentheses, may contain anything.
+/// Adds `utime` and `stime`, fields 14 and 15. Field 2, in parentheses, may contain any text.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::output::{Alignment, Table};
 
-/// Fewer samples make a 99th percentile mean no more than the maximum.
+/// Fewest samples with a 99th percentile that differs from the maximum.
 const SAMPLES_FOR_P99: usize = 100;
 
 #[derive(Debug, Serialize)]
@@ -19,7 +19,7 @@ pub(super) struct Report {
     figures: Vec<Figure>,
 }
 
-/// Not a time. The name says if the target is a minimum or a maximum.
+/// A result that is no time. Its name tells if the target is a minimum or a maximum.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figure {
     pub(super) name: String,
@@ -32,13 +32,13 @@ pub(super) struct Measurement {
     name: String,
     samples: usize,
     median_s: f64,
-    /// `None` with too few samples.
+    /// `None` for fewer than [`SAMPLES_FOR_P99`] samples.
     p99_s: Option<f64>,
     minimum_s: f64,
     maximum_s: f64,
     bytes: Option<u64>,
     gb_per_s: Option<f64>,
-    /// The median of all participating processes.
+    /// The median of the processor time of all participating processes.
     cpu_s: Option<f64>,
     beside: Option<Comparison>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub(super) struct Measurement {
     traffic: Option<Traffic>,
 }
 
-/// The comparison with the floor: 1.1 means a tenth longer.
+/// The time as a multiple of a measurement without Hoplite, the floor: 1.1 is a tenth longer.
 #[derive(Debug, Clone, Serialize)]
 struct Comparison {
     floor: String,
@@ -56,13 +56,13 @@ struct Comparison {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Broadcast {
-    /// Medians since their arrivals, in order of arrival.
+    /// Each receiver's median time since its arrival, in order of arrival.
     pub(super) receivers_s: Vec<f64>,
     pub(super) last_s: f64,
     pub(super) origin_sent_objects: f64,
 }
 
-/// Most of any node, in objects; medians.
+/// The most that any node sent and received (the median of all rounds), in sizes of the object.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Traffic {
     pub(super) sent_objects: f64,
@@ -264,7 +264,8 @@ fn sorted(samples: &[Duration]) -> Vec<f64> {
     seconds
 }
 
-/// The smallest of the sorted `numbers` that is not below this share of them; zero without numbers.
+/// Returns the smallest of the sorted `numbers` up to which at least the share `quantile` of them
+/// lies; zero without numbers.
 fn quantile(numbers: &[f64], quantile: f64) -> f64 {
     let count = numbers.len();
     let rank = (0..count).find(|rank| (rank + 1) as f64 >= quantile * count as f64);

@@ -16,13 +16,13 @@ use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use super::report::{Figure, Measurement, Report};
 
-/// Created before the clock starts, and timed together.
+/// Messages in a batch. A batch is made before the clock starts, and is timed as a whole.
 const BATCH: u64 = 10_000;
-/// No query has to wait.
+/// Timeout of queries, of which none has to wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Messages of gets per second to one shard on one core.
+/// The target of messages per second to one shard on one core.
 const TARGET_OPERATIONS: f64 = 100_000.0;
-/// A million objects in less than 1 GiB.
+/// The target of memory per object: a million objects in less than 1 GiB.
 const TARGET_BYTES: f64 = (1_u64 << 30) as f64 / 1e6;
 
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 struct Bench {
     shard: Shard,
     nodes: Vec<NodeId>,
-    /// Each message advances the shard's time by a microsecond.
+    /// The number of messages, each of which advances the shard's time by a microsecond.
     said: u64,
     effects: Vec<Effect>,
 }
@@ -130,8 +130,8 @@ impl Bench {
 
     fn holder(&self, object: u64, copy: u64) -> NodeId {
         let count = self.nodes.len() as u64;
-        // Scattered, so that neighbours in the map, and copies of an object, are at different
-        // nodes.
+        // Scattered, so that neighbours in the shard's map, and copies of an object, are at
+        // different nodes.
         let place = (scattered(object) % count + copy) % count;
         self.nodes[usize::try_from(place).unwrap_or_default()].clone()
     }
@@ -167,7 +167,7 @@ impl Bench {
         Ok(samples)
     }
 
-    /// Gets each object at a node without a copy. Returns the time per message.
+    /// Gets each object of a batch at a node without a copy. Returns the time per message.
     fn get_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let mut gets = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
@@ -264,7 +264,7 @@ fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
     })
 }
 
-/// Like Ray's ids: 28 bytes, in no order.
+/// Makes an id like Ray's: 28 bytes, in no order.
 fn object_id(object: u64) -> anyhow::Result<ObjectId> {
     Ok(ObjectId::new(format!("{:028x}", scattered(object)))?)
 }

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::own_directory;
 
-/// The kernel's name of the process.
+/// The name of a store's process in `/proc/PID/comm`.
 const PROGRAM: &str = "hoplite-store";
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -46,8 +46,8 @@ impl Background {
         directory.unwrap_or(Path::new("."))
     }
 
-    /// Locks the directory, created if necessary, until the result is dropped, and renames an
-    /// existing log.
+    /// Creates the socket's directory if necessary, and locks the pid file until the result is
+    /// dropped.
     pub(crate) fn prepare(&self) -> anyhow::Result<Preparation> {
         own_directory::make(self.directory())?;
         let path = self.pid_file();
@@ -65,7 +65,6 @@ impl Background {
     }
 
     pub(crate) fn keep_log(&self) {
-        // Fails without a log.
         let _ = fs::rename(self.log(), self.socket.with_extension("log.old"));
     }
 
@@ -78,13 +77,14 @@ impl Background {
         let _ = fs::remove_file(self.pid_file());
     }
 
-    /// Ignores a process of another program with this number.
+    /// Returns the recorded store, if it runs. Ignores another program's process with the same
+    /// number.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
         if fs::symlink_metadata(self.directory()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         {
             return Ok(None);
         }
-        // Another user's directory could name any process of this user.
+        // In a directory of another user, the pid file could name any process of this user.
         own_directory::check(self.directory())?;
         let path = self.pid_file();
         let text = match fs::read_to_string(&path) {
@@ -92,7 +92,7 @@ impl Background {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
-        // A negative number would name a group of processes.
+        // Unsigned, because a negative number would name a group of processes.
         Ok(text.trim().parse::<u32>().ok().and_then(Running::find))
     }
 }
@@ -105,19 +105,19 @@ pub(crate) struct Preparation {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
-    /// Refers to the process even after its number is reused.
+    /// A descriptor that means this process even after another process gets its number.
     process: OwnedFd,
 }
 
 impl Running {
     fn find(pid: u32) -> Option<Self> {
         let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-        // Read after opening the process, so that the name belongs to it.
+        // Reads the name after opening the process, so that the name belongs to the process.
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         (name.trim_end() == PROGRAM).then_some(Self { pid, process })
     }
 
-    /// Returns `true` if the store ended within `patience`.
+    /// Sends SIGTERM. Returns `true` if the store ended within `patience`.
     pub(crate) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
         self.signal(Signal::TERM)?;
         Ok(self.ends_within(patience)?)

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 const LAST_LINES: usize = 3;
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Dropping it kills the process.
+/// A daemon as a child process. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     name: String,
@@ -27,7 +27,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command`, which prints its addresses. The file `log` must be new.
+    /// Starts `command` with the new file `log` for its log.
     pub(crate) fn spawn(
         name: &str,
         mut command: std::process::Command,
@@ -51,13 +51,11 @@ impl Daemon {
         self.child.id().with_context(|| format!("{} has ended", self.name))
     }
 
-    /// Returns an error if the daemon ends first.
     pub(crate) async fn addresses(&mut self) -> anyhow::Result<Addresses> {
         let line = self.next_line().await?;
         serde_json::from_str(&line).with_context(|| format!("{} does not print its addresses", self.name))
     }
 
-    /// Returns an error if the daemon ends first.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let line = self.next_line().await?;
         ensure!(line == READY, "{} prints {line:?} instead of being ready", self.name);
@@ -75,11 +73,11 @@ impl Daemon {
         Err(self.has_ended(status))
     }
 
-    /// Cancel safe.
+    /// Waits for the daemon's end. Cancel safe.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         match self.child.wait().await {
             Ok(status) => status,
-            // Another waiter has taken the exit status.
+            // Another call has taken the exit status.
             Err(_) => ExitStatus::from_raw(0),
         }
     }
@@ -93,9 +91,9 @@ impl Daemon {
         std::mem::forget(self.child);
     }
 
-    /// Terminates the daemon, and kills it after [`STOP_TIMEOUT`].
+    /// Sends SIGTERM, and kills the daemon after [`STOP_TIMEOUT`].
     pub(crate) async fn stop(&mut self) {
-        // `None` if it was waited for; another process may have its number now.
+        // `None` if the daemon's end was awaited: another process may have its number now.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else { return };
         let _ = kill_process(pid, Signal::TERM);

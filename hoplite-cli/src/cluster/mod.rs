@@ -24,39 +24,39 @@ pub(crate) use daemon::{Daemon, last_words};
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;
 
-/// Sixteen stores on two busy cores take seconds.
+/// Time limit of a cluster's start; sixteen stores on two busy cores take seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Small, because all stores share one machine.
+/// Default memory of a store: small, because all stores share one machine.
 pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterOptions {
     pub(crate) nodes: u32,
     pub(crate) shards: u32,
-    /// `None` for a temporary one.
+    /// The directory of the sockets; `None` for a temporary directory.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) memory_bytes: u64,
-    /// `None` if all stores are equal.
+    /// The memory of the first store; `None` for `memory_bytes`.
     pub(crate) first_memory_bytes: Option<u64>,
     pub(crate) labels: Vec<LabelInTurn>,
     pub(crate) pages: Pages,
     pub(crate) dashboard: bool,
 }
 
-/// The stores take the values in turn.
+/// A label whose values the stores take in turn.
 #[derive(Debug, Clone)]
 pub(crate) struct LabelInTurn {
     pub(crate) key: String,
     pub(crate) values: Vec<String>,
 }
 
-/// The time when the arenas' pages are first touched.
+/// The time at which the pages of arenas are first touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// Touches all before the cluster counts as started: for measurements.
+    /// Before the cluster counts as started: for measurements.
     AllAtStart,
-    /// Keeps a development cluster small.
+    /// On their first use, so that a cluster for development takes little memory.
     OnUse,
 }
 
@@ -97,7 +97,7 @@ pub(crate) async fn with_cluster<T>(
         } => outcome,
         () = signals.received() => Err(Interrupted.into()),
     };
-    // A second signal ends the shutdown: dropping the daemons kills them.
+    // After a second signal, dropping the daemons kills them.
     tokio::select! {
         () = daemons.stop() => {}
         () = signals.received() => {}
@@ -112,7 +112,7 @@ pub(crate) async fn with_cluster<T>(
 struct Daemons {
     stores: Vec<Daemon>,
     shards: Vec<Daemon>,
-    // Last, because its files are in use until the daemons are dropped.
+    // The last field, because dropped daemons no longer use its files.
     workplace: Workplace,
 }
 
@@ -166,7 +166,7 @@ impl Daemons {
         try_join_all(self.shards.iter_mut().map(Daemon::addresses)).await
     }
 
-    /// Stores are ready only once all shards are.
+    /// Waits until all stores are ready. A store is ready only after all shards.
     async fn stores_ready(&mut self) -> anyhow::Result<Vec<Addresses>> {
         let Self { stores, shards, .. } = self;
         let ready = stores.iter_mut().map(async |store| {
@@ -201,7 +201,7 @@ impl Daemons {
     }
 
     fn spawn(&self, name: &str, mut command: Command) -> anyhow::Result<Daemon> {
-        // Only this process gets Ctrl-C, and stops the daemons in order.
+        // Only this process receives Ctrl-C, and stops the daemons in order.
         launch::bind_to_this_process(&mut command);
         Daemon::spawn(name, command, self.workplace.log(name))
     }
@@ -210,14 +210,14 @@ impl Daemons {
         first_end(self.stores.iter_mut().chain(&mut self.shards)).await
     }
 
-    /// Stores first, so that they can leave the directory.
+    /// Stops the stores first, so that they can leave the directory.
     async fn stop(&mut self) {
         join_all(self.stores.iter_mut().map(Daemon::stop)).await;
         join_all(self.shards.iter_mut().map(Daemon::stop)).await;
     }
 }
 
-/// `daemons` must not be empty.
+/// Waits until one of `daemons`, which must not be empty, ends.
 async fn first_end(daemons: impl IntoIterator<Item = &mut Daemon>) -> anyhow::Error {
     let ends = daemons.into_iter().map(|daemon| {
         Box::pin(async {

@@ -8,7 +8,6 @@ use anyhow::{Context, bail, ensure};
 use hoplite_proto::socket_place::{TrustedUsers, check_directory};
 use rustix::process::geteuid;
 
-/// The state before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existence {
     Before,
@@ -28,7 +27,8 @@ pub(super) fn make(directory: &Path) -> anyhow::Result<Existence> {
     Ok(existence)
 }
 
-/// Refuses a directory that another user could replace: its files could then be links to anything.
+/// Refuses a directory that another user could replace, and whose files could then be links to any
+/// file.
 pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
     let found = fs::symlink_metadata(directory).with_context(|| cannot_use(directory))?;
     if found.is_symlink() {
@@ -41,7 +41,7 @@ pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
         directory.display(),
         found.uid()
     );
-    // Sticky directories are refused too, because others can create files there first.
+    // Sticky directories are refused too, because other users can create files there first.
     ensure!(
         found.mode() & 0o022 == 0,
         "other users may write to {} (mode {:o}): chmod 700 it, or use another directory",

@@ -18,7 +18,7 @@ pub(crate) async fn unless_interrupted<T>(
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// Suppresses the signals' default effect while it exists.
+/// Receives signals. The first value suppresses their default effect for the rest of the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -36,7 +36,7 @@ impl Signals {
         })
     }
 
-    /// Cancel safe: no signal is lost.
+    /// Waits for a signal. Cancel safe: no signal is lost.
     pub(crate) async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -1,4 +1,4 @@
-//! The directory of a local cluster. The cluster's own files are removed at the end.
+//! The directory of a local cluster, with its sockets and logs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::own_directory::{self, Existence};
 
 const LOGS: &str = "logs";
 
-/// Dropping this removes the cluster's files.
+/// The cluster's directory. Dropping this removes the cluster's files.
 #[derive(Debug)]
 pub(super) struct Workplace {
     root: Root,
@@ -25,8 +25,8 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// Keeps other clusters out. The parent cannot be locked, because stores lock it to create
-        /// their sockets.
+        /// The lock of the directory of logs, which keeps other clusters out. Stores lock the
+        /// parent to create their sockets.
         _lock: File,
     },
 }
@@ -79,7 +79,7 @@ impl Workplace {
         self.path().join(LOGS)
     }
 
-    /// Keeps the logs after a failure, if the directory was given.
+    /// Keeps the logs, if the directory was given.
     pub(super) fn keep_logs(&mut self) {
         self.logs = Logs::Keep;
     }
@@ -94,7 +94,7 @@ impl Drop for Workplace {
                 let _ = fs::remove_file(self.log(name));
             }
         }
-        // Fails if there are other files, which stay.
+        // Fails if the user has files there, which stay.
         let _ = fs::remove_dir(self.logs_path());
         if *existence == Existence::Made {
             let _ = fs::remove_dir(path);

@@ -1,4 +1,4 @@
-//! The demo's file: a given one, or one made from this machine's files.
+//! The file of the demo: a given file, or a file made from this machine's programs and libraries.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Places of programs and libraries, which are neither empty nor repetitive.
+/// Places of files with varied bytes.
 const SOURCES: [&str; 4] = ["/usr/lib", "/usr/bin", "/usr/share", "/usr/local"];
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -20,7 +20,7 @@ pub(super) struct Input {
     pub(super) digest: Digest,
 }
 
-/// XXH3, 128 bits.
+/// A digest of a file: XXH3 with 128 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Digest(u128);
 
@@ -41,7 +41,6 @@ impl Input {
             if collected >= size_bytes {
                 break;
             }
-            // Skips unreadable files, such as root's.
             let Ok(source) = File::open(source) else { continue };
             let copied = io::copy(&mut source.take(size_bytes - collected), &mut file).with_context(write)?;
             collected += copied;

@@ -1,4 +1,5 @@
-//! `hoplite demo`: shares a real file with all nodes of a local cluster, then sums their arrays.
+//! `hoplite demo`: sends a real file to all nodes of a local cluster, then sums an array of each
+//! node.
 
 mod input;
 mod reduction;
@@ -154,7 +155,7 @@ impl Watch {
         Ok(Self { client, bar, before_bytes })
     }
 
-    /// Ends only if the store does not answer.
+    /// Updates the progress bar of a node. Ends only if the store does not answer.
     async fn run(&self) -> anyhow::Result<()> {
         loop {
             let received_bytes = self.client.status().await?.received_bytes;
@@ -179,7 +180,7 @@ impl AtNode {
         self
     }
 
-    /// A failure becomes an error with the output.
+    /// Runs the command `what`. A failed command becomes an error with the command's output.
     async fn status_ok(mut self, what: &str) -> anyhow::Result<()> {
         let output = self.0.output().await.with_context(|| format!("cannot start a {what}"))?;
         ensure!(output.status.success(), "{what} failed: {}", String::from_utf8_lossy(&output.stderr).trim());

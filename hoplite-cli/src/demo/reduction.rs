@@ -10,9 +10,8 @@ use crate::output::size;
 
 pub(super) const ARRAY_BYTES: u64 = 16 << 20;
 const SUM: &str = "demo/sum";
-/// Far longer than the reduce takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Elements are smaller integers, so that sums are exact in any order.
+/// Bound of the elements, which are integers, so that sums are exact in any order.
 const ELEMENTS_BELOW: u64 = 1000;
 
 pub(super) async fn reduce(cluster: &Cluster) -> anyhow::Result<()> {

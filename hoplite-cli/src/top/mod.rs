@@ -20,9 +20,9 @@ use self::cluster::Cluster;
 use self::screen::Screen;
 use crate::arguments::{StoreArguments, parse_duration};
 
-/// Faster updates would only disturb the store.
+/// Shortest interval of updates. Faster updates would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(250);
-/// The keyboard thread then checks if it is still needed.
+/// Time after which the keyboard thread checks if its receiver exists.
 const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_KEYS: usize = 64;
 
@@ -94,14 +94,15 @@ async fn show(
         };
         match outcome {
             ControlFlow::Break(()) => return Ok(()),
-            // If the previous query is still open, the next tick repeats this one.
+            // While the previous query is open, this query is dropped, and the next tick repeats
+            // it.
             ControlFlow::Continue(Some(question)) => drop(questions.try_send(question)),
             ControlFlow::Continue(None) => {}
         }
     }
 }
 
-/// The thread ends soon after the receiver is dropped.
+/// Starts a thread that reads the keyboard. It ends soon after the receiver is dropped.
 fn keys() -> io::Result<mpsc::Receiver<Event>> {
     let (sender, receiver) = mpsc::channel(MAX_KEYS);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {

@@ -1,4 +1,4 @@
-//! The views and the keys. This module sends no queries itself.
+//! The views and the keys of `hoplite top`. Queries are sent elsewhere.
 
 mod draw;
 
@@ -11,7 +11,7 @@ use ratatui::widgets::TableState;
 use super::cluster::{More, Question, Snapshot};
 use super::traffic;
 
-/// The length of an id.
+/// Longest prefix: the longest id.
 const MAX_PREFIX_CHARS: usize = 255;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum View {
@@ -57,14 +57,14 @@ pub(super) struct Screen {
     is_paused: bool,
     is_typing: bool,
     prefix: String,
-    /// The first keys of the pages, up to the shown one.
+    /// For each page up to the shown one, the id after which it begins.
     pages: Vec<Vec<u8>>,
     object: Option<ObjectId>,
     chosen_in: View,
     latest: Option<Snapshot>,
     trouble: Option<String>,
     rows: TableState,
-    /// The number of rows, and of rows that fit.
+    /// The number of rows; `height` rows fit on the screen.
     count: usize,
     height: usize,
 }
@@ -118,7 +118,7 @@ impl Screen {
         }
     }
 
-    /// A break ends the program; a query is sent immediately.
+    /// Handles a key. A break ends the program; a returned query is to send at once.
     pub(super) fn handle(&mut self, event: &Event) -> ControlFlow<(), Option<Question>> {
         let Event::Key(KeyEvent {
             code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, ..

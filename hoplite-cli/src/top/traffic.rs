@@ -10,10 +10,10 @@ use hoplite_proto::v1::status_reply::Node;
 
 use super::cluster::Snapshot;
 
-/// More than a person reads.
+/// Most rows of a view.
 const MAX_ROWS: usize = 1000;
 
-/// The fastest first.
+/// Returns the transfers of objects with a prefix, the fastest first.
 pub(super) fn transfers<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Transfer)> {
     let mut all = told(snapshot, |load| &load.transfers);
     all.retain(|(_, transfer)| transfer.id.starts_with(prefix.as_bytes()));
@@ -22,7 +22,7 @@ pub(super) fn transfers<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a No
     all
 }
 
-/// The oldest first.
+/// Returns the reduces with a prefix, the oldest first.
 pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Reduce)> {
     let mut all = told(snapshot, |load| &load.reduces);
     all.retain(|(_, reduce)| reduce.target.starts_with(prefix.as_bytes()));
@@ -31,7 +31,7 @@ pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node
     all
 }
 
-/// The slow ones first, then by bandwidth, ascending.
+/// Returns the links of nodes with a prefix: the slow links first, then by bandwidth, ascending.
 pub(super) fn links<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Link)> {
     let mut all = told(snapshot, |load| &load.links);
     all.retain(|(node, link)| node.node.starts_with(prefix) || link.peer.starts_with(prefix));
@@ -49,12 +49,11 @@ fn told<'a, T>(
     loads.flat_map(|(node, load)| what(load).iter().map(move |one| (node, one))).collect()
 }
 
-/// Checks an id of a peer.
 pub(super) fn id(bytes: &[u8]) -> Option<ObjectId> {
     ObjectId::new(bytes).ok()
 }
 
-/// Each copy after its sender, with its depth.
+/// Sorts copies so that each follows its sender, and adds its depth in the tree.
 pub(super) fn tree(copies: &[Location]) -> Vec<(usize, &Location)> {
     let names: BTreeSet<_> = copies.iter().map(|copy| &copy.node).collect();
     let mut receivers: BTreeMap<_, Vec<&Location>> = BTreeMap::new();

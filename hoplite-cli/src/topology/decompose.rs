@@ -44,7 +44,7 @@ struct Stage {
     p: u32,
     bytes: f64,
     bytes_per_second: f64,
-    /// Reduce-scatter and allgather.
+    /// The time of the reduce-scatter and the allgather together.
     seconds: f64,
 }
 

@@ -21,13 +21,13 @@ pub(super) enum Format {
     Csv,
 }
 
-/// The default of torch.distributed.
+/// The default port of torch.distributed.
 const MASTER_PORT: u16 = 29_500;
 
-/// Writes any format but JSON.
+/// Writes an order in any format but JSON.
 ///
 /// # Errors
-/// `InvalidInput` if a name has another meaning in this format.
+/// `InvalidInput` if a node's name has a special meaning in this format.
 pub(super) fn write(out: &mut impl Write, format: Format, matrix: &Matrix, order: &[u32]) -> io::Result<()> {
     let names = matrix.nodes();
     let count = order.len();

@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Serialize)]
 struct Order {
-    /// Node indices by rank.
+    /// The index of the node of each rank.
     order: Vec<u32>,
     cost_ps: u128,
     before_ps: u128,
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Queries an external solver until it finds no better order or the time is over.
+/// Runs the solver until it finds no better order, or the time is over.
 fn improve(found: &mut Order, program: &Path, links: Links<'_>, arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     while let Some(left) = arguments.seconds.checked_sub(start.elapsed()) {

@@ -95,7 +95,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         .await;
     bar.finish_and_clear();
     let report = report?;
-    // Two numbers for each pair of nodes, so only for a file.
+    // Only files get the matrix, which has two numbers for each pair of nodes.
     if let Some(path) = &arguments.output {
         let text = serde_json::to_string(&Document::of(&report))?;
         fs::write(path, text).with_context(|| path.display().to_string())?;

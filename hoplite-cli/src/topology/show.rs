@@ -17,7 +17,7 @@ use super::duration;
 use crate::arguments::{StoreArguments, parse_size};
 use crate::output::{self, Alignment, Table};
 
-/// The worst ones.
+/// Most slow pairs in the output, which has the slowest.
 const MAX_SLOW_PAIRS: usize = 10;
 const PICOSECONDS: u64 = 1_000_000_000_000;
 
@@ -106,7 +106,7 @@ fn show_matrix(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Prints the table, and pairs that are slower than it explains.
+/// Prints the table of ranks, and the pairs that are slower than others of their groups.
 pub(super) fn print(
     out: &mut impl Write,
     links: Links<'_>,
@@ -127,7 +127,7 @@ pub(super) fn print(
     Ok(())
 }
 
-/// Bytes per second; `-` if unmeasured.
+/// Formats the rate in bytes per second; `-` if unmeasured.
 fn rate(ps_per_byte: u32) -> String {
     match PICOSECONDS.checked_div(ps_per_byte.into()) {
         Some(bytes) => format!("{}/s", output::size(bytes)),
@@ -135,7 +135,8 @@ fn rate(ps_per_byte: u32) -> String {
     }
 }
 
-/// A row per rank: its node, its groups from the outermost on, and the link to the next rank.
+/// Makes a row for each rank: its node, its groups from the outermost on, and the link to the next
+/// rank.
 fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let mut table = Table::new([
         ("RANK", Alignment::Right),

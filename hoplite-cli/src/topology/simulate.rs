@@ -103,7 +103,7 @@ struct Simulation {
 #[derive(Debug, Serialize)]
 struct Shared {
     groups: usize,
-    /// In links of a node, outermost level first.
+    /// The capacity of an uplink at each level, outermost first, as a multiple of a node's link.
     uplinks: Vec<f64>,
 }
 
@@ -229,7 +229,7 @@ fn simulate(arguments: &Arguments, network: &Network, collective: Collective) ->
     Ok(allreduce(network, &algorithm, &order, bytes, arguments.latency, arguments.bandwidth)?)
 }
 
-/// The arguments' groups, or else the fabric's switches or dimensions.
+/// Returns the sizes of groups in `--levels`, or else of the network's switches or dimensions.
 fn levels(arguments: &Arguments, network: &Network) -> Vec<u32> {
     match (&arguments.levels, network) {
         (Some(Levels(levels)), _) => levels.clone(),

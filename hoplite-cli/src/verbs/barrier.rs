@@ -50,7 +50,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let waiting = progress::of_wait("barrier");
     unless_interrupted(async {
         let client = store.connect().await?;
-        // Even with a timeout of zero, daemons need time.
         let met = client.barrier(&name, participants, rank, store.call_timeout()).await;
         met.map_err(|error| store.explain(error, slice::from_ref(&name)))
     })

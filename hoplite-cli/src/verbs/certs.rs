@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::output;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// An authority lasts longer than certificates, because replacing it takes more work.
+/// Validity of an authority: longer than of certificates, because replacing it takes more work.
 const AUTHORITY_DAYS: u32 = 3650;
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 struct Made {
     certificate: PathBuf,
     key: PathBuf,
-    /// Empty for the authority.
+    /// The names in a certificate; empty for the authority.
     names: Vec<String>,
 }
 
@@ -60,7 +60,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let daemons =
         daemons.iter().map(|names| Daemon::parse(directory, names)).collect::<Result<Vec<_>, _>>()?;
     if !force {
-        // Before any file is created.
         for path in daemons.iter().flat_map(|daemon| [&daemon.files.cert, &daemon.files.key]) {
             ensure!(!path.exists(), "{} exists already: say --force to replace it", path.display());
         }
@@ -75,7 +74,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let issued = authority.issue(&names, validity(*days)).with_context(|| names.join(", "))?;
         write(&files.key, &issued.key)?;
         write(&files.cert, &issued.cert)?;
-        // As a daemon does at its start; finds an authority with another key.
+        // Reads the files as a daemon does at its start, which detects an authority with another
+        // key.
         Tls::read(files.clone(), None)?;
         made.push(Made { certificate: files.cert, key: files.key, names });
     }
@@ -143,7 +143,7 @@ fn validity(days: u32) -> Range<SystemTime> {
     now - CLOCK_DIFFERENCE..now + DAY * days
 }
 
-/// Atomic; only the owner has access.
+/// Writes a file atomically, with access for the owner only.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let mut new = path.as_os_str().to_owned();

@@ -38,7 +38,7 @@ struct Report {
     moved_bytes: u64,
     left_objects: u64,
     left_bytes: u64,
-    /// Calls still open at the end.
+    /// The number of calls still open at the end.
     open_calls: u64,
     unmoved: Vec<Object>,
 }
@@ -109,7 +109,7 @@ pub(crate) async fn drain(
 /// Prints the result unless it was printed as JSON.
 ///
 /// # Errors
-/// If some objects were not moved.
+/// Fails if some objects were not moved.
 pub(crate) fn conclude(report: &DrainReport, is_printed: bool) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if !is_printed {

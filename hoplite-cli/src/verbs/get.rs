@@ -73,7 +73,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let client = store.connect().await?;
     let mut destination =
         Destination::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    // The default action of a signal would leave the incomplete file.
+    // Handles signals, whose default action would leave an incomplete file.
     let size_bytes = unless_interrupted(copy(&client, store, &id, allow_stale, &mut destination)).await?;
     destination.complete().with_context(|| format!("cannot write {}", path.display()))?;
     if json {
@@ -125,14 +125,15 @@ async fn open(
     allow_stale: bool,
 ) -> hoplite_client::Result<ObjectReader> {
     let options = GetOptions { timeout: store.timeout(), allow_stale };
-    // The store answers with its own copy, even if the directory is down.
+    // Tries the store's copy first, because the store answers with it even if the directory is
+    // down.
     if allow_stale
         && store.timeout().is_zero()
         && let Ok(reader) = client.get_reader_with(id, options).await
     {
         return Ok(reader);
     }
-    // With a timeout of zero, the object must exist, but its transfer gets the time that it needs.
+    // With `--timeout 0`, the object must exist, but its transfer gets the default time limit.
     if store.timeout().is_zero() && !client.locate(id, Duration::ZERO).await?.is_available() {
         return Err(ObjectError::timeout(Operation::Get, Duration::ZERO).into());
     }

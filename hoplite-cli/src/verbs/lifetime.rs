@@ -12,7 +12,7 @@ pub(super) struct Lifetime {
     owner: Option<String>,
     ttl_ms: Option<u64>,
     ttl_action: Option<&'static str>,
-    /// `None` if another store ends the object.
+    /// The end as this store knows it; `None` if another store ends the object.
     here: Option<End>,
 }
 
@@ -56,7 +56,7 @@ impl Lifetime {
         Ok(())
     }
 
-    /// Owner and time to live; empty without them.
+    /// Formats owner and time to live for a table; empty without them.
     pub(super) fn cell(&self) -> String {
         let ttl = self.ttl_ms.map(seconds);
         let owner = self.owner.as_deref().map(escape);
@@ -68,7 +68,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Whole seconds from 10 s on.
+/// Formats a time, in whole seconds from 10 s on.
 fn seconds(millis: u64) -> String {
     let time = Duration::from_millis(if millis < 10_000 { millis } else { millis - millis % 1000 });
     humantime::format_duration(time).to_string()

@@ -19,7 +19,6 @@ pub(crate) struct Arguments {
     directory: PathBuf,
 }
 
-/// `program` is the definition of the whole command line.
 pub(crate) fn run(arguments: &Arguments, program: Command) -> anyhow::Result<()> {
     let directory = &arguments.directory;
     let cannot = || format!("cannot write manual pages into {}", directory.display());

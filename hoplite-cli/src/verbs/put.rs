@@ -16,7 +16,7 @@ use crate::cluster::unless_interrupted;
 use crate::output::{self, Id};
 use crate::progress;
 
-/// Small, so that receivers start early and the disk stays busy.
+/// Bytes of one read: few, so that receivers start early and the disk stays busy.
 const PIECE_BYTES: usize = 1 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -84,12 +84,12 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         timeout: store.call_timeout(),
         confirm: Confirmation::Confirmed,
     };
-    // The default action of a signal would end without an error message.
+    // Handles signals, whose default action ends without an error message.
     let size_bytes = unless_interrupted(async {
         let client = store.connect().await?;
         let limit_bytes = client.status().await?.capacity_bytes;
         let path = file.clone();
-        // On its own thread, because a pipe may block for any time.
+        // On a separate thread, because a pipe may block for any time.
         let put = match spawn_blocking(move || Source::open(&path, limit_bytes)).await?? {
             Source::File { mut file, size_bytes } => put(&client, &id, &mut file, size_bytes, options).await,
             Source::Bytes(bytes) => {
@@ -113,7 +113,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Its size must be known before the put.
+/// The input, whose size must be known before the put.
 #[derive(Debug)]
 enum Source {
     File {
@@ -121,15 +121,15 @@ enum Source {
         size_bytes: u64,
     },
     Bytes(Vec<u8>),
-    /// The input exceeds the store's capacity; the rest was not read.
+    /// The input is larger than the store's memory; its rest was not read.
     TooLarge {
         read_bytes: u64,
     },
 }
 
 impl Source {
-    /// Reads inputs without a size, such as pipes and files of `/proc`, up to one byte beyond
-    /// `limit_bytes`.
+    /// Opens the input. Reads inputs without a size, such as pipes and files of `/proc`, up to one
+    /// byte beyond `limit_bytes`.
     fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Self::read(io::stdin().lock(), limit_bytes).context("cannot read standard input");
@@ -161,7 +161,6 @@ async fn put(
     let mut writer = client.create(id, size_bytes, options).await?;
     let bar = progress::of_transfer("put", size_bytes);
     let mut piece = vec![0; PIECE_BYTES];
-    // Ignores bytes appended to the file during the put.
     let mut source = source.take(size_bytes);
     loop {
         let length = match source.read(&mut piece) {
@@ -174,7 +173,7 @@ async fn put(
         }
         writer.write(&piece[..length])?;
         bar.inc(length as u64);
-        // Lets the connection notice its end.
+        // Lets the connection's task run, which notices if the store is gone.
         tokio::task::yield_now().await;
     }
     ensure!(writer.written_bytes() == size_bytes, "the file became shorter while it was read");

@@ -57,7 +57,7 @@ pub(super) fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
 struct Report {
     #[serde(flatten)]
     target: Id,
-    /// Ids in the order in which they joined.
+    /// The sources' ids, in the order in which they joined the reduce.
     reduced: Vec<Id>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         ..ReduceOptions::default()
     };
     let waiting = progress::of_wait("reduce");
-    // The default action of a signal would end without an error message.
+    // Handles signals, whose default action ends without an error message.
     let reduced = unless_interrupted(async {
         let client = store.connect().await?;
         let reduce = reduce(&client, store, &target, &sources, options);
@@ -107,7 +107,7 @@ async fn reduce(
     options: ReduceOptions,
 ) -> hoplite_client::Result<Vec<ObjectId>> {
     let count = options.num_objects.unwrap_or(sources.len());
-    // With a timeout of zero, the sources must exist, but the reduce gets the time that it needs.
+    // With `--timeout 0`, the sources must exist, but the reduce gets the default time limit.
     if store.timeout().is_zero() && available(client, sources).await?.len() < count {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }

@@ -18,7 +18,7 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// The guide tells users to open it in firewalls.
+/// The default port for other stores, which the guide tells users to open in firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
 /// The dashboard's port, unless another program has it.
@@ -84,14 +84,15 @@ impl Arguments {
         })
     }
 
-    /// Returns the port if a dashboard with a login should start.
+    /// Returns the dashboard's port, if the store has the directory and the dashboard a login.
     fn dashboard(&self) -> Option<u16> {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
         let is_named = self.has("--dashboard") || is_set("HOPLITE_DASHBOARD");
-        // A file of settings may name another directory, or other credentials.
+        // A settings file may name another directory, or other credentials.
         let has_file = self.has("--config") || is_set("HOPLITE_CONFIG");
-        // A store for this machine alone also runs without a secret, but then has no login.
+        // Without `--head`, a store also starts if the secret is unusable, but then without a
+        // dashboard.
         let can_log_in = |found: Result<Credentials, _>| self.head || found.is_ok();
         let has_login = || match self.security() {
             Some(security) => security.has_login() && can_log_in(security.credentials()),
@@ -100,7 +101,7 @@ impl Arguments {
         (!has_file && !is_elsewhere && !is_named && has_login()).then(dashboard_port)
     }
 
-    /// Returns `None` if the flags name credentials.
+    /// Returns the settings of access from the environment; `None` if the flags name credentials.
     fn security(&self) -> Option<Security> {
         let is_named = self.has("--token-file") || self.has("--tls-cert");
         let flag = self.store.iter().rev().find_map(|flag| match flag.to_str()? {
@@ -145,12 +146,12 @@ impl Arguments {
     }
 }
 
-/// The usual port, or any port if another program has that.
+/// Returns the usual port, or 0 (any port) if another program has it.
 fn dashboard_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, DASHBOARD_PORT)).map_or(0, |_| DASHBOARD_PORT)
 }
 
-/// Returns `true` if no named shard is known to be on loopback.
+/// Returns `true` if every shard's address resolves, and none is on loopback.
 fn serves_others(shards: &str) -> bool {
     let serves_others = |shard: &str| {
         let found = shard.to_socket_addrs();
@@ -226,7 +227,7 @@ struct Report {
     directory: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     dashboard: Option<SocketAddr>,
-    /// The file with the dashboard's login.
+    /// The file of the secret with which users log in at the dashboard.
     login: Option<PathBuf>,
     #[serde(skip)]
     is_https: bool,

@@ -56,7 +56,7 @@ pub(crate) struct Report {
     id_hex: String,
     shard: String,
     pub(crate) object: Option<Object>,
-    /// Pinned and complete.
+    /// The number of pinned and complete copies.
     pinned_copies: usize,
     locations: Vec<Location>,
     pub(crate) grants: Vec<Grant>,
@@ -78,9 +78,9 @@ struct Reduce {
     mendings: u32,
     restarts: u32,
     is_running: bool,
-    /// This store's progress, if it is a member.
+    /// The progress of this store, if it is a member of the collective.
     position: Option<Position>,
-    /// The progress of running members.
+    /// The progress of the members that run.
     positions: Vec<Position>,
 }
 
@@ -173,7 +173,7 @@ pub(crate) struct Object {
     #[serde(skip)]
     array_type: String,
     collective: Option<String>,
-    /// The put requests this many.
+    /// The number of copies that the put requests.
     replicas: usize,
     creator: Option<String>,
     age_ms: Option<u64>,
@@ -195,9 +195,9 @@ pub(crate) struct Grant {
     pub(crate) receiver: String,
     pub(crate) sender: String,
     pub(crate) reason: String,
-    /// Microseconds since the shard started.
+    /// Time of the grant, in microseconds since the shard's start.
     at_us: u64,
-    /// `None` while the pull runs.
+    /// The outcome of the pull; `None` while it runs.
     pub(crate) outcome: Option<String>,
 }
 

@@ -23,9 +23,9 @@ pub(crate) struct Arguments {
     watch: Option<Duration>,
 }
 
-/// Clears the screen, and moves to its upper left corner.
+/// The sequence that clears the screen, and moves to its upper left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
-/// Faster updates would only disturb the store.
+/// Shortest interval of updates. Faster updates would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
@@ -42,7 +42,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Runs without end. After the first answer, the store may stop and come back.
+/// Shows the status until Ctrl-C. After the first answer, the store may stop and come back.
 async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()> {
     let mut client = store.connect_to_watch().await?;
     loop {
@@ -57,7 +57,7 @@ async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()>
             }
         }
         let mut stdout = io::stdout().lock();
-        // One write per update avoids flicker. In a file, updates follow each other.
+        // Writes each update at once to avoid flicker. In a file, updates follow each other.
         text.splice(0..0, if stdout.is_terminal() { CLEAR.bytes() } else { "\n".bytes() });
         stdout.write_all(&text)?;
         stdout.flush()?;
@@ -111,7 +111,7 @@ struct Memory {
     abandoned: u64,
 }
 
-/// Counts since the start.
+/// The spill files now, and counts since the store's start.
 #[derive(Debug, Serialize)]
 struct Spill {
     objects: u64,
@@ -167,7 +167,7 @@ struct Reduces {
 struct Shard {
     address: String,
     connected: bool,
-    /// The session's version.
+    /// The session's version of the protocol.
     protocol: u32,
     objects: u64,
     inline_bytes: u64,
@@ -179,7 +179,7 @@ struct Shard {
     uplink_permille: u32,
 }
 
-/// The number of nodes with the same label keys.
+/// A set of label keys, and the number of nodes that have exactly these keys.
 #[derive(Debug, Serialize)]
 pub(super) struct PlaceKeys {
     keys: Vec<String>,

@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Serialize)]
 struct Report {
     socket: PathBuf,
-    /// `null` if no store was started here.
+    /// The process id of the store; `null` if no store was started here.
     process: Option<u32>,
 }
 

@@ -34,7 +34,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Ids in the given order.
 #[derive(Debug, Serialize)]
 struct Report {
     ready: Vec<Id>,

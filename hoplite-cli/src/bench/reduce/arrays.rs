@@ -1,12 +1,12 @@
 use hoplite_client::{Dtype, ReduceOp};
 use hoplite_core::reduce::combine;
 
-/// Elements are smaller integers, so that sums are exact in any order.
+/// Bound of the elements, which are integers, so that sums are exact in any order.
 const ELEMENTS_BELOW: u32 = 1000;
-/// The offset between the arrays of successive nodes.
+/// Elements between the starts of two nodes' windows.
 const ELEMENTS_APART: usize = 1024;
 
-/// Windows of one buffer, so that they differ but take little memory.
+/// The arrays of all nodes: windows of one buffer, which differ but take little memory.
 pub(super) struct Arrays {
     elements: Vec<u8>,
     pub(super) size_bytes: usize,

@@ -1,4 +1,4 @@
-//! One round: each way of reducing once.
+//! One round of measurements: each way of reducing once.
 
 use std::iter;
 use std::thread;
@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const START_DELAY: Duration = Duration::from_millis(20);
 const TARGET: &str = "reduce/target";
 
-/// The first client gets results for one participant.
+/// A round on the clients of all nodes. The first client gets the result of a reduce.
 pub(super) struct Round<'a> {
     first: &'a Client,
     clients: &'a [Client],
@@ -26,7 +26,7 @@ pub(super) struct Round<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) elapsed: Duration,
-    /// Most bytes of any node.
+    /// The most that any node sent and received.
     pub(super) traffic: Traffic,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Round<'a> {
         Ok(Self { first, clients, arrays })
     }
 
-    /// Warms up, and compares the results of all ways.
+    /// Runs all ways once, and compares their results.
     pub(super) fn check(&self, pipe: &mut TcpPipe) -> anyhow::Result<()> {
         let (_, results) = self.run_all(pipe)?;
         let sum = self.arrays.sum(self.clients.len());
@@ -132,7 +132,7 @@ impl<'a> Round<'a> {
 
     fn allreduce(&self, ids: &[String]) -> anyhow::Result<(Taken, Vec<Vec<u8>>)> {
         let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
-        // Nonzero, because untouched zero pages would slow this program down.
+        // Nonzero, because the first writes to untouched zero pages would be slow.
         let mut sums = vec![vec![1; self.arrays.size_bytes]; self.clients.len()];
         let taken = self.counting(|| {
             self.together(&mut sums, |node, client, sum| {
@@ -144,7 +144,7 @@ impl<'a> Round<'a> {
         Ok((taken, sums))
     }
 
-    /// Adds the arrays as a program without a reduce would.
+    /// Gets all arrays and adds them up, as a program without a reduce would.
     fn gather_and_add(&self, ids: &[String]) -> anyhow::Result<(Taken, Duration, Vec<u8>)> {
         let mut views = Vec::new();
         let gather = self.counting(|| {
@@ -152,7 +152,6 @@ impl<'a> Round<'a> {
             views = self.first.gather(ids, TIMEOUT)?;
             Ok(started.elapsed())
         })?;
-        // Nonzero, as above.
         let mut sum = vec![1; self.arrays.size_bytes];
         let started = Instant::now();
         let (own, others) = views.split_first().context("no arrays")?;
@@ -165,7 +164,8 @@ impl<'a> Round<'a> {
         vec![(); self.clients.len()]
     }
 
-    /// Does `work` on all nodes at once, each on a thread with its element of `own`.
+    /// Does `work` for all nodes at once, each on a thread with the node's element of `own`.
+    /// Returns the time from the first start to the last end.
     fn together<T: Send>(
         &self,
         own: &mut [T],
@@ -195,7 +195,7 @@ impl<'a> Round<'a> {
         Ok(ended - started)
     }
 
-    /// Runs `work`, and adds the most bytes that any node sent and received.
+    /// Runs `work`. Returns its time, and the most bytes that any node sent and received.
     fn counting(&self, work: impl FnOnce() -> anyhow::Result<Duration>) -> anyhow::Result<Taken> {
         let before = self.counters()?;
         let elapsed = work()?;

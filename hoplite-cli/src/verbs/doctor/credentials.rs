@@ -15,10 +15,10 @@ use hoplite_net::{
 
 use super::{Finding, Health, finding};
 
-/// A certificate that expires sooner should be replaced.
+/// A certificate that expires sooner is doubtful.
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Returns a finding per file, and the credentials if daemons would accept them.
+/// Returns a finding for each file, and the credentials if daemons would accept them.
 pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>) {
     let mut findings = Vec::new();
     if let Some(path) = &security.token_file {
@@ -53,7 +53,7 @@ fn readable_token(path: &Path) -> Finding {
     finding("token", Health::Good, path.to_string())
 }
 
-/// Checks that daemons accept the certificate at an address of this host.
+/// Checks that other daemons accept the certificate at the advertised or listening address.
 pub(super) fn reached_at(tls: &Tls, advertised: Option<&str>, listened: &[SocketAddr]) -> Vec<Finding> {
     let what = |place: &str| format!("certificate at {place}");
     let mut findings = Vec::new();
@@ -108,7 +108,7 @@ fn tls(security: &Security) -> Vec<Finding> {
     let is_expired = is_expired(&files.cert);
     if tls_key.is_some()
         && let Err(error) = files.check_key()
-        // The finding of the certificate names the problem.
+        // Otherwise, the finding of the certificate names the problem.
         && (is_read(&cert, tls_cert) || is_expired || is_of(&error, &files.key))
     {
         key = finding("key", Health::Bad, advised(&error));
@@ -150,7 +150,7 @@ fn read(
     }
 }
 
-/// Checks the daemon's own certificate, the first in its file.
+/// Checks the validity of the daemon's own certificate, the first in its file.
 fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let own = &facts[0];
     let (now, path) = (SystemTime::now(), path.display());
@@ -168,7 +168,7 @@ fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     finding("certificate", verdict, says)
 }
 
-/// Daemons use the keys, and ignore the validity.
+/// Checks the authority. Daemons use its key and ignore its validity, so expiry is only doubtful.
 fn authority(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let last = facts.iter().map(|facts| facts.validity.end).max().unwrap_or(now);
@@ -195,7 +195,6 @@ fn distrusted(error: &TlsError, files: &TlsFiles, name: Option<&str>) -> String 
     };
     let (cert, ca) = (files.cert.display(), files.ca.display());
     match cause::<rustls::Error>(error) {
-        // An authority of the same name with another key.
         Some(rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature)) => {
             format!(
                 "{cert} does not come from the authority in {ca}: name the authority that issued \
@@ -326,7 +325,7 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
-    /// Daemons must judge the files alike.
+    /// Also checks that daemons judge the files alike.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);
@@ -421,7 +420,6 @@ mod tests {
             found.iter().map(|found| found.verdict).collect::<Vec<_>>()
         };
         let (named, addressed) = (tls(&["localhost"], None), tls(&["127.0.0.1", "::1"], None));
-        // Other stores look the name up, and then expect a certificate for the address.
         assert_eq!(verdicts(&named, Some("localhost:7400"), &[]), [Health::Bad]);
         assert_eq!(verdicts(&addressed, Some("localhost:7400"), &["10.0.0.1:7400"]), [Health::Good]);
         assert_eq!(verdicts(&tls(&["all"], Some("all")), Some("127.0.0.1:7400"), &[]), [Health::Good]);

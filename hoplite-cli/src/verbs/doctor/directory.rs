@@ -21,10 +21,10 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(800);
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
 
 const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";
-/// Exceeds the answer of a shard with thousands of nodes.
+/// Most bytes of an answer; a shard with thousands of nodes sends fewer.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// Requests the status. Only connects if there are no usable credentials.
+/// Requests a shard's status. Only connects if there are no usable credentials.
 pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> Finding {
     let what = format!("directory {address}");
     let found = match credentials {
@@ -122,7 +122,7 @@ fn alerted(alert: AlertDescription) -> String {
     }
 }
 
-/// Reports `otherwise` if the address is reachable and speaks TLS.
+/// Explains a missing answer; `otherwise` if connecting and TLS work.
 async fn diagnosis(address: &str, credentials: &Credentials, otherwise: &str) -> String {
     let deadline = Instant::now() + DIAGNOSIS_TIMEOUT;
     let (stream, peer) = match connect(address, deadline).await {
@@ -132,7 +132,7 @@ async fn diagnosis(address: &str, credentials: &Credentials, otherwise: &str) ->
     if let Some(tls) = &credentials.tls {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        // A refused certificate often shows only as a connection that ended.
+        // A shard that refuses a certificate often only ends the connection.
         if let Ok(Some(error)) = timeout_at(deadline, handshake_error(tls, host, stream)).await {
             return unshaken(&error);
         }

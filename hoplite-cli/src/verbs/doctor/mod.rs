@@ -1,4 +1,4 @@
-//! `hoplite doctor`: problems of this machine that would stop Hoplite or slow it down.
+//! `hoplite doctor`: finds problems of this machine that would stop Hoplite or slow it down.
 //!
 //! Each check is read-only, tests one thing and prints one line. Slow checks run concurrently; all
 //! findings appear within two seconds.
@@ -31,17 +31,17 @@ use super::status::{PlaceKeys, keys_differ};
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// The limit for this host's store, and for a program.
+/// Time limit of an answer of this host's store, or of a program.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The limit for reading the files of credentials.
+/// Time limit for reading the files of credentials.
 const FILES_TIMEOUT: Duration = Duration::from_millis(400);
-/// Too few for a hundred clients and peers.
+/// Fewer descriptors are doubtful: too few for a hundred clients and peers.
 const FEW_DESCRIPTORS: u64 = 4096;
-/// A smaller MTU means a slower tunnel.
+/// A smaller MTU is doubtful, because it usually belongs to a slower tunnel.
 const ETHERNET_MTU: u64 = 1500;
-/// Least memory besides a store.
+/// Less memory besides a store's is doubtful.
 const LITTLE_MEMORY: u64 = 512 << 20;
-/// A store's default part of the memory.
+/// The percentage of memory that a store takes by default.
 const STORE_PERCENT: u64 = 30;
 const LITTLE_SHARED_MEMORY: u64 = 64 << 20;
 
@@ -147,7 +147,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     if bad > 0 { Err(Ill { bad, all: findings.len() }.into()) } else { Ok(()) }
 }
 
-/// `None` if `check` takes longer; its thread is left alone.
+/// Returns the result of `check`; `None` if it takes longer than `limit`. Its thread then goes on.
 async fn within<T: Send + 'static>(limit: Duration, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = oneshot::channel();
     std::thread::spawn(move || drop(tell.send(check())));
@@ -252,7 +252,7 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
     finding("shared memory", Health::Good, "can be made")
 }
 
-/// Daemons raise their limit, as this program does.
+/// Checks the hard limit, to which daemons raise their limit.
 fn descriptors() -> Finding {
     let most = descriptor_limit();
     if most < FEW_DESCRIPTORS {
@@ -295,7 +295,7 @@ async fn running(store: &StoreArguments) -> Vec<Finding> {
     findings
 }
 
-/// Returns the cluster's problems, except for this store's own.
+/// Returns the problems of the cluster, except for problems of this store alone.
 async fn cluster(client: &Client, node: &str) -> Vec<Finding> {
     let mut reply = StatusReply::default();
     let queries = async {
@@ -304,7 +304,7 @@ async fn cluster(client: &Client, node: &str) -> Vec<Finding> {
             if reply.nodes.iter().all(|node| !node.connected || node.load.is_some()) {
                 return Ok::<_, hoplite_client::Error>(());
             }
-            // The first query makes the stores report.
+            // The first query makes stores report, so later answers have more.
             sleep(MIN_INTERVAL).await;
         }
     };
@@ -363,7 +363,7 @@ fn judge(status: &NodeStatus) -> Finding {
     }
 }
 
-/// Ignores loopback and inactive interfaces.
+/// Checks the MTU of network interfaces, except for loopback and inactive ones.
 fn interfaces(place: &Path) -> Vec<Finding> {
     let Ok(entries) = fs::read_dir(place) else {
         return vec![finding("network", Health::Unknown, "the interfaces cannot be listed")];
@@ -391,7 +391,7 @@ fn interfaces(place: &Path) -> Vec<Finding> {
     found
 }
 
-/// Certificates' validity needs a synchronised clock.
+/// Looks for a time daemon, because certificates need a correct clock.
 fn clock() -> Finding {
     let kept = ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
     match kept.iter().find(|path| Path::new(path).exists()) {

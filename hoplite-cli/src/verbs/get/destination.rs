@@ -4,10 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
-/// Leading bytes that decide if an object is text.
+/// The number of leading bytes that decide if an object is text.
 const JUDGED_BYTES: usize = 4096;
 
-/// A terminal that the user has not named takes only text.
+/// Standard output. A terminal takes only text, unless the user named `-`.
 #[derive(Debug)]
 pub(in crate::verbs) struct Standard {
     out: StdoutLock<'static>,
@@ -40,12 +40,12 @@ impl Write for Standard {
 #[error("the object is not text, and this is a terminal: name a file with -o FILE, or insist with -o -")]
 struct NotText;
 
-/// Returns `true` for UTF-8 without control characters.
+/// Returns `true` if the leading bytes are UTF-8 without control characters.
 fn begins_as_text(bytes: &[u8]) -> bool {
     let start = &bytes[..bytes.len().min(JUDGED_BYTES)];
     let text = match std::str::from_utf8(start) {
         Ok(text) => text,
-        // The cut may split a character.
+        // The limit of leading bytes may split a character.
         Err(error) if error.error_len().is_none() && start.len() < bytes.len() => {
             std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
         }
@@ -54,11 +54,11 @@ fn begins_as_text(bytes: &[u8]) -> bool {
     text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
 }
 
-/// Dropping it before completion removes the file.
+/// A file for the object. Dropping this before completion removes the file.
 #[derive(Debug)]
 pub(in crate::verbs) struct Destination {
     file: File,
-    /// `None` if the file cannot be replaced, such as a pipe.
+    /// The rename at completion; `None` for a pipe or device, which is written directly.
     rename: Option<Rename>,
 }
 
@@ -68,7 +68,7 @@ struct Rename {
     to: PathBuf,
 }
 
-/// `None` for `-`, standard output.
+/// Returns the file of `--output`; `None` for standard output, `-`.
 pub(in crate::verbs) fn file(output: Option<&Path>) -> Option<&Path> {
     output.filter(|path| *path != Path::new("-"))
 }
@@ -77,7 +77,7 @@ impl Destination {
     pub(in crate::verbs) fn create(path: &Path) -> io::Result<Self> {
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => {
-                // A link stays; its target is replaced.
+                // A symbolic link stays; its target is replaced.
                 let destination = Self::create_beside(&fs::canonicalize(path)?)?;
                 destination.file.set_permissions(metadata.permissions())?;
                 Ok(destination)
@@ -90,7 +90,7 @@ impl Destination {
 
     fn create_beside(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-        // Names have at most 255 bytes.
+        // Shortened, because names have at most 255 bytes.
         let start: String = name.chars().take(40).collect();
         let from = path.with_file_name(format!(".{start}.hoplite-{}", std::process::id()));
         let file = OpenOptions::new().write(true).create_new(true).open(&from)?;
