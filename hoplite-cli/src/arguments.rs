@@ -82,8 +82,8 @@ impl StoreArguments {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the time limit of a call that waits for no object. Even with `--timeout 0`, daemons
-    /// need time to answer.
+    /// Returns the time limit of a call that waits for no object: with `--timeout 0` the default of
+    /// connecting, because daemons need time to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }

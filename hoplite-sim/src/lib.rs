@@ -1,6 +1,6 @@
 //! Simulates clusters: real stores and shards over a model of the network.
 //!
-//! * [`campaign`]: a few nodes with random failures, thousands of times, and invariants.
+//! * [`campaign`]: thousands of runs of a few nodes with random failures, which check invariants.
 //! * [`scale`]: collectives of thousands of nodes, and their times.
 //!
 //! Both run on one `cluster`, which has one `clock`.

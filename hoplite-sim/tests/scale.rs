@@ -13,7 +13,7 @@ fn seed() -> u64 {
     std::env::var("HOPLITE_SEED").map_or(1, |text| text.parse().expect("a number"))
 }
 
-/// With a gigabyte, a chain's hops are short in comparison.
+/// A gigabyte per object makes a chain's hops short in comparison.
 fn experiment(workload: Workload) -> Experiment {
     Experiment { nodes: NODES, workload, size_bytes: 1 << 30, seed: seed(), ..Experiment::default() }
 }
@@ -31,7 +31,7 @@ fn check(holds: bool, experiment: &Experiment, outcome: &Outcome) {
     assert!(holds, "HOPLITE_SEED={seed} repeats it: {experiment:#?} came to {outcome:#?}");
 }
 
-/// The bound, the longest chain's hops, and a tenth for connections and the directory.
+/// Adds to the bound the hops of the longest chain, and a tenth for connections and the directory.
 fn with_a_chain(experiment: &Experiment) -> Duration {
     let hops = u32::try_from(experiment.nodes).expect("there are few");
     experiment.bound().mul_f64(1.1) + experiment.hop_time() * hops
@@ -51,7 +51,7 @@ fn receivers_that_come_together_form_one_chain() {
     check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
 }
 
-/// A chain of all would take a second; S/B is 54 ms.
+/// A chain of all receivers would take a second, and a transfer takes 54 ms.
 #[test]
 fn a_thousand_receivers_take_about_two_transfers() {
     let experiment = Experiment { nodes: 1000, size_bytes: 64 << 20, ..experiment(Workload::Broadcast) };
@@ -81,7 +81,7 @@ fn receivers_resume_elsewhere_when_nodes_die() {
         &experiment,
         &outcome,
     );
-    // A receiver that loses its sender is at worst behind all others.
+    // A receiver that loses its sender is served last at worst.
     let allowed = with_a_chain(&experiment) + experiment.transfer_time(2.0);
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
@@ -149,7 +149,7 @@ fn a_get_costs_the_directory_five_messages() {
     }
 }
 
-/// Receivers may publish a superseded target's bytes later.
+/// Receivers may publish bytes of the old target after the restart.
 #[test]
 fn no_receiver_takes_a_restarted_target_for_a_deleted_one() {
     let experiment = Experiment {

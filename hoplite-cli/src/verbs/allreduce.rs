@@ -99,7 +99,7 @@ async fn allreduce(
     rank: usize,
     options: AllreduceOptions,
 ) -> hoplite_client::Result<Vec<u8>> {
-    // With `--timeout 0`, the sources must exist, but the reduce gets the default time limit.
+    // With `--timeout 0`, the sources must exist, but the reduce gets `call_timeout`.
     if store.timeout().is_zero() && available(client, sources).await?.len() < sources.len() {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }

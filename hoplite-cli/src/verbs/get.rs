@@ -133,7 +133,7 @@ async fn open(
     {
         return Ok(reader);
     }
-    // With `--timeout 0`, the object must exist, but its transfer gets the default time limit.
+    // With `--timeout 0`, the object must exist, but its transfer gets `call_timeout`.
     if store.timeout().is_zero() && !client.locate(id, Duration::ZERO).await?.is_available() {
         return Err(ObjectError::timeout(Operation::Get, Duration::ZERO).into());
     }

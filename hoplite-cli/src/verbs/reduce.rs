@@ -107,7 +107,7 @@ async fn reduce(
     options: ReduceOptions,
 ) -> hoplite_client::Result<Vec<ObjectId>> {
     let count = options.num_objects.unwrap_or(sources.len());
-    // With `--timeout 0`, the sources must exist, but the reduce gets the default time limit.
+    // With `--timeout 0`, the sources must exist, but the reduce gets `call_timeout`.
     if store.timeout().is_zero() && available(client, sources).await?.len() < count {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }

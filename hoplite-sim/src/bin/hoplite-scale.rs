@@ -1,4 +1,4 @@
-//! Simulates collectives of thousands of nodes; see [`hoplite_sim::scale`].
+//! Simulates collectives of thousands of nodes with [`hoplite_sim::scale`].
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};

@@ -16,8 +16,8 @@ use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
-/// Shortest timeout with which participants must succeed after rank 0's success, without faults and
-/// slowness.
+/// Shortest timeout with which participants must succeed after rank 0's success, in runs without
+/// faults and slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -111,7 +111,6 @@ impl Simulation {
         ranks
     }
 
-    // Participants.
 
     fn participate(&mut self, client: u64, request: &Reduce, is_only: bool) {
         let is_mistaken = self.app.scenario.has_mistakes && self.random.chance(10);
@@ -130,7 +129,6 @@ impl Simulation {
     fn join(&mut self, participant: Participant, is_again: bool) {
         let timeout = participant.deadline.since(self.now());
         let Participant { client, target, agreement, .. } = participant.clone();
-        // Any hint is allowed.
         let source_bytes = *self.random.pick(&[0, u64::MAX]);
         let request = Request::Join { target, agreement, is_again, source_bytes, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
@@ -164,7 +162,8 @@ impl Simulation {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 sim.check_only_put(&participant.target, view.put);
                 let store = sim.app.clients[&client].store;
-                // A store forwards the end of a pull before completion.
+                // An incomplete copy is not checked: a store forwards its last bytes before it is
+                // complete.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &participant.target, &view, participant.started);
                 }
@@ -193,10 +192,9 @@ impl Simulation {
         let is_expected = match error {
             Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. } => true,
             Error::AlreadyExists { id } => id == target,
-            // A reused id may meet remains of its earlier use.
+            // Remains of an earlier object may have the same id.
             Error::TypeMismatch { .. } => self.app.scenario.has_mistakes || !is_only,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
-            // Its own deadline, or rank 0's.
             Error::Timeout { .. } => true,
             _ => false,
         };
@@ -216,7 +214,6 @@ impl Simulation {
         );
     }
 
-    // The results of members.
 
     pub(super) fn member_asked(&mut self, store: usize, plan: &Plan) {
         if !plan.properties().makes_target {

@@ -1,4 +1,4 @@
-//! The applications: their calls put, get, delete, wait and release, and clients die.
+//! The simulated applications: clients put, get, delete, wait and release objects, and die.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after which all sessions are open. Earlier deletes may miss objects.
 pub(super) const SETTLED: Duration = Duration::from_millis(300);
 
-/// Longest time of a listing: an unresponsive shard, and the request's travel.
+/// Longest time of a listing: the wait for a shard without an answer, and the messages' travel.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Simulation {
             let is_late = pending.deadline != Time::NEVER && pending.deadline + SLACK < now;
             assert!(!is_late, "call {call} of client {client} is not answered in time: {}", pending.what);
         }
-        // Final calls are checked one by one.
+        // Seldom at the end, when calls are also checked one by one.
         let interval = if self.app.is_winding_down { WATCH_INTERVAL * 50 } else { WATCH_INTERVAL };
         self.after(interval, Self::watch_calls);
     }
@@ -370,7 +370,7 @@ impl Simulation {
     }
 }
 
-/// Returns `timeout`; instead of zero, the time of one answer of the directory.
+/// Returns `timeout`; for zero, the time of one answer of the directory.
 fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { Duration::from_secs(5) } else { timeout }
 }

@@ -1,4 +1,5 @@
-//! Exchanges of parts, whose participants get their parts, or make them alone.
+//! Collectives of parts (reduce_scatter, allgather, all_to_all), whose participants get their parts
+//! or, after a failure, make them alone.
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Reduce, ReduceOrder, Request, Response};
@@ -38,7 +39,7 @@ impl Simulation {
         let request = Reduce { target: target.clone(), sources, count, op, order, range: None, timeout };
         let exchange = PartsCall { kind, request: request.clone(), started: self.now(), store: ranks[0].1 };
         self.app.exchanges.insert(target.clone(), exchange);
-        // Only rank 0's store puts the target, at any time.
+        // Rank 0's store puts the target, at any time.
         self.app.history.put_started(&target, EMPTY, 0);
         self.surround(&target);
         for (rank, (_, store)) in ranks.into_iter().enumerate() {
@@ -91,7 +92,6 @@ impl Simulation {
     fn join_exchange(&mut self, participant: Participant, is_again: bool) {
         let timeout = participant.deadline.since(self.now());
         let Participant { client, target, agreement, .. } = participant.clone();
-        // Any hint is allowed.
         let source_bytes = *self.random.pick(&[0, u64::MAX]);
         let request = Request::Join { target, agreement, is_again, source_bytes, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
@@ -145,11 +145,9 @@ impl Simulation {
         let is_expected = match error {
             Error::ObjectLost { id } => id == target || exchange.request.sources.contains(id),
             Error::Deleted { id } | Error::Superseded { id } => id == target,
-            // Also after a repeated call.
             Error::AlreadyExists { id } => id == target,
             Error::TypeMismatch { .. } => self.app.scenario.has_mistakes,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
-            // Its own deadline, or rank 0's.
             Error::Timeout { .. } => true,
             _ => false,
         };

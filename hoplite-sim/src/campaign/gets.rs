@@ -9,8 +9,8 @@ use super::clients::SETTLED;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// Shortest timeout with which a get of an available object must succeed, without faults and
-/// slowness.
+/// Shortest timeout with which a get of an available object must succeed, in runs without faults
+/// and slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(1);
 
 const MEMBERS_HEAR_WITHIN: Duration = Duration::from_millis(60);
@@ -40,7 +40,8 @@ impl Simulation {
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 let store = sim.app.clients[&client].store;
-                // A store forwards the end of a pull before completion.
+                // An incomplete copy is not checked: a store forwards its last bytes before it is
+                // complete.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &id, &view, started);
                 }
@@ -78,7 +79,8 @@ impl Simulation {
             "{id} was read as contents {tag} of {size_bytes} bytes, which no client put"
         );
         if self.app.scenario.faults == Faults::None {
-            // Members that still fill a target hear of its end from their coordinator.
+            // Members that fill a deleted target hear of its end from their coordinator, a while
+            // later.
             let grace = if Kind::of(id) == Kind::Target { MEMBERS_HEAR_WITHIN } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);
             assert!(

@@ -1,4 +1,4 @@
-//! The puts and deletes by which reads are checked.
+//! The history of puts and deletes, with which the results of gets are checked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! A campaign of failures: machines, links and clients fail at random, and invariants are checked.
 //!
 //! Messages take time, sessions break, machines crash, links are cut, frames are damaged; clients
-//! put, get, reduce, delete and die. A *tag* stands for an object's bytes: it names the put or
-//! combination that made them, which reveals wrong or mixed bytes.
+//! put, get, reduce, delete and die. A *tag* stands for an object's bytes. It names the put or the
+//! combination that made the bytes, and so reveals wrong or mixed bytes.
 //!
-//! A run follows its `scenario`. `clients` act through `puts`, `gets`, `reduces` and collectives
-//! (`allreduces`, `exchanges`), which check results by the `history`. `faults` and `probes`
-//! disturb, and `verdict` checks the end.
+//! A run follows its `scenario`. `clients` call `puts`, `gets`, `reduces`, `allreduces` and
+//! `exchanges`, which check results with the `history`. `faults` and `probes` disturb the cluster,
+//! and `verdict` checks it at the end.
 
 mod allreduces;
 mod clients;
@@ -38,13 +38,13 @@ use reduces::ReduceCall;
 use scenario::Kind;
 pub use scenario::{Faults, Scenario};
 
-/// Most events in a run, a hundred times the usual one. More indicate a loop.
+/// Most events in a run, a hundred times the usual number. More events indicate a loop.
 const MAX_EVENTS: u64 = 1_000_000;
 
 /// The counts of a run, which show that it was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Counts of the cluster's events.
+    /// Counts of messages and faults in the cluster.
     pub counts: Counts,
     /// Successful calls.
     pub successes: u64,
@@ -56,21 +56,22 @@ pub struct Summary {
     pub reduces: u64,
     /// Failed reduces.
     pub failed_reduces: u64,
-    /// Successful reduces on the general path of an allreduce.
+    /// Successful reduces on the general path of an allreduce (one reduce and a broadcast of its
+    /// target).
     pub allreduces: u64,
-    /// Participants that got the target.
+    /// Participants of allreduces that got the target.
     pub participants: u64,
-    /// Participants that did not get the target.
+    /// Participants of allreduces that did not get the target.
     pub failed_participants: u64,
-    /// Attempts that made the target.
+    /// Collective attempts that made their target.
     pub sessions: u64,
-    /// Members that got all their parts.
+    /// Members of collectives of parts that got all their parts.
     pub exchanged: u64,
-    /// Participants that got all their parts.
+    /// Participants of collectives of parts that got all their parts.
     pub parts: u64,
     /// Participants that had to make their parts alone.
     pub parts_left: u64,
-    /// Probes that shards heard of, counted at each shard.
+    /// Results of probes that reached a shard, counted at each shard.
     pub probes_heard: u64,
     /// Reduces that succeeded after repairs.
     pub repaired_reduces: u64,
@@ -79,7 +80,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Adds another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         self.counts.add(&other.counts);
         self.successes += other.successes;

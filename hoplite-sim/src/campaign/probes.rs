@@ -1,4 +1,4 @@
-//! Repeated probes of places, with different results.
+//! Repeated probes that measure the groups of close nodes, with different results.
 
 use std::collections::BTreeMap;
 

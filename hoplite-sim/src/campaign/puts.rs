@@ -1,4 +1,4 @@
-//! Puts: contents, ways of writing, and the check of results.
+//! Puts in several ways, and the check of their results.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::scenario::DTYPE;
 use super::{Kind, Simulation};
 use crate::cluster::{Answer, bytes_of};
 
-/// The sizes of objects: empty, inline, a few blocks, many blocks, odd.
+/// The sizes of objects: empty, inline, a few blocks, and many blocks.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
-/// The sizes of objects that travel in the put's request: large enough for a tag, within the
+/// The sizes of objects whose bytes travel in the put's request: at least a tag, at most the
 /// request's limit.
 const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 

@@ -16,10 +16,10 @@ use super::{Faults, Kind, Simulation};
 use crate::cluster::contents::{EMPTY, part, shape_of};
 use crate::cluster::{Answer, Copy, shard_name};
 
-/// Shortest timeout with which a reduce of available inputs must succeed, without faults and
-/// slowness.
+/// Shortest timeout with which a reduce of available sources must succeed, in runs without faults
+/// and slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(3);
-/// Time in which the directory and reduces recover from all faults.
+/// Time in which the directory and all reduces recover from faults.
 const RECOVERED: Duration = Duration::from_secs(7);
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
 pub(super) const LAST_REDUCES: usize = 4;
@@ -195,7 +195,6 @@ impl Simulation {
         if self.app.sessions.contains_key(&put) {
             return self.member_completed(target, put, copy.size_bytes, made);
         }
-        // Another call's answer may be in transit.
         let is_open = |key: &CallKey| self.app.calls.contains_key(key);
         let calls = self.app.reduces.iter().filter(|(key, call)| {
             is_open(key) && call.store == store && call.request.target == *target && call.made.is_none()
@@ -220,7 +219,7 @@ impl Simulation {
     }
 
     /// Returns `true` if `made` combines the requested number of sources, in the requested order if
-    /// that is fixed, and exactly the sources `indices` if given.
+    /// it is fixed. With `indices`, it must combine exactly these sources.
     pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
         self.is_reduction(&call.request, call.started, made, indices)
     }
@@ -264,7 +263,8 @@ impl Simulation {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                // If the coordinator's member fails, others have the target, and may evict it.
+                // If the coordinator's own member fails, other members have the target, and may
+                // evict it.
                 let is_here =
                     |copy: &Copy| copy.id.as_ref() == Some(&call.request.target) && copy.is_complete;
                 if self.stores[call.store].copies.values().any(is_here) {
@@ -320,7 +320,8 @@ impl Simulation {
             Error::ObjectLost { id } => sources.contains(id) || id == target,
             Error::Deleted { id } => id == target,
             Error::AlreadyExists { id } => id == target && !(call.is_only && call.made.is_none()),
-            // Participants may disagree, even with an earlier allreduce.
+            // Participants may disagree with each other, or with an earlier allreduce of the same
+            // target.
             Error::TypeMismatch { id, .. } if id == target => self.app.scenario.has_mistakes || !call.is_only,
             Error::TypeMismatch { id, .. } => sources.contains(id) && self.app.scenario.has_mistakes,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
@@ -351,7 +352,7 @@ impl Simulation {
             "{available} sources were available, but {:?} is answered with: {error}",
             call.request
         );
-        // A hop's inputs are not needed any more.
+        // A reduce that has hops no longer needs the sources that they combined.
         let has_hops =
             *order == ReduceOrder::Fixed || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();

@@ -21,22 +21,22 @@ pub struct Scenario {
     pub stores: usize,
     pub shards: usize,
     pub clients_per_store: usize,
-    /// Ids that are never reduced.
+    /// The number of ids of objects that are never reduced.
     pub ids: usize,
-    /// Ids of sources.
+    /// The number of ids of sources.
     pub sources: usize,
-    /// Targets that several reduces may have.
+    /// The number of ids of targets, which several reduces may share.
     pub targets: usize,
     /// The size of reduced objects.
     pub reduced_bytes: u64,
     /// `true` if some sources have a wrong size.
     pub has_mistakes: bool,
-    /// `true` if stores always have room for all objects.
+    /// `true` if stores always have memory for all objects.
     pub is_roomy: bool,
-    /// The stores' link estimate.
+    /// The estimate of a link with which stores plan reduces.
     pub link: LinkEstimate,
     pub labels: Labels,
-    /// Each store's arena.
+    /// Size of each store's arena.
     pub capacity_bytes: u64,
     /// Time for which clients are active.
     pub duration: Duration,
@@ -47,12 +47,12 @@ pub struct Scenario {
     pub faults_per_1000_steps: u64,
     /// The factor by which writes and transfers are slowed.
     pub slowness: u32,
-    /// The largest object.
+    /// The size of the largest object.
     pub largest_bytes: u64,
-    /// `true` for exchanges of parts.
+    /// `true` if clients call collectives of parts.
     pub has_exchanges: bool,
     pub allreduce_schedule: SchedulePreference,
-    /// `true` if places are measured repeatedly.
+    /// `true` if probes measure the groups of close nodes repeatedly.
     pub has_probes: bool,
 }
 
@@ -78,7 +78,7 @@ impl Scenario {
     /// The scenario of `seed`.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ce2_a810);
-        // Wide clusters have long chains.
+        // Clusters of many stores have long chains.
         let is_wide = random.chance(10);
         let stores = if is_wide { 12 } else { 3 + random.index(6) };
         let largest_bytes = *random.pick(&[65_536, 150_001, 2_000_000]);
@@ -112,7 +112,7 @@ impl Scenario {
             duration: random.millis(1_000..5_000),
             faults,
             is_roomy,
-            // Last, so that earlier seeds keep their scenarios.
+            // Drawn last, so that known seeds keep their scenarios.
             allreduce_schedule: *random.pick(&SCHEDULES),
             has_exchanges: random.chance(40),
             has_probes: random.chance(30),
@@ -133,7 +133,7 @@ impl Scenario {
 pub(super) enum Kind {
     Plain,
     Source,
-    /// The target of any number of reduces, or put by mistake.
+    /// The target of any number of reduces. Clients may also put it by mistake.
     Target,
     Result,
     Part,

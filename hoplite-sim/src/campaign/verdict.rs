@@ -12,8 +12,8 @@ use hoplite_core::{Error, ObjectId};
 use super::{Kind, Simulation};
 
 const LAST_CALLS: Duration = Duration::from_secs(12);
-/// Time in which the cluster recovers: longer than shards' warm-up and grace, and than a stalled
-/// sender.
+/// Time in which the cluster recovers: longer than the warm-up and grace of shards, and than the
+/// detection of a stalled sender.
 const RECOVERY: Duration = Duration::from_secs(12);
 const FINAL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -81,7 +81,7 @@ impl Simulation {
                         Outcome::Read(tag)
                     }
                     Ok(other) => panic!("a get is answered with {other:?}"),
-                    // Pinned copies may leave no contiguous room.
+                    // Pinned copies may leave no contiguous memory.
                     Err(Error::StoreFull { .. }) if sim.stores[store].node.status().pinned_bytes > 0 => {
                         Outcome::Full
                     }
@@ -98,7 +98,7 @@ impl Simulation {
             .iter()
             .filter_map(|(_, outcome)| if let Outcome::Read(tag) = outcome { Some(*tag) } else { None })
             .collect();
-        // A shard that missed a deletion still answers with a small object's bytes.
+        // A shard that missed a delete still answers with the bytes of a small object.
         let is_remainder = tags.iter().all(|tag| self.app.history.is_deleted(id, *tag, self.now()));
         let is_absent =
             !is_remainder && outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Absent(_)));
@@ -148,7 +148,7 @@ impl Simulation {
                 "shard {number} has no slot in use and no waiting query"
             );
             let (objects, _) = host.shard.list(b"", b"", 1000);
-            // So a small object's bytes outlive its copies there.
+            // At such a shard, the bytes of a small object outlive its copies.
             let may_remain = |object: &&Locations| {
                 let is_lost = object.object.as_ref().is_some_and(|summary| summary.lost);
                 let is_inline = object.object.as_ref().is_some_and(|summary| summary.inline);

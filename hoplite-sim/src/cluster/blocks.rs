@@ -102,7 +102,8 @@ impl<A: Application> Cluster<A> {
                 }
                 input.heard_at = now;
                 if !is_alone && input.at_hand_bytes >= needed_bytes && self.random.chance(1) {
-                    // Closed while other inputs make it wait; reopened later.
+                    // The connection closes while the transfer waits for other inputs, and is
+                    // opened again later.
                     *connection = Connection::Closed;
                     self.end_serve(sender, serve);
                     return Ok(());
@@ -162,8 +163,8 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Returns the number of bytes that a store may forward to a receiver of the bytes before
-    /// `end_bytes`; `None` if the copy has failed.
+    /// Returns the number of leading bytes that a store may forward to a receiver of the bytes up
+    /// to `end_bytes`; `None` if the copy has failed.
     pub(super) fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
         let forwardable =
@@ -197,7 +198,7 @@ impl<A: Application> Cluster<A> {
         } else {
             transfer.steps.idle = transfer.steps.idle.saturating_add(1);
         }
-        // Only an empty object's sender knows that it is complete.
+        // Without bytes, only the sender knows if an object is complete.
         let has_word = size_bytes > 0 || matches!(job, Job::Combine { .. }) || transfer.inputs[0].is_whole;
         (next_bytes.max(done_bytes) == size_bytes && has_word).then_some(Ending::Complete)
     }

@@ -1,4 +1,4 @@
-//! Comparisons of two puts of an id at two stores.
+//! Comparisons of the bytes of two puts with the same id at two stores.
 
 use std::time::Duration;
 

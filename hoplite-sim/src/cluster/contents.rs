@@ -1,7 +1,7 @@
 //! The contents of objects as *tags*: equal tags stand for equal bytes.
 //!
-//! A put has a small unique tag. Tags of parts and combinations derive from their inputs, in any
-//! order.
+//! A put has a small unique tag. The tag of a part or combination derives from the tags of its
+//! inputs, in any order.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,7 @@ struct Combined {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
-    /// For the output of a hop, the order and steps of its computation; for other operands, the
-    /// tag.
+    /// A hash of the order and steps of a hop's computation; for other operands, the tag.
     pub(crate) shape: u64,
     /// `true` for the output of a hop, whose operands count as operands of the whole combination.
     pub(crate) is_of_hop: bool,
@@ -75,7 +74,7 @@ impl Contents {
         if let [only] = all[..] {
             return only;
         }
-        // With the length, nested combinations differ.
+        // Hashes the length too, so that nested combinations differ.
         let start = mix(mix(all.len() as u64) ^ op as u64);
         let tag = derived(all.iter().fold(start, |hash, tag| mix(hash ^ tag)));
         self.combined.entry(tag).or_insert(Combined { op, operands: all });

@@ -1,5 +1,5 @@
-//! Tasks that a store directs at another store: hops, and members of attempts. Each has a
-//! connection, which breaks if either side fails.
+//! Tasks that a coordinator gives to another store (the host): hops, and members of attempts. Each
+//! task has a connection, which breaks if either side fails.
 
 use std::time::Duration;
 
@@ -292,7 +292,7 @@ impl<A: Application> Cluster<A> {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Breaks connections. Each side notices at its own time.
+    /// Breaks the connections that `is_meant` selects. Each side notices at a separate time.
     pub(super) fn break_directed(&mut self, cause: Break, is_meant: impl Fn(&DirectedConnection) -> bool) {
         let meant = self.directed_connections.iter().filter(|(_, connection)| is_meant(connection));
         let broken: Vec<u64> = meant.map(|(number, _)| *number).collect();

@@ -1,5 +1,5 @@
-//! The exchanges of members, which send and receive pieces by their programs, over streams that
-//! break and resume.
+//! The exchanges between the members of a collective. They send and receive pieces by their
+//! programs, over streams that break and resume.
 
 use std::ops::Range;
 
@@ -291,7 +291,7 @@ impl<A: Application> Cluster<A> {
         };
         let exchange = &self.stores[store].exchanges[&stream.combine];
         if exchange.progress.stream_from(stream.from).is_over() {
-            // Others may wait for bytes that this member has to fold.
+            // Other members may wait for bytes that this member must still combine.
             return if exchange.progress.is_folded() { Look::Over } else { Look::Nothing };
         }
         if !self.is_linked(LinkEnd::Store(store), LinkEnd::Store(sender)) {
@@ -306,7 +306,7 @@ impl<A: Application> Cluster<A> {
             return Look::Broke(Break::Broken, PullOutcome::Corrupt);
         }
         if !stream.arriving.is_empty() {
-            // It waits for the bytes to combine with, and so does its sender.
+            // The member waits for the bytes to combine with, and its sender waits too.
             return Look::Nothing;
         }
         let serve = stream.serve.and_then(|serve| self.stores[sender].serves.get(&serve));

@@ -1,4 +1,4 @@
-//! Bytes flow and share links, for thousands of nodes.
+//! Transfers whose bytes flow and share links, for thousands of nodes.
 //!
 //! A copy grows at a constant rate, its *line*: the transfer's share of the links or, once it has
 //! caught up, the rate of its inputs. Receivers learn of a new rate after a relay's latency, so
@@ -32,8 +32,8 @@ impl Input {
         self.line.map(|line| Line { bytes: line.bytes - self.base_bytes as f64, ..line })
     }
 
-    /// Returns the rate at which this input lets an output of `done` bytes grow; `None` if it must
-    /// wait.
+    /// Returns the most bytes per nanosecond by which this input lets an output of `done` bytes
+    /// grow; `None` if the output must wait.
     fn allows(&self, done: f64, now: Duration) -> Option<f64> {
         let line = self.at_hand()?;
         let is_behind = line.bytes_at(now) > done + NOTHING_BYTES;
@@ -102,14 +102,14 @@ impl<A: Application> Cluster<A> {
         let delay = match (is_here, is_whole) {
             (true, _) => Duration::ZERO,
             (false, true) => latency,
-            // A relay verifies a block before it forwards.
+            // A relay verifies a block before it forwards it.
             (false, false) => latency + block_time,
         };
         self.after(delay, move |cluster| {
             let since = cluster.elapsed();
             let transfer = cluster.transfers.get_mut(&key);
             let Some(input) = transfer.and_then(|transfer| transfer.inputs.get_mut(index)) else { return };
-            // News of completion overtakes earlier news of growth.
+            // Ignored after news of completion, which may overtake it.
             if !input.is_whole {
                 (input.line, input.is_whole) = (Some(Line { since, bytes, rate }), is_whole);
                 cluster.dirty.insert(key);
@@ -190,7 +190,7 @@ impl<A: Application> Cluster<A> {
         let meetings = transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
         let meetings = meetings.filter_map(|input| line.meets(input.at_hand()?, now));
         let next = meetings.chain(line.meets(Line::flat(now, size), now)).min_by(f64::total_cmp);
-        // Rounded up, so that the awaited event has happened by then.
+        // Rounds up, so that the awaited event has happened by then.
         let Some(delay) = next.map(|delay| Duration::from_nanos(delay.ceil().max(1.0) as u64)) else {
             return;
         };
@@ -210,7 +210,8 @@ impl<A: Application> Cluster<A> {
         bytes_per_second as f64 / 1e9 / flows as f64
     }
 
-    /// Makes a transfer use its links or not, and updates the other transfers on these links.
+    /// Makes a transfer start or cease to use its links, and updates the other transfers on these
+    /// links.
     pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         if std::mem::replace(&mut transfer.flow.is_moving, is_moving) == is_moving {

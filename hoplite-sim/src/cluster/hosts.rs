@@ -27,7 +27,8 @@ pub(crate) struct StoreHost {
     pub(crate) node: Node,
     pub(crate) info: NodeInfo,
     pub(crate) is_alive: bool,
-    /// The number of the store's run. Events for an earlier run have no effect.
+    /// The number of the store's run, which a restart increases. Events for an earlier run have no
+    /// effect.
     pub(crate) run: u64,
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,
@@ -101,7 +102,7 @@ impl ShardHost {
     }
 }
 
-/// The work of a shard in a run.
+/// The messages that a shard handled in a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardLoad {
     /// Received messages.

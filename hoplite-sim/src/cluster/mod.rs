@@ -3,12 +3,14 @@
 //! [`Node`](hoplite_core::node::Node) and [`Shard`](hoplite_core::shard::Shard) decide. These
 //! modules model the shells:
 //!
-//! * `hosts`: machines, crashes, time. `effects`: a store's effects.
-//! * `network`, `sessions`: latencies, cut links, messages of shards. `slots` checks grants.
-//! * `transfers`: pulls and combinations, either by `blocks` with `contents`, or by `flow` along a
-//!   `line`.
-//! * `comparisons`, `watches`: compared puts; calls that only watch.
-//! * `directed`, `exchange`: tasks of other stores; members' streams.
+//! * `hosts`: machines, crashes, time. `effects`: performs the effects of a store.
+//! * `network`, `sessions`: latencies, cut links, messages between stores and shards. `slots`
+//!   checks grants.
+//! * `transfers`: pulls and combinations. Their bytes either move in `blocks` with `contents`, or
+//!   `flow` along a `line`.
+//! * `comparisons`: comparisons of puts. `watches`: calls that follow a copy or inspect shards.
+//! * `directed`: tasks that a coordinator gives to other stores. `exchange`: the streams between
+//!   members.
 
 mod blocks;
 mod comparisons;
@@ -66,7 +68,8 @@ pub(crate) trait Application: Sized + 'static {
 
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
-    /// Called when a member's copy has all bytes. `pieces` are the tags and shapes of its ranges.
+    /// Called when the copy of a collective's member has all bytes. `pieces` are the tags and
+    /// shapes of its ranges.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
     /// Called in the middle of a step of a reduce, so that the application can make something fail.
@@ -101,21 +104,21 @@ pub(crate) struct Config {
     pub(crate) allreduce_schedule: SchedulePreference,
     pub(crate) link: LinkEstimate,
     pub(crate) capacity_bytes: u64,
-    /// Time for which a new shard waits for publications.
+    /// Time for which a new shard waits for the publications of stores.
     pub(crate) warm_up: Duration,
     pub(crate) shard_service: Duration,
     pub(crate) network: Network,
 }
 
 impl Config {
-    /// Returns `true` if granted slots are checked. The check takes linear time, too slow for
-    /// thousands of nodes.
+    /// Returns `true` if granted slots are checked. The check takes linear time, which is too slow
+    /// for thousands of nodes.
     const fn checks_slots(&self) -> bool {
         matches!(self.network, Network::Blocks { .. })
     }
 }
 
-/// Counts of a run.
+/// Counts of messages, transfers and faults in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Counts {
@@ -128,18 +131,18 @@ pub struct Counts {
     pub combinations: u64,
     pub failed_combinations: u64,
     pub hops: u64,
-    /// Reported failures of hops.
+    /// Failures that hops reported.
     pub failed_hops: u64,
-    /// Requested members of attempts.
+    /// Members that coordinators requested for attempts.
     pub members: u64,
-    /// Reported failures of members.
+    /// Failures that members reported.
     pub failed_members: u64,
     pub resumed_streams: u64,
     pub crashes: u64,
 }
 
 impl Counts {
-    /// Adds another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.messages += other.messages;

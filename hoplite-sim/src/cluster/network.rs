@@ -8,7 +8,8 @@ use super::{Application, Cluster};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Objects with contents move in blocks at random speeds. Messages take random times.
+    /// Objects have tags as contents, and move in blocks at random speeds. Messages take random
+    /// times.
     Blocks { slowness: u32, damages: bool },
     /// Bytes flow at the links' rates. All messages take the same time.
     Flow {
@@ -21,9 +22,9 @@ pub(crate) enum Network {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Break {
-    /// Both ends notice.
+    /// Both ends notice at once.
     Reset,
-    /// Each end notices separately.
+    /// Each end notices by the missing pings of the other end.
     Silence,
 }
 
@@ -42,8 +43,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the time from the decision to connect to the first request: one and a half round
-    /// trips.
+    /// Returns the time from the decision to connect until the first request arrives: one and a
+    /// half round trips.
     pub(super) fn connect_time(&mut self) -> Duration {
         self.latency() + self.latency() + self.latency()
     }

@@ -12,13 +12,13 @@ use hoplite_core::{Error, Time};
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster};
 
-/// A session. Each end forgets a broken session at its own time.
+/// A session. Each end notices a break at a separate time.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) store: usize,
     pub(super) shard: usize,
     queue: BatchQueue<ToShard>,
-    /// The time of the last arrival in each direction, which keeps the order.
+    /// The time of the last arrival in each direction. Later messages arrive later.
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,
@@ -185,7 +185,7 @@ impl<A: Application> Cluster<A> {
             session.queue.push(now, message, urgency).expect("the queue is longer than a simulation");
         match change {
             None | Some(NextFrame::Never) => {}
-            // Messages of one event leave together.
+            // After the event, so that all its messages leave together.
             Some(NextFrame::Now) => self.after(Duration::ZERO, move |cluster| cluster.send_batch(number)),
             Some(NextFrame::At(time)) => self.at_time(time, move |cluster| cluster.send_batch(number)),
         }

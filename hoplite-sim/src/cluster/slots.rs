@@ -1,4 +1,4 @@
-//! Counts the slots that a shard has granted a second time, by its messages alone.
+//! Counts the granted slots of a shard again, from its messages alone.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,6 @@ impl Slots {
                 let (id, put, sender) = (grant.id.clone(), grant.put, grant.sender.clone());
                 self.granted.insert(grant.grant, Slot { id, put, sender, receiver: receiver.clone() });
             }
-            // An ended put has no slots.
             ToStore::Drop { id, put, .. } => {
                 self.granted.retain(|_, slot| (&slot.id, slot.put) != (id, *put));
             }

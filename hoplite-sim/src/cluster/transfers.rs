@@ -1,4 +1,4 @@
-//! Transfers, each of which fills a copy: a pull from one input, a combination from several.
+//! Transfers. Each fills a copy: a pull from one input, or a combination from several inputs.
 //! `blocks` and `flow` move the bytes.
 
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Transfer {
     }
 }
 
-/// An input of a transfer. Positions are in the output.
+/// An input of a transfer. Its positions count from the start of the output.
 #[derive(Debug)]
 pub(super) struct Input {
     /// The offset in the input's object at which the input begins.
@@ -63,7 +63,7 @@ pub(super) struct Input {
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
     pub(super) stall: StallDetector,
-    /// The growth of the sender's copy, if bytes flow.
+    /// The growth of the sender's copy; `None` if bytes move in blocks.
     pub(super) line: Option<Line>,
     pub(super) is_whole: bool,
 }
@@ -170,7 +170,7 @@ impl<A: Application> Cluster<A> {
         let (steps, flow) = (self.any_steps(job), Flow::default());
         self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, flow });
         match self.config.network {
-            // Later, because the store must first perform its other effects.
+            // After the other effects of the same event.
             Network::Blocks { .. } => self.after(Duration::ZERO, move |cluster| cluster.block_step(key)),
             Network::Flow { .. } => self.begin_flow(key),
         }
@@ -210,8 +210,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Requests a sender's bytes. `Err` is the time after which the caller notices an unavailable
-    /// sender.
+    /// Requests the bytes of a sender. `Err` has the time after which the receiver notices that the
+    /// sender is unavailable.
     pub(super) fn request_serve(
         &mut self,
         receiver: usize,

@@ -1,4 +1,4 @@
-//! Calls that follow a copy or inspect shards.
+//! Calls that wait until a copy grows, or that inspect shards.
 
 use hoplite_core::Error;
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, forwardable, is_news};

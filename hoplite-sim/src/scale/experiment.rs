@@ -25,26 +25,27 @@ pub enum Arrivals {
 /// A simulated collective and its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Stores.
+    /// The number of stores.
     pub nodes: usize,
-    /// Shards.
+    /// The number of shards.
     pub shards: usize,
     /// The collective.
     pub workload: Workload,
-    /// The arrivals.
+    /// The arrival times of the nodes.
     pub arrivals: Arrivals,
-    /// The share of nodes in percent that fail for good, at random times before the bound. Reduces
-    /// request as many sources as nodes survive.
+    /// The percentage of nodes that fail for good, at random times before [`Experiment::bound`].
+    /// Reduces request as many sources as nodes survive.
     pub failures_percent: f64,
-    /// The number of racks in the nodes' labels, in turn; zero for none. Links are alike.
+    /// The number of racks, which the nodes' labels name in turn; zero for no labels. All links are
+    /// alike.
     pub racks: usize,
     /// The number of receivers that one copy serves at once; the daemons allow one.
     pub slots: u32,
     /// The seed of failures and names.
     pub seed: u64,
-    /// Each object's size.
+    /// The size of each object.
     pub size_bytes: u64,
-    /// A link's rate in each direction.
+    /// The rate of a link in each direction.
     pub bytes_per_second: u64,
     /// The time of a byte between two nodes.
     pub latency: Duration,

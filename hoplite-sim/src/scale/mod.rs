@@ -35,8 +35,8 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// The room of an arena in objects: source, hop output and target, doubled and more for restarts
-/// during cleanup.
+/// Size of an arena in objects: source, hop output and target, more than twice, for restarts during
+/// cleanup.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {
@@ -79,7 +79,7 @@ impl Experiment {
         world.put_in_advance();
         world.advance(|world| world.app.is_prepared());
         world.settle();
-        // The preparation's cost does not count.
+        // The preparation does not count.
         world.counts = Counts::default();
         for host in &mut world.stores {
             host.thought = Duration::ZERO;
@@ -89,7 +89,6 @@ impl Experiment {
         }
         world.begin();
         world.advance(|world| world.app.is_over());
-        // The last messages belong to the workload.
         world.settle();
         world.conclude(began.elapsed())
     }
@@ -106,7 +105,6 @@ impl Experiment {
                 ..LinkEstimate::default()
             },
             capacity_bytes: self.size_bytes * ARENA_OBJECTS + (1 << 20),
-            // Shards have been running for long.
             warm_up: Duration::ZERO,
             allreduce_schedule: SchedulePreference::Auto,
             shard_service: self.shard_service,
@@ -118,11 +116,11 @@ impl Experiment {
         }
     }
 
-    /// Returns a lower bound of the completion time, whatever the decisions: the bytes through some
-    /// node's link, and a latency. The last node to arrive must send or receive an object.
+    /// Returns a lower bound of the completion time, whatever the decisions. The last node to
+    /// arrive must send or receive an object over its link, and a byte takes a latency.
     ///
-    /// An allreduce must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009), perhaps
-    /// before the last node arrives.
+    /// An allreduce of S bytes must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009),
+    /// possibly before the last node arrives.
     pub fn bound(&self) -> Duration {
         let after_the_last = self.last_arrival() + self.transfer_time(1.0);
         let in_all = match self.workload {
@@ -132,7 +130,7 @@ impl Experiment {
         after_the_last.max(in_all) + self.latency
     }
 
-    /// Time at which the last node arrives.
+    /// The time at which the last node arrives.
     pub fn last_arrival(&self) -> Duration {
         match self.arrivals {
             Arrivals::Together => Duration::ZERO,
@@ -140,7 +138,7 @@ impl Experiment {
         }
     }
 
-    /// Time in which a link carries this many objects.
+    /// The time in which a link carries this number of objects.
     pub fn transfer_time(&self, objects: f64) -> Duration {
         Duration::from_secs_f64(objects * self.size_bytes as f64 / self.bytes_per_second as f64)
     }

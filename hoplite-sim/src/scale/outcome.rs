@@ -11,27 +11,27 @@ use crate::cluster::{Counts, ShardLoad};
 pub struct Outcome {
     /// The simulated time from the start until the last surviving node is done.
     pub completion: Duration,
-    /// See [`Experiment::bound`](super::Experiment::bound).
+    /// The lower bound of the completion time: [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
-    /// Longest time of a node from its arrival; for a reduce, from the start.
+    /// The longest time of a node from its arrival to its end; for a reduce, from the start.
     pub longest: Duration,
-    /// Nodes that were done.
+    /// The number of nodes whose calls succeeded.
     pub done: usize,
-    /// Surviving nodes that failed or timed out.
+    /// The number of surviving nodes whose calls failed or timed out.
     pub undone: usize,
     /// The first error and its node.
     pub error: Option<String>,
     /// The plan of the reduce, in words.
     pub plan: Option<String>,
-    /// A reduce's repairs.
+    /// The number of repairs of the reduce.
     pub mendings: u32,
-    /// Restarts of its target.
+    /// The number of restarts of the reduce's target.
     pub restarts: u32,
-    /// Each shard's load.
+    /// The work of each shard.
     pub shards: Vec<ShardLoad>,
     /// Counts since the start.
     pub counts: Counts,
-    /// The number of gets, or of a reduce's sources.
+    /// The number of gets, or of sources of the reduce.
     pub operations: u64,
 }
 
@@ -41,7 +41,8 @@ impl Outcome {
         self.completion.as_secs_f64() / self.bound.as_secs_f64()
     }
 
-    /// The number of messages at shards per operation.
+    /// The number of messages that shards received and sent, divided by
+    /// [`operations`](Self::operations).
     pub fn messages_per_operation(&self) -> f64 {
         let messages: u64 = self.shards.iter().map(|shard| shard.received + shard.sent).sum();
         messages as f64 / self.operations.max(1) as f64
