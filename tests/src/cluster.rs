@@ -61,7 +61,6 @@ impl Daemon {
         let prefix = name.to_owned();
         let log = Arc::new(Mutex::new(String::new()));
         let kept = Arc::clone(&log);
-        // Shows the log with a failed test, and empties the pipe.
         #[expect(clippy::print_stderr, reason = "the output of a test is where its daemons' logs belong")]
         std::thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
@@ -91,7 +90,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Sends a signal. With `STOP`, returns when all threads have stopped.
+    /// Sends a signal; after `STOP`, waits until all threads have stopped.
     pub fn signal(&self, signal: Signal) {
         let pid =
             Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");
@@ -101,7 +100,6 @@ impl Daemon {
         }
     }
 
-    /// Kills the daemon, and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -136,7 +134,6 @@ impl Drop for Daemon {
     }
 }
 
-/// Runs to the end; returns exit code and standard error.
 pub fn run_to_end(command: &mut Command) -> (i32, String) {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
@@ -149,7 +146,6 @@ pub fn run_to_end(command: &mut Command) -> (i32, String) {
     (code, text)
 }
 
-/// A `hoplite-test-worker`, which can be killed.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -181,7 +177,6 @@ impl Worker {
         line.trim().to_owned()
     }
 
-    /// Sends a command that must succeed, and waits.
     pub fn succeed(&mut self, command: &str) {
         self.tell(command);
         assert_eq!(self.answer(), "done", "{command}");
@@ -202,29 +197,26 @@ impl Drop for Worker {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub nodes: usize,
-    /// The number of shards, each a process.
     pub shards: usize,
-    /// The arena of each store.
+    /// The size of each store's arena.
     pub memory: String,
-    /// The arenas of stores that differ.
+    /// The sizes of arenas that differ, by the number of the store.
     pub memory_of: BTreeMap<usize, String>,
     pub store_arguments: Vec<String>,
     pub shard_arguments: Vec<String>,
-    /// Addresses for other stores, if they differ.
+    /// The addresses that stores advertise, if they differ from the listening ones.
     pub advertised: Vec<String>,
-    /// The folder with the programs of the daemons; `None` for those of this workspace.
+    /// The folder with the daemons' programs; `None` for this workspace's.
     pub programs: Option<PathBuf>,
 }
 
 impl Plan {
-    /// A plan of daemons without a token.
     pub fn open() -> Self {
         let insecure = vec!["--insecure".to_owned()];
         Self { store_arguments: insecure.clone(), shard_arguments: insecure, ..Self::default() }
     }
 }
 
-/// A client with this user's token. Needs a runtime.
 pub fn directory(address: &str) -> DirectoryClient<Channel> {
     let credentials = Security::from_environment().credentials().expect("this user has a secret");
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("it is an address");
@@ -246,20 +238,16 @@ impl Default for Plan {
     }
 }
 
-/// Stores and shards that run until this is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     directory: TempDir,
     plan: Plan,
-    /// The shards; `None` for a killed one.
     pub shards: Vec<Option<Daemon>>,
     pub shard_addresses: Vec<String>,
-    /// The stores; `None` for a killed one.
     pub stores: Vec<Option<Daemon>>,
 }
 
 impl Cluster {
-    /// Starts all daemons; waits for all sessions.
     pub fn start(plan: Plan) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let mut cluster = Self { directory, plan, shards: vec![], shard_addresses: vec![], stores: vec![] };
@@ -284,7 +272,6 @@ impl Cluster {
         Self::start(Plan { nodes, ..Plan::default() })
     }
 
-    /// Acts as [`Cluster::of`], without a token.
     pub fn open(nodes: usize) -> Self {
         Self::start(Plan { nodes, ..Plan::open() })
     }
@@ -315,7 +302,6 @@ impl Cluster {
         self.placed(command)
     }
 
-    /// The same command, with the program of the plan's folder.
     fn placed(&self, command: Command) -> Command {
         let Some(folder) = &self.plan.programs else { return command };
         let name = Path::new(command.get_program()).file_name().expect("a program has a name");
@@ -330,7 +316,7 @@ impl Cluster {
         placed
     }
 
-    /// The plan, to change what daemons start from now on.
+    /// The plan. Changes affect daemons that start later.
     pub const fn plan_mut(&mut self) -> &mut Plan {
         &mut self.plan
     }
@@ -352,10 +338,7 @@ impl Cluster {
         Client::connect(self.socket(node)).expect("the store accepts clients")
     }
 
-    /// Puts 4 MiB of zero floats: too large for a collective at one place.
-    ///
-    /// # Panics
-    /// If the put fails.
+    /// Puts 4 MiB of zero floats, which is too large to be reduced at one node.
     pub fn put_zeros(&self, node: usize, id: &str) {
         let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
         let options = PutOptions { metadata, ..PutOptions::default() };
@@ -412,7 +395,6 @@ impl Cluster {
         self.stores[node] = None;
     }
 
-    /// Restarts store number `node`, with its name and socket.
     pub fn restart_store(&mut self, node: usize) {
         self.stores[node] = None;
         let daemon = self.spawn_store(node);
@@ -424,14 +406,13 @@ impl Cluster {
         self.shards[shard] = None;
     }
 
-    /// Restarts shard number `shard`, with empty state.
     pub fn restart_shard(&mut self, shard: usize) {
         self.shards[shard] = None;
         let daemon = self.spawn_shard(shard, &self.shard_addresses[shard]);
         self.shards[shard] = Some(daemon);
     }
 
-    /// Waits for sessions with all running shards.
+    /// Waits until a store has sessions with all running shards.
     pub fn await_sessions(&self, node: usize) {
         let client = self.client(node);
         await_that("sessions with the directory", || {
@@ -460,7 +441,6 @@ pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
     }
 }
 
-/// Polls until `is_so`, where nothing notifies.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {

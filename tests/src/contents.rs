@@ -1,6 +1,6 @@
-//! Bytes for objects of tests: cheap, and equal for equal seeds.
+//! Bytes for the objects of tests, which are equal for equal seeds.
 
-/// Bytes that reveal a shifted, repeated or swapped block.
+/// Returns bytes without repetition, which reveal a shifted, repeated or swapped block.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(length + 8);
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
@@ -12,7 +12,7 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     out
 }
 
-/// Prints the seed: `HOPLITE_SEED`, or from the clock.
+/// Returns and prints the seed of a test: `HOPLITE_SEED`, or the clock.
 pub fn seed() -> u64 {
     let seed = match std::env::var("HOPLITE_SEED") {
         Ok(text) => text.parse().expect("HOPLITE_SEED is a number"),

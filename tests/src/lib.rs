@@ -1,4 +1,4 @@
-//! Parts of the tests across crates. Functions panic if anything fails or takes too long.
+//! Shared parts of the tests across crates. Functions panic if anything fails or takes too long.
 #![forbid(unsafe_code)]
 #![expect(missing_docs, reason = "most names of helpers say it")]
 

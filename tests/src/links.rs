@@ -1,4 +1,4 @@
-//! Links between data planes that hold bytes back, or break.
+//! Relays in front of the data planes of stores, which hold bytes back or break connections.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,10 +12,10 @@ use prost::Message;
 use crate::cluster::{Cluster, await_that};
 use crate::raw::{HEADER_BYTES, payload_length};
 
-/// From the first node to the second one.
+/// A direction: from the first node to the second.
 type Way = (usize, usize);
 
-/// A relay in front of each store.
+/// The relays of all stores.
 #[derive(Debug)]
 pub struct Links {
     addresses: Vec<SocketAddr>,
@@ -48,8 +48,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits for permission. Returns the bytes that may pass, or `None` if the connection was
-    /// broken.
+    /// Waits until bytes may pass. Returns their number; `None` if the connection was broken.
     fn pass(&self, number: u64, way: Way, length: usize) -> Option<usize> {
         let mut state = self.state();
         loop {
@@ -86,7 +85,6 @@ impl Links {
         self.addresses.iter().map(ToString::to_string).collect()
     }
 
-    /// Connects the relays to a running cluster.
     pub fn attach(&self, cluster: &Cluster) {
         let running = (0..self.addresses.len()).filter(|node| cluster.stores[*node].is_some());
         let stores = running.map(|node| {
@@ -97,7 +95,7 @@ impl Links {
         self.shared.change(|state| state.stores = stores);
     }
 
-    /// Restarts the count of passed bytes.
+    /// Resets the counts of passed bytes.
     pub fn mark(&self) {
         self.shared.change(|state| state.passed.clear());
     }
@@ -109,25 +107,23 @@ impl Links {
         });
     }
 
-    /// Holds all bytes of two nodes back.
+    /// Holds back all bytes between two nodes.
     pub fn silence(&self, one: usize, other: usize) {
         self.hold(one, other, 0);
         self.hold(other, one, 0);
     }
 
-    /// Holds all bytes of a node back.
+    /// Holds back all bytes from and to a node.
     pub fn isolate(&self, node: usize) {
         for other in (0..self.addresses.len()).filter(|other| *other != node) {
             self.silence(node, other);
         }
     }
 
-    /// Lets all bytes pass again.
     pub fn open(&self) {
         self.shared.change(|state| state.limits.clear());
     }
 
-    /// Waits until bytes are held back.
     pub fn await_held(&self, from: usize, to: usize) {
         await_that("bytes that are held up", || {
             let state = self.shared.state();
@@ -136,7 +132,7 @@ impl Links {
         });
     }
 
-    /// Breaks the connections of two nodes.
+    /// Breaks the connections between two nodes.
     pub fn reset(&self, one: usize, other: usize) {
         self.shared.change(|state| {
             state.connections.retain(|_, (way, sockets)| {
@@ -206,7 +202,7 @@ fn carry(shared: &Arc<Shared>, mut incoming: TcpStream, to: usize) -> io::Result
     Ok(())
 }
 
-/// Reads up to the frame with the node's name.
+/// Reads up to the frame with the connecting node's name. Returns the node and the bytes.
 fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     let mut frame = vec![0; HEADER_BYTES];
     incoming.read_exact(&mut frame)?;
@@ -217,7 +213,6 @@ fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     Ok((number.ok_or(io::ErrorKind::InvalidData)?, frame))
 }
 
-/// Forwards in one direction until either side ends.
 fn pump(shared: &Shared, number: u64, way: Way, (mut from, mut to): (TcpStream, TcpStream), first: Vec<u8>) {
     let mut bytes = first;
     let mut buffer = vec![0; 64 << 10];

@@ -1,4 +1,4 @@
-//! The local and the data plane by hand, for messages that no real peer would send.
+//! Clients and peers for messages on the local and the data plane that no real peer would send.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -28,7 +28,6 @@ impl RawClient {
         Self { stream, inbox: BytesMut::new(), last_call: 0 }
     }
 
-    /// Connects and sends hello.
     pub fn greeted(socket: &Path) -> Self {
         let mut client = Self::connect(socket);
         client.say(&v1::ClientHello {
@@ -41,19 +40,16 @@ impl RawClient {
         client
     }
 
-    /// Sends raw bytes, also to a closed connection.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends a message with its length.
     pub fn say(&mut self, message: &impl Message) {
         let mut frame = BytesMut::new();
         framing::encode(message, &mut frame).expect("the message is short");
         self.send_bytes(&frame);
     }
 
-    /// Sends a request; returns its call number.
     pub fn request(&mut self, body: Body) -> u64 {
         self.last_call += 1;
         let call = self.last_call;
@@ -61,7 +57,6 @@ impl RawClient {
         call
     }
 
-    /// The next message; `None` at the end.
     pub fn hear<M: Message + Default>(&mut self) -> Option<M> {
         loop {
             let message =
@@ -78,7 +73,6 @@ impl RawClient {
         }
     }
 
-    /// The answer to the latest request.
     pub fn answer(&mut self) -> v1::response::Body {
         let response: v1::Response = self.hear().expect("the store answers");
         assert_eq!(response.call, self.last_call);
@@ -89,20 +83,18 @@ impl RawClient {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Returns `true` if the socket took all within `patience`.
     pub fn try_say(&mut self, message: &impl Message, patience: Duration) -> bool {
         let mut frame = BytesMut::new();
         framing::encode(message, &mut frame).expect("the message is short");
         self.try_send(&frame, patience)
     }
 
-    /// Returns `true` if the socket took all bytes; each wait lasts at most `patience`.
+    /// Returns `true` if the socket took all bytes. Each wait lasts at most `patience`.
     pub fn try_send(&mut self, bytes: &[u8], patience: Duration) -> bool {
         self.stream.set_write_timeout(Some(patience)).expect("a socket has a timeout");
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Waits for the store to close; ignores messages.
     pub fn await_close(&mut self) {
         while read(&mut self.stream, &mut [0; 4096]) > 0 {}
     }
@@ -127,41 +119,25 @@ pub enum Kind {
     Pull = 2,
     Block = 3,
     End = 4,
-    /// A sign of life.
     Keepalive = 5,
     DigestRequest = 6,
     Digest = 7,
-    /// Requests a hop of a reduce.
     Combine = 8,
-    /// The output of a hop is complete.
     Combined = 9,
-    /// Ends a hop.
     Release = 10,
-    /// Proves knowledge of the token.
     Proof = 11,
-    /// Requests to take part in a collective.
     Enlist = 12,
-    /// The result becomes the object.
     Commit = 14,
-    /// Aborts a collective.
     Stop = 15,
-    /// Requests bytes of a member.
     Take = 16,
-    /// An attempt makes no target.
     Reject = 17,
-    /// Requests a probe of the network.
     Probe = 18,
     ProbeReady = 19,
-    /// Permits the requests of a peer.
     Arm = 20,
-    /// Requests a measurement.
     Measure = 22,
-    /// An echo over TCP.
     Echo = 24,
     TakeTrain = 25,
-    /// Requests further connections for a stream.
     Lanes = 28,
-    /// Makes a connection a lane of a stream.
     Lane = 29,
 }
 
@@ -172,18 +148,16 @@ pub(crate) fn payload_length(header: &[u8]) -> usize {
     usize::try_from(length).expect("a length fits")
 }
 
-/// A documented frame: header, checksums, payload.
+/// Makes a frame as docs describe it: header, checksums, payload.
 pub fn data_frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("frames of tests are short");
     data_frame_claiming(kind as u8, 1, length, payload)
 }
 
-/// A frame whose header claims anything.
 pub fn data_frame_claiming(kind: u8, version: u8, length_bytes: u32, payload: &[u8]) -> Vec<u8> {
     frame_at(0, (kind, version), length_bytes, payload)
 }
 
-/// A block of a stream at `offset_bytes`.
 pub fn data_block(offset_bytes: u64, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("frames of tests are short");
     frame_at(offset_bytes, (Kind::Block as u8, 1), length, payload)
@@ -213,7 +187,6 @@ impl RawPeer {
         Self { stream }
     }
 
-    /// Waits for a store, and sends hello.
     pub fn accepted(listener: &TcpListener) -> Self {
         let (stream, _) = listener.accept().expect("a store connects");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
@@ -224,7 +197,6 @@ impl RawPeer {
         peer
     }
 
-    /// Connects and sends hello.
     pub fn greeted(address: &str) -> Self {
         let mut peer = Self::connect(address);
         peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec()));
@@ -233,17 +205,14 @@ impl RawPeer {
         peer
     }
 
-    /// Sends raw bytes, also to a closed connection.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends a message in a frame.
     pub fn say(&mut self, kind: Kind, message: &impl Message) {
         self.send_bytes(&data_frame(kind, &message.encode_to_vec()));
     }
 
-    /// The next frame; `None` at the end.
     pub fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
         let header = self.read_exactly(HEADER_BYTES)?;
         let payload = self.read_exactly(payload_length(&header))?;
@@ -266,7 +235,6 @@ impl RawPeer {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Waits for the store to close; ignores messages.
     pub fn await_close(&mut self) {
         while read(&mut self.stream, &mut [0; 4096]) > 0 {}
     }

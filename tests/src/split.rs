@@ -50,7 +50,7 @@ impl Split {
         Self { cluster, addresses, shared }
     }
 
-    /// The first one decides about the id.
+    /// Returns the two shards of an id. The first shard decides about the id.
     pub fn shards_of(&self, id: &str) -> [usize; 2] {
         let id = ObjectId::new(id).expect("it is an id");
         let ranked = ShardMap::new(&self.cluster.shard_addresses).ranked(&id);
@@ -107,7 +107,8 @@ fn accept(shared: &Arc<Mutex<State>>, listener: &TcpListener, shard: usize, addr
     }
 }
 
-/// The store tries again if its process is not known yet.
+/// Relays a store's connection to a shard. Closes it while the store's process is unknown; the
+/// store tries again.
 fn carry(shared: &Mutex<State>, store: TcpStream, shard: usize, address: SocketAddr) -> io::Result<()> {
     let processes = lock(shared).stores.clone();
     let port = store.peer_addr()?.port();

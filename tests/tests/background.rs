@@ -11,7 +11,6 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{await_that, program};
 use tempfile::TempDir;
 
-/// Dropping it stops the store.
 struct Home(TempDir);
 
 impl Home {
@@ -55,7 +54,7 @@ fn said(command: &mut Command) -> (i32, String) {
 
 fn is_alive(pid: &str) -> bool {
     let state = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
-    // A zombie has ended: this container may never collect it.
+    // A zombie counts as ended, because nothing in a container may collect it.
     state.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
@@ -119,7 +118,7 @@ fn a_store_starts_serves_and_stops() {
     assert!(std::fs::read_to_string(home.path("store.log")).unwrap().contains("stopped"));
 }
 
-/// The last one first lacks `flags`.
+/// Starts three nodes with `flags`. Without them, the third gets `refusal`.
 fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let homes = [Home::new(), Home::new(), Home::new()];
     let first = ["start", "--port", "0", "--memory", "16MiB", "--node-id", "first", "--", "--dashboard", "0"];

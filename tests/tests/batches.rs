@@ -10,7 +10,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
 const SHORT: Duration = Duration::from_millis(150);
-/// Around the limits of views with a reference, and of inline puts.
+/// Sizes around the limits of views without a reference (4 KiB) and of inline puts (8 KiB).
 const SIZES: [usize; 7] = [0, 1, 4096, 4097, 8192, 8193, 100_000];
 
 fn options() -> PutOptions {

@@ -38,7 +38,7 @@ fn a_get_costs_the_directory_five_messages() {
     for number in 0..GETS {
         cluster.client(0).put(format!("object-{number}"), &bytes(number, 200_000)).unwrap();
     }
-    // One shard confirms before the answer, the other later.
+    // The second shard of an object confirms after the answer.
     await_that("all verdicts", || messages() == 8 * GETS);
     for number in 0..GETS {
         let view = cluster.client(1).get(format!("object-{number}"), PATIENCE).unwrap();
@@ -67,11 +67,12 @@ fn receivers_that_come_together_relay() {
         }
     });
     let sent = |node: usize| cluster.client(node).status().unwrap().sent_bytes;
-    // The sender counts later than the receiver.
+    // A sender counts a transfer later than its receiver.
     await_that("each receiver to have pulled the object, once", || {
         (0..nodes).map(sent).sum::<u64>() == 5 * (8 << 20)
     });
-    // One slot, and early receivers: nearly a chain.
+    // Copies serve one receiver at a time, and all receivers come early, so they form nearly a
+    // chain.
     assert!(sent(0) <= 2 * (8 << 20), "the origin sent {} bytes", sent(0));
 }
 
@@ -102,7 +103,7 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
     for node in 0..nodes {
         let client = cluster.client(node);
         let expected = if node + 1 < nodes { size as u64 } else { 0 };
-        // The sender counts later than the receiver.
+        // A sender counts a transfer later than its receiver.
         await_that("each node to serve one receiver, the last one nobody", || {
             client.status().unwrap().sent_bytes == expected
         });
@@ -158,7 +159,7 @@ fn readers_run_ahead_of_the_writer_on_every_node() {
     for start in (0..size).step_by(size / 4) {
         writer.write(&expected[start..start + size / 4]).unwrap();
         for reader in &mut readers {
-            // The last block comes with the seal.
+            // The last block becomes visible only with the seal.
             let end = (start + size / 4).min(size - 4096);
             while usize::try_from(reader.position_bytes()).unwrap() < end {
                 let from = usize::try_from(reader.position_bytes()).unwrap();

@@ -14,7 +14,7 @@ use hoplite_tests::contents::bytes;
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Ids are strings, which every interface can express.
+/// A call through any interface. Ids are strings, which all interfaces can express.
 #[derive(Debug, Clone)]
 enum Call {
     Put {
@@ -241,7 +241,7 @@ fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answ
         let given_up = if let Call::Abort { id, .. } = call { Some(id) } else { None };
         let answer = perform(&cluster, node, call);
         if let Some(id) = given_up {
-            // The directory may learn of the end later.
+            // The directory may hear of the client's end later.
             let client = cluster.client(node);
             await_that("the end of it", || {
                 client.locate(id, Duration::ZERO).is_ok_and(|known| known.locations.is_empty())

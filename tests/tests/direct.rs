@@ -208,7 +208,6 @@ fn flipped_bits_change_no_object() {
     let mut got = 0;
     for number in 0..200_usize {
         let (id, bytes) = (format!("flipped/{number}"), vec![(number % 251) as u8; 100 + number]);
-        // A call may fail while sessions break.
         if putter.put(&id, &bytes).is_err() {
             continue;
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use hoplite_tests::cluster::{Cluster, Plan, program};
 
-/// It needs 2 s, on an idle machine.
+/// Longest run of `hoplite doctor`, which needs 2 s on an idle machine.
 const LONGEST: Duration = Duration::from_secs(60);
 
 fn write_private(path: &Path, text: &str) {
@@ -84,7 +84,6 @@ fn the_doctor_tells_which_side_speaks_tls_and_whose_certificate_is_refused() {
     assert_says(doctor(address, &ours), "good", "answers, for cluster");
     assert_says(doctor(address, &[]), "bad", "speaks TLS, but this host has no certificates");
     assert_says(doctor(address, &theirs), "bad", "does not come from the authority");
-    // The directory does not trust our certificate.
     let both = place.path().join("both.pem");
     let read = |file: &str| fs::read_to_string(place.path().join(file)).unwrap();
     fs::write(&both, read("theirs/ca.pem") + &read("ours/ca.pem")).unwrap();

@@ -66,7 +66,6 @@ fn a_signal_drains_a_store_that_is_told_so() {
         let got = cluster.client(1).get(format!("x{number}"), PATIENCE).unwrap();
         assert!(got[..] == bytes(number, 100_000)[..]);
     }
-    // The last store cannot move its objects, and says so.
     let mut last = cluster.stores[1].take().unwrap();
     assert_eq!(last.terminate(), 0);
     assert!(last.log().contains("the drain has failed"), "{}", last.log());
@@ -188,7 +187,7 @@ fn a_store_is_drained_from_another_machine_by_its_name_or_address() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let report = report(&output);
         assert_eq!(report["state"], "drained", "{report}");
-        // The second store also has objects of the first one.
+        // The second store also has objects that the first moved to it.
         assert!(report["moved_objects"].as_u64() >= Some(10), "{report}");
         assert_eq!(cluster.store(node).exit_code(), 0);
         cluster.stores[node] = None;

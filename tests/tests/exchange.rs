@@ -278,7 +278,7 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     };
     assert_eq!(meet(&[3], IN_VAIN / 4).into_iter().map(missing).collect::<Vec<_>>(), [[0, 1, 2]]);
     assert_eq!(meet(&[0, 1], IN_VAIN).into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
-    // A repeated call may find that all have met.
+    // A repeated call may find that the barrier is over.
     let is_used =
         |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
     for (rank, met) in meet(&[0, 1, 2, 3], PATIENCE).into_iter().enumerate() {
@@ -295,7 +295,7 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     assert_nothing_left(&mut cluster);
 }
 
-/// It carries half of the parts.
+/// The link from GIVER to TAKER carries half of the parts.
 const GIVER: usize = 1;
 const TAKER: usize = 2;
 const LARGE: usize = 700_001;
@@ -350,7 +350,7 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
         }
         assert_eq!(ids(&cluster), <[&str; 0]>::default());
         let plan = plan(&cluster, 0);
-        // Streams resume; a lost or silent member leads to the general path.
+        // Broken streams resume. A lost or silent member leads to the general path: one reduce.
         let goes_on = (between, is_silent) == ((GIVER, TAKER), false);
         assert!(plan.starts_with(if goes_on { "pairs of 3" } else { "general path: member" }), "{plan}");
     }
@@ -364,7 +364,7 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
         let timeout = IN_VAIN * 2;
         let results = disturbed(&mut cluster, &links, timeout, |cluster| {
             cluster.kill_store(killed);
-            // Otherwise buffered bytes may complete the exchange.
+            // Waits, because buffered bytes may complete the exchange.
             if killed == GIVER {
                 await_given_up(cluster);
             }

@@ -135,7 +135,7 @@ fn a_killed_store_is_started_again_over_its_leftovers() {
 fn a_store_without_any_flag_is_a_working_node() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(program("hoplite-store"));
-    // Keeps this test from touching a third of the memory.
+    // Without this, the store would touch a third of the memory.
     command
         .env("HOPLITE_NO_PREFAULT", "true")
         .env("XDG_RUNTIME_DIR", directory.path())
@@ -159,7 +159,7 @@ fn a_store_without_any_flag_is_a_working_node() {
 
 fn processor_seconds(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // After the name: the state, and user and system time.
+    // The fields after the name, among them user and system time.
     let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
     let ticks: u32 = fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap();
     f64::from(ticks) / rustix::param::clock_ticks_per_second() as f64
@@ -179,7 +179,7 @@ fn idle_daemons_use_next_to_no_processor_time() {
     let daemons = cluster.stores.iter().chain(&cluster.shards).flatten();
     let pids: Vec<u32> = daemons.map(Daemon::pid).collect();
     let used = || pids.iter().map(|pid| processor_seconds(*pid)).sum::<f64>();
-    // Earlier work may still run; polling would use every period.
+    // Earlier work may still run, so one period without work suffices.
     await_that("a period in which nobody polls", || {
         let (before, began) = (used(), Instant::now());
         std::thread::sleep(MEASURED);

@@ -88,7 +88,7 @@ fn a_freed_object_stays_at_the_other_stores() {
     cluster.client(0).put_with("x", &bytes(1, SIZE), for_ttl(SOON, TtlAction::Free)).unwrap();
     assert!(cluster.client(1).get("x", PATIENCE).unwrap()[..] == bytes(1, SIZE)[..]);
     cluster.await_empty(0);
-    // The directory lets the other store keep its copy.
+    // The directory promotes (pins) the other store's copy.
     await_that("the promotion", || cluster.client(1).status().unwrap().pinned_bytes > 0);
     assert!(cluster.client(0).get("x", PATIENCE).unwrap()[..] == bytes(1, SIZE)[..]);
     cluster.assert_serves();

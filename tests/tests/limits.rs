@@ -1,4 +1,4 @@
-//! Exhaustion gives typed errors, and recovery afterwards.
+//! Exhausted limits, which give typed errors and recover.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ fn the_copy_that_was_used_longest_ago_is_evicted() {
         get(number);
     }
     assert_eq!(client.status().unwrap().evictions, 0);
-    // The second one is now the oldest.
+    // After this, the second object is the oldest.
     get(0);
     get(3);
     let status = client.status().unwrap();
@@ -232,7 +232,7 @@ fn calls_of_a_client_are_limited() {
 fn references_of_a_client_are_limited() {
     let mut cluster = cluster(2, "4MiB", &["--max-references=4"]);
     let (origin, client) = (cluster.client(0), cluster.client(1));
-    // Smaller objects need no reference.
+    // Large enough for views with a reference.
     let contents = [7; 5000];
     for number in 0..5 {
         origin.put(format!("object-{number}"), &contents).unwrap();

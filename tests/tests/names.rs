@@ -23,7 +23,7 @@ struct Network {
 }
 
 impl Network {
-    /// Returns `None` if this user cannot have one.
+    /// Returns `None` if this user may not make a network.
     #[expect(clippy::print_stderr, reason = "who runs the tests is told that some were skipped")]
     fn new() -> Option<Self> {
         let place = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ impl Network {
     }
 
     fn name(&self, name: &str, address: &str) {
-        // In place: daemons have this file mounted.
+        // Writes in place, because daemons have this file mounted.
         fs::write(self.place.path().join("hosts"), format!("{address} {name}\n")).unwrap();
     }
 
@@ -161,7 +161,6 @@ fn a_store_that_moves_is_found_by_its_name() {
     };
     await_that("the directory to know of the object", || is_at(ADDRESSES[1]));
 
-    // A moved host loses its sessions.
     let restart = |shard: Daemon| {
         drop(shard);
         network.shard(ADDRESSES[0], &insecure())
@@ -175,7 +174,6 @@ fn a_store_that_moves_is_found_by_its_name() {
     let status = network.client(0).status().unwrap();
     assert_eq!(status.data_address, format!("{}:7402", ADDRESSES[2]));
 
-    // The last known address counts.
     network.name("other.test", ADDRESSES[3]);
     let _shard = restart(shard);
     await_that("the directory to be told again", || is_at(ADDRESSES[2]));

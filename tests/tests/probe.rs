@@ -106,7 +106,6 @@ fn what_is_found_can_be_applied_again_and_again() {
         let applied: Value = serde_json::from_str(&text).unwrap();
         let applied = applied["applied"].clone();
         assert_eq!((applied["shards"].as_u64(), applied["all_shards"].as_u64()), (Some(2), Some(2)));
-        // Two nodes form no groups.
         assert_eq!((applied["groups"].as_u64(), &applied["uplink_permille"]), (Some(0), &Value::Null));
         applied["version"].as_u64().unwrap()
     };

@@ -1,4 +1,4 @@
-//! Secured clusters, and strangers on each of their ports.
+//! Clusters with tokens or certificates, and strangers on each of their ports.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -39,7 +39,7 @@ fn secured(flags: &[(&str, &Path)]) -> Cluster {
     })
 }
 
-/// Omits the last `without` arguments of `cluster`.
+/// Starts a store without the last `without` arguments of `cluster`. Returns its refusal.
 fn refusal_of_a_store(cluster: &Cluster, without: usize, with: &[(&str, &Path)]) -> String {
     let member = cluster.store_command(7);
     let kept: Vec<_> = member.get_args().take(member.get_args().count() - without).collect();
@@ -65,7 +65,6 @@ fn a_stranger_without_the_token_can_do_nothing() {
     let text = refusal_of_a_store(&cluster, 2, &[("--token-file", &other)]);
     assert!(text.contains("permission denied") && text.contains("another token"), "{text}");
 
-    // The data plane answers only with hello.
     let pull = v1::Pull { id: b"x".as_slice().into(), put: 1, size_bytes: 17, ..v1::Pull::default() };
     for challenge in [0, 32] {
         let mut peer = RawPeer::connect(&cluster.data_address(0));
@@ -151,7 +150,7 @@ fn a_store_without_peers_opens_no_port() {
     for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
         command.env_remove(variable);
     }
-    // A store without peers needs no secret. An empty variable counts as unset.
+    // A store without peers needs no secret.
     command.args(["--memory", "16MiB", "--print-addresses", "--socket"]).arg(&socket);
     command.env("XDG_CONFIG_HOME", "/proc/nowhere").env("HOPLITE_TOKEN_FILE", "").env("HOPLITE_LISTEN", "");
     let daemon = Daemon::start("alone", &mut command);
@@ -234,7 +233,7 @@ fn a_store_says_so_if_only_one_side_speaks_tls() {
     }
 }
 
-/// TLS 1.2 (RFC 5246, section 7.4.1.2), with common ciphers.
+/// Makes the first message of TLS 1.2 (RFC 5246, section 7.4.1.2).
 fn hello_of_tls_1_2() -> Vec<u8> {
     let extensions = [
         &[0x00, 0x0a, 0, 4, 0, 2, 0, 23][..],  // supported_groups: secp256r1
@@ -410,8 +409,8 @@ fn a_certificate_that_expires_while_a_store_runs_is_named() {
         shard_arguments: with_certificate(&of_shard),
         ..Plan::default()
     });
-    // Reading metrics rereads the files. Each attempt has twice the lifetime, because an expired
-    // one is ignored.
+    // A read of the metrics rereads the files. Each try doubles the lifetime, because an expired
+    // certificate is ignored.
     let takes_over = |store: &Daemon| {
         get(store.addresses().metrics.unwrap(), "/metrics");
         store.log().contains("took over new certificates")
@@ -456,7 +455,7 @@ fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
     let day = Duration::from_secs(24 * 3600);
     let validity = SystemTime::now() - day..SystemTime::now() + day;
     let authority = Authority::new(validity.clone()).unwrap();
-    // `hoplite certs` would add loopback.
+    // Not `hoplite certs`, which would add loopback to the names.
     let issued = authority.issue(&["localhost".to_owned()], validity).unwrap();
     install(&[cert.clone(), key.clone(), ca.clone()], &issued, &authority, 0o600);
     write_private(&ca_key, &authority.key);
@@ -472,7 +471,7 @@ fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
         assert_eq!(code, 1, "{text}");
         assert!(text.contains("is not for 127.0.0.1") && text.contains("--tls-name"), "{text}");
     }
-    // A shard may have another name, so it only warns.
+    // The shard only warns, because it may have another name.
     let shard = Cluster::start(Plan { nodes: 0, shard_arguments: arguments(&named), ..Plan::default() });
     let log = shard.shards[0].as_ref().unwrap();
     log.await_log("stores that connect to this shard by its address refuse it");

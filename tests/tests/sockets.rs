@@ -1,4 +1,4 @@
-//! Places of the local socket: foreign, long, or removed.
+//! Local sockets in directories of other users, with long paths, or removed.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -32,10 +32,10 @@ fn connect(socket: &Path, daemon_user: Option<&str>) -> Result<Client, ConnectFa
     })
 }
 
-/// Other users may not reach the built program.
+/// Copies a program, because other users may not reach the built one.
 fn copy_of(name: &str, directory: &Path) -> PathBuf {
     let copy = directory.join(name);
-    // A process forked here would keep the file open.
+    // Not `fs::copy`: a process that forks now would keep the file open.
     assert!(Command::new("cp").arg(program(name)).arg(&copy).status().unwrap().success());
     copy
 }
@@ -89,7 +89,7 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     }
     connect(&socket, Some(&STRANGER.to_string())).unwrap().put("x", b"1").unwrap();
 
-    // A foreign daemon at a trusted place.
+    // Another user's daemon in a trusted directory.
     chown(&directory, Some(0), Some(0)).unwrap();
     let refused = connect(&socket, None).unwrap_err();
     assert!(matches!(refused, ConnectFailure::UntrustedDaemon { user: STRANGER }), "{refused}");

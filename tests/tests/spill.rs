@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
 
-/// A cluster of two stores with 16 MiB of memory. The first one spills.
+/// A cluster of two stores with 16 MiB of memory, of which the first spills.
 struct Spilling {
     cluster: Cluster,
     place: TempDir,
@@ -69,7 +69,6 @@ impl Spilling {
     }
 }
 
-/// The directories of stores in a spill directory.
 fn runs(place: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.is_dir()).collect()
@@ -118,7 +117,6 @@ fn three_times_the_memory_of_objects_can_be_put_and_read_from_any_node() {
     assert!(runs(spilling.place.path()).is_empty(), "the store leaves no directory");
 }
 
-/// Views hold most of both arenas.
 #[test]
 fn two_full_stores_get_spilled_objects_from_each_other() {
     let mut spilling = Spilling::start_as(&[], true);
@@ -218,7 +216,7 @@ fn several_directories_get_files_in_turn_and_one_that_fails_is_left_out() {
     spilling.put_all(&objects[..30]);
     let files_of_other = || fs::read_dir(&runs(other.path())[0]).unwrap().count();
     assert!(!spilling.files().is_empty() && files_of_other() > 0);
-    // The store cannot make files in the second directory any more.
+    // Makes the second directory unusable.
     let run = runs(other.path()).remove(0);
     let moved = other.path().join("moved");
     fs::rename(&run, &moved).unwrap();
@@ -231,7 +229,6 @@ fn several_directories_get_files_in_turn_and_one_that_fails_is_left_out() {
     let troubles = status.troubles.lines().join("");
     assert!(troubles.contains(path), "{troubles}");
     assert!(!troubles.contains(spilling.place.path().to_str().unwrap()), "{troubles}");
-    // The disk is there again.
     fs::remove_file(&run).unwrap();
     fs::rename(&moved, &run).unwrap();
     for (number, (id, size)) in objects.iter().enumerate() {
@@ -284,7 +281,7 @@ fn the_files_of_a_killed_store_are_removed_when_the_next_one_starts() {
 #[test]
 fn a_full_disk_is_a_typed_error_and_objects_stay() {
     let mut spilling = Spilling::start(&[]);
-    // A limit of file sizes acts like a full disk.
+    // A limit of file sizes stands for a full disk.
     let pid = Pid::from_raw(i32::try_from(spilling.cluster.store(0).pid()).unwrap());
     let limit = |bytes| Rlimit { current: bytes, maximum: None };
     prlimit(pid, Resource::Fsize, limit(Some(4096))).unwrap();
@@ -307,7 +304,6 @@ fn a_full_disk_is_a_typed_error_and_objects_stay() {
         let got = client.get(format!("x{number}"), PATIENCE).unwrap();
         assert!(got[..] == bytes(number, MIB)[..], "{number}");
     }
-    // The disk has room again.
     prlimit(pid, Resource::Fsize, limit(None)).unwrap();
     client.put("more", &bytes(7, 4 * MIB)).unwrap();
     spilling.cluster.assert_serves();

@@ -57,7 +57,7 @@ fn failure(arguments: &[&str]) -> String {
     line
 }
 
-/// In an order that ignores the racks.
+/// Makes a matrix whose order of nodes ignores the racks.
 fn racks(racks: usize, hosts: usize) -> Value {
     let nodes = racks * hosts;
     let mut shuffled: Vec<usize> = (0..nodes).collect();
@@ -130,7 +130,7 @@ fn orders_are_found_and_printed_in_all_formats() {
         let found: Value = serde_json::from_str(&order(model, &[])).unwrap();
         let numbers = ["lower_bound_ps", "cost_ps", "before_ps"].map(|name| found[name].as_u64().unwrap());
         assert!(numbers.is_sorted(), "{numbers:?}");
-        // Four hops of the ring, and two steps of five, leave a rack.
+        // Four hops of the ring cross racks, and two of five steps of halving-doubling.
         let optimum = match model {
             "ring" => 28 * (10_000_000 + 800 * (1 << 20)) + 4 * (60_000_000 + 3200 * (1 << 20)),
             _ => {
@@ -356,7 +356,7 @@ fn fabrics_are_simulated_and_drawn() {
 #[test]
 fn pairs_of_a_matrix_share_the_uplinks_of_groups() {
     let files = Files::new();
-    // Rates of pairs that crossed at once.
+    // Rates of pairs that crossed an uplink at once.
     let loaded = files.write_json("loaded.json", &racks(2, 4));
     let mut stated = racks(1, 8);
     let rack = |node: usize| json!([if node < 4 { "a" } else { "b" }]);

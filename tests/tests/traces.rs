@@ -23,9 +23,9 @@ use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-/// 2048 waiting and 16,384 open spans of a kilobyte, and the puts.
+/// Most memory of 2048 waiting and 16,384 open spans of a kilobyte, and of the puts.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
-/// Stores then wait for late sources.
+/// With a slow link, reduces wait for late sources.
 const SLOW_LINK: [&str; 2] = ["--link-bandwidth=10MiB", "--link-latency=100us"];
 const TRACE: [u8; 16] = [7; 16];
 const CALLER: [u8; 8] = [9; 8];
@@ -132,7 +132,7 @@ fn cluster(endpoint: &str, more: &[&str]) -> Cluster {
     Cluster::start(Plan { store_arguments, shard_arguments: arguments, ..Plan::default() })
 }
 
-/// Daemons export their last spans as they end.
+/// Ends the daemons, which then export their last spans.
 fn end(cluster: &mut Cluster) {
     for daemon in cluster.stores.iter_mut().chain(&mut cluster.shards) {
         assert_eq!(daemon.as_mut().unwrap().terminate(), 0);
@@ -197,7 +197,7 @@ fn what_is_asked_when_a_shard_comes_back_is_for_the_get_that_waits() {
     let trace = collector.trace();
     trace.assert_whole();
     let get = trace.one("get", Some("node-1"));
-    // Twice if the query preceded the notice of the shard's end.
+    // Two queries, if the first preceded the notice of the shard's end.
     let asked = trace.named("ask directory", Some("node-1"));
     assert!(
         !asked.is_empty() && asked.iter().all(|span| span.parent_span_id == get.span_id),
@@ -375,7 +375,6 @@ fn nobody_waits_for_a_collector_that_never_answers() {
     end(&mut cluster);
 }
 
-/// Without the arena.
 fn private_bytes(cluster: &Cluster) -> u64 {
     let pid = cluster.stores[0].as_ref().unwrap().pid();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

@@ -1,7 +1,7 @@
 //! Clusters whose daemons have different versions of the protocol, and their upgrade under load.
 //!
-//! The old daemons are those in the folder `HOPLITE_PREVIOUS`, if it is set: the programs of the
-//! previous release. Otherwise they are today's daemons, which speak only the oldest version.
+//! Old daemons are the programs of the previous release in the folder `HOPLITE_PREVIOUS`, if it is
+//! set. Otherwise they are today's programs, limited to the oldest version.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::VecDeque;
@@ -21,7 +21,6 @@ const ELEMENTS: usize = 50_000;
 /// Most objects that each client keeps at a time.
 const KEPT: usize = 30;
 
-/// Makes `plan` start old daemons.
 fn as_old(plan: &mut Plan) {
     plan.programs = std::env::var_os("HOPLITE_PREVIOUS").map(PathBuf::from);
     let cap = ["--newest-version".to_owned(), Version::OLDEST.number().to_string()];
@@ -30,14 +29,13 @@ fn as_old(plan: &mut Plan) {
     plan.store_arguments = [cap, &["--drain".to_owned(), "60s".to_owned()]].concat();
 }
 
-/// Makes `plan` start daemons of today.
 fn as_new(plan: &mut Plan) {
     plan.programs = None;
     plan.shard_arguments = Vec::new();
     plan.store_arguments = vec!["--drain".to_owned(), "60s".to_owned()];
 }
 
-/// Repeats a call until it succeeds. Each failure must be one that may be repeated.
+/// Repeats a call until it succeeds. Each failure must permit a repetition.
 fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
     let started = Instant::now();
     loop {
@@ -70,13 +68,12 @@ fn source(node: usize) -> String {
     format!("source-{node}")
 }
 
-/// An array of 200 kB, with this number in each element.
 fn put_array(client: &Client, id: &str, number: i32) {
     let metadata = Metadata { dtype: Dtype::I32, shape: Some(vec![ELEMENTS as u64]), ..Metadata::default() };
     put(client, id, &number.to_le_bytes().repeat(ELEMENTS), metadata);
 }
 
-/// The sum of the arrays of all stores, and the bytes that it must have.
+/// Reduces the arrays of all stores, and checks the result.
 fn reduce(client: &Client, target: &str) {
     let sources: Vec<String> = (0..STORES).map(source).collect();
     let mut is_repeated = false;
@@ -96,8 +93,7 @@ fn reduce(client: &Client, target: &str) {
     repeat(target, || client.delete([target], PATIENCE));
 }
 
-/// A client that works until `stop`: it puts, gets, reduces and deletes. Returns its objects: the
-/// id, and the seed and the size of the bytes.
+/// Puts, gets, reduces and deletes until `stop`. Returns the remaining objects: id, seed and size.
 fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> VecDeque<(String, u64, usize)> {
     let client = repeat("connect", || Client::connect(socket));
     let mut kept = VecDeque::new();
@@ -110,7 +106,6 @@ fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> Ve
         let (id, seed, size) = &kept[(round * 7) as usize % kept.len()];
         let got = repeat(id, || client.get(id, PATIENCE).map(|view| view.to_vec()));
         assert!(got == bytes(*seed, *size), "{id} has its bytes");
-        // An object that another store put.
         let other = source((name + 1) % STORES);
         let got = repeat(&other, || client.get(&other, PATIENCE).map(|view| view.to_vec()));
         assert_eq!(got.len(), 4 * ELEMENTS);
@@ -126,7 +121,7 @@ fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> Ve
     kept
 }
 
-/// The versions of the sessions of all stores with all shards, the oldest first.
+/// Returns the versions of the sessions of all stores with all shards, the oldest first.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
     let of = |node| cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol);
     let mut all: Vec<u32> = (0..STORES).flat_map(of).collect();

@@ -1,4 +1,4 @@
-//! The promises of docs/reference/versions.md.
+//! The promises of docs/reference/versions.md about versions of the protocol.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use prost::Message;
 use prost_types::field_descriptor_proto::Label;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
-/// The last version that this program does not speak any more.
+/// The newest version that this program no longer speaks.
 const TOO_OLD: u32 = OLDEST - 1;
 const OLDEST: u32 = Version::OLDEST.number();
 /// A field that a later program of this version may add to any message: field 1000, a number.
@@ -37,7 +37,6 @@ fn a_client_that_is_too_old_is_told_both_versions() {
 fn a_store_that_is_too_old_is_told_both_versions_by_the_directory() {
     let mut cluster = Cluster::open(1);
     let refused = open_session(&cluster.shard_addresses[0], TOO_OLD).expect_err("it is refused");
-    // From the store's point of view.
     assert_eq!(refused, Error::VersionMismatch { ours: TOO_OLD, theirs: OLDEST });
     cluster.shards[0].as_ref().expect("the shard runs").await_log("refused a peer of the control plane");
     cluster.assert_serves();

@@ -1,7 +1,5 @@
-//! A collective attempt: its coordinator and members, with any order of messages, failures and
-//! deletes.
-//!
-//! A queue in each direction connects each member with the coordinator, until the member is gone.
+//! A collective attempt: its coordinator and members, with messages, failures and deletes in any
+//! order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -123,7 +121,7 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
     Ok((0..count).map(plan).collect())
 }
 
-/// Checks that exactly the missing bytes become final, once.
+/// Checks that exactly the missing bytes of each member become final, once.
 fn check_finals(plans: &[Plan]) {
     for plan in plans {
         let program = plan.program();
@@ -221,8 +219,8 @@ impl World {
         if completed.is_some() {
             seat.ended_copies += 1;
         }
-        // A member waits for the decision if its copy may become the target. The coordinator's own
-        // report decides.
+        // A member whose copy may become the target waits for the decision, which the report of the
+        // coordinator's own member makes.
         if index == self.own || !self.kind.properties().makes_target || completed.is_some() {
             seat.reports.push_back(Report::Filled);
         }
@@ -258,7 +256,6 @@ impl World {
     fn tell_coordinator(&mut self, index: usize, report: Report) {
         let seat = &mut self.seats[index];
         let is_out = seat.has_reported.as_ref().is_some_and(|said| *said != Report::Filled);
-        // The shell ends the reports of dismissed members.
         if is_out || seat.is_stopped || seat.is_dismissed || self.session.is_over() {
             return;
         }
@@ -447,7 +444,7 @@ impl Seat {
     }
 }
 
-/// Stages only advance, and the last two never change.
+/// Returns the order of stages. A stage only advances, and the last two stages never change.
 const fn order(stage: MemberStage) -> u8 {
     match stage {
         MemberStage::AwaitingRoom { .. } => 0,

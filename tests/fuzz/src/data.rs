@@ -1,4 +1,4 @@
-//! The data plane: frames from a store or a stranger.
+//! The data plane: frames from any peer.
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Plane;
@@ -21,7 +21,8 @@ use prost::Message;
 
 /// Reads frames until one is refused.
 ///
-/// If the first byte is odd, repairs each header first, because random checksums never match.
+/// If the first byte is odd, first gives each header a right checksum, because random ones never
+/// match.
 pub fn stream(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     while let Some((header, tail)) = rest.split_first_chunk::<HEADER_BYTES>() {
@@ -45,7 +46,7 @@ pub fn stream(bytes: &[u8]) {
 fn repaired(mut header: [u8; HEADER_BYTES], tail: &[u8]) -> [u8; HEADER_BYTES] {
     header[..5].copy_from_slice(b"HPLD\x01");
     header[6..8].fill(0);
-    // Most lengths then fit the input.
+    // Shortens the length, so that most payloads fit the input.
     let length = usize::from(header[8]).min(tail.len());
     if header[9..12] == [0; 3] {
         header[8] = u8::try_from(length).expect("it was a byte before");
@@ -80,7 +81,6 @@ fn payload_of(kind: Kind, payload: &[u8]) {
             let _ = decode_report(end.clone(), MAX_MEMBERS);
             if let Some(reason) = end.error {
                 let decoded = error::decode(reason, Plane::Data);
-                // A version mismatch swaps its two sides.
                 let returned = error::decode(error::encode(&decoded), Plane::Data);
                 assert_eq!(error::decode(error::encode(&returned), Plane::Data), decoded);
             }

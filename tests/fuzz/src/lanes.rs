@@ -1,4 +1,5 @@
-//! The lanes of a stream: frames in any order at the receiver, and any measurements at the sender.
+//! The lanes (connections) of a stream: frames in any order at the receiver, and any measurements
+//! at the sender.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +15,6 @@ const MAX_LANES: usize = 16;
 
 /// Performs the events that `bytes` describe, at a receiver or a sender.
 pub fn events(bytes: &[u8]) {
-    // The only error is the end of the input.
     let mut input = Unstructured::new(bytes);
     let _ = match bytes.first() {
         Some(choice) if choice % 2 == 1 => receive(&mut input),
@@ -22,10 +22,10 @@ pub fn events(bytes: &[u8]) {
     };
 }
 
-/// Each byte of the stream must be read at most once and in order, whatever frames arrive.
+/// Checks that the receiver reads each byte at most once and in order, whatever frames arrive.
 fn receive(input: &mut Unstructured<'_>) -> Result<()> {
     let mut merge = Merge::default();
-    // The frame of each lane that waits for its turn.
+    // For each lane, the frame that waits for its turn.
     let mut lanes: BTreeMap<LaneId, Option<(u64, u64)>> = BTreeMap::new();
     let (mut next, mut opened) = (0, 0);
     while !input.is_empty() && next < END {
@@ -44,7 +44,7 @@ fn receive(input: &mut Unstructured<'_>) -> Result<()> {
                 merge.lose(lane);
                 lanes.remove(&lane);
             }
-            // The receiver reads no further frame of a lane before the last one has had its turn.
+            // A lane reads its next frame after the turn of the previous one.
             _ if lanes.get(&lane) == Some(&None) => {
                 let start = if input.arbitrary()? { next } else { u64::from(input.arbitrary::<u16>()?) };
                 let end = start.saturating_add(input.arbitrary::<u16>()?.into());
@@ -69,14 +69,14 @@ fn receive(input: &mut Unstructured<'_>) -> Result<()> {
                 assert!(merge.has_lost() && lost.start == next && lost.end <= END, "{lost:?}");
             }
             Ok(Step::Wait) => {}
-            // The receiver closes all lanes.
             Err(_) => return Ok(()),
         }
     }
     Ok(())
 }
 
-/// The lanes of a stream must stay within its limit, whatever the kernel and the receiver report.
+/// Checks that the number of lanes stays within its limit, whatever the kernel and the receiver
+/// report.
 fn send(input: &mut Unstructured<'_>) -> Result<()> {
     let lanes = input.int_in_range(0..=2 * MAX_LANES)?;
     let mut host = HostLanes::new(Start { lanes, is_settled: input.arbitrary()? });

@@ -23,9 +23,9 @@ pub fn response(bytes: &[u8]) {
     each_message(bytes, MAX_RESPONSE_BYTES, |message: v1::Response| {
         let (call, decoded) = decode_response(message);
         let encoded = encode_response(call, decoded);
-        // A version mismatch swaps its two sides.
+        // Decodes twice, because each decoding swaps the two sides of a version mismatch.
         let again = returned(returned(encoded.clone()));
-        // A floating-point number may differ from itself.
+        // Compares bytes, because a floating-point number may differ from itself.
         assert_eq!(again.encode_to_vec(), encoded.encode_to_vec(), "{encoded:?}");
     });
 }
@@ -40,7 +40,6 @@ fn each_message<M: Message + Default>(bytes: &[u8], limit_bytes: usize, check: i
     while let Ok(Some(message)) = framing::decode(&mut stream, limit_bytes) {
         check(message);
     }
-    // Some fields refer to the buffer, as in the daemons.
     if let Ok(message) = M::decode(Bytes::copy_from_slice(bytes)) {
         check(message);
     }

@@ -1,7 +1,7 @@
 //! The state machine of a store, also under clients and shards that break the protocol.
 //!
-//! The shell's promises hold: each started task ends once, a closed connection sends nothing, and
-//! shards speak only in sessions.
+//! Events keep the promises of a shell: each started task ends once, a closed connection sends
+//! nothing, and shards speak only in sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ const SHARDS: usize = 3;
 const CAPACITY: u64 = 5 * (LARGE + HEADER_BYTES);
 const LARGE: u64 = 40_960;
 const INLINE_BELOW: u64 = 4096;
-/// More steps found no more bugs.
+/// Most events of a run. More found no more bugs.
 const MAX_STEPS: usize = 2_000;
 
 /// Feeds a node with events as `bytes` describe.
@@ -62,7 +62,8 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
 struct World {
     node: Node,
     now: Time,
-    /// Checks clients too; call numbers are then unique.
+    /// Checks the answers to clients, whose call numbers are then unique; `None` if clients break
+    /// the protocol.
     checker: Option<Checker>,
     clients: [ClientId; CLIENTS],
     last_number: u64,
@@ -70,7 +71,7 @@ struct World {
     pulls: BTreeMap<PullId, (u64, u64)>,
     serves: BTreeSet<ServeId>,
     combinations: BTreeMap<CombineId, (u64, u64)>,
-    /// Hops that were not ended, and hops that may still report.
+    /// The hops that were not ended. `audible_hops` may still report.
     hops: BTreeSet<HopId>,
     audible_hops: BTreeSet<HopId>,
     hostings: BTreeSet<HostingId>,
@@ -145,7 +146,6 @@ impl World {
         for effect in effects {
             self.perform(effect);
         }
-        // A past deadline would make the shell tick forever.
         assert!(self.node.next_deadline().is_none_or(|due| due > self.now), "what is due was done");
     }
 
@@ -735,7 +735,6 @@ fn sender(input: &mut Unstructured<'_>) -> Result<(NodeId, SocketAddr)> {
     Ok((name, SocketAddr::from(([127, 0, 0, 1], port))))
 }
 
-/// The owner that some clients hold.
 fn job() -> Owner {
     Owner::new("job").expect("the name is valid")
 }

@@ -28,7 +28,7 @@ pub fn store_batch(bytes: &[u8]) {
 
 fn hello(hello: Option<v1::Hello>) {
     let cluster = ClusterId::new("c").expect("the name is valid");
-    // A wrong cluster would hide later errors.
+    // Corrects the cluster, whose error would hide all others.
     let hello = hello.map(|hello| v1::Hello { cluster: cluster.as_str().to_owned(), ..hello });
     let Some(Ok(info)) = hello.map(|hello| decode_hello(hello, &cluster, Version::NEWEST)) else { return };
     assert_eq!(decode_hello(encode_hello(&info, &cluster), &cluster, Version::NEWEST), Ok(info));
@@ -52,7 +52,6 @@ pub fn shard_batch(bytes: &[u8]) {
     let Ok(batch) = v1::ShardMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
     let _ = batch.welcome.as_ref().map(|welcome| check_welcome(welcome, Version::NEWEST));
     let Ok(decoded) = decode_shard_batch(batch) else { return };
-    // A version mismatch swaps its two sides.
     assert_eq!(returned(returned(decoded.clone())), decoded);
 }
 

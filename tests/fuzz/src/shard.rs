@@ -1,4 +1,4 @@
-//! A shard, also under stores that break the protocol.
+//! The state machine of a shard, also under stores that break the protocol.
 //!
 //! Names and numbers come from small sets, so that events interact. Sessions open and close in
 //! order, and time never goes back.
@@ -23,7 +23,7 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 3] = ["x", "y", "z"];
-/// Each open request, copy and tombstone has a few deadlines.
+/// Most ticks until all deadlines have passed. Each open request, copy and tombstone has a few.
 const MAX_LAST_TICKS: usize = 10_000;
 const TICK: Duration = Duration::from_secs(600);
 
@@ -59,7 +59,7 @@ struct Session {
     unanswered: BTreeMap<RequestId, usize>,
     queries: BTreeSet<RequestId>,
     subscriptions: BTreeSet<RequestId>,
-    /// Deletes that are answered again when the absent nodes return.
+    /// Deletes that wait for absent nodes, and are answered again when these return.
     patient: BTreeSet<RequestId>,
 }
 
@@ -77,14 +77,12 @@ impl World {
         }
         let mut effects = Vec::new();
         self.shard.apply(self.now, event.clone(), &mut effects);
-        // Time passes only with ticks.
         if let Event::Disconnected { node, .. } = &event {
             self.sessions.remove(node);
         }
         for effect in effects {
             self.check(effect);
         }
-        // A past deadline would make the shell tick forever.
         if self.shard.next_deadline().is_some_and(|due| due <= self.now) {
             assert_ne!(event, Event::Tick, "nothing is due right after a tick");
             self.apply(Event::Tick);
@@ -137,8 +135,8 @@ impl World {
         }
     }
 
-    /// Lets deadlines pass: without stores all of them, else only those of queries, because retain
-    /// requests repeat.
+    /// Lets deadlines pass: all of them without stores, else the deadlines of queries, because
+    /// retain requests repeat.
     fn finish(mut self) {
         self.tick_while(|world| world.sessions.values().any(|session| !session.queries.is_empty()));
         for (node, session) in &self.sessions {
@@ -155,7 +153,6 @@ impl World {
     fn tick_while(&mut self, goes_on: impl Fn(&Self) -> bool) {
         for _ in 0..MAX_LAST_TICKS {
             let Some(due) = self.next_deadline().filter(|_| goes_on(self)) else { break };
-            // Long steps save ticks.
             self.now = due.max(self.now + TICK);
             self.apply(Event::Tick);
         }

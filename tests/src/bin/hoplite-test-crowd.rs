@@ -1,8 +1,8 @@
 //! Many simulated stores, for the directory's views: `hoplite-test-crowd ADDRESS NODES OBJECTS
 //! RECEIVERS`.
 //!
-//! They have sessions, labels and loads, but no bytes. RECEIVERS stores pull an object of the first
-//! one; some are complete, so that several chains begin. Ends with its standard input.
+//! The stores have sessions, labels and loads, but no bytes. RECEIVERS stores pull an object of the
+//! first store; some are complete, so that several chains begin. Ends with its standard input.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ use tonic::transport::Channel;
 
 const BROADCAST: &str = "weights/step-1200";
 const BROADCAST_BYTES: u64 = 2 << 30;
-/// Two streams for each node, 128 per connection.
+/// A node needs two streams, and a connection permits 128.
 const NODES_PER_CONNECTION: usize = 60;
 const BATCH: usize = 256;
 
@@ -60,7 +60,8 @@ async fn main() -> anyhow::Result<()> {
         crowd[0].say(batch.to_vec()).await?;
     }
     crowd[0].say(vec![publish(BROADCAST, BROADCAST_BYTES)]).await?;
-    // The first third forms a chain, and its first quarter sends to the others.
+    // The first third of the receivers forms a chain, whose first quarter sends to the other
+    // receivers.
     let first = receivers.div_ceil(3);
     for (number, node) in crowd.iter_mut().enumerate().skip(1).take(first) {
         let slot = node.pull(number).await?;
@@ -215,7 +216,7 @@ fn publish(id: &str, size_bytes: u64) -> ToShard {
     ToShard::Publish(publication(id, size_bytes))
 }
 
-/// Links within the rack, and to the same place in other racks. One port is broken.
+/// Makes links to the nodes of the rack, and to the same place in other racks. One port is slow.
 fn links(number: usize) -> Vec<LinkLoad> {
     let (rack, place) = (number / 32, number % 32);
     let inside =

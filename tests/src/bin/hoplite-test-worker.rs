@@ -1,4 +1,4 @@
-//! A client in a process that can be killed. Answers each command with `done` or the error.
+//! A client as a process, which tests can kill. Answers each command with `done` or the error.
 //!
 //! * `create ID SIZE [DTYPE LENGTH]`: begins an object.
 //! * `write COUNT`: writes COUNT zero bytes.
@@ -7,8 +7,8 @@
 //! * `put ID SIZE`: puts an object of zeros.
 //! * `own ID SIZE`: puts an object of zeros that this client owns.
 //! * `reduce TARGET SOURCE...`: adds up arrays.
-//! * `reduce-default TARGET SOURCE...`: the same, default options.
-//! * `reduce-default-async TARGET SOURCE...`: the same, asynchronous client.
+//! * `reduce-default TARGET SOURCE...`: the same, with default options.
+//! * `reduce-default-async TARGET SOURCE...`: the same, with the asynchronous client.
 //! * `allreduce TARGET RANK SOURCE...`: adds up arrays as one of several participants.
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,6 @@ use hoplite_client::blocking::{Client, ObjectWriter};
 use hoplite_client::{AllreduceOptions, Lifetime, Metadata, ObjectView, PutOptions, ReduceOp, ReduceOptions};
 use hoplite_tests::PATIENCE;
 
-/// Held until the process is killed.
 #[derive(Default)]
 struct Held {
     writer: Option<ObjectWriter>,

@@ -9,7 +9,6 @@ use hoplite_tests::contents::bytes;
 
 use super::PATIENCE;
 
-/// Below and above the limit of inline objects.
 const SIZES: [usize; 2] = [1000, 300_000];
 
 fn confirmed() -> PutOptions {

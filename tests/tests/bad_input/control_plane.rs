@@ -45,7 +45,7 @@ fn bytes_that_are_not_grpc_are_survived() {
     cluster.assert_serves();
 }
 
-/// HTTP/2, stream 1 (RFC 9113, section 4.1).
+/// Makes a frame of HTTP/2 on stream 1 (RFC 9113, section 4.1).
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
     [&length[1..], &[kind, 0], &[0, 0, 0, 1], payload].concat()
@@ -64,7 +64,7 @@ fn headers_are_bounded() {
             assert!(client.list(request).await.is_err(), "{length} bytes");
         }
     });
-    // Endless. Each piece has an unindexed header (RFC 7541, section 6.2.2).
+    // Headers without end. Each is unindexed (RFC 7541, section 6.2.2).
     let piece = [0x00, 1, b'x', 1, b'y'].repeat(3000);
     let mut peer = TcpStream::connect(&address).expect("it listens");
     peer.set_write_timeout(Some(super::PATIENCE)).expect("a socket has a timeout");

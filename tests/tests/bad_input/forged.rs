@@ -1,4 +1,4 @@
-//! Clients can write garbage into the headers of objects.
+//! Clients that write garbage into the headers of objects.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs::{self, File};
@@ -11,7 +11,6 @@ use super::PATIENCE;
 
 const HEADER_BYTES: u64 = 64;
 
-/// As a writing client maps it.
 struct Arena(File);
 
 impl Arena {
@@ -71,7 +70,7 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
             }
             client.put("x", &contents).unwrap();
         }
-        // Only bytes that the store knows to be valid are sent.
+        // The store sends only bytes that it knows to be valid.
         assert!(cluster.client(1).get("x", PATIENCE).unwrap()[..] == contents[..], "{size} bytes");
         cluster.assert_serves();
     }

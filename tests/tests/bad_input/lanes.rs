@@ -13,7 +13,7 @@ use super::PATIENCE;
 
 const SIZE: usize = 24 << 20;
 
-/// Two stores that may use up to 16 lanes; the first one has the object.
+/// Starts two stores that may use up to 16 lanes. The first store has the object.
 fn cluster() -> (Cluster, Client, Vec<u8>, Pull) {
     let store_arguments = ["--insecure", "--lanes", "16", "--metrics", "0"].map(str::to_owned).to_vec();
     let cluster = Cluster::start(Plan { store_arguments, ..Plan::open() });
@@ -25,7 +25,7 @@ fn cluster() -> (Cluster, Client, Vec<u8>, Pull) {
     (cluster, client, contents, pull)
 }
 
-/// Reads a stream to its end over one connection. Returns the bytes, and the first request for lanes.
+/// Reads a stream to its end. Returns the bytes, and the first request for lanes.
 fn read_stream(peer: &mut RawPeer) -> (Vec<u8>, Option<Lanes>) {
     let (mut contents, mut asked) = (Vec::new(), None);
     loop {
@@ -46,7 +46,7 @@ fn read_stream(peer: &mut RawPeer) -> (Vec<u8>, Option<Lanes>) {
     }
 }
 
-/// Pulls until the store requests lanes, which depends on its measurements. The stream goes on.
+/// Pulls until the store requests lanes, which depends on its measurements.
 fn await_request(address: &str, pull: &Pull) -> (RawPeer, Lanes) {
     let mut found = None;
     await_that("the store asks for lanes", || {
@@ -86,7 +86,7 @@ fn peers_without_lanes_use_one_connection() {
     let address = cluster.data_address(0);
     for max_lanes in [0, 1] {
         let mut peer = RawPeer::greeted(&address);
-        // As a program without lanes does: it neither offers any, nor knows the request for them.
+        // Acts like a program without lanes, which ignores the request.
         peer.say(Kind::Pull, &Pull { max_lanes, ..pull.clone() });
         let (read, asked) = read_stream(&mut peer);
         assert!(read == contents && asked.is_none());
@@ -129,10 +129,9 @@ fn forged_and_malformed_keys_join_nothing() {
         peer.await_close();
     }
     assert_eq!(open_lanes(&cluster), 0, "no connection has joined the stream");
-    // The key ends with the stream.
+    // The key of a stream is invalid after its end.
     while main.hear().expect("the stream has an end").0 != Kind::End as u8 {}
     assert_eq!(outcome_of(&mut peer, &lanes.key), end::Outcome::NoCopy);
-    // The connection still serves requests.
     peer.say(Kind::Pull, &Pull { offset_bytes: SIZE as u64 - 100, ..pull });
     assert_eq!(peer.hear().map(|(kind, payload)| (kind, payload.len())), Some((Kind::Block as u8, 100)));
     cluster.assert_serves();
@@ -144,7 +143,7 @@ fn silent_and_surplus_lanes_hold_up_no_other_peer() {
     let address = cluster.data_address(0);
     let (main, asked) = await_request(&address, &Pull { max_lanes: 2, ..pull });
     assert_eq!(asked.count, 1, "the peer allows two lanes");
-    // None of them is read: each lane keeps the blocks that it has taken.
+    // No lane is read, so each keeps its blocks.
     let mut lanes: Vec<RawPeer> = (0..8).map(|_| RawPeer::greeted(&address)).collect();
     for lane in &mut lanes {
         lane.say(Kind::Lane, &Lane { key: asked.key.clone(), other_streams: 0 });

@@ -183,7 +183,6 @@ fn a_client_that_takes_no_answers_blocks_nobody() {
     let watcher = cluster.client(0);
     let mut client = RawClient::greeted(&cluster.socket(0));
     client.request(Body::Subscribe(request::Subscribe { id: b"object".to_vec().into() }));
-    // Fills the socket with unread answers.
     let question =
         v1::Request { call: 1000, body: Some(Body::Status(request::Status {})), ..Default::default() };
     while client.try_say(&question, std::time::Duration::from_millis(300)) {}

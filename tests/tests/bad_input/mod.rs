@@ -1,4 +1,4 @@
-//! Bad input gets a typed error on every plane, and the daemons continue.
+//! Bad input on every plane: the sender gets a typed error, and the daemons continue.
 
 mod calls;
 mod clients;

@@ -1,4 +1,4 @@
-//! Invalid reduces fail immediately, name the problem, and leave nothing behind.
+//! Invalid reduces, which fail immediately with the problem's name and leave no objects behind.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,6 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
         ("flat", Dtype::F32, Some(vec![50_000]), 200_000, "f32[50000]"),
         ("shapeless", Dtype::F32, None, 200_000, "f32 of 200000 bytes"),
         ("longer", Dtype::F32, Some(vec![50, 1001]), 200_200, "f32[50, 1001]"),
-        // Mixed up ids: an inline object, and an empty one.
         ("small", Dtype::F32, Some(vec![3]), 12, "f32[3]"),
         ("empty", Dtype::F32, Some(vec![0]), 0, "f32[0]"),
     ];
@@ -169,7 +168,7 @@ fn a_target_that_exists_is_refused() {
     let sources = ["source-0", "source-1", "source-2"];
     for (size, node) in [(4, 0), (4, 1), (200_000, 0), (200_000, 1)] {
         let name = format!("target-{size}-{node}");
-        // Small puts do not wait for the directory.
+        // Waits for the directory, which small puts usually do not.
         let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
         let options = PutOptions { metadata, confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(node).put_with(&name, &bytes(1, size), options).unwrap();

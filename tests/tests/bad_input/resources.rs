@@ -19,7 +19,7 @@ use super::PATIENCE;
 
 const SHORT: Duration = Duration::from_secs(2);
 
-/// Runs below limits of `ulimit`, such as `-n 64`.
+/// Runs a program with limits of `ulimit`, such as `-n 64`.
 fn limited(limits: &str, name: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit {limits} && exec \"$@\""), "sh"]).arg(program(name));
@@ -36,7 +36,6 @@ fn limited_store(limits: &str, socket: &Path) -> Command {
 fn a_limit_that_leaves_no_room_for_the_memory_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("store.sock");
-    // In blocks of 512 bytes, and in KiB.
     for (limits, memory, name) in [("-f 1000", "64MiB", "ulimit -f"), ("-v 1900000", "2GiB", "ulimit -v")] {
         let mut store = limited_store(limits, &socket);
         let (code, text) = run_to_end(store.args(["--log", "error", "--memory", memory]));
@@ -252,7 +251,7 @@ fn memory_returns_to_the_system_after_a_peak() {
     for (number, client) in clients.iter().enumerate() {
         client.delete(ids(number), PATIENCE).unwrap();
     }
-    // Deleted names are remembered for a while.
+    // The memory of tombstones is freed after a while.
     wait_until(|| (0..2).all(|at| used()[at].saturating_sub(before[at]) < (peak[at] - before[at]) / 2));
     eprintln!("MiB of store and shard: {before:?} before, {peak:?} with objects, {:?} after", used());
     assert!((0..2).all(|at| peak[at] - before[at] > 60), "this test fills {peak:?} MiB");

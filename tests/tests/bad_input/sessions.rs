@@ -17,7 +17,7 @@ use prost::Message;
 use super::PATIENCE;
 
 const SIZE: usize = 200_000;
-/// One, and three retries.
+/// A first attempt, and three retries.
 const ATTEMPTS: usize = 4;
 
 fn cluster() -> (Cluster, u64) {
@@ -57,7 +57,6 @@ fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
     }
 }
 
-/// Skips keepalives.
 fn ended(peer: &mut RawPeer) -> End {
     loop {
         let (kind, payload) = peer.hear().expect("the store answers");

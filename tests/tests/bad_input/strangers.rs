@@ -21,14 +21,13 @@ use tonic_health::pb::health_client::HealthClient;
 use super::PATIENCE;
 
 const CROWD: usize = 10_000;
-/// 1,024 half-open connections of gRPC with 34 KiB of buffers each.
+/// Most memory of 1,024 half-open connections of gRPC with buffers of 34 KiB.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
-/// 64 connections with windows of 64 KiB, and buffers of HTTP/2.
+/// Most memory of 64 visitors with windows of 64 KiB, and buffers of HTTP/2.
 const MAX_SHOUTED_BYTES: u64 = 32 << 20;
-/// 256 handshakes with buffers and keys.
+/// Most memory of 256 handshakes of TLS.
 const MAX_GROWTH_BY_TLS_BYTES: u64 = 32 << 20;
-/// Handshakes last five seconds, or three for each part of an HTTP request; a busy machine needs
-/// more.
+/// Longest wait for the end of a handshake, which must end after five seconds.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 
 struct Port {
@@ -107,7 +106,7 @@ fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
     }
 }
 
-/// Returns the waiting connections; each refused one makes room for another.
+/// Opens more connections than the port permits. Returns the waiting ones.
 fn crowd(port: &Port) -> VecDeque<TcpStream> {
     let mut waiting = VecDeque::new();
     for number in 0..CROWD {
@@ -116,7 +115,6 @@ fn crowd(port: &Port) -> VecDeque<TcpStream> {
             let _ = stream.write_all(&port.beginning);
         }
         waiting.push_back(stream);
-        // More would wait in the kernel's queue.
         if waiting.len() > port.places + 100 {
             await_end(&waiting.pop_front().unwrap(), PATIENCE);
         }
@@ -131,7 +129,6 @@ fn counted(port: &Port) -> f64 {
     found.unwrap_or_else(|| panic!("{} is not in {text}", port.counter)).parse().unwrap()
 }
 
-/// Without the arena.
 fn private_bytes(daemon: &Option<Daemon>) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.as_ref().unwrap().pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -251,7 +248,6 @@ fn a_visitor_who_asks_and_never_reads_is_closed() {
     loop {
         match visitor.write(&pings[said % pings.len()..]) {
             Ok(bytes) => said += bytes,
-            // Nothing reads answers, so the shard stops reading.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 is_stuck = true
             }

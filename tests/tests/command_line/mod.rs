@@ -138,7 +138,6 @@ fn objects_pass_from_node_to_node() {
         up.succeed(1, &["get", id, "-o", to.to_str().unwrap()]);
         assert_eq!(fs::read(&to).unwrap(), bytes, "{id}");
         assert_eq!(up.succeed(1, &["get", id, "-o", "-"]), bytes, "{id}");
-        // Repetition is no error; standard input works like a file.
         assert!(up.put(1, id, &bytes, &[]).status.success(), "{id}");
     }
     let listed = up.json(1, &["ls", "--json"]);
@@ -381,7 +380,8 @@ fn a_signal_ends_waits_and_puts_in_one_line() {
             let mut command = up.hoplite(0, arguments);
             let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let stdin = child.stdin.take();
-            // The last handler. Earlier signals may be lost.
+            // Waits for the last of the program's handlers, because an earlier signal would kill
+            // it.
             eventually("it listens to signals", || catches(child.id(), Signal::HUP));
             kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal).unwrap();
             assert_eq!(
@@ -594,7 +594,6 @@ fn catches(pid: u32, signal: Signal) -> bool {
     caught & (1 << (signal.as_raw() - 1)) != 0
 }
 
-/// A zombie does not run.
 fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))

@@ -111,7 +111,6 @@ fn what_is_known_of_an_object_is_told_by_the_shard_that_knows_it() {
         assert_eq!(copies(&cluster).unwrap(), 1, "without shard {shard}");
         cluster.restart_shard(shard);
         cluster.await_sessions(0);
-        // Before or after the copies are announced again.
         assert_eq!(copies(&cluster).unwrap(), 1, "after a restart of shard {shard}");
     }
     cluster.kill_shard(0);
@@ -150,7 +149,6 @@ fn calls_outlast_the_restart_of_the_only_shard() {
         for (_, get) in streaming {
             assert!(get.join().unwrap().unwrap() == expected);
         }
-        // The shard waits for the announcements of late stores.
         let deleted = delete.join().unwrap().expect("a delete waits for the shard");
         assert_eq!(deleted, ids("doomed").len());
     });
@@ -172,7 +170,7 @@ fn without_any_directory_only_new_puts_are_served() {
     client.put("before", &expected).unwrap();
     cluster.kill_shard(0);
     cluster.await_lost_sessions(0);
-    // Others may delete it without this store.
+    // Another store may have deleted the object without this store.
     let error = refusal(client.get("before", Duration::from_millis(500)));
     let missing = match &error {
         ObjectError::Timeout { missing: Some(missing), .. } => missing.kind(),

@@ -37,7 +37,7 @@ fn a_delete_also_waits_for_stores_that_only_the_second_shard_reaches() {
     let [first, second] = split.shards_of("x");
     split.cut(1, first);
     await_connected(&split, 1, 1);
-    // Ends after the first shard has given up the store.
+    // The delete ends after the first shard counts the store as lost.
     assert_eq!(split.cluster.client(0).delete(["y"], PATIENCE).unwrap(), 1);
     let other = split.cluster.client(1);
     assert!(!other.contains("y").unwrap());

@@ -24,7 +24,7 @@ fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) 
     own.put("of-the-frozen", old).unwrap();
     assert!(cluster.client(0).get("of-the-frozen", PATIENCE).unwrap()[..] == *old);
     cluster.store(1).signal(Signal::STOP);
-    // The shard first gives up the frozen store.
+    // The delete ends after the shard counts the frozen store as lost.
     let gone = ["replaced", "deleted", "of-the-frozen"];
     assert_eq!(cluster.client(0).delete(gone, PATIENCE).unwrap(), gone.len());
     cluster.client(0).put("replaced", new).unwrap();
@@ -40,7 +40,6 @@ fn check_reads(cluster: &mut Cluster, client: &Client, old: &[u8], new: &[u8]) {
             .map(|id| scope.spawn(move || client.get(id, Duration::from_secs(3)).map(|view| view.len())))
             .into();
         let kept = scope.spawn(|| client.get("kept", PATIENCE).map(|view| view[..] == *old));
-        // Requests wait in the sockets.
         std::thread::sleep(Duration::from_millis(100));
         cluster.store(1).signal(Signal::CONT);
         for read in reads {
@@ -102,7 +101,6 @@ fn a_delete_names_a_frozen_store_or_waits_for_it() {
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let delete = scope.spawn(move || client.delete_with(["x", "y"], options(PATIENCE, DeleteWait::All)));
-        // The answer needs the frozen store.
         std::thread::sleep(Duration::from_millis(200));
         assert!(!delete.is_finished());
         cluster.store(1).signal(Signal::CONT);

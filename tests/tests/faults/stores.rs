@@ -46,7 +46,7 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     let expected = bytes(2, 4 << 20);
     cluster.client(0).put("object", &expected).unwrap();
     cluster.client(1).get("object", PATIENCE).unwrap();
-    // The receiver learns of its last byte earlier.
+    // The shard hears of the end of a transfer later than its receiver.
     await_that("both are known to be complete, and free", || {
         let grants = cluster.client(2).describe("object").unwrap().grants;
         grants.len() == 1 && grants.iter().all(|grant| grant.outcome.is_some())
@@ -56,7 +56,7 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     }
     std::thread::scope(|scope| {
         let receivers = gets(scope, &cluster, 2..4, "object");
-        // The receivers soon leave a silent sender.
+        // Receivers soon replace a silent sender.
         await_that("a pull from each", || {
             let grants = cluster.client(2).describe("object").unwrap().grants;
             let late = grants.iter().filter(|grant| grant.receiver != "node-1");
@@ -110,7 +110,6 @@ fn a_frozen_holder_delays_no_get_if_another_node_has_the_object() {
     }
     cluster.store(1).signal(Signal::STOP);
     let client = cluster.client(2);
-    // A transfer from a frozen store ends after five seconds, its session after six.
     for id in &ids {
         assert!(client.get(id, Duration::from_secs(3)).unwrap()[..] == expected, "{id}");
     }
@@ -158,7 +157,7 @@ fn an_object_whose_only_holder_dies_is_lost() {
     }
     assert!(asked.elapsed() < PATIENCE / 2, "nobody waits for the timeout");
     assert_eq!(&cluster.client(2).get("small", PATIENCE).unwrap()[..], b"inline", "the directory has it");
-    // The puts wait until the directory forgets the loss.
+    // A put of a lost id waits until the directory forgets the loss.
     for id in ["half", "complete"] {
         let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(1).put_with(id, b"new", confirmed).unwrap();

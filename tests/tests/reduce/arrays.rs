@@ -37,7 +37,7 @@ impl Arrays {
         PutOptions { metadata, ..PutOptions::default() }
     }
 
-    /// Reveals misplaced, missing or duplicate elements.
+    /// Returns an element whose value reveals misplaced, missing or duplicate elements.
     fn element(self, number: u64, index: usize) -> i128 {
         let mut random = (number << 32 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random = (random ^ (random >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -62,9 +62,9 @@ impl Arrays {
         let bits: u64 = match self.dtype {
             Dtype::F64 => (number as f64).to_bits(),
             Dtype::F32 => single.into(),
-            // Eight digits suffice up to 256.
+            // Eight binary digits suffice up to 256.
             Dtype::Bf16 => (single >> 16).into(),
-            // Five bits of exponent instead of eight, ten of fraction instead of 23.
+            // f16 has 5 bits of exponent and 10 of fraction, f32 has 8 and 23.
             Dtype::F16 if number == 0 => 0,
             Dtype::F16 => ((single >> 13) - ((127 - 15) << 10)).into(),
             _ => number as u64,

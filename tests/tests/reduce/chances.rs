@@ -73,7 +73,7 @@ fn survives(schedule: &str, plan: Plan) {
         assert!(plan.starts_with(schedule), "{plan}");
         cluster.restart_store(victim);
         assert_nothing_left(&mut cluster);
-        // A restarted shard waits for stores with more of an object.
+        // A restarted shard waits for stores that may have more bytes of an object.
         let victims = id(victim as u64);
         await_that("what died with the victim is gone", || {
             let object = cluster.client(0).describe(&victims).unwrap().locations.object;

@@ -100,7 +100,7 @@ fn an_allreduce_moves_what_a_ring_does_at_each_node() {
         let ring = 2 * 4 * MIB as u64 * (participants as u64 - 1) / participants as u64;
         let moved = traffic(participants, seed);
         eprintln!("{participants} participants, in and out: {moved:?}; a ring: {ring}");
-        // Parts are whole cache lines.
+        // Parts are rounded to whole cache lines.
         let limit = ring + 64 * 2 * participants as u64;
         assert!(moved.iter().flatten().all(|bytes| *bytes <= limit), "{moved:?}");
         let all_received: u64 = moved.iter().map(|[received, _]| received).sum();

@@ -1,4 +1,4 @@
-//! Aborted reduces, and lack of memory.
+//! Reduces that are aborted or lack memory.
 
 use hoplite_client::{PutOptions, ReduceOptions};
 use hoplite_core::error::Missing;
@@ -40,7 +40,7 @@ fn the_hops_of_a_client_that_dies_end() {
 fn a_delete_of_the_target_ends_the_reduce() {
     let mut cluster = Cluster::start(chained(4));
     let unfinished = halves(&cluster, 3);
-    // Any node may delete, also before the target exists.
+    // Any node may delete the target, also before it exists.
     for (node, is_begun) in [(0, true), (1, true), (3, true), (0, false), (3, false)] {
         std::thread::scope(|scope| {
             let missing = if is_begun { 3 } else { 4 };
@@ -51,7 +51,6 @@ fn a_delete_of_the_target_ends_the_reduce() {
                 await_that("the first hop", || cluster.client(2).status().unwrap().copies == 2);
             }
             let deleted = cluster.client(node).delete(["target"], PATIENCE).unwrap();
-            // Other nodes do not know it yet.
             assert_eq!(deleted, usize::from(is_begun || node == 0));
             let error = refusal(running.join().unwrap());
             assert!(matches!(&error, ObjectError::Deleted { id } if id.as_bytes() == b"target"), "{error}");
@@ -106,7 +105,7 @@ fn a_store_without_room_for_the_output_of_a_hop_is_done_without() {
     for node in 1..=3 {
         put(&cluster, node, LARGE, node as u64);
     }
-    // The hop waits for half of the timeout.
+    // The hop waits for memory for half of the timeout.
     let timeout = Duration::from_secs(3);
     let joined = cluster.client(0).reduce_with("target", ids(&[1, 2, 3]), within(timeout)).unwrap();
     assert_eq!(joined.len(), 3);

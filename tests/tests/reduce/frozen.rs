@@ -1,4 +1,4 @@
-//! Coordinators that freeze at a known byte, and members without room.
+//! Collectives whose coordinator freezes at a known byte, or whose members lack memory.
 
 use std::thread::sleep;
 
@@ -10,9 +10,9 @@ use super::links::{END, FIRST_HALF, GIVER, TAKER, call, disturbed, linked, sum};
 use super::*;
 
 const COORDINATOR: usize = 0;
-/// Shorter than a peer may be silent.
+/// A freeze that peers tolerate.
 const SHORT: Duration = Duration::from_millis(1500);
-/// Longer than peers and the directory tolerate.
+/// A freeze that neither peers nor the directory tolerate.
 const LONG: Duration = Duration::from_secs(9);
 
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +39,6 @@ fn frozen(
     disturbed(cluster, target, |cluster| {
         links.await_held(from, to);
         if matches!(phase, Phase::AfterCommit) {
-            // Bytes pass, messages do not.
             links.hold(COORDINATOR, TAKER, 0);
             let client = cluster.client(COORDINATOR);
             await_that("the decision", || client.contains(target).unwrap());
@@ -135,7 +134,7 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
             }
         }
         let plan = record(&cluster, 0, target).plan;
-        // A neighbour's refusal is also a reason.
+        // The plan may name the refusal of either member.
         assert!(plan.contains("no session, since member"), "{plan}");
         cluster.client(0).delete([target], PATIENCE).unwrap();
     }
@@ -169,7 +168,6 @@ fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed(
     let plan = Plan { memory: "9MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
     let mut cluster = Cluster::start(plan);
     links.attach(&cluster);
-    // Rank k runs on the node of its source, so each store coordinates once.
     let rounds = [("one", [(0, 0), (1, 1)]), ("other", [(1, 2), (0, 3)])];
     for (node, number) in rounds.iter().flat_map(|(_, ranks)| ranks) {
         put(&cluster, *node, LARGE, *number);

@@ -10,13 +10,13 @@ use super::*;
 
 const ALL: [u64; 3] = [0, 1, 2];
 
-/// Member 1 gives to member 2, which gives to member 0: 4/3 of 2 MiB each.
+/// In the ring, member 1 sends to member 2, which sends to member 0: 4/3 of 2 MiB each.
 pub(super) const GIVER: usize = 1;
 pub(super) const TAKER: usize = 2;
 pub(super) const FIRST_HALF: u64 = 700_000;
 const TURN: u64 = 1_400_000;
 const SECOND_HALF: u64 = 2_100_000;
-/// Only the end of a stream is missing.
+/// Bytes after which only the end of a stream is missing.
 pub(super) const END: u64 = 2_700_000;
 
 pub(super) fn linked(nodes: usize) -> (Cluster, Links) {
@@ -94,7 +94,6 @@ fn a_link_that_fails_for_a_moment_costs_no_byte() {
                 links.open();
             });
             assert_sums(results);
-            // A member may leave after sending; others have the bytes.
             if !is_broken || at < TURN {
                 let plan = record(&cluster, 0, &target).plan;
                 assert!(plan.starts_with("ring of 3"), "{at}, {is_broken}: {plan}");
@@ -164,7 +163,7 @@ fn when_a_member_dies_the_others_are_told_or_have_it_already() {
         });
         for (rank, result) in results.into_iter().enumerate() {
             match result {
-                // The end came too late to matter.
+                // The member ended too late to matter.
                 Ok(got) => assert!(got == sum() && at == SECOND_HALF, "{rank}, {at}"),
                 Err(_) if rank == victim => {}
                 Err(_) => assert_lost(result),
@@ -176,7 +175,7 @@ fn when_a_member_dies_the_others_are_told_or_have_it_already() {
     }
 }
 
-/// Calls `disturb` when only `last` lacks the target. Returns the result of `last`.
+/// Calls `disturb` when the participant `last` alone lacks the target. Returns its result.
 fn lacking(
     cluster: &mut Cluster,
     links: &Links,
@@ -401,7 +400,6 @@ fn two_exchanges_that_hold_the_room_which_the_other_one_waits_for_both_succeed()
     let plan = Plan { memory: "7MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
     let mut cluster = Cluster::start(plan);
     links.attach(&cluster);
-    // Rank k runs on the node of its source, so each store coordinates once.
     let rounds = [("one", [(0, 0), (1, 1)]), ("other", [(1, 2), (0, 3)])];
     for (node, number) in rounds.iter().flat_map(|(_, ranks)| ranks) {
         put(&cluster, *node, LARGE, *number);

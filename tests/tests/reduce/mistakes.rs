@@ -22,7 +22,8 @@ fn with_sources() -> Cluster {
     cluster
 }
 
-/// Rank 1 calls with other arguments. Links hold bytes until all have called.
+/// Runs an allreduce in which rank 1 has other arguments. Links hold bytes until all ranks have
+/// called.
 fn disagreeing(
     cluster: &Cluster,
     target: &str,
@@ -137,7 +138,6 @@ fn sources_that_do_not_go_together_are_named_at_all_ranks() {
     assert_nothing_left(&mut cluster);
 }
 
-/// One store has small sources; only a target permits comparison.
 #[test]
 fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want() {
     let mut cluster = Cluster::start(chained(3));

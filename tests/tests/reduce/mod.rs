@@ -1,4 +1,4 @@
-//! Reduces with real daemons. Partly written sources stop a reduce where a test needs it.
+//! Reduces with real daemons. Partly written sources stop a reduce at the byte that a test needs.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod arrays;
@@ -31,7 +31,8 @@ use arrays::Arrays;
 const MIB: usize = 1 << 20;
 const LARGE: Arrays = Arrays::of_bytes(2 * MIB);
 
-/// Little memory, short graces. A chain follows the order of the list.
+/// A plan with little memory and short graces, whose reduces are chains in the order of the
+/// sources.
 fn chained(nodes: usize) -> Plan {
     let all = |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect();
     Plan {
@@ -165,7 +166,7 @@ fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
     cluster.client(node).describe(target).unwrap().reduce.expect("the coordinator remembers")
 }
 
-/// The coordinator drops a silent member.
+/// Waits until the coordinator has dropped a silent member.
 fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &str) {
     let client = cluster.client(coordinator);
     await_that(plan, || {

@@ -176,7 +176,7 @@ fn a_late_rank_makes_the_others_do_it_each_by_itself() {
             put(&cluster, 0, arrays, 0);
             put(&cluster, 1, arrays, 1);
             let first = [0, 1].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
-            // Reported only after the decision.
+            // The store reports the plan after the decision.
             let target = cluster.client(1).get("target", PATIENCE).unwrap();
             assert!(target.is_empty());
             put(&cluster, 2, arrays, 2);
@@ -218,8 +218,8 @@ fn a_rank_may_call_elsewhere_than_where_its_source_is() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Calls `disturb` in an exchange of three nodes with half a source each. The directory counts a
-/// store as lost after `node_grace`.
+/// Calls `disturb` in an exchange of three nodes that have half of their source. The directory
+/// counts a store as lost after `node_grace`.
 fn disturbed(
     way: Way,
     node_grace: &str,

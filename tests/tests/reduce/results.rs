@@ -1,4 +1,4 @@
-//! Reduces of all kinds and places of arrays.
+//! Reduces of arrays of all types, sizes and places.
 
 use hoplite_client::{ByteRange, Dtype, ReduceOp, ReduceOptions, ReduceOrder};
 use hoplite_tests::cluster::Cluster;
@@ -49,7 +49,7 @@ fn all_types_are_reduced_by_all_operations() {
 #[test]
 fn arrays_of_any_size_are_reduced_in_any_order() {
     let mut cluster = Cluster::start(chained(3));
-    // Around zero, a block, the inline limit, and a frame.
+    // Lengths around zero, a block, the inline limit, and a frame.
     for length in [0, 1, 2, 1023, 1024, 1025, 16_383, 16_384, 16_385, 262_145, 1_000_003] {
         let arrays = Arrays { dtype: Dtype::F32, length };
         for number in 0..3 {
@@ -80,7 +80,7 @@ fn sources_may_be_anywhere() {
             &[1, 1, 1],
             &[0, 1, 0, 1],
             &[2, 1, 1, 2, 0, 0, 1],
-            // More than one hop combines.
+            // Enough sources for several hops.
             &[1; 70],
         ] {
             for (number, node) in places.iter().enumerate() {

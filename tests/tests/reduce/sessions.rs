@@ -105,7 +105,7 @@ fn a_frozen_member_ends_the_session_and_all_get_the_same_without_it() {
 
 #[test]
 fn a_participant_that_leaves_costs_the_others_nothing() {
-    // Rank 1 never calls, but its node takes part.
+    // Rank 1 never calls, but its node has its source and takes part.
     let (mut cluster, results) = Begun::disturbed(&[0, 2], |_, halves| finish_all(halves));
     assert_sums(results);
     let record = cluster.client(0).describe("target").unwrap().reduce.unwrap();

@@ -14,7 +14,7 @@ fn assert_lost(running: Running<'_>, cluster: &Cluster, number: u64) {
     assert!(!cluster.client(0).contains("target").unwrap());
 }
 
-/// A process that writes half of array `number`, with zeros instead of the right elements.
+/// Starts a process that writes half of array `number`, as zeros.
 fn producer(cluster: &Cluster, node: usize, number: u64) -> Worker {
     let mut worker = Worker::start(&cluster.socket(node));
     worker.succeed(&format!("create {} {} f32 {}", id(number), LARGE.size_bytes(), LARGE.length));
@@ -57,7 +57,7 @@ fn a_source_that_is_put_again_on_another_node_is_taken_instead() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
         let reader = await_half_of_any(&cluster, 0);
-        // Otherwise it would fail the reduce immediately.
+        // A running coordinator would fail the reduce immediately.
         let coordinator = cluster.stores[0].as_ref().unwrap();
         coordinator.signal(Signal::STOP);
         worker.kill();
@@ -173,7 +173,7 @@ fn a_small_source_that_is_lost_while_another_is_awaited_is_made_up_for() {
     put(&cluster, 1, small, 1);
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], first(2));
-        // The source may be fetched in time; otherwise a spare replaces it.
+        // If the source was not fetched in time, a spare source replaces it.
         cluster.client(1).delete([id(1)], PATIENCE).unwrap();
         for number in [2, 3] {
             put(&cluster, 2, small, number);

@@ -2,10 +2,10 @@
 
 use anyhow::ensure;
 
-/// A prime, so that no pattern of blocks is missed.
+/// Distance of the checked elements: a prime, so that it meets all parts of blocks.
 const STRIDE: usize = 61;
 
-/// Sums over all ranks are exact.
+/// Returns a rank's factor: a small whole number, so that sums over all ranks are exact.
 pub(crate) fn factor(rank: usize, round: usize) -> f32 {
     ((rank + round) % 16 + 1) as f32
 }

@@ -1,4 +1,4 @@
-//! Hoplite's worker on one host, for `tests/bench`.
+//! A worker of `tests/bench` that uses Hoplite.
 //!
 //! Connects to the benchmark's socket, sends `hello RANK`, and then obeys one command per line:
 //!
@@ -32,7 +32,6 @@ mod contents;
 use contents::{compare, contents, factor};
 use training::{Kind, Training};
 
-/// The benchmark kills slow workers earlier.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
 fn main() -> anyhow::Result<()> {
@@ -71,7 +70,6 @@ impl Workload {
     fn parse(name: &str) -> anyhow::Result<Self> {
         Ok(match name {
             "round_trip" => Self::RoundTrip,
-            // A late rank gets a later start time.
             "broadcast" | "broadcast_late" => Self::Broadcast,
             "gather" => Self::Gather,
             "reduce" => Self::Reduce,
@@ -173,7 +171,7 @@ impl Worker {
         self.round = round;
         let (given, taken) = workload.parts(self.ranks);
         self.elements = size_bytes / size_of::<f32>() / given.max(taken);
-        // Parts differ, so that misplaced ones are noticed.
+        // The parts of a rank differ, which reveals misplaced parts.
         let part = |part: usize| contents(factor(self.rank, round) * (part + 1) as f32, self.elements);
         self.source = (0..given).flat_map(part).collect();
         self.out = match workload {
@@ -343,7 +341,7 @@ fn put_options() -> PutOptions {
     PutOptions { metadata, timeout: TIMEOUT, ..PutOptions::default() }
 }
 
-/// Since a moment common to all processes of the machine.
+/// Returns the machine's monotonic clock.
 fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())

@@ -1,7 +1,7 @@
 //! Training loops. Rank 0 is the parameter server or the trainer.
 //!
-//! The first workers of a step are unknown in advance, so the server sends each of them a small
-//! object, its turn, with the number of its model.
+//! A reduce of the first gradients chooses its workers. The server then sends each chosen worker a
+//! small object, its turn, with the number of its next model.
 
 use std::thread;
 use std::time::Duration;
@@ -18,10 +18,10 @@ const STOP: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// An allreduce, to which the server adds zeros.
+    /// An allreduce of all gradients, to which the server adds zeros.
     AllGradients,
     FirstGradients,
-    /// The first rollouts; their workers get a new model.
+    /// The first samples of several workers, which then get a new model.
     FirstSamples,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Training<'a> {
     pub(crate) round: usize,
     pub(crate) steps: usize,
     pub(crate) compute: Duration,
-    /// The gradient or, of rank 0, the model.
+    /// The gradient; for rank 0, the model.
     pub(crate) source: &'a [u8],
 }
 
@@ -53,7 +53,7 @@ impl Training<'_> {
         }
     }
 
-    /// All objects that a round can create.
+    /// Returns the ids of all objects that a round can create.
     pub(crate) fn ids(&self) -> anyhow::Result<Vec<ObjectId>> {
         let mut ids = vec![];
         for step in 0..self.steps {
@@ -159,7 +159,7 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    /// Workers of other systems use the same times.
+    /// Returns the time for which a worker computes, which is the same for all systems.
     fn computing(&self, step: usize) -> anyhow::Result<Duration> {
         let parts = 4 + (5 * self.rank + 2 * step) % 9;
         Ok(self.compute * u32::try_from(parts)? / 8)
@@ -175,7 +175,8 @@ impl Training<'_> {
         if self.kind == Kind::FirstSamples {
             return Ok(factor(0, self.round));
         }
-        // Only the server knows the summed workers, but all elements are multiples of the first.
+        // Only the server knows the workers whose gradients were added, but all elements are
+        // multiples of the first.
         let found = f32::from_le_bytes(*view.first_chunk().context("an empty model")?);
         ensure!(found >= 1.0, "a model begins with {found}");
         Ok(found)
