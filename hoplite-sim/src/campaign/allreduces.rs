@@ -111,7 +111,6 @@ impl Simulation {
         ranks
     }
 
-
     fn participate(&mut self, client: u64, request: &Reduce, is_only: bool) {
         let is_mistaken = self.app.scenario.has_mistakes && self.random.chance(10);
         let op = if is_mistaken { *self.random.pick(ReduceOp::ALL) } else { request.op };
@@ -213,7 +212,6 @@ impl Simulation {
             "{target} has been there, but a participant is answered with: {error}"
         );
     }
-
 
     pub(super) fn member_asked(&mut self, store: usize, plan: &Plan) {
         if !plan.properties().makes_target {
