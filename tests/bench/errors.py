@@ -3,7 +3,7 @@ class BenchError(Exception):
 
 
 class Missing(BenchError):
-    """A missing system; the message tells what to install."""
+    """A system that is not installed; the message names the packages."""
 
 
 class Wedged(BenchError):

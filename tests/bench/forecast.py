@@ -5,17 +5,17 @@ from collections import defaultdict
 
 from .results import Measurement
 
-# For creating, comparing and deleting objects.
+# Time of a round besides the collective.
 _ROUND_S = 0.1
 _MIB_S = 0.004
-# Time relative to the limit, until the run shows it.
+# Assumed time of a cell as a multiple of its limit.
 _GUESS = 1.6
-# The guess counts as much as this much measured time.
+# The guess weighs as much as a measurement of this time.
 _GUESS_S = 30.0
 
 
 class Forecast:
-    """Weighs cells by their time at the limit, and learns the real ratio of each system."""
+    """Estimates the time of cells from their limit, and learns each system's ratio of time to limit."""
 
     def __init__(self, rounds: int, cell_s: float, least_rounds: int = 1) -> None:
         self._rounds = rounds

@@ -99,7 +99,7 @@ def _running(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _await_listener(lab: Lab, port: int) -> None:
-    """Connecting would use up its only connection."""
+    """Reads the system's tables, because iperf3 would serve a connection as its only client."""
     deadline = time.monotonic() + _TIMEOUT_S
     wanted = f":{port:04X} "
     while time.monotonic() < deadline:

@@ -7,7 +7,7 @@ are smaller than the paper's by as much as the links are slower.
 from dataclasses import dataclass
 from itertools import accumulate
 
-# Computation takes from 4/8 to 12/8 of its mean.
+# Computation takes from 4 to 12 parts, and its mean 8.
 _PARTS = 8
 _LEAST_PARTS = 4
 _KINDS = 9
@@ -17,12 +17,12 @@ _STEP_STRIDE = 2
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop.
+    """A training loop.
 
     Attributes:
         compute_s: the mean time to compute a gradient or a rollout.
-        is_synchronous: `True` if each step waits for all workers, not only for the first ones.
-        rollout_part: for rollouts instead of gradients, the size of the model relative to one.
+        is_synchronous: `True` if each step waits for all workers, `False` if for the first half.
+        rollout_part: the size of a model as a multiple of a rollout's; None for gradients.
     """
 
     model_bytes: int
@@ -47,10 +47,9 @@ class Loop:
     def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float) -> float:
         """The least time for all steps.
 
-        Synchronous: in each step, the slowest worker's result must still reach the others, and
-        an allreduce cannot begin before the fastest worker is ready. Asynchronous: until enough
-        results are computed and the last one has arrived, or until the link of h0 has carried
-        all bytes of h0. The longer time counts.
+        Synchronous, per step: the slowest worker computes and sends its result, or the fastest
+        computes and an allreduce runs. Asynchronous: enough results are computed and the last one
+        has arrived, or the link of h0 has carried all bytes of h0. The longer time counts.
         """
         workers = range(1, hosts)
         model_s = size_bytes / payload_bytes_s
@@ -76,7 +75,7 @@ class Loop:
         return {0: self._root_bytes(size_bytes, hosts)}
 
     def _root_bytes(self, size_bytes: int, hosts: int) -> tuple[int, int]:
-        """The round does not wait for the last send of h0."""
+        """Returns the bytes that h0 receives and sends, without its last send, for which no round waits."""
         each = size_bytes
         if self.rollout_part is not None:
             each = self.chosen(hosts) * (size_bytes // self.rollout_part)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-# Ticks of the kernel take 10 ms.
+# Fewer ticks of 10 ms per processor give no share.
 _LEAST_TICKS: Final = 20
 BUSY: Final = 0.9
 """Load of the processors from which they, instead of the links, may have been the limit."""
@@ -25,7 +25,7 @@ class Processor:
         self._after = _ticks()
 
     def busy(self) -> float | None:
-        """The busy share; None if the time was too short."""
+        """The busy share of the processors; None if the time was too short."""
         total = self._after[1] - self._before[1]
         return None if total < _LEAST_TICKS * _processors() else (self._after[0] - self._before[0]) / total
 

@@ -2,8 +2,8 @@
 
     cd tests && sudo python3 -m bench.secured --mebibytes 64 --receivers 4 --rounds 5
 
-The kinds take turns, so that other load affects all of them. Times stand beside S/B: the least
-time for the bytes to reach one host.
+The three kinds take turns, so that other load affects all of them. Times stand beside S/B: the
+least time for an object of S bytes to reach one host over a link of B bytes per second.
 """
 
 import argparse
@@ -29,7 +29,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 KINDS: Final = ("neither", "token", "TLS")
 _WORKER: Final = "hoplite-bench-worker"
 _WORKLOAD: Final = "broadcast"
-#: Payload of an Ethernet packet: see lab/plan.py.
+#: Share of payload in an Ethernet packet (lab/plan.py).
 _PAYLOAD: Final = 1448 / 1514
 _SPARE_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 120

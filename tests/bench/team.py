@@ -1,4 +1,4 @@
-"""The workers of one system, one on each host, and their rounds.
+"""The workers of one system, one on each host.
 
 All systems share the line protocol of `hoplite-bench-worker`, over a Unix socket, which every
 network namespace reaches.
@@ -22,18 +22,18 @@ from .machine import Processor
 _START_TIMEOUT_S: Final = 180
 _PREPARE_TIMEOUT_S: Final = 120
 _POLL_S: Final = 1.0
-# Enough for all workers to read the command.
+# Time for all workers to read a command before it starts.
 _LEAD_S: Final = 0.05
 _LEAD_PER_WORKER_S: Final = 0.002
 
 
 @dataclass(frozen=True)
 class Round:
-    """One measured round: the seconds until the last worker that counts has ended.
+    """One measured round: the seconds from the first start until all finishers have ended.
 
     Attributes:
-        after_last_s: the same from the last worker's start.
-        busy: the busy share of the processors; None if the round was too short.
+        after_last_s: the seconds from the last worker's start.
+        busy: the busy share of the machine's processors; None if the round was too short.
     """
 
     seconds: float
@@ -55,7 +55,7 @@ class Team:
 
     def __enter__(self) -> Self:
         self._listener.bind(str(self.path))
-        # Ray's workers run as other users.
+        # Workers of Ray run as another user.
         os.chmod(self.path, 0o666)
         self._listener.listen(len(self._hosts))
         return self
@@ -69,7 +69,7 @@ class Team:
         self.path.unlink(missing_ok=True)
 
     def gather(self, starters: list["subprocess.Popen[bytes]"], timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Waits until all workers are connected. The early end of a starter is an error."""
+        """Waits until all workers are connected. Fails if a starter, which starts a worker, ends early."""
         self._starters = starters
         deadline = time.monotonic() + timeout_s
         self._listener.settimeout(_POLL_S)
@@ -103,7 +103,7 @@ class Team:
         Args:
             finishers: the ranks whose end stops the clock.
             interval_s: the time between the starts of two ranks.
-            around: called with the run, to measure the machine around it.
+            around: called with a function that performs the run, to measure around it.
             loop: the training loop, if the workload is one.
         """
         self._round += 1

@@ -1,7 +1,6 @@
-"""The reproductions in docs/dev/reproductions.md: `make topology-report`.
+"""Measures the reproductions of papers in docs/dev/reproductions.md: `make topology-report`.
 
-Parts that need a lab keep their earlier text without root, and the part with MPI without Open
-MPI.
+Parts that this machine cannot measure keep their text: labs need root, one part Open MPI.
 """
 
 import argparse
@@ -44,7 +43,7 @@ _BLUECONNECT_HOSTS: Final = 16
 _BLUECONNECT_SIZE: Final = 16 << 20
 _BLUECONNECT_UPLINKS: Final = (0.25, 0.5, 1)
 _NIC_BITS_S: Final = 200_000_000
-# As in the planner: latency and processor time.
+# Time of a step as in the planner: latency and processor time.
 _STEP_S: Final = 2e-4
 
 _PEERS: Final = Path(__file__).with_name("peers")
@@ -153,7 +152,7 @@ class Report:
                 ranks = directory / f"ranks-{size}"
                 with ranks.open("wb") as out:
                     subprocess.run([self.programs / "hoplite", "topology", "order", *order], check=True, stdout=out)
-                # In turn, because of other load.
+                # The orders take turns, so that other load affects both.
                 times: dict[Path, list[float]] = {as_they_come: [], ranks: []}
                 for _ in range(_MPI_ROUNDS):
                     for file, known in times.items():
@@ -170,7 +169,7 @@ class Report:
         rng = random.Random(1)
         shuffled = [rng.sample(range(_HOSTS), _HOSTS) for _ in range(200)]
         found = self.topology("order", "--matrix", matrix, "--for", model, "--size", str(_SIZE), "--seconds", "2")
-        # A lab lists hosts rack by rack; a scheduler alternates.
+        # A lab lists hosts rack by rack. The usual order of a scheduler alternates between racks.
         as_they_come = [index % _RACKS * (_HOSTS // _RACKS) + index // _RACKS for index in range(_HOSTS)]
         worst = max(shuffled, key=lambda order: self._cost(matrix, model, order))
         orders = [found["order"], as_they_come, worst]
@@ -237,7 +236,7 @@ def _build_mpi_program(directory: Path) -> None:
 
 
 def _run_mpi_program(lab: Lab, directory: Path, rankfile: Path, size: int) -> float:
-    """The first allreduce connects the ranks."""
+    """Returns the seconds of an allreduce, after a first allreduce that connects the ranks."""
     parameters = {
         "pml": "ob1",
         "btl": "tcp,self",
@@ -270,7 +269,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Equal values share the mean of their ranks."""
+    """Returns the rank of each value. Equal values share the mean of their ranks."""
     order = sorted(values)
     first = {value: index for index, value in reversed(list(enumerate(order)))}
     count = {value: order.count(value) for value in first}

@@ -1,4 +1,4 @@
-"""Collectives of Hoplite on labs of racks: with and without labels, and with fixed schedules."""
+"""Measures collectives of Hoplite on labs with racks: with and without labels, and with fixed schedules."""
 
 import statistics
 import subprocess
@@ -23,11 +23,11 @@ _TIMEOUT_S: Final = 120
 
 @dataclass
 class Measured:
-    """Rounds of one collective.
+    """The measured rounds of one collective.
 
     Attributes:
-        on_all: the objects that all uplinks carried upwards together.
-        on_busiest: the objects on the busiest uplink.
+        on_all: the bytes that all uplinks together carried upwards, in sizes of the object.
+        on_busiest: the same for the busiest uplink.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Measured:
 def measure(
     programs: Path, plan: Plan, workloads: Sequence[str], size: int, is_labelled: bool, schedule: str = "auto"
 ) -> dict[str, Measured]:
-    """Rounds of each workload in a new lab, with ranks in the order of its hosts."""
+    """Measures rounds of each workload in a new lab, with ranks in the order of its hosts."""
     if not (programs / _WORKER).is_file():
         raise NotAvailable(f"there is no {_WORKER} in {programs}")
     labels = {host: f"rack={plan.rack_of(index)}" for index, host in enumerate(plan.host_names)} if is_labelled else {}
@@ -58,7 +58,6 @@ def measure(
         place = stack.enter_context(tempfile.TemporaryDirectory())
         lab = stack.enter_context(Lab(plan))
         stack.enter_context(Hoplite(lab, programs, memory, [lab.hosts[-1].name], arguments, labels))
-        # The end of the team ends the workers.
         running = stack.enter_context(ExitStack())
         team = stack.enter_context(Team("hoplite", Path(place) / "team.sock", plan.host_names))
         workers = [
@@ -68,7 +67,7 @@ def measure(
         team.gather(running.enter_context(ending(workers)))
         for workload, measured in found.items():
             finishers = WORKLOADS[workload].finishers(plan.hosts)
-            # The first round teaches the directory the usual time.
+            # From the first round, the directory learns the usual time of a transfer.
             for count in range(_ROUNDS + 1):
                 objects: list[float] = []
                 seconds = team.round(workload, size, finishers, 0, _TIMEOUT_S, _counting(lab, size, objects)).seconds
@@ -78,7 +77,7 @@ def measure(
 
 
 def _counting(lab: Lab, size: int, objects: list[float]) -> Callable[[Callable[[], None]], None]:
-    """Adds the objects that each uplink carries upwards during a round."""
+    """Appends the bytes that each uplink carries upwards in a round, in sizes of the object."""
 
     def around(body: Callable[[], None]) -> None:
         before = lab.traffic()

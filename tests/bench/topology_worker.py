@@ -1,7 +1,7 @@
 """A rank of a collective over plain sockets: `topology_worker.py INDEX ADDRESS...`.
 
-Each line of input has a collective: `{"model", "order", "size"}`. The worker moves its bytes,
-without adding, and prints the seconds.
+Each line of input has a collective: `{"model", "order", "size"}`. The worker moves the bytes of its
+rank, without adding them, and prints the seconds.
 """
 
 import json
@@ -16,12 +16,12 @@ CHUNK = bytes(64 << 10)
 CONNECT_TIMEOUT_S = 20
 
 Peers = dict[tuple[int, int], socket.socket]
-# Concurrent sends and receives: a rank and bytes.
+# Concurrent sends and receives, each a rank and a number of bytes.
 Phase = tuple[list[tuple[int, int]], list[tuple[int, int]]]
 
 
 def connect(own: int, addresses: list[str]) -> Peers:
-    """The rank with the larger index connects."""
+    """Connects all pairs of ranks. The rank with the larger index opens the connection."""
     peers: Peers = {}
     listener = socket.create_server((addresses[own], PORT), backlog=4 * len(addresses))
     for peer in range(own):
@@ -86,14 +86,14 @@ def halving_doubling(ranks: int, rank: int, size: int) -> list[list[Phase]]:
 
 
 def double_binary_tree(ranks: int, rank: int, size: int) -> list[list[Phase]]:
-    """Each tree carries half of the bytes."""
+    """Two trees, of which each carries half of the bytes."""
     return [tree(ranks, rank, shift, size // 2) for shift in (0, 1)]
 
 
 def tree(ranks: int, rank: int, shift: int, size: int) -> list[Phase]:
-    """Ranks [i, j] have the root (i + j) / 2.
+    """The steps of a rank in a tree, in which the root of ranks i to j is (i + j) / 2.
 
-    In the second tree, rank r takes the place of r + 1.
+    With `shift` 1, rank r has the place of rank r + 1.
     """
     place = (rank + shift) % ranks
     low, high = 0, ranks - 1

@@ -1,4 +1,4 @@
-"""The workloads of the paper's figures 5 to 9 (section 6.1), their clocks, and their limits.
+"""The workloads of the paper's figures 5 to 9 (section 6.1), their clocks, and their least times.
 
 Every host first puts its sources. The clock starts with the first call of the collective, and
 stops when the last receiving host has all its bytes. Elements are f32, the operation is the sum.
@@ -23,17 +23,18 @@ class Need:
 
 @dataclass(frozen=True)
 class Workload:
-    """One kind of collective.
+    """A collective that all systems perform.
 
     Attributes:
         definition: the start and the end of the clock.
         finishers: the ranks whose end stops the clock, by number of hosts.
-        limit_factor: the least time in units of S/B, for hosts that arrive together.
-        needs: the bytes that hosts must move, by rank, for a size and a number of hosts.
+        limit_factor: the least time as a multiple of S/B (bytes of an object, bytes per second of
+            a link), for hosts that arrive together.
+        needs: the bytes that each rank must receive and send, for a size and a number of hosts.
         is_split: `True` if each host gives or gets one of several equal parts.
         is_late: `True` if the hosts arrive one after another.
         hosts: the only number of hosts, if it is fixed.
-        loop: the training loop, which defines the limit.
+        loop: the training loop, which defines the least time.
     """
 
     name: str

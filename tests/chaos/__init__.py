@@ -1,5 +1,5 @@
-"""Faults at random on real daemons, and a model that checks every result.
+"""Random faults on real daemons, and a model that checks every result.
 
-`campaign` runs workers and faults in a lab, `workload` is the workers, `faults` the faults, and
-`history` the model. `make chaos SECONDS=300` runs it.
+`campaign` runs the workers of `workload` and the faults of `faults` in a lab; `history` is the
+model. `make chaos SECONDS=300` runs it.
 """

@@ -1,4 +1,4 @@
-"""One campaign: a lab, workers, faults one after another, and the checks after each fault and at the end."""
+"""A campaign: workers and faults in a lab, one fault after another, with checks after each fault and at the end."""
 
 import random
 import threading
@@ -19,13 +19,13 @@ from .history import History, Key
 from .workload import EXPECTED, STUCK_S, Cluster, Worker
 
 SHARDS: Final = 2
-# The rest between the end of a fault and the next check.
+# The pause between the end of a fault and the next check.
 _SETTLE_S: Final = 2.0
 _CHECKED_KEYS: Final = 8
 _POLL_S: Final = 0.2
 _DELETED_AT_ONCE: Final = 1000
 _MEMORY: Final = "128MiB"
-# So little that stores spill.
+# Little memory, so that stores spill.
 _SPILLING_MEMORY: Final = "8MiB"
 _SPILL_LIMIT: Final = "32MiB"
 
@@ -39,10 +39,10 @@ class Settings:
         seed: decides the faults, and the operations of each worker.
         seconds: the time in which faults begin.
         stores: the number of stores, each on a host.
-        workers: the number of threads with calls.
+        workers: the number of threads that call stores.
         keys: the number of keys that the workers share.
         timeout_s: the deadline of each call.
-        slack_s: the time after its deadline in which a call must end.
+        slack_s: the time by which a call may exceed its deadline.
         settled_s: the time after a fault in which all replicated objects must be readable.
         faults: the names of the faults.
         spill: stores have little memory, and spill.
@@ -69,8 +69,8 @@ class Report:
         settings: the parameters.
         faults: the number of faults of each kind.
         outcomes: the number of calls, by operation and outcome.
-        longest_overrun_s: by how much a call exceeded its deadline at most; negative if none did.
-        spilled: the number of objects that stores have spilled, as far as seen between faults.
+        longest_overrun_s: the most by which a call exceeded its deadline; negative if none did.
+        spilled: the number of objects that stores have spilled, as counted between faults.
         violations: every broken promise.
     """
 
@@ -171,7 +171,7 @@ class Campaign:
             self._fault(target)
             self._await_replicas(target)
             self._count_spilled(target)
-            # Writers go on, so each check skips the keys that they change.
+            # Writers go on, and the check skips the keys that they change.
             self._check_keys(
                 cluster,
                 self.random.sample(self.history.keys, min(_CHECKED_KEYS, settings.keys)),
@@ -201,7 +201,7 @@ class Campaign:
             self.spilled[host] = now
 
     def _await_replicas(self, target: Target) -> None:
-        """Waits until no object lacks a copy, since a later fault may take the only one left."""
+        """Waits until no object lacks a copy, because the next fault may destroy its only copy."""
         ends_at = time.monotonic() + self.settings.settled_s
         lacking: Any = "unknown"
         while time.monotonic() < ends_at:
@@ -215,7 +215,7 @@ class Campaign:
         )
 
     def _check_keys(self, cluster: Cluster, keys: Sequence[Key]) -> None:
-        """Checks that an acknowledged replicated value is readable everywhere, and a deleted one nowhere."""
+        """Checks that an acknowledged replicated value is readable on all stores, and a deleted value on none."""
         for key in keys:
             if not key.writer.acquire(timeout=STUCK_S):
                 self.history.violate(f"hang: the writer of {key.name} does not end")
@@ -246,9 +246,9 @@ class Campaign:
                 )
 
     def _check_empty(self, target: Target, cluster: Cluster) -> None:
-        """Deletes everything, and checks that stores and shards keep nothing.
+        """Deletes all objects, and checks that stores and shards keep none.
 
-        A shard remembers a lost object, which no list has, until its name is deleted.
+        Also deletes the names of lost objects, which shards remember but do not list.
         """
         names = [*self.history.names, *FILLERS, HALF]
         ends_at = time.monotonic() + self.settings.settled_s

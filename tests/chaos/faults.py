@@ -1,4 +1,4 @@
-"""The faults of a campaign: each breaks something, holds, and repairs it."""
+"""The faults of a campaign. Each breaks a part of the cluster, waits, and repairs it."""
 
 import os
 import random
@@ -18,7 +18,7 @@ _GARBAGE_BYTES: Final = 4096
 _CONNECTIONS: Final = 20
 _FILL_BYTES: Final = 4 << 20
 _END_S: Final = 60.0
-# The objects that fill a store, and the one whose put does not end.
+# The objects that fill a store.
 FILLERS: Final = [f"filler/{number}" for number in range(64)]
 HALF: Final = "half"
 
@@ -30,7 +30,7 @@ class Target:
     Attributes:
         stores: the hosts with a store.
         shards: the hosts with a shard.
-        random: decides what breaks, and for how long.
+        random: chooses the broken part, and the time until its repair.
     """
 
     lab: Lab
@@ -195,7 +195,7 @@ def killed_client(target: Target) -> Iterator[str]:
     host = target.lab.host(target.store())
     program = target.hoplite.programs / "hoplite"
     reader, writer = os.pipe()
-    # Nothing ends the input, so the put of `--size` bytes is not complete.
+    # The input never ends, so the put stays incomplete.
     half = host.popen(
         [program, "put", HALF, "-"],
         stdin=reader,
@@ -221,7 +221,7 @@ def _end(daemon: Daemon) -> None:
 
 Fault = Callable[[Target], AbstractContextManager[str]]
 
-# The longest time that each fault holds, in seconds.
+# For each fault, the longest time until its repair, in seconds.
 FAULTS: Final[dict[str, tuple[Fault, float]]] = {
     "kill-store": (killed_store, 6),
     "restart-store": (restarted_store, 1),

@@ -1,7 +1,7 @@
 """The writes of a campaign, and the values that a read may return.
 
-Each key has one writer at a time, which numbers its values. The number is in the bytes, so each read
-shows which put it returns. A put or delete without an answer may still take effect at any later time.
+Each key has one writer at a time, which numbers its values. The number is in the bytes, so a read shows
+its put. A put or delete without an answer may take effect at any later time.
 """
 
 import random
@@ -13,7 +13,7 @@ HEADER_BYTES = 64
 
 
 def contents(seed: int, key: str, version: int, size: int) -> bytes:
-    """The bytes of one value: a readable header, then random bytes that depend on all arguments."""
+    """The bytes of a value: a readable header, then random bytes that depend on all arguments."""
     header = f"{key} {version} {size} ".encode().ljust(HEADER_BYTES, b".")
     return header + random.Random(f"{seed} {key} {version}").randbytes(size - HEADER_BYTES)
 
@@ -29,12 +29,12 @@ class Key:
     """The history of one key.
 
     Attributes:
-        writer: held by the thread that puts or deletes.
+        writer: the lock of the thread that puts or deletes.
         begun: the version of the latest put that has begun.
         deleted: the latest version that an acknowledged delete has removed.
         present: the version that an acknowledged put has stored, until its delete begins.
         replicas: the number of copies of `present`.
-        unanswered: versions whose put got no answer.
+        unanswered: the versions whose put got no answer.
     """
 
     name: str

@@ -32,7 +32,7 @@ EXPECTED = (
 SIZES = (100, 3_000, 20_000, 200_000, 2_000_000)
 BATCH = 20
 SOURCES = 3
-# An operation that is not over by then does not listen to its deadline at all.
+# An operation that takes longer ignores its deadline.
 STUCK_S = 120.0
 
 
@@ -115,7 +115,7 @@ class Worker(threading.Thread):
                 )
 
     def client(self, where: str) -> hoplite.Client | None:
-        """The client of a store, which reconnects with its next call; `None` while the first attempt fails."""
+        """The client of a store, which reconnects with each call; `None` if it cannot connect at first."""
         if where not in self.clients:
             try:
                 self.clients[where] = hoplite.connect(
@@ -266,7 +266,7 @@ class Worker(threading.Thread):
         return put is not None
 
     def remove(self, names: list[str]) -> None:
-        """Deletes objects of this worker. `Campaign` deletes the rest at the end."""
+        """Deletes objects of this worker. After a failure, `Campaign` deletes them at the end."""
         self.perform(
             "delete_many",
             self.somewhere(),

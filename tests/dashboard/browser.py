@@ -28,7 +28,7 @@ def missing() -> str | None:
 
 
 class Browser:
-    """The end of a `with` block ends all processes."""
+    """A browser, whose processes end with a `with` block."""
 
     def __init__(self, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:
         self._files = tempfile.mkdtemp(prefix="browser-")
@@ -80,13 +80,11 @@ class Browser:
             self._end()
 
     def _end(self) -> None:
-        # Otherwise the browser survives its driver.
         with suppress(ProcessLookupError):
             os.killpg(self._driver.pid, signal.SIGKILL)
         self._driver.wait()
         if self._driver.stdout is not None:
             self._driver.stdout.close()
-        # A killed process may still create a file.
         end = time.monotonic() + PATIENCE_SECONDS
         while os.path.exists(self._files) and time.monotonic() < end:
             shutil.rmtree(self._files, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Real daemons, and a simulated crowd of stores without bytes."""
+"""Real daemons, and many simulated stores without objects' bytes."""
 
 import json
 import os
@@ -39,7 +39,6 @@ class Process:
 
     def line(self) -> str:
         assert self.process.stdout is not None
-        # A silent program must not hang the test.
         limit = threading.Timer(PATIENCE_S, self.process.kill)
         limit.start()
         try:

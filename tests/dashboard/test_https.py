@@ -1,4 +1,4 @@
-"""The dashboard with TLS: open to users with the token, or without a token to members."""
+"""The dashboard with TLS: for users with the token or, without a token, for holders of a certificate."""
 
 import http.client
 import ssl
@@ -42,6 +42,6 @@ class Https(unittest.TestCase):
     def test_without_a_token_only_members_get_in(self) -> None:
         with directory(*self.settings) as addresses:
             self.assertEqual(self.ask(addresses["dashboard"], "/api/overview", member=True).status, 200)
-            # TLS 1.3 reports a missing certificate with the answer.
+            # TLS 1.3 reports a missing certificate after the handshake.
             with self.assertRaises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
                 self.ask(addresses["dashboard"], "/api/overview")

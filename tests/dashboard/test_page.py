@@ -149,7 +149,7 @@ class Page(unittest.TestCase):
         page.type("#filter", "rack=07")
         page.wait_for_text("1–32 of 32", ".pages")
 
-        # A partial search says so, and can continue.
+        # An incomplete search says so, and can continue.
         page.open(f"http://{addresses['dashboard']}/#objects")
         page.wait_for_text("objects/000099")
         page.run("document.getElementById('later').click()")
@@ -234,7 +234,6 @@ class Page(unittest.TestCase):
         self.assertLessEqual(dark.run("return document.documentElement.scrollWidth"), NARROW)
         self.assertGreater(light.run(luminance), 0.9)
         self.assertLess(dark.run(luminance), 0.2)
-        # Keyboard only.
         tab = "\ue004"
         light.run("document.activeElement.blur()")
         light.press(tab * 5)
@@ -245,7 +244,6 @@ class Page(unittest.TestCase):
         focused = light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')")
         time.sleep(2.5)  # longer than the interval of queries
         self.assertEqual(light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')"), focused)
-        # Requirements of screen readers.
         self.assertEqual(light.run(ROWS, "h1"), 1)
         self.assertEqual(light.run("return [...document.querySelectorAll('table')].every((table) => table.caption.textContent)"), True)
         self.assertEqual(light.run(ROWS, "thead th:not([scope=col]), tbody th:not([scope=row])"), 0)

@@ -54,7 +54,7 @@ class Terminal:
         return True
 
     def text(self) -> str:
-        """Without control sequences and spaces."""
+        """The output without control sequences and spaces."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\s", "", self.output.decode(errors="replace"))
 
     def wait_for(self, text: str) -> None:

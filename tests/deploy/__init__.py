@@ -1,1 +1,1 @@
-"""Tests of the files in deploy/: units, package, compose file, chart, rules and dashboard."""
+"""Tests of deploy/: systemd's units, package, compose file, Helm chart, Prometheus' rules and Grafana's dashboard."""

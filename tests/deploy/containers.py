@@ -1,6 +1,6 @@
 """A private Docker daemon, and images that need no registry.
 
-`unshare` isolates the daemon's network, mounts and processes, so everything vanishes with it.
+`unshare` isolates the daemon's network, mounts and processes, which all end with it.
 """
 
 import os
@@ -65,7 +65,7 @@ class Docker:
             raise unittest.SkipTest(f"no container can run here: {error}") from None
 
     def _run_something(self) -> None:
-        """Some sandboxes start a daemon but no container."""
+        """Runs a container, because some sandboxes permit the daemon but no container."""
         with tempfile.TemporaryDirectory() as place:
             root = Path(place) / "root"
             small_root(root, ["true"])
@@ -78,7 +78,6 @@ class Docker:
         flags = [f"--storage-driver={driver}", f"--cgroup-parent=/{self.cgroup}"]
         with (self.place / "log").open("wb") as log:
             self.daemon = subprocess.Popen(
-                # Ends with this process.
                 ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", START]
                 + [str(self.place), *flags],
                 env=self.environment,
@@ -129,7 +128,7 @@ class Docker:
         return self._do("/usr/bin/python3", DEBIAN / "usr/bin/docker-compose", *arguments, cwd=directory)
 
     def eventually(self, *arguments: object) -> str:
-        """For commands that need connected daemons."""
+        """Repeats a command until it succeeds, because it needs connected daemons."""
         limit = time.monotonic() + PATIENCE_S
         while True:
             try:

@@ -1,7 +1,7 @@
 """The Pod Security Standards of Kubernetes 1.35, `baseline` and `restricted`, for rendered
 manifests.
 
-With `hostNetwork`, each port of a container becomes a port of the host, as in the API server.
+As in the API server, each port of a container with `hostNetwork` counts as a port of the host.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The chart: valid, secure objects that follow its values."""
+"""The Helm chart: its objects are valid, secure, and follow its values."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from deploy.pod_security import violations
 from deploy.test_files import DEPLOY, ROOT, TOOLS, needed
 
 CHART = DEPLOY / "helm/hoplite"
-# The oldest permitted, and the newest with known schemas.
+# The oldest permitted version of Kubernetes, and the newest with known schemas.
 VERSIONS = ["1.25", "1.37"]
 CHOICES = {
     "a token": ["auth.tokenSecret=hoplite-token"],
@@ -164,7 +164,7 @@ class Chart(unittest.TestCase):
             self.assertLessEqual({"Service", "StatefulSet", "DaemonSet", "PodDisruptionBudget", "Pod"}, kinds)
             self.assertEqual("NetworkPolicy" in kinds, name != "no policy")
             for item in made:
-                # Kinds of operators have no schemas.
+                # The kinds of Prometheus' operator have no schemas.
                 if item["apiVersion"].startswith("monitoring.coreos.com/"):
                     continue
                 for version in VERSIONS:

@@ -16,7 +16,7 @@ from deploy.test_files import BINARIES, DEPLOY, ROOT
 
 PROGRAMS = ["hoplite", "hoplite-store", "hoplite-directory"]
 SYSTEM = ["sh", "install", "mkdir", "groupadd", "useradd", "id", "cat", "cp", "head", "cmp"]
-# The tested programs are built already.
+# Stands for Cargo, because the tested programs are built already.
 CARGO = """#!/bin/sh -e
 test "$*" = "build --profile dist --locked -p hoplite-cli -p hoplite-store -p hoplite-directory"
 mkdir -p target/dist
@@ -98,7 +98,6 @@ class Image(unittest.TestCase):
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             compose.write_text(text.replace("nofile: 65536", f"nofile: {min(65536, most)}"))
             project = ["--project-name", "hoplite"]
-            # Grafana's image is unavailable.
             stores = [f"store-{number}" for number in range(3)]
             docker.compose(here, *project, "up", "--no-build", "--detach", *stores, "prometheus")
             for store in stores:

@@ -1,4 +1,4 @@
-"""The units, and the Debian package in an empty root."""
+"""The units of systemd, and the Debian package in an empty root directory."""
 
 import os
 import re
@@ -33,13 +33,13 @@ class Units(unittest.TestCase):
         systemd = needed("systemd-analyze", "systemd")
         for daemon in DAEMONS:
             unit = DEPLOY / f"systemd/hoplite-{daemon}.service"
-            # systemd calls 20 of 100 "OK"; most daemons have 96.
+            # systemd calls an exposure of 20 of 100 "OK"; most daemons have 96.
             run(systemd, "security", "--offline=true", "--threshold=25", unit)
 
 
 class Scripts(unittest.TestCase):
     def perform(self, script: str, *arguments: str, active: str = "") -> tuple[str, list[str]]:
-        """Runs a script with recorded calls, as if the unit `active` were running."""
+        """Runs a script of the package as if the unit `active` were running. Returns its calls."""
         with tempfile.TemporaryDirectory() as name:
             place = Path(name)
             (place / "running").mkdir()

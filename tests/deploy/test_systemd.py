@@ -239,7 +239,7 @@ class Systemd(unittest.TestCase):
         token = 'token-file = "/etc/hoplite/token"\n'
 
         def store(address: str) -> str:
-            # Hosts share one name, and may share process numbers.
+            # The hosts of a lab share one name, and may share process numbers.
             return (
                 f'listen = "{address}:7400"\nnode-id = "at-{address}"\n'
                 'directory = ["10.9.0.1:7401"]\nmemory = "16MiB"\n'

@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def median_rate(rounds: int, nbytes: int, work: Callable[[], None], after: Callable[[], None]) -> float:
-    """Returns GB/s. The first round warms up, and does not count."""
+    """Returns the median of GB/s. The first round does not count."""
     taken = []
     for _ in range(1 + rounds):
         torch.cuda.synchronize()
@@ -58,7 +58,7 @@ def check(client: hoplite.Client, sizes: list[int]) -> bool:
             got = client.get(ref)
             if got.device.type != "cpu" or not same(got, tensor.detach()) or not same(out, tensor.detach()):
                 wrong.append(name)
-    # A kernel that is still running writes this tensor.
+    # A kernel still writes this tensor.
     busy = torch.zeros(64 * MIB, device="cuda")
     for _ in range(50):
         busy += 1

@@ -27,7 +27,7 @@ class Daemon:
         self.log = log
 
     def await_ready(self) -> None:
-        """Waits for the sessions of a store, and its memory."""
+        """Waits until a store has its sessions and its memory."""
         assert self.process.stdout is not None
         timer = threading.Timer(_START_TIMEOUT_S, self.process.kill)
         timer.start()
@@ -79,7 +79,7 @@ class Hoplite:
         """Prepares the daemons.
 
         Args:
-            memory: the size of each arena.
+            memory: the size of each store's shared memory.
             shard_hosts: the hosts with a shard of the directory.
             labels: the labels of stores, such as `rack=0`, by host.
             store_hosts: the hosts with a store; by default all.
@@ -117,7 +117,7 @@ class Hoplite:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stores end first, so that they can leave the directory."""
+        """Ends stores before shards, so that they can leave the directory."""
         self._end()
 
     def start_shard(self, host: Host) -> None:
@@ -142,7 +142,7 @@ class Hoplite:
         return self._files / f"{host}.spill"
 
     def socket(self, host: str) -> str:
-        """The path of the socket of a host's store, which programs on this machine can use too."""
+        """The path of the socket of a host's store. All programs on this machine can use it."""
         return str(self._files / f"{host}.sock")
 
     def port(self, host: str) -> int:

@@ -1,6 +1,6 @@
 """Delays the frames of a rack's uplink, for kernels without netem.
 
-A process between two bridges forwards each frame later: about ten megabits per second.
+A process between two bridges forwards each frame later. It forwards about ten megabits per second.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from .lab import Lab
 from .plan import SWITCH, namespace
 
 _TUN: Final = "/dev/net/tun"
-# linux/if_tun.h: frames without a header.
+# TUNSETIFF of linux/if_tun.h.
 _SET_INTERFACE: Final = 0x400454CA
 _TAP: Final = 0x0002 | 0x1000
 _FRAME_BYTES: Final = 2048

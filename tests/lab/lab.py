@@ -20,17 +20,17 @@ ENTER: Final = _PACKAGE / "enter.sh"
 RSH: Final = _PACKAGE / "rsh.sh"
 _FLOW_CAP: Final = _PACKAGE / "flow_cap.c"
 
-# linux/if_bridge.h.
+# A port's state in linux/if_bridge.h.
 _DISABLED: Final = 0
 _FORWARDING: Final = 3
 
-# An address without a host.
+# A hardware address that no host has.
 _NOBODY: Final = "02:00:00:00:00:00"
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes over a link, with headers."""
+    """The bytes over a link in each direction, headers included."""
 
     received_bytes: int
     sent_bytes: int
@@ -73,7 +73,7 @@ class Lab:
 
     @classmethod
     def existing(cls, name: str | None = None) -> Self:
-        """A lab of another process, by name, or the only one. Must not be entered."""
+        """The lab of another process with this name; without a name, the only lab. Must not be entered."""
         names = [found for found in registry.names() if registry.is_owned(found) and name in (None, found)]
         if len(names) != 1:
             raise LabError(f"there are several labs, name one: {', '.join(names)}" if names else "there is no such lab")
@@ -130,7 +130,7 @@ class Lab:
         system.run(["cc", "-O2", "-shared", "-fPIC", rate, "-o", str(directory / "flow_cap.so"), str(_FLOW_CAP)])
 
     def _set(self, member: str, sysctls: dict[str, str]) -> None:
-        """Turns IPv6 off, whose messages would be counted."""
+        """Sets values of `sysctl`, and turns off IPv6, whose messages would be counted."""
         off = "echo 1 | tee /proc/sys/net/ipv6/conf/*/disable_ipv6 >/dev/null 2>&1 || true"
         lines = [f"echo {value} > /proc/sys/{path}" for path, value in sysctls.items()]
         script = "\n".join(["set -e", *lines, off])
@@ -157,7 +157,7 @@ class Lab:
         return self.hosts[self.plan.host_names.index(name)]
 
     def cut(self, link: str) -> None:
-        """Drops packets of a host or a rack, without an error."""
+        """Drops all packets of a host or a rack, without an error for the sender."""
         self._set_port(link, _DISABLED)
 
     def repair(self, link: str) -> None:
@@ -168,7 +168,7 @@ class Lab:
             system.run(["tc", "-netns", namespace(self.name, member), *self.plan.slowed(interface, rate_bits_s)])
 
     def cut_between(self, one: str, other: str) -> None:
-        """Drops packets between two hosts, without an error."""
+        """Drops all packets between two hosts, without an error for the sender."""
         self.cut_one_way(one, other)
         self.cut_one_way(other, one)
 
@@ -177,7 +177,7 @@ class Lab:
         self.repair_one_way(other, one)
 
     def cut_one_way(self, sender: str, receiver: str) -> None:
-        """Lets the packets from one host to another vanish. Packets in the other direction arrive."""
+        """Drops the packets from one host to another. Packets in the other direction arrive."""
         # Frames go to an address that does not exist.
         address = self.host(receiver).address
         self._neighbour(self.host(sender), "replace", address, "lladdr", _NOBODY, "nud", "permanent")
@@ -190,7 +190,7 @@ class Lab:
         system.run([*command, "dev", INTERFACE])
 
     def kill(self, host: str) -> None:
-        """Cuts the link first, so no packet reveals the end."""
+        """Kills all processes of a host. Cuts its link first, so that no packet reveals their end."""
         self.cut(self.host(host).name)
         registry.end_processes([namespace(self.name, host)])
 
@@ -213,7 +213,7 @@ class Lab:
 
 
 def watch(name: str, owner: IO[bytes]) -> None:
-    """Removes the lab when the owner's end of the pipe is closed."""
+    """Removes the lab when the owner's end of the pipe `owner` is closed."""
     owner.read()
     with registry.locked():
         if name in registry.names():

@@ -2,7 +2,7 @@
 
 The figures of a link, measured with iperf3 on Linux 6.18:
 
-* A *bucket* of 1 ms of the rate. A larger one lets more of each message pass unshaped.
+* A token *bucket* of 1 ms of the rate. A larger bucket lets more of each message pass unshaped.
 * *Segments* (GSO) of at most 16 KiB. With 64 KiB, a hop of 200 Mbit/s delays messages by 2.6 ms.
 * A *queue* at a switch's port of 10 ms of the rate, at least 512 KiB as in commodity switches:
   sixteen hosts can send 32 KiB each to one without a loss.
@@ -43,8 +43,8 @@ class Plan:
 
     Attributes:
         rate_bits_s: the rate of each host's link, in each direction.
-        racks: the number of racks, with consecutive hosts. Each rack has a bridge, and one more
-            bridge joins them.
+        racks: the number of racks, with consecutive hosts. Each rack has a bridge, and the middle
+            bridge joins the racks.
         in_turn: `True` if hosts are placed in the racks in turn.
         uplink_bits_s: the rate between each rack and the middle; by default the rate of a host.
         congestion_control: with bbr, the streams into one host share its link unfairly.
@@ -141,7 +141,7 @@ class Plan:
         return _script(ip), _script(tc)
 
     def slowed(self, interface: str, rate_bits_s: int) -> list[str]:
-        """The bucket keeps its size in bytes."""
+        """The command for a new rate of a link. The bucket keeps its size in bytes."""
         shaped = f"rate {rate_bits_s}bit burst {_bucket_bytes(self.rate_bits_s)} limit {_port_queue_bytes(rate_bits_s)}"
         return ["qdisc", "change", "dev", interface, "root", "tbf", *shaped.split()]
 

@@ -1,6 +1,6 @@
 """Finds the imports between Rust files, for `levels.py`, without tests.
 
-A file imports the file that defines a named item. `pub use` of parts is no import.
+A file imports the files that define the items it names. A `pub use` of its submodules is no import.
 """
 
 import re
@@ -94,7 +94,7 @@ class Sources:
         return None
 
     def file_of(self, path: Names) -> Path | None:
-        """The module's file if the definition is unclear."""
+        """The file that defines an item; the file of its module if that is unclear."""
         length = self._known(path)
         return self._definition(path, 0) or (self.modules[path[:length]].file if length > 0 else None)
 
@@ -163,7 +163,7 @@ def split(text: str) -> Iterator[str]:
 
 
 def cycles(imports: dict[Path, set[Path]]) -> list[list[Path]]:
-    """Strongly connected files (Tarjan 1972), the largest group first."""
+    """The groups of files that import each other (Tarjan 1972), the largest first."""
     index: dict[Path, int] = {}
     low: dict[Path, int] = {}
     stack: list[Path] = []

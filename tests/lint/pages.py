@@ -1,6 +1,6 @@
 """Checks the names in pages: files, functions, limits, links, and Rust programs.
 
-Each step of the walk in ARCHITECTURE.md names an item of its own file and of the next one.
+Each step of the remote get in ARCHITECTURE.md names an item of its file and of the next step's file.
 """
 
 import re
@@ -17,7 +17,7 @@ PLACED = (re.compile(rf"(?P<file>{SOURCE}) (?P<item>{ITEM})"), re.compile(rf"(?P
 CONSTANT = re.compile(r"`((?:\w+::)+)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 
 
-# Records name files of the past.
+# Records may name files that no longer exist.
 RECORDS = {"docs/dev/log.md", "docs/dev/suites.md", "docs/dev/benchmarks.md", "docs/dev/python-benchmarks.md"}
 RUST = re.compile(r"^```rust\n(.*?)^```", re.MULTILINE | re.DOTALL)
 STEP = re.compile(r"^\d+\. `([\w./-]+)`(?:[^\n]|\n {3})*", re.MULTILINE)
@@ -101,7 +101,7 @@ def constants(files: list[str]) -> dict[str, list[set[str]]]:
 
 
 def is_there(place: str, files: list[str]) -> bool:
-    """Accepts a path, the end of a path, or a directory."""
+    """Returns `True` for a path, the end of a path, or a directory."""
     if place.endswith("/"):
         return any(f"/{place}" in file for file in files)
     return any(file.endswith(f"/{place}") for file in files)

@@ -68,7 +68,7 @@ LEFT_OUT = re.compile(r"(^|/)CHANGELOG\.md$|^docs/dev/(log|benchmarks|python-ben
 
 @dataclass(frozen=True)
 class Limit:
-    """The most of a kind: openers of 100, riddles of 1,000, coined words, words."""
+    """The limits of one kind of text: openers in 100 comments, riddles in 1,000 sentences, coined words, words."""
 
     openers: float
     riddles: float

@@ -8,7 +8,6 @@ import time
 import torch
 import torch.distributed as dist
 
-# The benchmark kills slow workers earlier.
 TIMEOUT = datetime.timedelta(hours=1)
 STRIDE = 61
 SPLIT = ("allgather", "reduce_scatter", "all_to_all")
@@ -66,7 +65,7 @@ class Worker:
                     self.step(step)
 
     def step(self, step: int) -> None:
-        """Rank 0, the server, adds zeros to the sum."""
+        """Performs a step, in which rank 0, the server, adds zeros to the sum."""
         if self.rank == 0:
             self.result.zero_()
         else:

@@ -1,4 +1,4 @@
-"""Workers for Ray's object store, one actor on each node. The protocol is that of
+"""Workers for Ray's object store, one actor on each node, with the protocol of
 `hoplite-bench-worker`.
 
     ray_worker.py CLUSTER SOCKET ADDRESS...
@@ -32,7 +32,7 @@ class Worker:
         self.source: Any = None
         self.results: list[Any] = []
         self.expected: list[float] = []
-        # Messages by subject; the second element of a key is the round.
+        # The received messages of each subject. The second element of a subject is the round.
         self.inbox: dict[tuple[Any, ...], list[Any]] = {}
         self.heard = threading.Condition()
 

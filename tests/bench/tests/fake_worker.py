@@ -1,4 +1,4 @@
-"""A worker that obeys commands and moves no bytes: fake_worker.py SOCKET RANK FAULT."""
+"""A worker that answers commands without moving bytes: fake_worker.py SOCKET RANK FAULT."""
 
 import socket
 import sys

@@ -1,4 +1,4 @@
-"""The benchmark of TLS and tokens, small: all kinds are measured, and all bytes cross the links."""
+"""A short run of `secured`: all kinds are measured, and all bytes cross the links."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class Secured(unittest.TestCase):
         found = json.loads(done.stdout)
         self.assertEqual((found["size_bytes"], found["receivers"]), (1 << 20, 2))
         self.assertEqual({kind: len(seconds) for kind, seconds in found["seconds"].items()}, dict.fromkeys(KINDS, 2))
-        # A full bucket passes some bytes at once.
+        # A full token bucket passes some bytes at once.
         self.assertTrue(all(seconds > 0.5 * found["limit_s"] for seconds in found["median_s"].values()), found)
 
     def test_nonsense_is_refused(self) -> None:

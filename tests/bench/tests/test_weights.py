@@ -8,7 +8,7 @@ from lab.tests.test_daemons import PROGRAMS, lacking
 
 PYTHON = ROOT / "python" / ".venv" / "bin" / "python"
 PATIENCE_S = 300
-# A version takes 1.3 s: time to kill a worker.
+# A version takes 1.3 s, in which a worker can be killed.
 ARGUMENTS = ["--workers", "3", "--megabytes", "4", "--versions", "3", "--rate", "25mbit", "--json"]
 
 
@@ -41,7 +41,7 @@ class Weights(unittest.TestCase):
                 self.assertEqual(found["versions"][1]["killed"], what)
                 self.assertGreater(found["versions"][1]["joined_after_s"], 0)
                 for one in found["versions"]:
-                    # A full bucket passes 1 ms of the rate at once.
+                    # A full token bucket passes 1 ms of the rate at once.
                     self.assertGreater(one["limits"], 0.95)
 
     @unittest.skipIf(not PYTHON.exists(), "the Python package is not installed")

@@ -10,7 +10,6 @@ from chaos.faults import FAULTS
 from lab.tests.test_daemons import PROGRAMS, lacking
 
 SECONDS = 30
-# Other tests may keep the processors busy.
 SLACK_S = 30
 
 

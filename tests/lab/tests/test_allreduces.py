@@ -16,7 +16,7 @@ from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 
 SIZE_BYTES = 8 << 20
 HOSTS, RACKS = 8, 2
-# Each rank sends to the other rack.
+# In this order of ranks, each sends to the other rack.
 PLACES = [f"h{rank % RACKS * (HOSTS // RACKS) + rank // RACKS}" for rank in range(HOSTS)]
 LABELS = {f"h{host}": f"rack={host // (HOSTS // RACKS)}" for host in range(HOSTS)}
 # Headers take 4.6%.
@@ -109,7 +109,7 @@ class Allreduces(unittest.TestCase):
             crossed, plan = self.crossed(lab, {}, "auto", is_probed=True)
             self.assertIn("hierarchical of 4x2", plan)
             self.assertIn("uplinks as measured", plan)
-            # A ring puts 1.75 objects there.
+            # A ring over all ranks puts 1.75 objects on the uplinks.
             self.assertLess(crossed, 1.2 * 2 * SIZE_BYTES * (RACKS - 1) / RACKS, plan)
 
 

@@ -19,7 +19,7 @@ from lab.tests.test_lab import await_that
 RATE_BITS_S = 50_000_000
 SIZE_BYTES = 8 << 20
 MIDDLE_BYTES = SIZE_BYTES // 4
-# Stores tolerate this silence.
+# Length of a cut that stores tolerate.
 SHORT_CUT_S = 1.5
 SEED = 20210823
 CONTENTS = Random(SEED).randbytes(SIZE_BYTES)
@@ -83,7 +83,7 @@ class Failures(unittest.TestCase):
         return output, errors
 
     def relayed(self, found: Cluster) -> dict[str, "subprocess.Popen[str]"]:
-        """H1 reads from h0, and serves another."""
+        """Starts gets of which h1 reads from h0, and another host from h1."""
         found.put("h0", "x", CONTENTS)
         found.mark()
         gets = {"h1": found.start_get("h1", "x")}

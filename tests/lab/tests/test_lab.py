@@ -162,7 +162,6 @@ class Labs(unittest.TestCase):
             self.assertGreater(float(took), 0.8)
 
     def test_several_connections_share_the_link(self) -> None:
-        # A single flow would take 0.84 s.
         plan = Plan(hosts=2, rate_bits_s=1_000_000_000, flow_cap_bits_s=10_000_000)
         with Lab(plan) as lab:
             self.start(lab.host("h1"), SOURCE)

@@ -1,4 +1,4 @@
-"""Transfers and collectives over several connections, where the network caps single ones.
+"""Transfers and collectives over lanes (several connections), in a network that caps single connections.
 
 Needs the requirements of `test_daemons`.
 """
@@ -22,9 +22,9 @@ SIZE_BYTES = 8 << 20
 CONTENTS = array.array("f", [value % 251 for value in range(SIZE_BYTES // 4)]).tobytes()
 SUM = array.array("f", [HOSTS * (value % 251) for value in range(SIZE_BYTES // 4)]).tobytes()
 METRICS = "127.0.0.1:9402"
-# The least time of an object over one connection.
+# Least time of an object over one connection.
 ONE_LANE_S = 8 * SIZE_BYTES / CAP_BITS_S
-# A busy machine may disturb some.
+# A busy machine may disturb attempts.
 ATTEMPTS = 8
 
 
@@ -116,7 +116,7 @@ class Lanes(unittest.TestCase):
                     self.assertEqual(rank.result(), SUM)
                 times.append(time.monotonic() - begun)
                 self.client(0, "delete", f"a{attempt}")
-                # With one lane, each host sends four thirds of the object at the cap.
+                # On one lane, each host would send four thirds of the object at the cap.
                 if times[-1] < 4 / 3 * ONE_LANE_S:
                     return
             self.fail(f"all were slow: {times}")
@@ -130,7 +130,7 @@ class Lanes(unittest.TestCase):
                     self.transfer(f"x{number}")
                 changes = self.changes()
             found.append(changes)
-            # Each trial has ended with one connection.
+            # Each stream has tried more lanes, and left all but one.
             if 0 < changes["opened"] == changes["left"]:
                 return
         self.fail(f"each attempt kept connections: {found}")

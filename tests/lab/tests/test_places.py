@@ -1,4 +1,4 @@
-"""The bytes over the uplinks of racks, when stores are labelled."""
+"""The bytes over the uplinks of racks, whose stores have labels."""
 
 import os
 import statistics
@@ -31,11 +31,11 @@ class Places(unittest.TestCase):
     def test_a_broadcast_enters_a_rack_once(self) -> None:
         labels = {f"h{host}": f"rack={host // 3}" for host in range(6)}
         with Lab(Plan(hosts=6, racks=2)) as lab, Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite:
-            # Teaches the directory the usual time.
+            # From this, the directory learns the usual time of a transfer.
             self.broadcast(lab, hoplite, "first")
             # A busy machine may exceed the limit once.
             crossed = statistics.median(self.broadcast(lab, hoplite, name) for name in ("x", "y", "z"))
-            # A receiver that gives way wastes bytes in flight.
+            # A receiver that yields its sender to another wastes bytes in flight.
             self.assertLess(crossed, 1.5 * len(CONTENTS))
 
     def test_a_reduce_leaves_a_rack_once(self) -> None:

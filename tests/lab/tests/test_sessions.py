@@ -14,7 +14,7 @@ from lab.tests.test_lab import await_that
 
 PLACES = ["h0", "h1", "h2"]
 SIZE_BYTES = 3 << 20
-# They take about a second.
+# Bytes of a ring, which take about a second.
 RING_BYTES = 2 * SIZE_BYTES * (len(PLACES) - 1) // len(PLACES)
 RATE_BITS_S = 40_000_000
 MOMENT_S = 0.2
@@ -37,7 +37,7 @@ class Sessions(unittest.TestCase):
         cls.addClassCleanup(cls.ranks.end)
 
     def disturbed(self, host: str, fraction: float, disturb: Callable[[], None]) -> dict[int, str]:
-        """Calls `disturb` in an allreduce, once `host` has this part of its bytes."""
+        """Calls `disturb` in an allreduce, once `host` has the share `fraction` of its bytes."""
         Sessions.round += 1
         self.ranks.tell(f"prepare allreduce {SIZE_BYTES} {self.round} 0 0")
         before = self.lab.traffic()[host]

@@ -13,7 +13,7 @@ from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 
 CONTENTS = os.urandom(8 << 20)
 SLOW_BITS_S = 20_000_000
-# A store reports the slow link by then.
+# Time in which a store reports a slow link.
 NOTICED_S = 300
 RECEIVERS = ("h1", "h3", "h4")
 OTHERS = ("h1", "h2", "h3", "h4")
@@ -31,7 +31,7 @@ class SlowLinks(unittest.TestCase):
         self.assertEqual(receiver.communicate(timeout=TIMEOUT_S)[0], CONTENTS)
 
     def is_routed_around(self, hoplite: Hoplite, name: str) -> bool:
-        """The slow host gets first; `True` if no host followed it."""
+        """Broadcasts first to the slow host. Returns `True` if it served no other host."""
         h0 = hoplite.lab.host("h0")
         self.put(hoplite, h0, name)
         receivers = []
@@ -67,7 +67,7 @@ class SlowLinks(unittest.TestCase):
             self.assertEqual((worst["node"], worst["is_slow"]), ("h2", True), shown.stdout)
 
     def reduced(self, hoplite: Hoplite, target: str, *options: str) -> tuple[str, int, int]:
-        """Returns the plan, and the slow host's received and sent bytes."""
+        """Returns a reduce's plan, and the bytes that the slow host received and sent."""
         lab, h0 = hoplite.lab, hoplite.lab.host("h0")
         before = lab.traffic()["h2"]
         sources = [f"source-{host}" for host in OTHERS]
