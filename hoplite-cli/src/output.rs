@@ -142,7 +142,6 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         style: fn(usize, &str) -> Style,
     ) -> io::Result<()> {
         let mut line = String::new();
-        // The number of spaces before the next cell with text.
         let mut gap = 0;
         for (column, cell) in cells.iter().enumerate() {
             let padding = self.widths[column].saturating_sub(cell.chars().count());

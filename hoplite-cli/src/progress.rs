@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// Smaller transfers have no bar, because they end too soon.
 const SHOWN_FROM_BYTES: u64 = 32 << 20;
 
 const TICK: Duration = Duration::from_millis(100);
 
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Prints a line above the bars.
 pub(crate) fn note(line: &str) {
     BARS.suspend(|| {
         let _ = writeln!(io::stderr(), "{line}");

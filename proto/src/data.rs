@@ -42,7 +42,7 @@ pub struct Pull {
     pub awaits_hop: bool,
 }
 
-/// The wire form of `pull`.
+/// Encodes `pull`.
 pub fn encode_pull(pull: &Pull) -> v1::Pull {
     v1::Pull {
         id: encode_id(&pull.id),
@@ -73,7 +73,7 @@ pub fn decode_pull(pull: v1::Pull) -> Result<Pull> {
     })
 }
 
-/// The wire form of `hop`.
+/// Encodes `hop`.
 pub fn encode_hop(hop: &Hop) -> v1::Combine {
     v1::Combine {
         output: encode_id(&hop.output),

@@ -23,7 +23,7 @@ mod metadata_kind {
     pub(super) const USER_TOO_LONG: u64 = 4;
 }
 
-/// The wire form of `error`.
+/// Encodes `error`.
 pub fn encode(error: &Error) -> v1::Error {
     let code = error.code() as u32;
     match error {

@@ -13,7 +13,7 @@ use crate::v1;
 
 enumeration!(encode_action, decode_action: TtlAction, v1::TtlAction, "action of a ttl" { Delete, Free });
 
-/// The wire form of an owner.
+/// Encodes an owner.
 pub fn encode_owner(owner: &Owner) -> Bytes {
     Bytes::copy_from_slice(owner.as_str().as_bytes())
 }

@@ -33,7 +33,7 @@ pub(crate) fn decode_dtype(number: i32) -> Option<Dtype> {
     Dtype::ALL.iter().copied().find(|dtype| encode_dtype(*dtype) == number)
 }
 
-/// The wire form of `metadata`.
+/// Encodes `metadata`.
 pub fn encode(metadata: &Metadata) -> v1::Metadata {
     v1::Metadata {
         dtype: encode_dtype(metadata.dtype),

@@ -7,7 +7,7 @@ use hoplite_core::node::LongWait;
 
 use crate::{error, v1};
 
-/// The wire form of a long wait.
+/// Encodes a long wait.
 pub fn encode_wait(wait: &LongWait) -> v1::LongWait {
     v1::LongWait {
         operation: u32::try_from(error::encode_operation(wait.operation)).unwrap_or_default(),
@@ -25,7 +25,7 @@ pub fn decode_wait(wait: v1::LongWait) -> Option<LongWait> {
     })
 }
 
-/// The wire form of a peer's failure, which began `since` ago.
+/// Encodes a peer's failure, which began `since` ago.
 pub fn encode_fault(name: &str, error: &Error, since: Duration) -> v1::PeerFault {
     v1::PeerFault {
         name: name.to_owned(),

@@ -97,8 +97,6 @@ fn summary(name: String, rounds: &[Round], bytes: u64) -> Measurement {
     })
 }
 
-/// Broadcasts from the first client to the next `receivers` clients, `interval` apart. The first
-/// round does not count.
 fn rounds(
     clients: &[Client],
     receivers: usize,
@@ -155,7 +153,6 @@ fn broadcast(
     })
 }
 
-/// Gets the object at the time `at`. Returns the times at which the call began and ended.
 fn receive(client: &Client, id: &str, at: Instant, size_bytes: usize) -> anyhow::Result<(Instant, Instant)> {
     thread::sleep(at.saturating_duration_since(Instant::now()));
     let started = Instant::now();

@@ -32,12 +32,10 @@ use super::report::{Figure, Report};
 use crate::cluster::Cluster;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Streams of one connection, fewer than a shard accepts.
 const SESSIONS_PER_CONNECTION: usize = 100;
 const MAX_QUEUED_FRAMES: usize = 64;
 /// A query, and the reports of the copy and of its eviction.
 const MESSAGES_PER_GET: f64 = 3.0;
-/// The target of messages per second to one shard on one core.
 const TARGET_OPERATIONS: f64 = 100_000.0;
 
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
 
-/// About the size of a client's request, and of its answer.
 const MESSAGE_BYTES: usize = 64;
 const PIECE_BYTES: usize = 1 << 20;
 

@@ -56,7 +56,6 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     Ok(report)
 }
 
-/// Measures small objects: socket round trips, puts, confirmed puts and gets take turns.
 fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     let bytes = vec![7; usize::try_from(arguments.small_size)?];
     let per_round = arguments.samples.div_ceil(ROUNDS - 1);
@@ -143,7 +142,6 @@ fn batches(client: &Client, arguments: &Arguments, report: &mut Report) -> anyho
     Ok(())
 }
 
-/// Measures small objects after idle time: socket round trips, puts and gets take turns.
 fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     let bytes = vec![7; usize::try_from(arguments.small_size)?];
     let mut echo = UnixEcho::start()?;
@@ -172,7 +170,6 @@ fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::
     Ok(())
 }
 
-/// Measures a large object: copies in memory and puts take turns, then come gets.
 fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     // Nonzero, because the system maps all untouched zero pages to one page.
     let source = vec![7; usize::try_from(arguments.size)?];

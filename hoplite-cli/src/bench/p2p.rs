@@ -53,7 +53,6 @@ fn confirmed() -> PutOptions {
     PutOptions { confirm: Confirmation::Confirmed, timeout: TIMEOUT, ..PutOptions::default() }
 }
 
-/// Measures small objects: gRPC calls and remote gets take turns.
 fn small(
     cluster: &Cluster,
     origin: &Client,
@@ -96,7 +95,6 @@ fn small(
     Ok(())
 }
 
-/// Measures a large object: TCP streams and gets take turns.
 fn large(
     pids: &[u32],
     origin: &Client,

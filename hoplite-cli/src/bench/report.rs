@@ -5,7 +5,6 @@ use serde::Serialize;
 
 use crate::output::{Alignment, Table};
 
-/// Fewest samples with a 99th percentile that differs from the maximum.
 const SAMPLES_FOR_P99: usize = 100;
 
 #[derive(Debug, Serialize)]
@@ -38,7 +37,6 @@ pub(super) struct Measurement {
     maximum_s: f64,
     bytes: Option<u64>,
     gb_per_s: Option<f64>,
-    /// The median of the processor time of all participating processes.
     cpu_s: Option<f64>,
     beside: Option<Comparison>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -27,7 +27,6 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command` with the new file `log` for its log.
     pub(crate) fn spawn(
         name: &str,
         mut command: std::process::Command,
@@ -91,7 +90,6 @@ impl Daemon {
         std::mem::forget(self.child);
     }
 
-    /// Sends SIGTERM, and kills the daemon after [`STOP_TIMEOUT`].
     pub(crate) async fn stop(&mut self) {
         // `None` if the daemon's end was awaited: another process may have its number now.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);

@@ -24,7 +24,6 @@ pub(crate) use daemon::{Daemon, last_words};
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;
 
-/// Time limit of a cluster's start; sixteen stores on two busy cores take seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Default memory of a store: small, because all stores share one machine.
@@ -51,7 +50,6 @@ pub(crate) struct LabelInTurn {
     pub(crate) values: Vec<String>,
 }
 
-/// The time at which the pages of arenas are first touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
     /// Before the cluster counts as started: for measurements.
@@ -97,7 +95,6 @@ pub(crate) async fn with_cluster<T>(
         } => outcome,
         () = signals.received() => Err(Interrupted.into()),
     };
-    // After a second signal, dropping the daemons kills them.
     tokio::select! {
         () = daemons.stop() => {}
         () = signals.received() => {}
@@ -217,7 +214,6 @@ impl Daemons {
     }
 }
 
-/// Waits until one of `daemons`, which must not be empty, ends.
 async fn first_end(daemons: impl IntoIterator<Item = &mut Daemon>) -> anyhow::Error {
     let ends = daemons.into_iter().map(|daemon| {
         Box::pin(async {

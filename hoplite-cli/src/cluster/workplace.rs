@@ -79,7 +79,6 @@ impl Workplace {
         self.path().join(LOGS)
     }
 
-    /// Keeps the logs, if the directory was given.
     pub(super) fn keep_logs(&mut self) {
         self.logs = Logs::Keep;
     }
@@ -94,7 +93,6 @@ impl Drop for Workplace {
                 let _ = fs::remove_file(self.log(name));
             }
         }
-        // Fails if the user has files there, which stay.
         let _ = fs::remove_dir(self.logs_path());
         if *existence == Existence::Made {
             let _ = fs::remove_dir(path);

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Places of files with varied bytes.
 const SOURCES: [&str; 4] = ["/usr/lib", "/usr/bin", "/usr/share", "/usr/local"];
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -20,7 +19,6 @@ pub(super) struct Input {
     pub(super) digest: Digest,
 }
 
-/// A digest of a file: XXH3 with 128 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Digest(u128);
 

@@ -155,7 +155,6 @@ impl Watch {
         Ok(Self { client, bar, before_bytes })
     }
 
-    /// Updates the progress bar of a node. Ends only if the store does not answer.
     async fn run(&self) -> anyhow::Result<()> {
         loop {
             let received_bytes = self.client.status().await?.received_bytes;
@@ -180,7 +179,6 @@ impl AtNode {
         self
     }
 
-    /// Runs the command `what`. A failed command becomes an error with the command's output.
     async fn status_ok(mut self, what: &str) -> anyhow::Result<()> {
         let output = self.0.output().await.with_context(|| format!("cannot start a {what}"))?;
         ensure!(output.status.success(), "{what} failed: {}", String::from_utf8_lossy(&output.stderr).trim());

@@ -20,9 +20,7 @@ use self::cluster::Cluster;
 use self::screen::Screen;
 use crate::arguments::{StoreArguments, parse_duration};
 
-/// Shortest interval of updates. Faster updates would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(250);
-/// Time after which the keyboard thread checks if its receiver exists.
 const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_KEYS: usize = 64;
 

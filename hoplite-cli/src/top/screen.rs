@@ -11,7 +11,6 @@ use ratatui::widgets::TableState;
 use super::cluster::{More, Question, Snapshot};
 use super::traffic;
 
-/// Longest prefix: the longest id.
 const MAX_PREFIX_CHARS: usize = 255;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum View {

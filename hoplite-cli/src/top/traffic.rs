@@ -10,10 +10,8 @@ use hoplite_proto::v1::status_reply::Node;
 
 use super::cluster::Snapshot;
 
-/// Most rows of a view.
 const MAX_ROWS: usize = 1000;
 
-/// Returns the transfers of objects with a prefix, the fastest first.
 pub(super) fn transfers<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Transfer)> {
     let mut all = told(snapshot, |load| &load.transfers);
     all.retain(|(_, transfer)| transfer.id.starts_with(prefix.as_bytes()));
@@ -22,7 +20,6 @@ pub(super) fn transfers<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a No
     all
 }
 
-/// Returns the reduces with a prefix, the oldest first.
 pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Reduce)> {
     let mut all = told(snapshot, |load| &load.reduces);
     all.retain(|(_, reduce)| reduce.target.starts_with(prefix.as_bytes()));

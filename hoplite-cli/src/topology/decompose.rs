@@ -35,7 +35,6 @@ pub(crate) struct Arguments {
 struct Decomposition {
     stages: Vec<Stage>,
     total_s: f64,
-    /// The time of an allreduce by one ring over all ranks, for comparison.
     ring_s: f64,
 }
 

@@ -70,7 +70,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         return Ok(stdout.flush()?);
     }
-    // Clap requires both unless there is a file to check.
     let (hosts_per_switch, switches) = system.unwrap_or_default();
     let [upper, lower] = hdrm::mapping(hosts_per_switch, switches)?;
     if arguments.json {

@@ -17,7 +17,6 @@ use super::duration;
 use crate::arguments::{StoreArguments, parse_size};
 use crate::output::{self, Alignment, Table};
 
-/// Most slow pairs in the output, which has the slowest.
 const MAX_SLOW_PAIRS: usize = 10;
 const PICOSECONDS: u64 = 1_000_000_000_000;
 
@@ -127,7 +126,6 @@ pub(super) fn print(
     Ok(())
 }
 
-/// Formats the rate in bytes per second; `-` if unmeasured.
 fn rate(ps_per_byte: u32) -> String {
     match PICOSECONDS.checked_div(ps_per_byte.into()) {
         Some(bytes) => format!("{}/s", output::size(bytes)),

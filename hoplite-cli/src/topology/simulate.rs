@@ -270,7 +270,6 @@ fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result
             let network = self::network(arguments, Some(nodes))?;
             match simulate(arguments, &network, *collective) {
                 Ok(outcome) => points.push((f64::from(nodes), outcome.seconds)),
-                // Some collectives do not exist for all sizes and fabrics.
                 Err(error) if error.is::<SimulationError>() => {}
                 Err(error) => return Err(error),
             }

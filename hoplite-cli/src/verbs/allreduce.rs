@@ -65,10 +65,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
         timeout: store.call_timeout(),
     };
-    // Creates the file before joining, so that an error comes early.
     let destination = file.map(Destination::create).transpose().with_context(|| cannot_write(file))?;
     let waiting = progress::of_wait("allreduce");
-    // Handles signals, whose default action would leave an empty file.
     let made = unless_interrupted(async {
         let client = store.connect().await?;
         let made = allreduce(&client, store, &target, &sources, rank, options).await;
@@ -99,7 +97,6 @@ async fn allreduce(
     rank: usize,
     options: AllreduceOptions,
 ) -> hoplite_client::Result<Vec<u8>> {
-    // With `--timeout 0`, the sources must exist, but the reduce gets `call_timeout`.
     if store.timeout().is_zero() && available(client, sources).await?.len() < sources.len() {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }

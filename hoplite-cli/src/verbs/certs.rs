@@ -74,8 +74,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let issued = authority.issue(&names, validity(*days)).with_context(|| names.join(", "))?;
         write(&files.key, &issued.key)?;
         write(&files.cert, &issued.cert)?;
-        // Reads the files as a daemon does at its start, which detects an authority with another
-        // key.
         Tls::read(files.clone(), None)?;
         made.push(Made { certificate: files.cert, key: files.key, names });
     }
@@ -143,7 +141,6 @@ fn validity(days: u32) -> Range<SystemTime> {
     now - CLOCK_DIFFERENCE..now + DAY * days
 }
 
-/// Writes a file atomically, with access for the owner only.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let mut new = path.as_os_str().to_owned();

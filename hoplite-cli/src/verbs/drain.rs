@@ -38,7 +38,6 @@ struct Report {
     moved_bytes: u64,
     left_objects: u64,
     left_bytes: u64,
-    /// The number of calls still open at the end.
     open_calls: u64,
     unmoved: Vec<Object>,
 }

@@ -125,8 +125,6 @@ async fn open(
     allow_stale: bool,
 ) -> hoplite_client::Result<ObjectReader> {
     let options = GetOptions { timeout: store.timeout(), allow_stale };
-    // Tries the store's copy first, because the store answers with it even if the directory is
-    // down.
     if allow_stale
         && store.timeout().is_zero()
         && let Ok(reader) = client.get_reader_with(id, options).await

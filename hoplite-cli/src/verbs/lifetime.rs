@@ -68,7 +68,6 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Formats a time, in whole seconds from 10 s on.
 fn seconds(millis: u64) -> String {
     let time = Duration::from_millis(if millis < 10_000 { millis } else { millis - millis % 1000 });
     humantime::format_duration(time).to_string()

@@ -84,7 +84,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         timeout: store.call_timeout(),
         confirm: Confirmation::Confirmed,
     };
-    // Handles signals, whose default action ends without an error message.
     let size_bytes = unless_interrupted(async {
         let client = store.connect().await?;
         let limit_bytes = client.status().await?.capacity_bytes;

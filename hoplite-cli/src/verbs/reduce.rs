@@ -78,7 +78,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         ..ReduceOptions::default()
     };
     let waiting = progress::of_wait("reduce");
-    // Handles signals, whose default action ends without an error message.
     let reduced = unless_interrupted(async {
         let client = store.connect().await?;
         let reduce = reduce(&client, store, &target, &sources, options);

@@ -89,7 +89,6 @@ impl Arguments {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
         let is_named = self.has("--dashboard") || is_set("HOPLITE_DASHBOARD");
-        // A settings file may name another directory, or other credentials.
         let has_file = self.has("--config") || is_set("HOPLITE_CONFIG");
         // Without `--head`, a store also starts if the secret is unusable, but then without a
         // dashboard.
@@ -116,7 +115,6 @@ impl Arguments {
         let mut command = Command::new(launch::program("hoplite-store"));
         let any_or = |port| if self.host.is_loopback() { 0 } else { port };
         command.arg("--print-addresses");
-        // A store without peers on other machines needs no port.
         let has_peers =
             self.head || self.address.is_some() || self.port.is_some() || !self.host.is_loopback();
         if has_peers && !self.has("--listen") {

@@ -56,7 +56,6 @@ pub(crate) struct Report {
     id_hex: String,
     shard: String,
     pub(crate) object: Option<Object>,
-    /// The number of pinned and complete copies.
     pinned_copies: usize,
     locations: Vec<Location>,
     pub(crate) grants: Vec<Grant>,
@@ -197,7 +196,6 @@ pub(crate) struct Grant {
     pub(crate) reason: String,
     /// Time of the grant, in microseconds since the shard's start.
     at_us: u64,
-    /// The outcome of the pull; `None` while it runs.
     pub(crate) outcome: Option<String>,
 }
 

@@ -23,9 +23,7 @@ pub(crate) struct Arguments {
     watch: Option<Duration>,
 }
 
-/// The sequence that clears the screen, and moves to its upper left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
-/// Shortest interval of updates. Faster updates would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {

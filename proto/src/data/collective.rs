@@ -33,7 +33,7 @@ pub struct Take {
     pub offset_bytes: u64,
 }
 
-/// The wire form of `take`.
+/// Encodes `take`.
 pub fn encode_take(take: &Take) -> v1::Take {
     v1::Take {
         target: encode_id(&take.target),
@@ -57,7 +57,7 @@ pub fn decode_take(take: v1::Take) -> Result<Take> {
     })
 }
 
-/// The wire form of `plan`.
+/// Encodes `plan`.
 pub fn encode_plan(plan: &Plan) -> v1::Enlist {
     let member = |(index, member): (usize, &Member)| v1::SessionMember {
         node: member.node.as_str().to_owned(),
@@ -220,7 +220,7 @@ pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     Ok(Report::Failed(failure))
 }
 
-/// The wire form of an abort.
+/// Encodes an abort.
 pub fn encode_stop(reason: &Error) -> v1::Stop {
     v1::Stop { error: Some(error::encode(reason)) }
 }
@@ -234,7 +234,7 @@ pub fn decode_stop(stop: v1::Stop) -> Result<Decision> {
     Ok(Decision::Stop(error::decode(reason, Plane::Data)))
 }
 
-/// The wire form of a rejected attempt.
+/// Encodes a rejected attempt.
 pub fn encode_reject(target: &ObjectId, attempt: AttemptId, reason: &Error) -> v1::Reject {
     let (target, attempt) = (encode_id(target), encode_attempt(attempt));
     v1::Reject { target, error: Some(error::encode(reason)), attempt: Some(attempt) }
@@ -259,7 +259,7 @@ fn decode_attempt(attempt: Option<v1::AttemptId>) -> Result<AttemptId> {
     Ok(AttemptId { run, number })
 }
 
-/// The wire form of a member's progress.
+/// Encodes a member's progress.
 pub fn encode_position(position: Position) -> v1::MemberPosition {
     let Position { member, members, stage, copy: _, final_bytes, size_bytes } = position;
     let (member, members) = (encode_index(member), encode_index(members));
@@ -284,7 +284,7 @@ pub fn decode_position(position: v1::Position, member: usize, members: usize) ->
     Ok(Some(Position { member, members, stage, copy: None, final_bytes, size_bytes }))
 }
 
-/// The wire form of a store's record of a collective, without the progress of other stores.
+/// Encodes a store's record of a collective, without the progress of other stores.
 pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, .. } = record;
     let ReduceRecord { mendings, restarts, is_running, position, .. } = record;

@@ -93,7 +93,7 @@ pub struct Arm {
     pub asker: Option<SocketAddr>,
 }
 
-/// The wire form of `arm`.
+/// Encodes `arm`.
 pub fn encode_arm(arm: Arm) -> v1::Arm {
     v1::Arm { nonce: arm.nonce, asker: encode_optional_address(arm.asker) }
 }
@@ -121,7 +121,7 @@ pub struct Measure {
     pub work: SurveyWork,
 }
 
-/// The wire form of `measure`.
+/// Encodes `measure`.
 pub fn encode_measure(measure: &Measure) -> v1::Measure {
     v1::Measure {
         nonce: measure.nonce,
@@ -173,7 +173,7 @@ pub fn checked_train_bytes(bytes: u64) -> Result<u64> {
     }
 }
 
-/// The wire form of a measurement's result.
+/// Encodes a measurement's result.
 pub const fn encode_finding(finding: &Finding) -> v1::Found {
     let finding = match *finding {
         Finding::Echoes { echoes: Echoes { forth_ns, back_ns, count, lost }, by_tcp } => {

@@ -20,7 +20,7 @@ use crate::v1::load_report as wire;
 /// Longest name of an operation in bytes: several times the longest existing name.
 const MAX_OP_BYTES: usize = 32;
 
-/// The wire form of `load`.
+/// Encodes `load`.
 pub fn encode_load(load: Load) -> v1::LoadReport {
     v1::LoadReport {
         node: String::new(),

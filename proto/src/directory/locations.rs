@@ -17,7 +17,7 @@ use crate::bounds::{
 };
 use crate::{metadata, v1};
 
-/// The wire form of `locations`.
+/// Encodes `locations`.
 pub fn encode_locations(locations: &Locations) -> v1::Locations {
     v1::Locations {
         id: encode_id(&locations.id),

@@ -11,7 +11,7 @@ use super::locations::{decode_levels, encode_levels};
 use crate::bounds::check_count;
 use crate::v1;
 
-/// The wire form of `places`.
+/// Encodes `places`.
 pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
     let encode = |(node, path): (&NodeId, &_)| v1::measured_places::Node {
         node: encode_node(node),

@@ -31,7 +31,7 @@ enumeration!(encode_drop_reason, decode_drop_reason: DropReason, wire::DropReaso
     Deleted, Lost, Superseded,
 });
 
-/// The wire form of `message`.
+/// Encodes `message`.
 pub fn encode_to_store(message: ToStore) -> ShardMessage {
     let body = match message {
         ToStore::Published { id, put, verdict } => wire::Body::Published(wire::Published {

@@ -31,7 +31,7 @@ enumeration!(pub(crate) encode_pull_outcome, decode_pull_outcome: PullOutcome, v
     Complete, SenderUnreachable, SenderStalled, SenderHasNoCopy, Corrupt, Cancelled, GaveWay,
 });
 
-/// The wire form of `message`.
+/// Encodes `message`.
 pub fn encode_to_shard(message: ToShard) -> StoreMessage {
     let body = match message {
         ToShard::Publish(publish) => wire::Body::Publish(encode_publish(publish)),

@@ -35,7 +35,7 @@ pub enum Request {
     },
 }
 
-/// The wire form of `request`.
+/// Encodes `request`.
 pub fn encode_request(call: CallId, request: Request) -> v1::Request {
     let body = match request {
         Request::Node(request) => encode_node_request(request),

@@ -40,7 +40,7 @@ pub enum Response {
     ProbeProgress(SurveyProgress),
 }
 
-/// The wire form of an answer.
+/// Encodes an answer.
 pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response {
     let body = match response {
         Ok(Response::Node(response)) => encode_node_response(response),

@@ -53,7 +53,6 @@ impl<'a> Round<'a> {
         Ok(Self { first, clients, arrays })
     }
 
-    /// Runs all ways once, and compares their results.
     pub(super) fn check(&self, pipe: &mut TcpPipe) -> anyhow::Result<()> {
         let (_, results) = self.run_all(pipe)?;
         let sum = self.arrays.sum(self.clients.len());
@@ -132,7 +131,6 @@ impl<'a> Round<'a> {
 
     fn allreduce(&self, ids: &[String]) -> anyhow::Result<(Taken, Vec<Vec<u8>>)> {
         let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
-        // Nonzero, because the first writes to untouched zero pages would be slow.
         let mut sums = vec![vec![1; self.arrays.size_bytes]; self.clients.len()];
         let taken = self.counting(|| {
             self.together(&mut sums, |node, client, sum| {
@@ -144,7 +142,6 @@ impl<'a> Round<'a> {
         Ok((taken, sums))
     }
 
-    /// Gets all arrays and adds them up, as a program without a reduce would.
     fn gather_and_add(&self, ids: &[String]) -> anyhow::Result<(Taken, Duration, Vec<u8>)> {
         let mut views = Vec::new();
         let gather = self.counting(|| {

@@ -15,7 +15,6 @@ use crate::output::size;
 use crate::top::cluster::{More, Snapshot};
 use crate::top::traffic;
 
-/// Most indented levels of a tree, because a chain of copies can be longer than a line.
 const MAX_INDENT: usize = 8;
 const BAR: usize = 20;
 

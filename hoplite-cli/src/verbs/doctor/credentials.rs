@@ -15,7 +15,6 @@ use hoplite_net::{
 
 use super::{Finding, Health, finding};
 
-/// A certificate that expires sooner is doubtful.
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Returns a finding for each file, and the credentials if daemons would accept them.
@@ -248,7 +247,6 @@ fn advised(error: &(dyn Error + 'static)) -> String {
     format!("{}; {advice}", chain(error))
 }
 
-/// Joins an error and its causes in one line.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut says = error.to_string();
     let mut next = error.source();

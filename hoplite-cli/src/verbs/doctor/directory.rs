@@ -21,7 +21,6 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(800);
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
 
 const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";
-/// Most bytes of an answer; a shard with thousands of nodes sends fewer.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Requests a shard's status. Only connects if there are no usable credentials.

@@ -33,15 +33,11 @@ use crate::output::{self, Alignment, Table};
 
 /// Time limit of an answer of this host's store, or of a program.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for reading the files of credentials.
 const FILES_TIMEOUT: Duration = Duration::from_millis(400);
-/// Fewer descriptors are doubtful: too few for a hundred clients and peers.
 const FEW_DESCRIPTORS: u64 = 4096;
 /// A smaller MTU is doubtful, because it usually belongs to a slower tunnel.
 const ETHERNET_MTU: u64 = 1500;
-/// Less memory besides a store's is doubtful.
 const LITTLE_MEMORY: u64 = 512 << 20;
-/// The percentage of memory that a store takes by default.
 const STORE_PERCENT: u64 = 30;
 const LITTLE_SHARED_MEMORY: u64 = 64 << 20;
 
@@ -304,7 +300,6 @@ async fn cluster(client: &Client, node: &str) -> Vec<Finding> {
             if reply.nodes.iter().all(|node| !node.connected || node.load.is_some()) {
                 return Ok::<_, hoplite_client::Error>(());
             }
-            // The first query makes stores report, so later answers have more.
             sleep(MIN_INTERVAL).await;
         }
     };

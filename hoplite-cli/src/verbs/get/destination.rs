@@ -90,7 +90,6 @@ impl Destination {
 
     fn create_beside(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-        // Shortened, because names have at most 255 bytes.
         let start: String = name.chars().take(40).collect();
         let from = path.with_file_name(format!(".{start}.hoplite-{}", std::process::id()));
         let file = OpenOptions::new().write(true).create_new(true).open(&from)?;
