@@ -1,9 +1,8 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
 //! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens. It prints
-//! [`READY`] once it is ready: a store then has a session with each shard, and has touched its
-//! memory. A service manager counts a listening daemon as started, because an unreachable directory
-//! must not block a boot.
+//! [`READY`] once a store has a session with each shard, and has touched its memory. For a service
+//! manager, a listening daemon is started, because an unreachable directory must not block a boot.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;

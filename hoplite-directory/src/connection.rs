@@ -1,9 +1,8 @@
 //! Connections of the control plane, below gRPC: their number, their rights, and their end.
 //!
 //! A connection is half open until its peer has finished the TLS handshake, if there is TLS, and
-//! has proven that it belongs to the cluster. Hoplite programs prove this as in [`opening`].
-//! Clients of plain gRPC are members of a cluster without a token. With a token they are visitors:
-//! they may query health, for a short time.
+//! has proven that it belongs to the cluster. Hoplite programs prove this as in [`opening`]. If
+//! there is a token, clients of plain gRPC are visitors: they may query health, for a short time.
 
 use std::fmt;
 use std::io;

@@ -169,8 +169,7 @@ pub fn best(
     let levels = check(factors, bytes_per_second, latency_s, bytes)?;
     let mut stages = Vec::new();
     let mut left = bytes;
-    // A stage depends on the inner levels' sizes, whatever their splits. So each level's best split
-    // makes the best plan.
+    // A stage depends on the sizes of inner levels, whatever their splits.
     for (level, of) in levels.iter().enumerate() {
         stages.extend(split(&levels, level, latency_s, left));
         left /= f64::from(of.nodes);

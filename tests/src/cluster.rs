@@ -33,7 +33,6 @@ pub struct Daemon {
     child: Child,
     name: String,
     log: Arc<Mutex<String>>,
-    /// The first line of output.
     pub first_line: String,
 }
 
@@ -109,7 +108,6 @@ impl Daemon {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends SIGTERM; returns the exit code.
     pub fn terminate(&mut self) -> i32 {
         self.signal(Signal::TERM);
         self.exit_code()
@@ -198,13 +196,10 @@ impl Drop for Worker {
 pub struct Plan {
     pub nodes: usize,
     pub shards: usize,
-    /// The size of each store's arena.
     pub memory: String,
-    /// The sizes of arenas that differ, by the number of the store.
     pub memory_of: BTreeMap<usize, String>,
     pub store_arguments: Vec<String>,
     pub shard_arguments: Vec<String>,
-    /// The addresses that stores advertise, if they differ from the listening ones.
     pub advertised: Vec<String>,
     /// The folder with the daemons' programs; `None` for this workspace's.
     pub programs: Option<PathBuf>,
@@ -267,7 +262,6 @@ impl Cluster {
         cluster
     }
 
-    /// Starts `nodes` stores of 64 MiB, and one shard.
     pub fn of(nodes: usize) -> Self {
         Self::start(Plan { nodes, ..Plan::default() })
     }
@@ -316,7 +310,6 @@ impl Cluster {
         placed
     }
 
-    /// The plan. Changes affect daemons that start later.
     pub const fn plan_mut(&mut self) -> &mut Plan {
         &mut self.plan
     }
@@ -371,7 +364,6 @@ impl Cluster {
         }
     }
 
-    /// The sender of each node that pulls `id`.
     pub fn senders(&self, node: usize, id: &str) -> BTreeMap<usize, usize> {
         let number = |name: &str| name.strip_prefix("node-")?.parse().ok();
         let description = self.client(node).describe(id).expect("the directory describes");
@@ -412,7 +404,6 @@ impl Cluster {
         self.shards[shard] = Some(daemon);
     }
 
-    /// Waits until a store has sessions with all running shards.
     pub fn await_sessions(&self, node: usize) {
         let client = self.client(node);
         await_that("sessions with the directory", || {
@@ -422,7 +413,6 @@ impl Cluster {
         });
     }
 
-    /// Waits until a store has noticed the end of all killed shards.
     pub fn await_lost_sessions(&self, node: usize) {
         let client = self.client(node);
         await_that("the end of sessions with the directory", || {

@@ -12,7 +12,6 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     out
 }
 
-/// Returns and prints the seed of a test: `HOPLITE_SEED`, or the clock.
 pub fn seed() -> u64 {
     let seed = match std::env::var("HOPLITE_SEED") {
         Ok(text) => text.parse().expect("HOPLITE_SEED is a number"),

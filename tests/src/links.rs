@@ -15,7 +15,6 @@ use crate::raw::{HEADER_BYTES, payload_length};
 /// A direction: from the first node to the second.
 type Way = (usize, usize);
 
-/// The relays of all stores.
 #[derive(Debug)]
 pub struct Links {
     addresses: Vec<SocketAddr>,
@@ -95,7 +94,6 @@ impl Links {
         self.shared.change(|state| state.stores = stores);
     }
 
-    /// Resets the counts of passed bytes.
     pub fn mark(&self) {
         self.shared.change(|state| state.passed.clear());
     }
@@ -107,13 +105,11 @@ impl Links {
         });
     }
 
-    /// Holds back all bytes between two nodes.
     pub fn silence(&self, one: usize, other: usize) {
         self.hold(one, other, 0);
         self.hold(other, one, 0);
     }
 
-    /// Holds back all bytes from and to a node.
     pub fn isolate(&self, node: usize) {
         for other in (0..self.addresses.len()).filter(|other| *other != node) {
             self.silence(node, other);
@@ -132,7 +128,6 @@ impl Links {
         });
     }
 
-    /// Breaks the connections between two nodes.
     pub fn reset(&self, one: usize, other: usize) {
         self.shared.change(|state| {
             state.connections.retain(|_, (way, sockets)| {

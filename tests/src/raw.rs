@@ -148,7 +148,6 @@ pub(crate) fn payload_length(header: &[u8]) -> usize {
     usize::try_from(length).expect("a length fits")
 }
 
-/// Makes a frame as docs describe it: header, checksums, payload.
 pub fn data_frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("frames of tests are short");
     data_frame_claiming(kind as u8, 1, length, payload)
@@ -174,7 +173,6 @@ fn frame_at(offset_bytes: u64, (kind, version): (u8, u8), length_bytes: u32, pay
     frame
 }
 
-/// A peer that sends anything to a store.
 #[derive(Debug)]
 pub struct RawPeer {
     stream: TcpStream,

@@ -54,7 +54,6 @@ fn said(command: &mut Command) -> (i32, String) {
 
 fn is_alive(pid: &str) -> bool {
     let state = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
-    // A zombie counts as ended, because nothing in a container may collect it.
     state.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 

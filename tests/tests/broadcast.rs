@@ -159,7 +159,6 @@ fn readers_run_ahead_of_the_writer_on_every_node() {
     for start in (0..size).step_by(size / 4) {
         writer.write(&expected[start..start + size / 4]).unwrap();
         for reader in &mut readers {
-            // The last block becomes visible only with the seal.
             let end = (start + size / 4).min(size - 4096);
             while usize::try_from(reader.position_bytes()).unwrap() < end {
                 let from = usize::try_from(reader.position_bytes()).unwrap();

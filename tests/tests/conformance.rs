@@ -241,7 +241,6 @@ fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answ
         let given_up = if let Call::Abort { id, .. } = call { Some(id) } else { None };
         let answer = perform(&cluster, node, call);
         if let Some(id) = given_up {
-            // The directory may hear of the client's end later.
             let client = cluster.client(node);
             await_that("the end of it", || {
                 client.locate(id, Duration::ZERO).is_ok_and(|known| known.locations.is_empty())

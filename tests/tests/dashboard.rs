@@ -321,7 +321,6 @@ fn what_makes_no_sense_is_refused() {
         let answer = exchange(address, garbage);
         assert!(answer.is_empty() || status(&answer) >= 400, "{answer}");
     }
-    // Refuses the name of another site that resolves to this address.
     refuses_foreign_hosts(address, "/api/objects");
     for host in ["localhost", "localhost:7402", "127.0.0.1", "[::1]:7402"] {
         let request = format!("GET /api/objects HTTP/1.1\r\nHost: {host}\r\n\r\n");

@@ -187,7 +187,6 @@ fn a_store_is_drained_from_another_machine_by_its_name_or_address() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let report = report(&output);
         assert_eq!(report["state"], "drained", "{report}");
-        // The second store also has objects that the first moved to it.
         assert!(report["moved_objects"].as_u64() >= Some(10), "{report}");
         assert_eq!(cluster.store(node).exit_code(), 0);
         cluster.stores[node] = None;

@@ -278,7 +278,6 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     };
     assert_eq!(meet(&[3], IN_VAIN / 4).into_iter().map(missing).collect::<Vec<_>>(), [[0, 1, 2]]);
     assert_eq!(meet(&[0, 1], IN_VAIN).into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
-    // A repeated call may find that the barrier is over.
     let is_used =
         |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
     for (rank, met) in meet(&[0, 1, 2, 3], PATIENCE).into_iter().enumerate() {
@@ -295,7 +294,6 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     assert_nothing_left(&mut cluster);
 }
 
-/// The link from GIVER to TAKER carries half of the parts.
 const GIVER: usize = 1;
 const TAKER: usize = 2;
 const LARGE: usize = 700_001;

@@ -28,7 +28,6 @@ fn stores_that_say_their_places_by_different_keys_are_told_of() {
     );
     let doctor = hoplite(&["doctor"]);
     assert!(doctor.contains(&format!("doubtful  node-0 runs, but {says}")), "{doctor}");
-    // The shard warns once for each new combination of keys.
     let shard = cluster.shards[0].as_ref().unwrap();
     let told = || shard.log().matches("stores describe their places by different label keys").count();
     await_that("both lines in the log", || told() >= 2);

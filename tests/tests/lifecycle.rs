@@ -159,7 +159,6 @@ fn a_store_without_any_flag_is_a_working_node() {
 
 fn processor_seconds(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // The fields after the name, among them user and system time.
     let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
     let ticks: u32 = fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap();
     f64::from(ticks) / rustix::param::clock_ticks_per_second() as f64

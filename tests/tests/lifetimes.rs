@@ -18,7 +18,6 @@ use hoplite_tests::raw::RawClient;
 use serde_json::Value;
 
 const SIZE: usize = 100_000;
-/// A grace period and a time to live that end during a test.
 const SOON: Duration = Duration::from_millis(200);
 
 fn cluster(nodes: usize, grace: &str) -> Cluster {
@@ -52,7 +51,6 @@ fn hoplite(cluster: &Cluster, arguments: &[&str]) -> Output {
     command.arg("--socket").arg(cluster.socket(0)).args(arguments).output().unwrap()
 }
 
-/// Runs `hoplite gc --json`. Returns the ids, owners and deletions.
 fn gc(cluster: &Cluster, arguments: &[&str]) -> Vec<(String, Option<String>, bool)> {
     let output = hoplite(cluster, &[&["gc", "--json"], arguments].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -88,7 +86,6 @@ fn a_freed_object_stays_at_the_other_stores() {
     cluster.client(0).put_with("x", &bytes(1, SIZE), for_ttl(SOON, TtlAction::Free)).unwrap();
     assert!(cluster.client(1).get("x", PATIENCE).unwrap()[..] == bytes(1, SIZE)[..]);
     cluster.await_empty(0);
-    // The directory promotes (pins) the other store's copy.
     await_that("the promotion", || cluster.client(1).status().unwrap().pinned_bytes > 0);
     assert!(cluster.client(0).get("x", PATIENCE).unwrap()[..] == bytes(1, SIZE)[..]);
     cluster.assert_serves();

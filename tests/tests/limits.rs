@@ -35,7 +35,6 @@ fn the_copy_that_was_used_longest_ago_is_evicted() {
         get(number);
     }
     assert_eq!(client.status().unwrap().evictions, 0);
-    // After this, the second object is the oldest.
     get(0);
     get(3);
     let status = client.status().unwrap();
@@ -232,7 +231,6 @@ fn calls_of_a_client_are_limited() {
 fn references_of_a_client_are_limited() {
     let mut cluster = cluster(2, "4MiB", &["--max-references=4"]);
     let (origin, client) = (cluster.client(0), cluster.client(1));
-    // Large enough for views with a reference.
     let contents = [7; 5000];
     for number in 0..5 {
         origin.put(format!("object-{number}"), &contents).unwrap();

@@ -157,7 +157,6 @@ fn a_put_that_waits_for_room_is_seen() {
     assert_eq!(value(&text, "hoplite_store_room_wait_seconds_count"), 1.0);
 }
 
-/// Places the stores in two racks, with uplinks of a quarter of a host's bandwidth.
 fn place(cluster: &Cluster, version: u64) {
     let node = |number: u32| v1::measured_places::Node {
         node: format!("node-{number}"),

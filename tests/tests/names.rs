@@ -23,7 +23,6 @@ struct Network {
 }
 
 impl Network {
-    /// Returns `None` if this user may not make a network.
     #[expect(clippy::print_stderr, reason = "who runs the tests is told that some were skipped")]
     fn new() -> Option<Self> {
         let place = tempfile::tempdir().unwrap();

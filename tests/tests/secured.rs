@@ -150,7 +150,6 @@ fn a_store_without_peers_opens_no_port() {
     for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
         command.env_remove(variable);
     }
-    // A store without peers needs no secret.
     command.args(["--memory", "16MiB", "--print-addresses", "--socket"]).arg(&socket);
     command.env("XDG_CONFIG_HOME", "/proc/nowhere").env("HOPLITE_TOKEN_FILE", "").env("HOPLITE_LISTEN", "");
     let daemon = Daemon::start("alone", &mut command);
@@ -233,7 +232,6 @@ fn a_store_says_so_if_only_one_side_speaks_tls() {
     }
 }
 
-/// Makes the first message of TLS 1.2 (RFC 5246, section 7.4.1.2).
 fn hello_of_tls_1_2() -> Vec<u8> {
     let extensions = [
         &[0x00, 0x0a, 0, 4, 0, 2, 0, 23][..],  // supported_groups: secp256r1
@@ -471,7 +469,6 @@ fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
         assert_eq!(code, 1, "{text}");
         assert!(text.contains("is not for 127.0.0.1") && text.contains("--tls-name"), "{text}");
     }
-    // The shard only warns, because it may have another name.
     let shard = Cluster::start(Plan { nodes: 0, shard_arguments: arguments(&named), ..Plan::default() });
     let log = shard.shards[0].as_ref().unwrap();
     log.await_log("stores that connect to this shard by its address refuse it");

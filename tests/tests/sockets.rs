@@ -35,7 +35,6 @@ fn connect(socket: &Path, daemon_user: Option<&str>) -> Result<Client, ConnectFa
 /// Copies a program, because other users may not reach the built one.
 fn copy_of(name: &str, directory: &Path) -> PathBuf {
     let copy = directory.join(name);
-    // Not `fs::copy`: a process that forks now would keep the file open.
     assert!(Command::new("cp").arg(program(name)).arg(&copy).status().unwrap().success());
     copy
 }
@@ -89,7 +88,6 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     }
     connect(&socket, Some(&STRANGER.to_string())).unwrap().put("x", b"1").unwrap();
 
-    // Another user's daemon in a trusted directory.
     chown(&directory, Some(0), Some(0)).unwrap();
     let refused = connect(&socket, None).unwrap_err();
     assert!(matches!(refused, ConnectFailure::UntrustedDaemon { user: STRANGER }), "{refused}");

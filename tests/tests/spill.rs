@@ -216,7 +216,6 @@ fn several_directories_get_files_in_turn_and_one_that_fails_is_left_out() {
     spilling.put_all(&objects[..30]);
     let files_of_other = || fs::read_dir(&runs(other.path())[0]).unwrap().count();
     assert!(!spilling.files().is_empty() && files_of_other() > 0);
-    // Makes the second directory unusable.
     let run = runs(other.path()).remove(0);
     let moved = other.path().join("moved");
     fs::rename(&run, &moved).unwrap();
@@ -281,7 +280,6 @@ fn the_files_of_a_killed_store_are_removed_when_the_next_one_starts() {
 #[test]
 fn a_full_disk_is_a_typed_error_and_objects_stay() {
     let mut spilling = Spilling::start(&[]);
-    // A limit of file sizes stands for a full disk.
     let pid = Pid::from_raw(i32::try_from(spilling.cluster.store(0).pid()).unwrap());
     let limit = |bytes| Rlimit { current: bytes, maximum: None };
     prlimit(pid, Resource::Fsize, limit(Some(4096))).unwrap();

@@ -57,7 +57,6 @@ fn failure(arguments: &[&str]) -> String {
     line
 }
 
-/// Makes a matrix whose order of nodes ignores the racks.
 fn racks(racks: usize, hosts: usize) -> Value {
     let nodes = racks * hosts;
     let mut shuffled: Vec<usize> = (0..nodes).collect();
@@ -356,7 +355,6 @@ fn fabrics_are_simulated_and_drawn() {
 #[test]
 fn pairs_of_a_matrix_share_the_uplinks_of_groups() {
     let files = Files::new();
-    // Rates of pairs that crossed an uplink at once.
     let loaded = files.write_json("loaded.json", &racks(2, 4));
     let mut stated = racks(1, 8);
     let rack = |node: usize| json!([if node < 4 { "a" } else { "b" }]);

@@ -132,7 +132,6 @@ fn cluster(endpoint: &str, more: &[&str]) -> Cluster {
     Cluster::start(Plan { store_arguments, shard_arguments: arguments, ..Plan::default() })
 }
 
-/// Ends the daemons, which then export their last spans.
 fn end(cluster: &mut Cluster) {
     for daemon in cluster.stores.iter_mut().chain(&mut cluster.shards) {
         assert_eq!(daemon.as_mut().unwrap().terminate(), 0);

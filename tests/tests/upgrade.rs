@@ -18,7 +18,6 @@ use hoplite_tests::contents::bytes;
 
 const STORES: usize = 4;
 const ELEMENTS: usize = 50_000;
-/// Most objects that each client keeps at a time.
 const KEPT: usize = 30;
 
 fn as_old(plan: &mut Plan) {
@@ -35,7 +34,6 @@ fn as_new(plan: &mut Plan) {
     plan.store_arguments = vec!["--drain".to_owned(), "60s".to_owned()];
 }
 
-/// Repeats a call until it succeeds. Each failure must permit a repetition.
 fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
     let started = Instant::now();
     loop {
@@ -73,7 +71,6 @@ fn put_array(client: &Client, id: &str, number: i32) {
     put(client, id, &number.to_le_bytes().repeat(ELEMENTS), metadata);
 }
 
-/// Reduces the arrays of all stores, and checks the result.
 fn reduce(client: &Client, target: &str) {
     let sources: Vec<String> = (0..STORES).map(source).collect();
     let mut is_repeated = false;
@@ -121,7 +118,6 @@ fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> Ve
     kept
 }
 
-/// Returns the versions of the sessions of all stores with all shards, the oldest first.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
     let of = |node| cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol);
     let mut all: Vec<u32> = (0..STORES).flat_map(of).collect();

@@ -1,5 +1,5 @@
-//! Links between stores as a table. Rows and columns are places: stores, or groups of stores with
-//! the same label. The places of rows send, the places of columns receive.
+//! Links between places (stores, or groups of stores with the same label) as a table. Rows send,
+//! columns receive.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

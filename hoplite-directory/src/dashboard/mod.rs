@@ -133,7 +133,6 @@ impl Dashboard {
             }
             Entry::Later(wait) => {
                 self.note_failure(address, "too many wrong tokens");
-                // Rounds up to whole seconds, so that the next try is not too early.
                 page::too_many(wait + Duration::from_millis(999))
             }
         }

@@ -1,8 +1,7 @@
 //! Slows down sources that try wrong tokens.
 //!
-//! A source can send a few wrong tokens at once, and all sources together can send more. Each wrong
-//! token adds to the debt of its source and of all sources, which decreases with time. While either
-//! debt is at its limit, tokens of the source are refused unchecked, for a few seconds.
+//! Each wrong token adds to the debt of its source and of all sources, which decreases with time.
+//! While either debt is at its limit, tokens of the source are refused unchecked.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -50,7 +50,6 @@ impl Simulation {
     }
 
     pub(super) fn fail_at_step(&mut self, store: usize, other: usize) {
-        // The reduces at the end of a run get more faults.
         let is_last = self.now().since(Time::ZERO) > self.app.scenario.duration;
         let faults = if is_last { 30 } else { self.app.scenario.faults_per_1000_steps };
         if self.app.is_winding_down || self.random.number(0..1000) >= faults {

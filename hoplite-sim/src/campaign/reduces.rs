@@ -218,8 +218,8 @@ impl Simulation {
         self.app.history.put_started(target, made.tag, copy.size_bytes);
     }
 
-    /// Returns `true` if `made` combines the requested number of sources, in the requested order if
-    /// it is fixed. With `indices`, it must combine exactly these sources.
+    /// Returns `true` if `made` combines the requested number of sources (with `indices`, exactly
+    /// these), in the requested order if it is fixed.
     pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
         self.is_reduction(&call.request, call.started, made, indices)
     }

@@ -78,7 +78,6 @@ impl Scenario {
     /// The scenario of `seed`.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ce2_a810);
-        // Clusters of many stores have long chains.
         let is_wide = random.chance(10);
         let stores = if is_wide { 12 } else { 3 + random.index(6) };
         let largest_bytes = *random.pick(&[65_536, 150_001, 2_000_000]);

@@ -122,11 +122,10 @@ enum Form {
     Chain(chain::Chain),
 }
 
-/// The weight of the cost in [`Evaluator::energy`], where the mean has weight 1.
+/// The weight of the cost in [`Evaluator::energy`], beside the mean.
 ///
-/// The cost is a sum of maxima, so only the slowest link changes it, and a search sees plateaus
-/// (Cloud Collectives, section V-C). The mean breaks ties. With weight 32, half of the mean is
-/// worth less than 2% of the cost.
+/// Only the slowest links change the cost, so a search sees plateaus (Cloud Collectives, section
+/// V-C). The mean breaks ties: with weight 32, half of it is worth less than 2% of the cost.
 const COST_WEIGHT: u128 = 32;
 
 impl<'a> Evaluator<'a> {

@@ -139,8 +139,7 @@ impl Tree {
         while let Some(parent) = self.parents[at] {
             at = parent as usize;
             let time = self.below(links, order, at);
-            // Starts at the parent of `rank`, whose time depends on the node at `rank`. An
-            // unchanged time leaves all times above it unchanged.
+            // An unchanged time leaves all times above it unchanged.
             if time == self.times[at] {
                 break;
             }

@@ -50,9 +50,9 @@ impl MeasuredNetwork {
     /// `groups` names each node's groups, outermost first. Without it, groups follow from the
     /// matrix: from rates, or from latencies if rates show none and capacities are given.
     ///
-    /// `uplinks` has the capacity of an uplink at each level, outermost first, or one capacity for
-    /// all levels, as a multiple of a node's link. Without `uplinks`, capacities follow from the
-    /// matrix, which must then have rates under load.
+    /// `uplinks` has the capacity of an uplink at each level, outermost first, or one for all
+    /// levels, as a multiple of a node's link. Without it, capacities follow from the matrix, which
+    /// must have rates under load.
     ///
     /// # Errors
     /// Fails if sums of costs overflow, or if groups or capacities are missing for a node or level.

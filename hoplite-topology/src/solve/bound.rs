@@ -12,8 +12,8 @@ use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Most partitions of the nodes into close groups that a bound tries, at the largest steps of the
-/// distance. Each examines all pairs of nodes.
+/// Most partitions into groups of close nodes that a bound tries, at the largest steps of the
+/// distance. Each examines all pairs.
 const MAX_PARTITIONS: usize = 16;
 /// Most steps of the ascent. At the end, a step is 1/400 of the first.
 const MAX_STEPS: u32 = 600;
@@ -33,9 +33,9 @@ pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogr
 
 /// Returns a lower bound for a chain, which is a spanning tree.
 ///
-/// The cheapest spanning tree bounds the cost of the first block. The largest time per byte in a
-/// spanning tree that minimises it bounds the cost of the other bytes. If the bytes are fewer than
-/// a block, their difference is subtracted with the largest time per byte of all links.
+/// The cheapest spanning tree bounds the cost of a block. The spanning tree with the smallest
+/// largest time per byte bounds the cost of the other bytes. An object smaller than a block is
+/// charged a block, less the missing bytes at the largest time per byte of all links.
 fn chain_bound(links: Links<'_>) -> u128 {
     let nodes = links.len();
     let blocks: u128 = spanning_tree(nodes, |a, b| hop(links, a, b).0).map(u128::from).sum();

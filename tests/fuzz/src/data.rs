@@ -46,7 +46,6 @@ pub fn stream(bytes: &[u8]) {
 fn repaired(mut header: [u8; HEADER_BYTES], tail: &[u8]) -> [u8; HEADER_BYTES] {
     header[..5].copy_from_slice(b"HPLD\x01");
     header[6..8].fill(0);
-    // Shortens the length, so that most payloads fit the input.
     let length = usize::from(header[8]).min(tail.len());
     if header[9..12] == [0; 3] {
         header[8] = u8::try_from(length).expect("it was a byte before");

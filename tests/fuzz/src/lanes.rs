@@ -25,7 +25,6 @@ pub fn events(bytes: &[u8]) {
 /// Checks that the receiver reads each byte at most once and in order, whatever frames arrive.
 fn receive(input: &mut Unstructured<'_>) -> Result<()> {
     let mut merge = Merge::default();
-    // For each lane, the frame that waits for its turn.
     let mut lanes: BTreeMap<LaneId, Option<(u64, u64)>> = BTreeMap::new();
     let (mut next, mut opened) = (0, 0);
     while !input.is_empty() && next < END {

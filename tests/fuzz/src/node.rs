@@ -39,7 +39,6 @@ const SHARDS: usize = 3;
 const CAPACITY: u64 = 5 * (LARGE + HEADER_BYTES);
 const LARGE: u64 = 40_960;
 const INLINE_BELOW: u64 = 4096;
-/// Most events of a run. More found no more bugs.
 const MAX_STEPS: usize = 2_000;
 
 /// Feeds a node with events as `bytes` describe.

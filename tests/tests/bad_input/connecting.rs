@@ -12,7 +12,6 @@ use hoplite_client::blocking::Client;
 use hoplite_client::{ConnectFailure, ConnectOptions, Error};
 use hoplite_tests::cluster::{Cluster, program, run_to_end};
 
-/// The user `nobody`, who owns no files.
 const NOBODY: u32 = 65534;
 
 fn failure(path: &Path) -> ConnectFailure {
@@ -101,9 +100,7 @@ fn a_socket_of_another_user_is_refused_by_name() {
     fs::set_permissions(cluster.directory(), fs::Permissions::from_mode(0o755)).unwrap();
     let metadata = fs::metadata(cluster.socket(0)).unwrap();
     assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o660, 0));
-    // A copy, because other users may not reach the built program.
     let command_line = cluster.directory().join("hoplite");
-    // Not `fs::copy`: a process that forks now would keep the file open.
     assert!(Command::new("cp").arg(program("hoplite")).arg(&command_line).status().unwrap().success());
     let mut command = Command::new(&command_line);
     command.arg("--socket").arg(cluster.socket(0)).arg("status").uid(NOBODY).gid(NOBODY);

@@ -310,7 +310,6 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
         assert_eq!((kind, end.outcome()), (Kind::End as u8, end::Outcome::Released));
         await_no_output(&cluster);
     }
-    // A hop whose input is its output ends with its release.
     let mut itself = right.clone();
     (itself.inputs[0].id, itself.inputs[0].put, itself.inputs[0].is_hop) = (right.output, 1, true);
     for is_released in [true, false] {

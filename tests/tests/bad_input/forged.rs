@@ -70,7 +70,6 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
             }
             client.put("x", &contents).unwrap();
         }
-        // The store sends only bytes that it knows to be valid.
         assert!(cluster.client(1).get("x", PATIENCE).unwrap()[..] == contents[..], "{size} bytes");
         cluster.assert_serves();
     }

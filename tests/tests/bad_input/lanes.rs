@@ -13,7 +13,6 @@ use super::PATIENCE;
 
 const SIZE: usize = 24 << 20;
 
-/// Starts two stores that may use up to 16 lanes. The first store has the object.
 fn cluster() -> (Cluster, Client, Vec<u8>, Pull) {
     let store_arguments = ["--insecure", "--lanes", "16", "--metrics", "0"].map(str::to_owned).to_vec();
     let cluster = Cluster::start(Plan { store_arguments, ..Plan::open() });
@@ -25,7 +24,6 @@ fn cluster() -> (Cluster, Client, Vec<u8>, Pull) {
     (cluster, client, contents, pull)
 }
 
-/// Reads a stream to its end. Returns the bytes, and the first request for lanes.
 fn read_stream(peer: &mut RawPeer) -> (Vec<u8>, Option<Lanes>) {
     let (mut contents, mut asked) = (Vec::new(), None);
     loop {
@@ -86,7 +84,6 @@ fn peers_without_lanes_use_one_connection() {
     let address = cluster.data_address(0);
     for max_lanes in [0, 1] {
         let mut peer = RawPeer::greeted(&address);
-        // Acts like a program without lanes, which ignores the request.
         peer.say(Kind::Pull, &Pull { max_lanes, ..pull.clone() });
         let (read, asked) = read_stream(&mut peer);
         assert!(read == contents && asked.is_none());
@@ -129,7 +126,6 @@ fn forged_and_malformed_keys_join_nothing() {
         peer.await_close();
     }
     assert_eq!(open_lanes(&cluster), 0, "no connection has joined the stream");
-    // The key of a stream is invalid after its end.
     while main.hear().expect("the stream has an end").0 != Kind::End as u8 {}
     assert_eq!(outcome_of(&mut peer, &lanes.key), end::Outcome::NoCopy);
     peer.say(Kind::Pull, &Pull { offset_bytes: SIZE as u64 - 100, ..pull });
@@ -143,7 +139,6 @@ fn silent_and_surplus_lanes_hold_up_no_other_peer() {
     let address = cluster.data_address(0);
     let (main, asked) = await_request(&address, &Pull { max_lanes: 2, ..pull });
     assert_eq!(asked.count, 1, "the peer allows two lanes");
-    // No lane is read, so each keeps its blocks.
     let mut lanes: Vec<RawPeer> = (0..8).map(|_| RawPeer::greeted(&address)).collect();
     for lane in &mut lanes {
         lane.say(Kind::Lane, &Lane { key: asked.key.clone(), other_streams: 0 });

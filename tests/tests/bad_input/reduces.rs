@@ -30,7 +30,6 @@ fn attempt(client: &Client, target: &str, sources: &[&str], op: ReduceOp) -> Obj
     error
 }
 
-/// The error names the later source with its type, and the earlier one.
 fn assert_mismatch(error: &ObjectError, right: (&str, &str), wrong: (&str, &str)) {
     let ObjectError::TypeMismatch { id: named, reason } = error else { panic!("{error}") };
     let says = |(first, kind): (&str, &str), (second, other): (&str, &str)| {

@@ -19,7 +19,6 @@ use super::PATIENCE;
 
 const SHORT: Duration = Duration::from_secs(2);
 
-/// Runs a program with limits of `ulimit`, such as `-n 64`.
 fn limited(limits: &str, name: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit {limits} && exec \"$@\""), "sh"]).arg(program(name));

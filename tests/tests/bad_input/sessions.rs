@@ -17,7 +17,6 @@ use prost::Message;
 use super::PATIENCE;
 
 const SIZE: usize = 200_000;
-/// A first attempt, and three retries.
 const ATTEMPTS: usize = 4;
 
 fn cluster() -> (Cluster, u64) {

@@ -106,7 +106,6 @@ fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
     }
 }
 
-/// Opens more connections than the port permits. Returns the waiting ones.
 fn crowd(port: &Port) -> VecDeque<TcpStream> {
     let mut waiting = VecDeque::new();
     for number in 0..CROWD {

@@ -14,7 +14,6 @@ use rustix::process::Signal;
 
 use super::PATIENCE;
 
-/// Freezes store 1, and lets store 0 delete its objects and put `replaced` again.
 fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) -> Client {
     for id in ["kept", "replaced", "deleted"] {
         cluster.client(0).put(id, old).unwrap();
@@ -116,7 +115,6 @@ fn the_client_of_a_put_that_lost_is_told_once() {
     let mut cluster = Cluster::of(2);
     let client = cluster.client(0);
     client.put("x", &lost).unwrap();
-    // The restarted shard does not know the frozen store's put.
     cluster.store(0).signal(Signal::STOP);
     cluster.kill_shard(0);
     cluster.restart_shard(0);

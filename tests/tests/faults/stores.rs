@@ -56,7 +56,6 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     }
     std::thread::scope(|scope| {
         let receivers = gets(scope, &cluster, 2..4, "object");
-        // Receivers soon replace a silent sender.
         await_that("a pull from each", || {
             let grants = cluster.client(2).describe("object").unwrap().grants;
             let late = grants.iter().filter(|grant| grant.receiver != "node-1");

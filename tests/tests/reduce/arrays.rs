@@ -62,7 +62,6 @@ impl Arrays {
         let bits: u64 = match self.dtype {
             Dtype::F64 => (number as f64).to_bits(),
             Dtype::F32 => single.into(),
-            // Eight binary digits suffice up to 256.
             Dtype::Bf16 => (single >> 16).into(),
             // f16 has 5 bits of exponent and 10 of fraction, f32 has 8 and 23.
             Dtype::F16 if number == 0 => 0,

@@ -134,7 +134,6 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
             }
         }
         let plan = record(&cluster, 0, target).plan;
-        // The plan may name the refusal of either member.
         assert!(plan.contains("no session, since member"), "{plan}");
         cluster.client(0).delete([target], PATIENCE).unwrap();
     }

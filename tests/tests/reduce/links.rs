@@ -163,7 +163,6 @@ fn when_a_member_dies_the_others_are_told_or_have_it_already() {
         });
         for (rank, result) in results.into_iter().enumerate() {
             match result {
-                // The member ended too late to matter.
                 Ok(got) => assert!(got == sum() && at == SECOND_HALF, "{rank}, {at}"),
                 Err(_) if rank == victim => {}
                 Err(_) => assert_lost(result),

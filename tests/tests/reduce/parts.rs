@@ -176,7 +176,6 @@ fn a_late_rank_makes_the_others_do_it_each_by_itself() {
             put(&cluster, 0, arrays, 0);
             put(&cluster, 1, arrays, 1);
             let first = [0, 1].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
-            // The store reports the plan after the decision.
             let target = cluster.client(1).get("target", PATIENCE).unwrap();
             assert!(target.is_empty());
             put(&cluster, 2, arrays, 2);

@@ -49,7 +49,6 @@ fn all_types_are_reduced_by_all_operations() {
 #[test]
 fn arrays_of_any_size_are_reduced_in_any_order() {
     let mut cluster = Cluster::start(chained(3));
-    // Lengths around zero, a block, the inline limit, and a frame.
     for length in [0, 1, 2, 1023, 1024, 1025, 16_383, 16_384, 16_385, 262_145, 1_000_003] {
         let arrays = Arrays { dtype: Dtype::F32, length };
         for number in 0..3 {

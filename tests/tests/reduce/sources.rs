@@ -14,7 +14,6 @@ fn assert_lost(running: Running<'_>, cluster: &Cluster, number: u64) {
     assert!(!cluster.client(0).contains("target").unwrap());
 }
 
-/// Starts a process that writes half of array `number`, as zeros.
 fn producer(cluster: &Cluster, node: usize, number: u64) -> Worker {
     let mut worker = Worker::start(&cluster.socket(node));
     worker.succeed(&format!("create {} {} f32 {}", id(number), LARGE.size_bytes(), LARGE.length));

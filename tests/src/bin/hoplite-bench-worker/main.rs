@@ -171,7 +171,6 @@ impl Worker {
         self.round = round;
         let (given, taken) = workload.parts(self.ranks);
         self.elements = size_bytes / size_of::<f32>() / given.max(taken);
-        // The parts of a rank differ, which reveals misplaced parts.
         let part = |part: usize| contents(factor(self.rank, round) * (part + 1) as f32, self.elements);
         self.source = (0..given).flat_map(part).collect();
         self.out = match workload {
@@ -341,7 +340,6 @@ fn put_options() -> PutOptions {
     PutOptions { metadata, timeout: TIMEOUT, ..PutOptions::default() }
 }
 
-/// Returns the machine's monotonic clock.
 fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())

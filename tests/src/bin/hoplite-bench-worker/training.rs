@@ -53,7 +53,6 @@ impl Training<'_> {
         }
     }
 
-    /// Returns the ids of all objects that a round can create.
     pub(crate) fn ids(&self) -> anyhow::Result<Vec<ObjectId>> {
         let mut ids = vec![];
         for step in 0..self.steps {
@@ -159,7 +158,6 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    /// Returns the time for which a worker computes, which is the same for all systems.
     fn computing(&self, step: usize) -> anyhow::Result<Duration> {
         let parts = 4 + (5 * self.rank + 2 * step) % 9;
         Ok(self.compute * u32::try_from(parts)? / 8)
@@ -175,8 +173,6 @@ impl Training<'_> {
         if self.kind == Kind::FirstSamples {
             return Ok(factor(0, self.round));
         }
-        // Only the server knows the workers whose gradients were added, but all elements are
-        // multiples of the first.
         let found = f32::from_le_bytes(*view.first_chunk().context("an empty model")?);
         ensure!(found >= 1.0, "a model begins with {found}");
         Ok(found)
