@@ -5,7 +5,6 @@ from collections import defaultdict
 
 from .results import Measurement
 
-# Time of a round besides the collective.
 _ROUND_S = 0.1
 _MIB_S = 0.004
 # Assumed time of a cell as a multiple of its limit.

@@ -106,7 +106,6 @@ def _await_listener(lab: Lab, port: int) -> None:
         tables = lab.hosts[0].run(
             ["cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True, check=False
         )
-        # State 0A is LISTEN; the second column is the local address.
         rows = [line.split() for line in tables.stdout.splitlines()]
         if any(len(row) > 3 and f"{row[1]} ".endswith(wanted) and row[3] == "0A" for row in rows):
             return

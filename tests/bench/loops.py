@@ -48,8 +48,8 @@ class Loop:
         """The least time for all steps.
 
         Synchronous, per step: the slowest worker computes and sends its result, or the fastest
-        computes and an allreduce runs. Asynchronous: enough results are computed and the last one
-        has arrived, or the link of h0 has carried all bytes of h0. The longer time counts.
+        computes and an allreduce runs. Asynchronous: the last needed result has arrived, or the
+        link of h0 has carried all its bytes. The longer time counts.
         """
         workers = range(1, hosts)
         model_s = size_bytes / payload_bytes_s

@@ -87,7 +87,6 @@ def _late(results: Results) -> Any:
         return None
     figure, grid = plt.subplots(1, len(workloads), figsize=(3.4 * len(workloads), 2.8), squeeze=False)
     for axes, name in zip(grid[0], workloads, strict=True):
-        # The results for hosts that arrive together are in another workload.
         cells = results.cells(name.removesuffix("_late")) + results.cells(name)
         most = max((cell.hosts, cell.size_bytes) for cell in results.cells(name))
         cells = [cell for cell in cells if (cell.hosts, cell.size_bytes) == most]

@@ -29,7 +29,6 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 KINDS: Final = ("neither", "token", "TLS")
 _WORKER: Final = "hoplite-bench-worker"
 _WORKLOAD: Final = "broadcast"
-#: Share of payload in an Ethernet packet (lab/plan.py).
 _PAYLOAD: Final = 1448 / 1514
 _SPARE_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 120
@@ -42,7 +41,6 @@ def measure(programs: Path, plan: Plan, size_bytes: int, rounds: int) -> dict[st
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with ExitStack() as stack:
         teams = {kind: stack.enter_context(_cluster(programs, plan, size_bytes, kind)) for kind in KINDS}
-        # The first round opens connections.
         for count in range(rounds + 1):
             for kind, team in teams.items():
                 seconds = team.round(_WORKLOAD, size_bytes, finishers, 0, _TIMEOUT_S).seconds

@@ -55,7 +55,6 @@ class Team:
 
     def __enter__(self) -> Self:
         self._listener.bind(str(self.path))
-        # Workers of Ray run as another user.
         os.chmod(self.path, 0o666)
         self._listener.listen(len(self._hosts))
         return self
@@ -69,7 +68,7 @@ class Team:
         self.path.unlink(missing_ok=True)
 
     def gather(self, starters: list["subprocess.Popen[bytes]"], timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Waits until all workers are connected. Fails if a starter, which starts a worker, ends early."""
+        """Waits until all workers are connected. Fails if one of `starters` ends early."""
         self._starters = starters
         deadline = time.monotonic() + timeout_s
         self._listener.settimeout(_POLL_S)

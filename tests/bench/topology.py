@@ -152,7 +152,6 @@ class Report:
                 ranks = directory / f"ranks-{size}"
                 with ranks.open("wb") as out:
                     subprocess.run([self.programs / "hoplite", "topology", "order", *order], check=True, stdout=out)
-                # The orders take turns, so that other load affects both.
                 times: dict[Path, list[float]] = {as_they_come: [], ranks: []}
                 for _ in range(_MPI_ROUNDS):
                     for file, known in times.items():
@@ -231,7 +230,6 @@ def _biased_rows(racks: int, without: dict[str, Measured], labelled: dict[str, M
 def _build_mpi_program(directory: Path) -> None:
     flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-o")
     subprocess.run(["mpicc.openmpi", *flags, directory / "mpi_allreduce", _PEERS / "mpi_allreduce.c"], check=True)
-    # Makes MPI block instead of polling.
     subprocess.run(["gcc", "-shared", "-fPIC", *flags, directory / "idle.so", _PEERS / "idle.c", "-ldl"], check=True)
 
 
@@ -269,7 +267,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Returns the rank of each value. Equal values share the mean of their ranks."""
+    """The rank of each value. Equal values share the mean of their ranks."""
     order = sorted(values)
     first = {value: index for index, value in reversed(list(enumerate(order)))}
     count = {value: order.count(value) for value in first}

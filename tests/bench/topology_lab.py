@@ -67,7 +67,6 @@ def measure(
         team.gather(running.enter_context(ending(workers)))
         for workload, measured in found.items():
             finishers = WORKLOADS[workload].finishers(plan.hosts)
-            # From the first round, the directory learns the usual time of a transfer.
             for count in range(_ROUNDS + 1):
                 objects: list[float] = []
                 seconds = team.round(workload, size, finishers, 0, _TIMEOUT_S, _counting(lab, size, objects)).seconds

@@ -86,7 +86,6 @@ def halving_doubling(ranks: int, rank: int, size: int) -> list[list[Phase]]:
 
 
 def double_binary_tree(ranks: int, rank: int, size: int) -> list[list[Phase]]:
-    """Two trees, of which each carries half of the bytes."""
     return [tree(ranks, rank, shift, size // 2) for shift in (0, 1)]
 
 

@@ -28,7 +28,6 @@ from .errors import BenchError, Missing
 ROOT: Final = Path(__file__).resolve().parents[2]
 _NAME: Final = "policy"
 _TENSORS: Final = 24
-#: Share of payload in an Ethernet packet (lab/plan.py).
 _PAYLOAD: Final = 1448 / 1514
 #: Objects that a store must hold: two versions, one being put, and one being deleted.
 _VERSIONS_KEPT: Final = 4

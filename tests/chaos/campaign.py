@@ -19,13 +19,11 @@ from .history import History, Key
 from .workload import EXPECTED, STUCK_S, Cluster, Worker
 
 SHARDS: Final = 2
-# The pause between the end of a fault and the next check.
 _SETTLE_S: Final = 2.0
 _CHECKED_KEYS: Final = 8
 _POLL_S: Final = 0.2
 _DELETED_AT_ONCE: Final = 1000
 _MEMORY: Final = "128MiB"
-# Little memory, so that stores spill.
 _SPILLING_MEMORY: Final = "8MiB"
 _SPILL_LIMIT: Final = "32MiB"
 

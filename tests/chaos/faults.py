@@ -18,7 +18,6 @@ _GARBAGE_BYTES: Final = 4096
 _CONNECTIONS: Final = 20
 _FILL_BYTES: Final = 4 << 20
 _END_S: Final = 60.0
-# The objects that fill a store.
 FILLERS: Final = [f"filler/{number}" for number in range(64)]
 HALF: Final = "half"
 
@@ -195,7 +194,6 @@ def killed_client(target: Target) -> Iterator[str]:
     host = target.lab.host(target.store())
     program = target.hoplite.programs / "hoplite"
     reader, writer = os.pipe()
-    # The input never ends, so the put stays incomplete.
     half = host.popen(
         [program, "put", HALF, "-"],
         stdin=reader,

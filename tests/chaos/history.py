@@ -52,7 +52,6 @@ class History:
     def __init__(self, seed: int, keys: int) -> None:
         self.seed = seed
         self.keys = [Key(f"k{number}") for number in range(keys)]
-        # All names that the workers have used.
         self.names = [key.name for key in self.keys]
         self.violations: list[str] = []
         self.outcomes: Counter[tuple[str, str]] = Counter()

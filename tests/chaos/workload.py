@@ -240,7 +240,6 @@ class Worker(threading.Thread):
         self.remove(list(values))
 
     def reduce(self) -> None:
-        """Adds arrays of several nodes, and reads the sum on any node."""
         sources, target = [self.fresh("s") for _ in range(SOURCES)], self.fresh("t")
         length = self.random.choice((10, 5_000, 300_000))
         arrays = [np.full(length, self.random.randrange(1000), np.int64) for _ in sources]
@@ -274,6 +273,5 @@ class Worker(threading.Thread):
         )
 
     def look(self) -> None:
-        """Requests the state of a key."""
         key, where = self.random.choice(self.history.keys), self.somewhere()
         self.perform("stat", where, lambda client: (client.stat(key.name),))

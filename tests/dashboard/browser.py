@@ -123,7 +123,6 @@ class Browser:
         self._call("POST", f"/element/{element[ELEMENT]}/click", {})
 
     def wait_for(self, script: str, *arguments: object) -> Any:
-        """Waits until the script returns a true value."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             if found := self.run(script, *arguments):

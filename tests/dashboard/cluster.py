@@ -61,7 +61,6 @@ class Process:
 
 @contextmanager
 def directory_process(*arguments: object) -> Iterator[tuple[Process, dict[str, Any]]]:
-    """Yields a shard and its addresses."""
     where = ("--listen", "127.0.0.1:0", "--dashboard", "0", "--print-addresses", "--insecure")
     with Process("hoplite-directory", *where, *arguments) as process:
         addresses = json.loads(process.line())

@@ -42,6 +42,5 @@ class Https(unittest.TestCase):
     def test_without_a_token_only_members_get_in(self) -> None:
         with directory(*self.settings) as addresses:
             self.assertEqual(self.ask(addresses["dashboard"], "/api/overview", member=True).status, 200)
-            # TLS 1.3 reports a missing certificate after the handshake.
             with self.assertRaises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
                 self.ask(addresses["dashboard"], "/api/overview")

@@ -164,7 +164,6 @@ class Chart(unittest.TestCase):
             self.assertLessEqual({"Service", "StatefulSet", "DaemonSet", "PodDisruptionBudget", "Pod"}, kinds)
             self.assertEqual("NetworkPolicy" in kinds, name != "no policy")
             for item in made:
-                # The kinds of Prometheus' operator have no schemas.
                 if item["apiVersion"].startswith("monitoring.coreos.com/"):
                     continue
                 for version in VERSIONS:

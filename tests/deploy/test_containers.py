@@ -91,7 +91,6 @@ class Image(unittest.TestCase):
             os.chown(token, 7400, 7400)
             scraped = here / "prometheus.yml"
             scraped.write_text(scraped.read_text().replace("scrape_interval: 5s", "scrape_interval: 500ms"))
-            # Compose of Debian 12 rejects the top-level name.
             compose = here / "compose.yaml"
             text = compose.read_text().replace("\nname: hoplite\n", "\n")
             # Raising a limit needs a capability.
@@ -212,7 +211,6 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def start(cls, pod: str, component: str, node: str, *names: str) -> None:
-        """Without `names`, runs the pod to its end."""
         spec = cls.pods[component]
         group = spec["securityContext"].get("fsGroup", 0)
         volumes = {volume["name"]: cls.volume(pod, node, volume, group) for volume in spec.get("volumes", [])}

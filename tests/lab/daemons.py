@@ -27,7 +27,6 @@ class Daemon:
         self.log = log
 
     def await_ready(self) -> None:
-        """Waits until a store has its sessions and its memory."""
         assert self.process.stdout is not None
         timer = threading.Timer(_START_TIMEOUT_S, self.process.kill)
         timer.start()

@@ -24,7 +24,6 @@ _FLOW_CAP: Final = _PACKAGE / "flow_cap.c"
 _DISABLED: Final = 0
 _FORWARDING: Final = 3
 
-# A hardware address that no host has.
 _NOBODY: Final = "02:00:00:00:00:00"
 
 

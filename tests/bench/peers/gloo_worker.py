@@ -65,7 +65,6 @@ class Worker:
                     self.step(step)
 
     def step(self, step: int) -> None:
-        """Performs a step, in which rank 0, the server, adds zeros to the sum."""
         if self.rank == 0:
             self.result.zero_()
         else:

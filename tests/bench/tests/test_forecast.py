@@ -25,7 +25,6 @@ class Forecasts(unittest.TestCase):
         for cell in fast:
             self.now += 10
             forecast.done(cell)
-        # Fifty cells of 80 s each are left.
         self.assertAlmostEqual(forecast.left_s(), 50 * 80, delta=400)
 
     def test_nothing_is_left_at_the_end(self) -> None:

@@ -159,7 +159,6 @@ class Verdicts(unittest.TestCase):
     def test_late_sources_of_an_allreduce_may_take_the_quicker_of_two_ways(self) -> None:
         found = results()
         transfer_s = MIB / found.payload_bytes_s
-        # The last of four arrives 0.3 or 3 transfers after the first.
         for interval, least in [(0.1, 1.8), (1, 4)]:
             for seconds, is_met in [(1.04 * (least + 0.25), True), (1.06 * (least + 0.25), False)]:
                 with self.subTest(interval=interval, seconds=seconds):

@@ -26,7 +26,6 @@ class Secured(unittest.TestCase):
         found = json.loads(done.stdout)
         self.assertEqual((found["size_bytes"], found["receivers"]), (1 << 20, 2))
         self.assertEqual({kind: len(seconds) for kind, seconds in found["seconds"].items()}, dict.fromkeys(KINDS, 2))
-        # A full token bucket passes some bytes at once.
         self.assertTrue(all(seconds > 0.5 * found["limit_s"] for seconds in found["median_s"].values()), found)
 
     def test_nonsense_is_refused(self) -> None:

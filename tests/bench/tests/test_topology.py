@@ -47,7 +47,6 @@ class Programs(unittest.TestCase):
     def test_both_trees_reach_every_rank(self) -> None:
         for ranks in range(2, 18):
             total = moved("double-binary-tree", ranks)
-            # Half of the bytes cross each edge of each tree, up and down.
             self.assertEqual(sum(total.values()), 2 * (ranks - 1) * 2 * (SIZE // 2))
 
     def test_rings_have_only_neighbours(self) -> None:

@@ -41,7 +41,6 @@ class Weights(unittest.TestCase):
                 self.assertEqual(found["versions"][1]["killed"], what)
                 self.assertGreater(found["versions"][1]["joined_after_s"], 0)
                 for one in found["versions"]:
-                    # A full token bucket passes 1 ms of the rate at once.
                     self.assertGreater(one["limits"], 0.95)
 
     @unittest.skipIf(not PYTHON.exists(), "the Python package is not installed")

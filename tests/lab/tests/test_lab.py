@@ -149,7 +149,6 @@ class Labs(unittest.TestCase):
             self.assertGreater(float(took), 0.8)
 
     def test_a_connection_is_no_faster_than_the_cap_of_flows(self) -> None:
-        # A MiB takes 0.84 s, whichever side is capped.
         plan = Plan(hosts=2, rate_bits_s=1_000_000_000, flow_cap_bits_s=10_000_000)
         with Lab(plan) as lab:
             self.start(lab.host("h1"), SINK)

@@ -22,7 +22,6 @@ SIZE_BYTES = 8 << 20
 CONTENTS = array.array("f", [value % 251 for value in range(SIZE_BYTES // 4)]).tobytes()
 SUM = array.array("f", [HOSTS * (value % 251) for value in range(SIZE_BYTES // 4)]).tobytes()
 METRICS = "127.0.0.1:9402"
-# Least time of an object over one connection.
 ONE_LANE_S = 8 * SIZE_BYTES / CAP_BITS_S
 # A busy machine may disturb attempts.
 ATTEMPTS = 8
@@ -61,7 +60,6 @@ class Lanes(unittest.TestCase):
         return {name: float(value) for name, value in lines}
 
     def changes(self) -> dict[str, int]:
-        """Counts the first host's lanes, after their end."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             found = self.metrics()
@@ -130,7 +128,6 @@ class Lanes(unittest.TestCase):
                     self.transfer(f"x{number}")
                 changes = self.changes()
             found.append(changes)
-            # Each stream has tried more lanes, and left all but one.
             if 0 < changes["opened"] == changes["left"]:
                 return
         self.fail(f"each attempt kept connections: {found}")

@@ -62,7 +62,6 @@ class SlowLinks(unittest.TestCase):
                 self.assertLess(time.monotonic(), deadline, "the slow link was not noticed")
                 attempt += 1
             shown = hoplite.client(h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True)
-            # A busy machine may make other links slow too.
             worst = json.loads(shown.stdout)[0]
             self.assertEqual((worst["node"], worst["is_slow"]), ("h2", True), shown.stdout)
 
