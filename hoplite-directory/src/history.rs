@@ -119,7 +119,7 @@ impl Series {
         self.points.push_back(point);
     }
 
-    /// Returns the counts since the previous report. A store without changes sends no report.
+    /// Returns the counts since the previous report. An unchanged store sends no report.
     fn counts(&mut self, at: Time, load: &Load) -> Counts {
         let now =
             Seen { at, received_bytes: load.received_bytes, sent_bytes: load.sent_bytes, tally: load.tally };

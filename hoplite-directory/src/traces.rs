@@ -32,7 +32,7 @@ impl Traces {
         if let ToShard::Cancel { request } | ToShard::Unsubscribe { request } = message {
             self.open.remove(&(node.clone(), *request));
         }
-        // Without the trace of a caller, there is no span.
+        // A shard never begins a trace; it continues the caller's trace.
         let mut span = self.tracer.begin(message.kind(), SpanKind::Server, Some(trace?))?;
         span.set("hoplite.caller", node.to_string());
         let (id, request) = subject(message);

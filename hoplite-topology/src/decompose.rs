@@ -228,8 +228,8 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     stages
 }
 
-/// Returns the groups of ranks in each stage, and the index of the part that each rank has after
-/// the reduce-scatters, of P equal parts (figure 4).
+/// Returns the groups of ranks in each stage, and which of P equal parts each rank has after the
+/// reduce-scatters (figure 4).
 ///
 /// The digits of a rank have the bases `factors`, the least significant digit first.
 pub fn schedule(factors: &[u32]) -> (Vec<Vec<Vec<u32>>>, Vec<u32>) {

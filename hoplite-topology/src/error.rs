@@ -13,7 +13,7 @@ pub enum Error {
     /// Halving-doubling pairs all ranks, so it needs a power of two.
     #[error("halving-doubling needs a power of two of nodes, not {nodes}")]
     NotAPowerOfTwo { nodes: usize },
-    /// The number of nodes is no product of factors from 2 to `base`.
+    /// The number of nodes has a prime factor above `base`.
     #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
     NoRadices {
         nodes: usize,

@@ -35,7 +35,7 @@ pub enum Problem {
     /// Larger than any matrix.
     #[error("the file is larger than {MAX_FILE_BYTES} bytes")]
     TooLarge,
-    /// The file is no JSON of the expected form.
+    /// The JSON is invalid, or has another form.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// A wrong line of CSV or Slurm.

@@ -189,7 +189,7 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
 /// Decodes the failure of a hop with `inputs` inputs.
 ///
 /// # Errors
-/// [`Error::Malformed`] if `end` is no failure of such a hop.
+/// [`Error::Malformed`] if the hop cannot fail in this way.
 pub fn decode_hop_failure(end: v1::End, inputs: usize) -> Result<HopFailure> {
     match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Refused, Some(reason), _) => Ok(HopFailure::Refused(error::decode(reason, Plane::Data))),

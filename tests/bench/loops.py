@@ -75,7 +75,7 @@ class Loop:
         return {0: self._root_bytes(size_bytes, hosts)}
 
     def _root_bytes(self, size_bytes: int, hosts: int) -> tuple[int, int]:
-        """Returns the bytes that h0 receives and sends, without its last send, for which no round waits."""
+        """The bytes that h0 receives, and sends before its last send, which no round awaits."""
         each = size_bytes
         if self.rollout_part is not None:
             each = self.chosen(hosts) * (size_bytes // self.rollout_part)

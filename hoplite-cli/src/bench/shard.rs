@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
 struct Bench {
     shard: Shard,
     nodes: Vec<NodeId>,
-    /// The number of messages, each of which advances the shard's time by a microsecond.
+    /// The number of messages. Each advances the shard's time by a microsecond.
     said: u64,
     effects: Vec<Effect>,
 }

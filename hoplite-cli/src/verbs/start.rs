@@ -90,8 +90,7 @@ impl Arguments {
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
         let is_named = self.has("--dashboard") || is_set("HOPLITE_DASHBOARD");
         let has_file = self.has("--config") || is_set("HOPLITE_CONFIG");
-        // Without `--head`, a store also starts if the secret is unusable, but then without a
-        // dashboard.
+        // A store alone also starts with an unusable secret, but gets no dashboard.
         let can_log_in = |found: Result<Credentials, _>| self.head || found.is_ok();
         let has_login = || match self.security() {
             Some(security) => security.has_login() && can_log_in(security.credentials()),

@@ -1,7 +1,7 @@
 //! Logins at the dashboard. If there is a token, only logged-in users see data.
 //!
-//! Wrong tokens slow down logins from their address. They never slow down a browser with the cookie
-//! of an earlier login with this token, so a stranger at the same address cannot lock a user out.
+//! Wrong tokens slow down logins from their address. A browser with the cookie of an earlier login
+//! with this token is exempt, so a stranger at its address cannot lock its user out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -3,8 +3,8 @@
 //! All flows of a step carry the same number of bytes. With fair rates, a step ends with the flows
 //! of the most loaded link: latency + bytes * max(load / capacity) / rate.
 //!
-//! Source: EFLOPS, section VII-C and figure 16. Its times of HDRM (halving-doubling with rank
-//! mapping) for 256 KiB, 130 us on 64 nodes and 181 us on 1024, give the default latency and rate.
+//! Source: EFLOPS, section VII-C and figure 16. The default latency and rate follow from its times
+//! of HDRM (halving-doubling with rank mapping) for 256 KiB: 130 us on 64 nodes and 181 us on 1024.
 
 use thiserror::Error;
 

@@ -180,7 +180,8 @@ pub enum SharedError {
     /// A node is in too many groups.
     #[error("{levels} levels of groups are more than {MAX_LEVELS}")]
     TooDeep { levels: usize },
-    /// The number of capacities is neither one nor the number of levels, or there are no levels.
+    /// The number of capacities differs from one and from the number of levels, or there are no
+    /// levels.
     #[error("there are {given} capacities of uplinks for {levels} levels of groups")]
     Levels {
         /// The number of capacities.

@@ -83,7 +83,7 @@ class Failures(unittest.TestCase):
         return output, errors
 
     def relayed(self, found: Cluster) -> dict[str, "subprocess.Popen[str]"]:
-        """Starts gets of which h1 reads from h0, and another host from h1."""
+        """Starts two gets: h1 reads from h0, and another host from h1."""
         found.put("h0", "x", CONTENTS)
         found.mark()
         gets = {"h1": found.start_get("h1", "x")}

@@ -12,7 +12,7 @@ use super::*;
 const COORDINATOR: usize = 0;
 /// A freeze that peers tolerate.
 const SHORT: Duration = Duration::from_millis(1500);
-/// A freeze that neither peers nor the directory tolerate.
+/// A freeze that exceeds the limits of peers and of the directory.
 const LONG: Duration = Duration::from_secs(9);
 
 #[derive(Debug, Clone, Copy)]
