@@ -31,7 +31,7 @@ pub(crate) struct Point {
     /// Bytes sent to other stores per second.
     pub(crate) sent: f32,
     pub(crate) used: f32,
-    /// Gets per second that got an object.
+    /// Successful gets per second.
     pub(crate) gets: f32,
     /// Failed calls per second.
     pub(crate) failures: f32,

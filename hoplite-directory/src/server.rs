@@ -78,9 +78,9 @@ impl Default for DirectoryConfig {
 /// The listeners of a shard.
 #[derive(Debug)]
 pub struct Listeners {
-    /// For stores and tools.
+    /// The listener for stores and tools.
     pub control: Listener,
-    /// For browsers, if there is a dashboard.
+    /// The listener for browsers, if there is a dashboard.
     pub dashboard: Option<TcpListener>,
 }
 

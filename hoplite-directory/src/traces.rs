@@ -8,8 +8,8 @@ use hoplite_core::shard::{RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// The open spans of a shard. The shard's owner calls this before the shard handles a message, and
-/// for each answer.
+/// The open spans of a shard. The task that owns the shard calls this before the shard handles a
+/// message, and for each answer.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,

@@ -24,7 +24,7 @@ use tonic::{Status, Streaming};
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
 
-/// Most stores with a report, and most stores of a shard.
+/// Most stores with a report, as many as a shard has.
 const MAX_LOADS: usize = 1 << 16;
 /// Most nodes that send detailed reports, because a user looks at their page.
 const MAX_DETAILED: usize = 16;

@@ -12,7 +12,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Keeps the latest `limit` events.
+    /// Makes a trace of the latest `limit` events.
     pub fn new(limit: usize) -> Self {
         Self { lines: Rc::default(), limit }
     }

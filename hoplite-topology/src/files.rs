@@ -20,7 +20,7 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 pub struct FileError {
     /// The file.
     pub path: PathBuf,
-    /// The reason.
+    /// The reason why it is unusable.
     #[source]
     pub problem: Problem,
 }
@@ -90,7 +90,7 @@ pub fn order(path: &Path, nodes: usize) -> Result<Vec<u32>, FileError> {
     of_file(path, || Ok(entries.into_iter().enumerate().map(entry).collect::<Result<_, _>>()?))
 }
 
-/// Reads JSON.
+/// Reads a file of JSON.
 pub fn json<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
     of_file(path, || Ok(serde_json::from_str(&text(path)?)?))
 }

@@ -1,5 +1,5 @@
-//! Finds pairs of nodes that are slower than other pairs of their groups. Causes are a bad cable, a
-//! port of the wrong speed, or a longer route.
+//! Finds pairs of nodes that are slower than other pairs of their groups: a bad cable, a port of
+//! the wrong speed, or a longer route.
 
 use std::collections::BTreeMap;
 

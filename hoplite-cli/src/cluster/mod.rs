@@ -163,7 +163,7 @@ impl Daemons {
         try_join_all(self.shards.iter_mut().map(Daemon::addresses)).await
     }
 
-    /// Waits until all stores are ready. A store is ready only after all shards.
+    /// Waits until all stores are ready, which need all shards.
     async fn stores_ready(&mut self) -> anyhow::Result<Vec<Addresses>> {
         let Self { stores, shards, .. } = self;
         let ready = stores.iter_mut().map(async |store| {

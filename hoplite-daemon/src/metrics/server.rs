@@ -22,7 +22,6 @@ pub(crate) async fn serve(listener: TcpListener, metrics: Metrics) {
 }
 
 async fn answer(method: &Method, path: &str, metrics: &Metrics) -> Response<Full<Bytes>> {
-    // hyper omits the body for HEAD.
     if !matches!(*method, Method::GET | Method::HEAD) {
         let mut refusal = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
         refusal.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a list of methods is a value"));

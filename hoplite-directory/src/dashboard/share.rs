@@ -1,5 +1,5 @@
-//! The share of a shard's time that the sums of the dashboard may take. A long inspection of the
-//! shard runs in short turns with pauses.
+//! The share of a shard's time that a long inspection for the dashboard may take. It runs in short
+//! turns with pauses.
 
 use std::time::Duration;
 

@@ -79,8 +79,7 @@ impl Simulation {
             "{id} was read as contents {tag} of {size_bytes} bytes, which no client put"
         );
         if self.app.scenario.faults == Faults::None {
-            // Members that fill a deleted target hear of its end from their coordinator, a while
-            // later.
+            // Members that fill a deleted target hear of its end later, from their coordinator.
             let grace = if Kind::of(id) == Kind::Target { MEMBERS_HEAR_WITHIN } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);
             assert!(

@@ -65,7 +65,7 @@ pub struct Summary {
     pub failed_participants: u64,
     /// Collective attempts that made their target.
     pub sessions: u64,
-    /// Members of collectives of parts that got all their parts.
+    /// Members of collectives of parts (such as allgather) that got all their parts.
     pub exchanged: u64,
     /// Participants of collectives of parts that got all their parts.
     pub parts: u64,

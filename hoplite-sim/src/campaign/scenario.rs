@@ -136,7 +136,7 @@ pub(super) enum Kind {
     Target,
     Result,
     Part,
-    /// The empty target that ends an exchange of parts.
+    /// The empty target of a collective of parts.
     End,
 }
 

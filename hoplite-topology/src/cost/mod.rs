@@ -205,7 +205,7 @@ impl<'a> Evaluator<'a> {
         self.swaps.clear();
     }
 
-    /// Undoes the changes since the last commit.
+    /// Undoes the swaps since the last commit.
     pub fn undo(&mut self) {
         while let Some((a, b)) = self.swaps.pop() {
             self.exchange(a as usize, b as usize);

@@ -79,7 +79,7 @@ pub enum NetworkError {
     /// A BiGraph's number of switches is odd.
     #[error("{switches} switches do not form two equal halves")]
     OddSwitches { switches: u32 },
-    /// No network of this form has these hosts.
+    /// No network of this form has this number of hosts.
     #[error("no {fabric} has {hosts} hosts: their number must be {needed}")]
     NoSuchSize {
         /// The form of the network.

@@ -25,7 +25,7 @@ use crate::{error, metadata, v1};
 pub struct Take {
     /// The target of the collective.
     pub target: ObjectId,
-    /// The put of the target.
+    /// The put that makes the target.
     pub put: PutId,
     /// Index of the requesting member.
     pub index: usize,
@@ -44,7 +44,7 @@ pub fn encode_take(take: &Take) -> v1::Take {
     }
 }
 
-/// Checks a member's request.
+/// Decodes and checks a member's request.
 ///
 /// # Errors
 /// The violated rule.

@@ -85,7 +85,7 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
 /// Decodes and checks a shard's message.
 ///
 /// # Errors
-/// The violated rule: close the session.
+/// The violated rule, which ends the session.
 pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
     let body = message.body.ok_or(malformed("a message without a body"))?;
     Ok(match body {

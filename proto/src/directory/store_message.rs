@@ -79,7 +79,7 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
 /// Decodes and checks a store's message.
 ///
 /// # Errors
-/// The violated rule: close the session.
+/// The violated rule, which ends the session.
 pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
     let body = message.body.ok_or(Error::malformed(Plane::Control, "a message without a body"))?;
     Ok(match body {

@@ -1,5 +1,4 @@
-//! The local plane: clients' requests, and the store's responses, mostly from the node's state
-//! machine.
+//! The local plane: clients' requests, and the store's responses.
 
 mod drain;
 mod ownerless;

@@ -259,7 +259,7 @@ fn a_visitor_who_asks_and_never_reads_is_closed() {
     assert_eq!(cluster.shards[0].as_mut().unwrap().terminate(), 0);
 }
 
-/// TLS 1.3 (RFC 8446, section 4.1.2).
+/// Makes the first message of TLS 1.3 (RFC 8446, section 4.1.2).
 fn hello_of_tls() -> Vec<u8> {
     let share = [&[0, 0x33, 0, 38, 0, 36, 0, 29, 0, 32][..], &[9; 32]].concat();
     let extensions = [
