@@ -58,6 +58,9 @@ impl Security {
     }
 
     /// Refuses an address beyond loopback without a token, certificates or `--insecure`.
+    ///
+    /// # Errors
+    /// [`NotLoopback`].
     pub fn check(&self, address: SocketAddr) -> Result<(), NotLoopback> {
         let is_authenticated = self.token_file.is_some() || self.tls_cert.is_some();
         if address.ip().to_canonical().is_loopback() || is_authenticated || self.insecure == Some(true) {
@@ -74,6 +77,9 @@ impl Security {
 
     /// Reads the named files. Without named files and `--insecure`, reads the secret that all
     /// programs of this user share.
+    ///
+    /// # Errors
+    /// [`SecurityError`].
     pub fn credentials(&self) -> Result<Credentials, SecurityError> {
         let named = self.named_credentials()?;
         if named.token.is_some() || named.tls.is_some() || self.insecure == Some(true) {
@@ -83,6 +89,9 @@ impl Security {
     }
 
     /// Reads the named files only, for a program without ports.
+    ///
+    /// # Errors
+    /// [`SecurityError`].
     pub fn named_credentials(&self) -> Result<Credentials, SecurityError> {
         let token = self.token_file.as_deref().map(Token::read).transpose()?;
         let tls = match (&self.tls_cert, &self.tls_key, &self.tls_ca) {

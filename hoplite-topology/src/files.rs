@@ -58,12 +58,18 @@ pub struct Fabric {
 }
 
 /// Reads a matrix from a file of any format.
+///
+/// # Errors
+/// [`FileError`].
 pub fn matrix(path: &Path) -> Result<Matrix, FileError> {
     Ok(fabric(path)?.matrix)
 }
 
 /// Reads a matrix and its groups from a file of any format. JSON starts with a brace or bracket,
 /// `topology.conf` with a switch; the rest is CSV, perhaps with a spreadsheet's byte-order mark.
+///
+/// # Errors
+/// [`FileError`].
 pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
     of_file(path, || {
         let text = text(path)?;
@@ -81,6 +87,9 @@ pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
 
 /// Reads an order of ranks: a list of node indices, or an object with `order` as from `hoplite
 /// topology order`. `identity` stands for the matrix's order.
+///
+/// # Errors
+/// [`FileError`].
 pub fn order(path: &Path, nodes: usize) -> Result<Vec<u32>, FileError> {
     if path.as_os_str() == "identity" {
         return Ok((0..nodes as u32).collect());
@@ -91,6 +100,9 @@ pub fn order(path: &Path, nodes: usize) -> Result<Vec<u32>, FileError> {
 }
 
 /// Reads a file of JSON.
+///
+/// # Errors
+/// [`FileError`].
 pub fn json<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
     of_file(path, || Ok(serde_json::from_str(&text(path)?)?))
 }

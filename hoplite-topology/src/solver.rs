@@ -36,6 +36,9 @@ pub enum SolverError {
 
 /// Runs the solver `program`, which takes z3's arguments, to search for an order that costs less
 /// than `below_ps`. Kills it shortly after `time`.
+///
+/// # Errors
+/// [`SolverError`].
 pub fn ask(
     program: &Path,
     links: Links<'_>,

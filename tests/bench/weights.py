@@ -1,11 +1,11 @@
-"""Sends a model's weights to eight workers over slow links. One worker is killed, and another joins.
+"""Weights to eight workers over slow links, while one of them is killed and another one joins.
 
     cd tests && sudo ../python/.venv/bin/python -m bench.weights --megabytes 128 --versions 6
 
 Runs in the environment of the Python package (`make python`). The trainer on h0 puts versions
 with `hoplite.torch.put_state_dict`; workers get them into existing tensors and compare each
 element. The output has the time until the last worker has a version, beside S/B: the least time
-for S bytes to reach one host over a link of B bytes per second.
+for the bytes to reach one host.
 """
 
 import argparse
@@ -29,7 +29,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _NAME: Final = "policy"
 _TENSORS: Final = 24
 _PAYLOAD: Final = 1448 / 1514
-#: Objects that a store must hold: two versions, one being put, and one being deleted.
+#: Versions in a store's memory: two, one being put, and one being deleted.
 _VERSIONS_KEPT: Final = 4
 _SPARE_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 120.0

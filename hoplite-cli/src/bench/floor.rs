@@ -71,7 +71,6 @@ impl TcpPipe {
         let sender = TcpStream::connect(listener.local_addr()?)?;
         sender.set_nodelay(true)?;
         let (receiver, _) = listener.accept()?;
-        // Nonzero, because the system allocates no zero pages before their first use.
         Ok(Self { sender, receiver, destination: vec![1; size_bytes] })
     }
 

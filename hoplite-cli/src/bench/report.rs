@@ -45,7 +45,7 @@ pub(super) struct Measurement {
     traffic: Option<Traffic>,
 }
 
-/// The time as a multiple of a measurement without Hoplite, the floor: 1.1 is a tenth longer.
+/// The time as a multiple of the floor, a measurement without Hoplite.
 #[derive(Debug, Clone, Serialize)]
 struct Comparison {
     floor: String,

@@ -16,11 +16,10 @@ use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use super::report::{Figure, Measurement, Report};
 
-/// Messages in a batch. A batch is made before the clock starts, and is timed as a whole.
+/// Messages in a batch, which is timed as a whole.
 const BATCH: u64 = 10_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const TARGET_OPERATIONS: f64 = 100_000.0;
-/// The target of memory per object: a million objects in less than 1 GiB.
 const TARGET_BYTES: f64 = (1_u64 << 30) as f64 / 1e6;
 
 #[derive(Debug, clap::Args)]

@@ -105,7 +105,7 @@ pub(crate) struct Preparation {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
-    /// A descriptor that means this process even after another process gets its number.
+    /// A descriptor of this process, valid even after another process gets its number.
     process: OwnedFd,
 }
 

@@ -3,7 +3,6 @@ use hoplite_core::reduce::combine;
 
 /// Bound of the elements, which are integers, so that sums are exact in any order.
 const ELEMENTS_BELOW: u32 = 1000;
-/// Elements between the starts of successive windows.
 const ELEMENTS_APART: usize = 1024;
 
 /// The arrays of all nodes: windows of one buffer, which differ but take little memory.
