@@ -1,4 +1,4 @@
-//! The store's side: creates and prefaults the arena.
+//! The store's side of shared memory: creates and prefaults the arena.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
 
-/// Bytes prefaulted between two calls of `step`: at 2 s per GiB (first touch on a virtual machine),
-/// they take 60 ms.
+/// Bytes prefaulted between two calls of `step`. A virtual machine takes 60 ms for them, or 2 s per
+/// GiB, if it touches the memory for the first time.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
@@ -32,12 +32,12 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Creates an arena, rounded down to whole pages of its backing.
+    /// Creates an arena of `capacity_bytes`, rounded down to whole pages of `backing`.
     ///
-    /// The size is sealed, so that no process can shrink the memory under others. Pages are
-    /// allocated when touched or [prefaulted](Self::prefault). Huge pages, and all pages without
-    /// overcommit, are allocated here: a later failure would kill the process that touches them
-    /// (SIGBUS).
+    /// The size is sealed, so no process can shrink memory that others use. Pages are allocated
+    /// when touched or [prefaulted](Self::prefault). Huge pages are allocated here, and so are all
+    /// pages if the kernel does not overcommit: a later failure would kill the process that touches
+    /// them (SIGBUS).
     ///
     /// # Errors
     /// [`Error::NotEnoughMemory`], [`Error::NotEnoughHugePages`], [`Error::FileSizeLimit`],
@@ -60,7 +60,7 @@ impl Arena {
         Ok(Arc::new(Self { region, backing, writable, read_only }))
     }
 
-    /// The arena's size.
+    /// The arena's size in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }
@@ -75,14 +75,14 @@ impl Arena {
         self.read_only.as_fd()
     }
 
-    /// Touches all pages of the arena, which spares page faults later. Blocks for up to seconds per
-    /// GiB.
+    /// Touches all pages of the arena, so that later accesses cause no page faults. Blocks for up
+    /// to seconds per GiB.
     ///
-    /// Calls `step` with the prefaulted bytes after every 32 MiB, and stops if it breaks. Objects
-    /// may be used at the same time.
+    /// Calls `step` with the number of prefaulted bytes after every 32 MiB, and stops if `step`
+    /// breaks. Objects may be used at the same time.
     ///
     /// # Errors
-    /// [`Error::NotEnoughMemory`] if the system lacks the memory after all, else [`Error::System`].
+    /// [`Error::NotEnoughMemory`] if the system runs out of memory, else [`Error::System`].
     pub fn prefault(&self, step: impl FnMut(u64) -> ControlFlow<()>) -> Result<()> {
         self.prefault_with(|range| self.region.advise(Advice::PopulateWrite, range), step)
     }
@@ -98,11 +98,11 @@ impl Arena {
             match populate(start..end) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Linux before 5.14 cannot populate.
+                // Linux before 5.14 lacks this advice.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.region.touch(start..end, rustix::param::page_size());
                 }
-                // For EFAULT a plain write would cause SIGBUS.
+                // After EFAULT, a plain write would end this process with SIGBUS.
                 Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
                     return Err(Error::NotEnoughMemory {
                         needed_bytes: self.capacity_bytes(),
@@ -150,8 +150,8 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     }
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
-    // Shrinking would kill every process that maps the file. A client's seal against writing would
-    // stop the store.
+    // Shrinking would kill every process that maps the file. A seal against writing, which a client
+    // could add, would stop the store.
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(Error::system("seal the size of the arena"))?;
     Ok((fd, capacity_bytes))

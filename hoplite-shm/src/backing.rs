@@ -1,4 +1,4 @@
-//! Kinds of memory for an arena.
+//! The kinds of memory that an arena can have.
 
 use std::fs;
 use std::path::Path;
@@ -8,30 +8,30 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// From linux/memfd.h: the flags above this bit hold the binary logarithm of the page size.
+/// The flags above this bit hold the binary logarithm of the page size (linux/memfd.h).
 const HUGE_SHIFT: u32 = 26;
-/// From linux/magic.h, because libc and rustix lack it.
+/// The type of a ramfs (linux/magic.h), which libc and rustix lack.
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
-/// The memory of an arena. It is anonymous, and freed with the last process that maps it.
+/// The kind of an arena's memory. It is anonymous, and freed with the last process that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Pages of the usual size.
     Pages,
     /// Reserved huge pages (`vm.nr_hugepages`).
     HugePages {
-        /// The size of a huge page; `None` for the machine's default.
+        /// Size of a huge page in bytes; `None` for the machine's default.
         page_bytes: Option<u64>,
     },
 }
 
 impl Backing {
-    /// Returns the kind of memory that a file at `path` would have, without creating it.
+    /// Returns the kind of memory that a file at `path` would have. Creates no file.
     ///
     /// # Errors
     /// [`Error::NotInMemory`] unless the path is on a tmpfs, ramfs or hugetlbfs; [`Error::File`] if
-    /// that is unknown.
+    /// its file system is unknown.
     pub fn of_file_at(path: &Path) -> Result<Self> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let file_system = rustix::fs::statfs(directory.unwrap_or(Path::new("."))).map_err(|errno| {

@@ -1,4 +1,4 @@
-//! The store's side of an object.
+//! An object in the arena, as its store uses it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,18 +15,19 @@ use crate::header::HeaderHandle;
 use crate::progress::State;
 use crate::span::Span;
 
-/// The bytes that are copied and then looked at in one go. Larger chunks do not fit the first-level
-/// cache.
+/// The number of bytes that are copied and then read at a time. Larger chunks do not fit the
+/// first-level cache.
 ///
 /// For CRC-32C, 1 GiB that is not cached takes 44 ms (34 ms without the copy), and 1 MiB that is
 /// cached 39 us (18 us). Measured with `examples/memory_bandwidth.rs` on an EPYC with 2 cores.
 const CHUNK_BYTES: usize = 4 << 10;
 
-/// An object's header and bytes, for the store.
+/// An object's header and bytes in the arena, for the store.
 ///
-/// Cheap clones share the memory. Any thread may use any clone; "Memory model" in the crate's
-/// documentation says who may write. The buffer does not own its extent: the caller must not
-/// allocate the extent again while a clone is in use. Offsets are from the start of the object.
+/// Clones are cheap and share the memory, and any thread may use any clone. "Memory model" in the
+/// crate's documentation defines the permitted writers. The buffer does not own its extent: the
+/// caller must not allocate the extent again while a clone is in use. Offsets are from the start of
+/// the object.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     arena: Arc<Arena>,
@@ -34,7 +35,7 @@ pub struct Buffer {
 }
 
 impl Arena {
-    /// Returns the buffer of an object, without changing the header; see [`Buffer::initialise`].
+    /// Returns the buffer of an object. Leaves the header as it is; see [`Buffer::initialise`].
     ///
     /// # Errors
     /// [`Error::OutOfArena`](crate::Error::OutOfArena) if `extent` is misaligned, out of bounds or
@@ -50,12 +51,12 @@ impl Buffer {
         Self { arena, span }
     }
 
-    /// The object's size.
+    /// Size of the object in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.span.size_bytes()
     }
 
-    /// Starts a new object in this extent, before any client learns of it.
+    /// Writes the header of a new object. Call it before any client learns of the extent.
     pub fn initialise(&self) {
         self.header().initialise(self.size_bytes());
     }
@@ -70,28 +71,30 @@ impl Buffer {
         self.header().state()
     }
 
-    /// Publishes that `valid_bytes` leading bytes are written. Progress never falls: a smaller
-    /// number has no effect.
+    /// Publishes that `valid_bytes` leading bytes are written. A number below the published one has
+    /// no effect.
     pub fn publish(&self, valid_bytes: u64) {
         self.header().publish(valid_bytes.min(self.size_bytes()));
     }
 
-    /// Publishes that all bytes are valid and accepted, unless the copy has failed.
+    /// Publishes that all bytes are valid, and sets the state to complete unless the copy has
+    /// failed.
     pub fn set_complete(&self) {
         self.publish(self.size_bytes());
         self.header().end(State::Complete);
     }
 
-    /// Publishes that the copy will never be complete, unless it is.
+    /// Sets the state to failed, unless the copy is complete.
     pub fn set_failed(&self) {
         self.header().end(State::Failed);
     }
 
-    /// Requests one ring of the doorbell for progress beyond the returned number of bytes.
+    /// Requests one doorbell message for progress beyond the returned number of bytes.
     ///
-    /// A task that waits for more than n bytes repeats this call: if it returns more than n, the
-    /// wait is over, else the doorbell will ring. The doorbell may ring in vain. It never rings for
-    /// the last block, which becomes valid with [`set_complete`](Self::set_complete).
+    /// A task that waits for more than n bytes repeats this call until it returns more than n.
+    /// After a smaller result, the writer sends a doorbell message when more bytes are valid. A
+    /// message may come in vain. The last block causes none: it becomes valid with
+    /// [`set_complete`](Self::set_complete).
     #[must_use = "progress up to this number rings no doorbell"]
     pub fn want_doorbell(&self) -> u64 {
         self.header().want(self.size_bytes())
@@ -100,26 +103,25 @@ impl Buffer {
     /// Copies `bytes` into the object without publishing them.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If the bytes do not fit the object.
     pub fn write(&self, offset_bytes: u64, bytes: &[u8]) {
         let range = self.span.locate_from(offset_bytes, bytes.len());
         self.arena.region().copy_in(range, bytes);
     }
 
-    /// Fills `out` from `offset_bytes` on. Bytes beyond [`valid_bytes`](Self::valid_bytes) have no
-    /// meaning.
+    /// Copies bytes from `offset_bytes` on until `out` is full. Bytes beyond
+    /// [`valid_bytes`](Self::valid_bytes) have no meaning.
     ///
     /// # Panics
     /// If the object is too short.
     pub fn read(&self, offset_bytes: u64, out: &mut [u8]) {
         let range = self.span.locate_from(offset_bytes, out.len());
-        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and `copy_out`
-        // initialises all of them.
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and `copy_out` initialises all bytes.
         let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
         self.arena.region().copy_out(range, out);
     }
 
-    /// Calls `look` with private copies of `range`, chunk by chunk.
+    /// Calls `look` with a private copy of each chunk of `range` in turn.
     ///
     /// # Panics
     /// If the range exceeds the object.
@@ -142,11 +144,11 @@ impl Buffer {
         checksum.finish()
     }
 
-    /// Receives bytes into `range`, with one non-blocking system call, without publishing them.
-    /// Returns their number; zero means that the peer has closed.
+    /// Receives bytes into `range`, with one non-blocking system call, but does not publish them.
+    /// Returns the number of bytes; zero means that the peer has closed.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) without bytes,
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are available,
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty `range`, or the connection's
     /// error.
     ///
@@ -160,8 +162,9 @@ impl Buffer {
         self.arena.region().receive(socket, range)
     }
 
-    /// Sends `head`, then `range` from the arena, with one non-blocking system call. Returns the
-    /// number of bytes taken, `head` included. A closed connection is an error instead of a signal.
+    /// Sends `head`, then the object's bytes `range`, with one non-blocking system call. Returns
+    /// the number of bytes that the socket has taken, `head` included. A closed connection causes
+    /// an error instead of a signal.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or the connection's error.

@@ -20,7 +20,7 @@ pub enum Error {
         needed_bytes: u64,
         available_bytes: u64,
     },
-    /// Too few huge pages are reserved.
+    /// Too few huge pages are reserved on this machine.
     #[error(
         "the arena needs {needed_pages} huge pages of {page_bytes} bytes, {free_pages} are free: reserve more \
          (sysctl vm.nr_hugepages, or hugepagesz= and hugepages= at boot), or lower --memory"
@@ -32,7 +32,7 @@ pub enum Error {
         /// The requested size.
         page_bytes: u64,
     },
-    /// The arena counts as a file, and exceeds this process's limit.
+    /// The arena counts as a file, and exceeds the file size limit of this process.
     #[error(
         "the arena needs {needed_bytes} bytes, and a file of this process may have {limit_bytes}: \
          raise the limit (ulimit -f), or lower --memory"
@@ -42,7 +42,7 @@ pub enum Error {
         needed_bytes: u64,
         limit_bytes: u64,
     },
-    /// This process's address space has no room for the arena.
+    /// The arena exceeds the limit of this process's address space.
     #[error(
         "the arena needs {needed_bytes} bytes of address space, and this process may have {limit_bytes} in all: \
          raise the limit (ulimit -v), or lower --memory"
@@ -59,20 +59,19 @@ pub enum Error {
         capacity_bytes: u64,
         page_bytes: u64,
     },
-    /// A path for the arena is on a disk.
+    /// A path for the arena is not on a file system in memory.
     #[error("{} is not on a tmpfs, ramfs or hugetlbfs", path.display())]
     NotInMemory { path: PathBuf },
-    /// The file system of a path is unknown.
+    /// The file system of a path could not be found out.
     #[error("cannot {operation} the arena's path {}", path.display())]
     File {
         /// The failed step, as a verb.
         operation: &'static str,
         path: PathBuf,
-        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The file is shorter than announced.
+    /// The file is shorter than the capacity that the store has announced.
     #[error("the arena's file has {actual_bytes} bytes instead of {needed_bytes}")]
     FileTooShort {
         /// The announced capacity.
@@ -80,38 +79,36 @@ pub enum Error {
         /// The length of the file.
         actual_bytes: u64,
     },
-    /// An extent is misaligned, out of bounds, or too short.
+    /// An extent is misaligned, out of the arena's bounds, or too short for its object.
     #[error("{extent:?} cannot hold {size_bytes} bytes in an arena of {capacity_bytes} bytes")]
     OutOfArena {
         extent: Extent,
-        /// The object's size.
+        /// Size of the object.
         size_bytes: u64,
-        /// The arena's size.
         capacity_bytes: u64,
     },
-    /// A writer was requested on a read-only mapping.
+    /// A writer was requested, but the mapping is read-only.
     #[error("the mapping is read-only")]
     ReadOnly,
-    /// A read exceeds the valid bytes or the object.
+    /// A read exceeds the valid bytes, or the size of the object.
     #[error("bytes up to {end_bytes} were to be read, {valid_bytes} are valid")]
     NotValid {
-        /// The read's end.
+        /// The end of the read, in bytes from the start of the object.
         end_bytes: u64,
         valid_bytes: u64,
     },
-    /// A write exceeds the object.
+    /// A write exceeds the size of the object.
     #[error("{length_bytes} bytes were to be written where {remaining_bytes} remain of the object")]
     PastEnd {
-        /// The write's length.
         length_bytes: u64,
-        /// The object's unwritten bytes.
+        /// The number of bytes of the object that are not written yet.
         remaining_bytes: u64,
     },
-    /// A writer was finished early.
+    /// A writer was finished before it had written all bytes.
     #[error("{written_bytes} of {size_bytes} bytes were written")]
     Unfinished {
         written_bytes: u64,
-        /// The object's size.
+        /// Size of the object.
         size_bytes: u64,
     },
     /// A system call failed.
@@ -119,7 +116,6 @@ pub enum Error {
     System {
         /// The failed step, as a verb.
         operation: &'static str,
-        /// The system's error.
         #[source]
         source: io::Error,
     },

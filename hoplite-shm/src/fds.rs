@@ -9,16 +9,16 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Most descriptors of a message. A store sends two; more are for later versions.
+/// The largest number of descriptors in a message. A store sends two; later versions may send more.
 pub const MAX_FDS: usize = 8;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
-/// Sends `bytes`, with `fds` along with the first of them, in one system call.
+/// Sends `bytes` in one system call. The first byte carries the descriptors `fds`.
 ///
-/// Returns the number of bytes taken. If any bytes were taken, all of `fds` were too, and the
-/// caller sends the other bytes without them. A closed connection is an error instead of a signal.
-/// Blocks only if the socket is blocking.
+/// Returns the number of bytes that the socket has taken. If it took any, it took all of `fds`, and
+/// the caller sends the remaining bytes without them. A closed connection causes an error instead
+/// of a signal. Blocks only if the socket is blocking.
 ///
 /// # Errors
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or
@@ -37,14 +37,14 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(rustix::io::retry_on_intr(|| rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?)
 }
 
-/// Receives into `bytes` and appends descriptors to `fds`, in one system call.
+/// Receives bytes into `bytes` and appends descriptors to `fds`, in one system call.
 ///
 /// Returns the number of bytes; zero means that the peer has closed. Descriptors are closed on
 /// exec. Blocks only if the socket is blocking.
 ///
 /// # Errors
 /// [`InvalidData`](io::ErrorKind::InvalidData) for more than [`MAX_FDS`] descriptors, or more than
-/// this process may open. They are closed, and the connection is unusable.
+/// this process may open: the descriptors are closed, and the connection is unusable.
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is empty; or the connection's error.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
@@ -58,7 +58,7 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>)
             received.extend(rights);
         }
     }
-    // Padding may let one more descriptor through before the kernel drops any.
+    // Padding of the control buffer may admit one descriptor more than `MAX_FDS`.
     if message.flags.contains(ReturnFlags::CTRUNC) || received.len() > MAX_FDS {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors than can be received"));
     }

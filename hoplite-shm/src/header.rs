@@ -1,4 +1,4 @@
-//! The header in front of each object.
+//! The header that precedes the bytes of each object.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,10 +10,11 @@ use crate::progress::{Progress, State};
 const MAGIC_AND_VERSION: u64 = 0x484F_504C_4954_4500 | VERSION;
 const VERSION: u64 = 1;
 
-/// A header in memory.
+/// A header in shared memory.
 ///
-/// Atomics make a reference sound whatever other processes store. No program reads the first two
-/// fields: they are for people, and every client can write to them.
+/// All fields are atomics, so a reference is sound even while other processes write. No program
+/// reads the first two fields: they help people who inspect memory, and every client can write to
+/// them.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {

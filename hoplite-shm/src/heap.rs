@@ -1,15 +1,15 @@
-//! Free memory of this process that the allocator keeps.
+//! Free memory that this process's allocator keeps instead of returning it to the system.
 
-/// Returns the free bytes that the allocator keeps, of the process's `resident_bytes`; zero without
-/// GNU's C library.
+/// Returns how many of the process's `resident_bytes` are free bytes that the allocator keeps.
+/// Returns zero without GNU's C library.
 ///
-/// Takes about 0.1 us for each free piece.
+/// Takes about 0.1 us for each free piece of memory.
 #[cfg(target_env = "gnu")]
 pub fn kept_bytes(resident_bytes: u64) -> u64 {
     // SAFETY: the function only reads the allocator's own state, under its locks.
     let heap = unsafe { libc::mallinfo() };
-    // The numbers wrap around at 32 bits. So does their difference, which is below 2 GiB unless the
-    // allocator keeps much.
+    // Both numbers wrap around at 32 bits, and their difference does, too. The difference is below
+    // 2 GiB unless the allocator keeps more.
     let used = (heap.uordblks as u32).wrapping_add(heap.hblkhd as u32);
     let kept = (resident_bytes as u32).wrapping_sub(used);
     u64::from(if kept > i32::MAX as u32 { 0 } else { kept })
@@ -23,12 +23,12 @@ pub fn give_back_free_pages() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Returns zero, because the number is unknown with this C library.
+/// Returns zero, because this C library does not report the number.
 #[cfg(not(target_env = "gnu"))]
 pub fn kept_bytes(_resident_bytes: u64) -> u64 {
     0
 }
 
-/// Does nothing: other allocators return memory on their own.
+/// Does nothing: other allocators return memory to the system themselves.
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back_free_pages() {}

@@ -1,4 +1,4 @@
-//! Receives into uninitialised memory.
+//! Receives from a socket into uninitialised memory.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,13 +10,13 @@ use rustix::net::{RecvFlags, recv};
 /// bytes; zero means that the peer has closed or `inbox` is full.
 ///
 /// # Errors
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) without bytes, or the connection's error.
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are available, or the connection's error.
 pub fn receive(socket: BorrowedFd<'_>, inbox: &mut BytesMut) -> io::Result<usize> {
     let length = rustix::io::retry_on_intr(|| {
         let ((received, _), _) = recv(socket, inbox.spare_capacity_mut(), RecvFlags::DONTWAIT)?;
         Ok(received.len())
     })?;
-    // SAFETY: this many bytes after the end have just been initialised.
+    // SAFETY: `recv` has just initialised this many bytes after the end.
     unsafe { inbox.advance_mut(length) };
     Ok(length)
 }

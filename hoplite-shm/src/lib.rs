@@ -2,7 +2,7 @@
 //!
 //! * [`Arena`], [`Buffer`]: the store's side.
 //! * [`Mapping`], [`Reader`], [`Writer`]: a client's side of the same memory.
-//! * [`fds`]: descriptors for clients. [`receive`]: messages between both.
+//! * [`fds`]: sends file descriptors to clients. [`receive`]: receives messages without blocking.
 //! * Limits of the process, memory that the allocator keeps, and statistics and settings of
 //!   sockets.
 //!
@@ -17,7 +17,7 @@
 //! offset  0  magic and version      u64
 //!         8  size_bytes             u64
 //!        16  valid_bytes            u64   the number of valid leading bytes; only grows
-//!        24  wanted                 u32   the store waits: the writer must ring the doorbell
+//!        24  wanted                 u32   the store waits for a doorbell message of the writer
 //!        28  state                  u32   open, complete, failed
 //!        32  reserved
 //!        64  the object's bytes
@@ -31,21 +31,21 @@
 //!
 //! * By protocol, each byte has one writer at a time: the creating client until it finishes, or the
 //!   store's transfer. A byte is written before `valid_bytes` passes it, and never afterwards.
-//! * A client's `valid_bytes` ends before the last block. The store raises it to the end when the
-//!   client seals the object.
+//! * The creating client raises `valid_bytes` at most to the start of the last block. The store
+//!   raises it to the end when the client seals the object.
 //! * `valid_bytes` is stored after the bytes, with release ordering or stronger, and loaded before
-//!   they are read, with acquire ordering. So a reader below it sees the final bytes.
-//! * No reference is formed to bytes that may still change, even through a misbehaving client. They
-//!   are only copied, through raw pointers, to or from private memory or by the kernel. A
+//!   they are read, with acquire ordering. So bytes below it have their final values.
+//! * This crate forms no reference to bytes that may still change, even through a misbehaving
+//!   client. It copies them through raw pointers or by the kernel, to or from private memory. A
 //!   misbehaving client can therefore corrupt objects, but not the store's memory safety.
 //! * The exception is [`Reader::as_slice`], which lends a complete object without a copy. It trusts
 //!   the store's other clients, which belong to the same user or group, to write only through
 //!   [`Writer`].
-//! * Numbers in a header are bounded on each read. Clients can forge them, so no process waits for
-//!   a header alone: the store itself counts the bytes that it fills, and a reader that misses
-//!   bytes queries the store ([`Reader::confirm`]).
+//! * Clients can forge headers, so each read bounds their numbers, and no process waits for a
+//!   header alone. The store counts the bytes that it fills, and a reader that misses bytes queries
+//!   the store ([`Reader::confirm`]).
 //!
-//! All unsafe code of the workspace is in this crate, nearly all in `region` and `header`.
+//! All unsafe code of the workspace is in this crate, or in the Python module.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod fds;

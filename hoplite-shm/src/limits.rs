@@ -4,21 +4,21 @@ use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Makes a write beyond the file size limit (`ulimit -f`) an ordinary error.
+/// Makes each write beyond the file size limit (`ulimit -f`) fail with an ordinary error.
 ///
-/// Without this call, the kernel silently ends the process (SIGXFSZ). Programs that this process
+/// Without this call, the kernel ends the process silently (SIGXFSZ). Programs that this process
 /// starts inherit the setting.
 pub fn ignore_file_size_signal() {
     // SAFETY: ignoring a signal installs no handler, so no code runs at an unexpected time.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Longest file in bytes that this process may make, shared memory included (`ulimit -f`).
+/// The largest file in bytes that this process may make, shared memory included (`ulimit -f`).
 pub fn file_size_limit_bytes() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
-/// The number of bytes that this process may map (`ulimit -v`).
+/// The number of bytes of address space that this process may use (`ulimit -v`).
 pub fn address_space_limit_bytes() -> u64 {
     getrlimit(Resource::As).current.unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! A client's side: maps the arena.
+//! A client's mapping of the arena.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -14,18 +14,19 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// The bytes whose page tables one call fills. Calls of 1, 4, 16 or 64 MiB are no faster.
+/// The number of bytes (a piece) whose page tables one system call fills. Calls of 1, 4, 16 or 64
+/// MiB are no faster.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Shortest copy before which page tables are filled. Below it, a few page faults cost less than
-/// the 0.1 ms of a piece.
+/// Length in bytes from which a copy fills page tables first. For shorter copies, page faults cost
+/// less than the 0.1 ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// Shortest copy for which a second thread fills the page tables. That takes 4 ms, and starting a
-/// thread far less.
+/// Length in bytes from which a second thread fills the page tables of a copy: filling takes 4 ms,
+/// far longer than starting a thread.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// The head start of the second thread in bytes, so that both threads do not fill the same tables.
+/// The distance in bytes between copy and second thread, so that both do not fill the same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of the arena.
@@ -35,17 +36,17 @@ const HEAD_START_BYTES: usize = 4 << 20;
 /// Each process fills its own page tables, even after the store's prefault. This costs more than a
 /// copy: 1 GiB takes 75 ms into warm memory, and 315 ms into a fresh mapping.
 ///
-/// `MADV_POPULATE_READ` piece by piece ahead of the copy takes 150 ms in total, because it maps 16
-/// pages per fault; `MADV_POPULATE_WRITE` takes 260 ms, and `pwrite` 165 ms. The entries are
-/// writable nevertheless, because shared memory needs no notice of the first write. A second thread
-/// populates ahead of copies of 64 MiB and more.
+/// Filling them piece by piece ahead of the copy takes 150 ms in total with `MADV_POPULATE_READ`,
+/// which maps 16 pages per fault. `MADV_POPULATE_WRITE` takes 260 ms, and `pwrite` 165 ms. The
+/// entries are writable nevertheless, because shared memory needs no notice of the first write. A
+/// second thread fills page tables ahead of copies of 64 MiB and more.
 ///
 /// Measured on Linux 6.18 with 4 KiB pages (`examples/memory_bandwidth.rs`, and a C version for the
 /// alternatives).
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// A bit for each piece whose page tables are filled.
+    /// One bit for each piece, set once its page tables are filled.
     populated: Vec<AtomicU64>,
 }
 
@@ -53,7 +54,7 @@ impl Mapping {
     /// Maps the first `capacity_bytes` of `fd` for reading.
     ///
     /// # Errors
-    /// [`Error::FileTooShort`], [`Error::CapacityTooSmall`] for zero, [`Error::System`] otherwise.
+    /// [`Error::FileTooShort`], [`Error::CapacityTooSmall`] for zero bytes, else [`Error::System`].
     pub fn read_only(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::ReadOnly)
     }
@@ -82,7 +83,7 @@ impl Mapping {
         Ok(Arc::new(Self { region, populated: (0..words).map(|_| AtomicU64::new(0)).collect() }))
     }
 
-    /// The mapped bytes.
+    /// The number of mapped bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }
@@ -91,10 +92,11 @@ impl Mapping {
         Span::new(extent, size_bytes, self.capacity_bytes())
     }
 
-    /// Fills all page tables, which makes the first large puts and gets as fast as later ones.
-    /// Blocks for 60 ms per GiB after the store's prefault, else for as long as that takes.
+    /// Fills all page tables, so that the first large puts and gets are as fast as later ones.
+    /// Blocks for 60 ms per GiB if the store has prefaulted its arena, else for as long as a
+    /// prefault.
     ///
-    /// Calls `step` with the number of bytes done after every 2 MiB, and stops if it breaks.
+    /// Calls `step` with the number of bytes done after every 2 MiB, and stops if `step` breaks.
     pub fn populate(&self, mut step: impl FnMut(u64) -> ControlFlow<()>) {
         for start in (0..self.region.len()).step_by(PIECE_BYTES) {
             let end = self.region.len().min(start + PIECE_BYTES);
@@ -114,7 +116,8 @@ impl Mapping {
         }
     }
 
-    /// Runs `copy` on `range`. For a long range, a second thread fills the page tables ahead.
+    /// Runs `copy`, which accesses `range`. For a long range, a second thread fills the page tables
+    /// ahead.
     pub(crate) fn while_preparing<T>(&self, range: Range<usize>, copy: impl FnOnce() -> T) -> T {
         let ahead = range.start.saturating_add(HEAD_START_BYTES)..range.end;
         if ahead.len() < HELP_FROM_BYTES || ahead.end < ahead.start || self.is_populated(&ahead) {
@@ -122,7 +125,7 @@ impl Mapping {
         }
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("hoplite-populate".to_owned());
-            // Without a further thread, the copy fills the page tables itself.
+            // If no thread can start, the copy fills the page tables itself.
             let _ = builder.spawn_scoped(scope, || self.prepare(ahead));
             copy()
         })
@@ -137,7 +140,7 @@ impl Mapping {
         let piece = start / PIECE_BYTES;
         let (word, bit) = (&self.populated[piece / 64], 1 << (piece % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
-            // Otherwise pages fault in one by one.
+            // If the advice fails, pages fault in one by one.
             let _ =
                 self.region.advise(Advice::PopulateRead, start..self.region.len().min(start + PIECE_BYTES));
             word.fetch_or(bit, Ordering::Relaxed);

@@ -1,13 +1,13 @@
-//! The user and groups of a Unix socket's peer.
+//! The user and groups of the process at the other end of a Unix socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Most supplementary groups of a process: `NGROUPS_MAX` of Linux.
+/// The largest number of supplementary groups of a process: `NGROUPS_MAX` of Linux.
 const MAX_GROUPS: usize = 65_536;
 const USUAL_GROUPS: usize = 64;
 
-/// Returns the user of the peer process; for a client, of the listening process.
+/// Returns the user of the peer process. For a client, this is the process that listens.
 ///
 /// In another PID namespace, as between two pods, the peer's process number is 0, which rustix's
 /// `socket_peercred` takes for an error.
@@ -17,7 +17,7 @@ const USUAL_GROUPS: usize = 64;
 pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut credentials = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(io::Error::other)?;
-    // SAFETY: `credentials` has room for `length` bytes, and the kernel writes at most as many.
+    // SAFETY: `credentials` has `length` bytes, and the kernel writes at most as many.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -27,7 +27,7 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
             &raw mut length,
         )
     };
-    // Without a peer, the kernel answers with this number, which is no user.
+    // The kernel answers with this number, which no user has, if the socket has no peer.
     if answer == 0 && credentials.uid != libc::uid_t::MAX {
         Ok(credentials.uid)
     } else if answer == 0 {
@@ -46,7 +46,7 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     loop {
         let bytes = size_of_val(groups.as_slice());
         let mut length = libc::socklen_t::try_from(bytes).map_err(io::Error::other)?;
-        // SAFETY: `groups` has room for `length` bytes, and the kernel writes at most this many.
+        // SAFETY: `groups` has `length` bytes, and the kernel writes at most this many.
         let answer = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

@@ -1,7 +1,7 @@
-//! The part of a header that several sides use at once: progress, doorbell and state.
+//! The fields of a header that several processes use at once: progress, doorbell and state.
 //!
-//! `tests/memory_model.rs` compiles this file with loom's atomics, and tries all orders of a small
-//! model.
+//! `tests/memory_model.rs` compiles this file with loom's atomics, and tries all orders in which a
+//! small model can run.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -12,11 +12,11 @@ const FAILED: u32 = 2;
 /// The state of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Bytes are missing.
+    /// Some bytes are missing.
     Open,
     /// The store has accepted all bytes.
     Complete,
-    /// It will never be complete.
+    /// The copy will never be complete.
     Failed,
 }
 
@@ -25,20 +25,20 @@ impl State {
         match word {
             OPEN => Self::Open,
             COMPLETE => Self::Complete,
-            // Another number means a damaged header.
+            // Only a damaged header has another number.
             _ => Self::Failed,
         }
     }
 }
 
-/// An object's progress, and the store's request for the doorbell.
+/// An object's progress, and the store's request for a doorbell message.
 ///
 /// Rust guarantees only relaxed loads on read-only memory, so a fence follows each load.
 ///
 /// # The doorbell
 ///
-/// A writer reports progress only on request, because a message costs more than the copy of a
-/// block.
+/// A writer sends a doorbell message only if the store has requested one, because a message costs
+/// more than the copy of a block.
 ///
 /// ```text
 /// store                                  writer
@@ -48,9 +48,9 @@ impl State {
 /// ```
 ///
 /// If S2 does not see v, then W2 must see the 1. This needs sequentially consistent fences, because
-/// release and acquire let each side's load overtake its own store. If the store's fence comes
-/// first, W2 sees the 1; if the writer's comes first, S2 sees v. If both happen, the doorbell rings
-/// once in vain.
+/// release and acquire let each side's load overtake its store. If the store's fence comes first,
+/// W2 sees the 1; if the writer's comes first, S2 sees v. If both happen, the writer sends one
+/// doorbell message in vain.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Progress {
@@ -66,7 +66,7 @@ impl Progress {
         self.state.store(OPEN, Ordering::Release);
     }
 
-    /// Raises the number of valid leading bytes, which never falls (W1).
+    /// Raises the number of valid leading bytes (W1). A smaller number has no effect.
     pub(crate) fn publish(&self, valid_bytes: u64) {
         self.valid_bytes.fetch_max(valid_bytes, Ordering::Release);
     }
@@ -74,11 +74,11 @@ impl Progress {
     /// Returns `true` if the store has requested the doorbell since the last call (W2).
     pub(crate) fn take_wanted(&self) -> bool {
         fence(Ordering::SeqCst);
-        // The load alone leaves the cache line shared in the common case.
+        // The load alone leaves the cache line shared if the store has requested nothing.
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Requests the doorbell for progress beyond the returned number of bytes (S1, S2).
+    /// Requests a doorbell message for progress beyond the returned number of bytes (S1, S2).
     pub(crate) fn want(&self) -> u64 {
         self.wanted.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

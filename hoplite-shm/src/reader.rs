@@ -11,27 +11,27 @@ use crate::mapping::Mapping;
 use crate::progress::State;
 use crate::span::Span;
 
-/// The bytes copied between two fillings of page tables.
+/// The bytes copied between two calls that fill page tables.
 const STEP_BYTES: usize = 2 << 20;
 
 /// Reads an object, complete or growing. Cheap to clone.
 ///
-/// The caller must hold a reference to the copy, else the store reuses the space.
+/// The caller must hold a reference to the copy: without one, the store reuses the memory.
 #[derive(Debug, Clone)]
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
-    /// The number of bytes that the store has called valid. The header may show more, or less if a
-    /// client has damaged it.
+    /// The number of leading bytes that the store has reported as valid. The header may show more,
+    /// or less if a client has damaged it.
     confirmed_bytes: u64,
 }
 
 impl Mapping {
-    /// Makes a reader of an object.
+    /// Makes a reader of the object at `extent`.
     ///
     /// # Errors
-    /// [`Error::OutOfArena`]. The extent must come from the store, because the header proves
-    /// nothing.
+    /// [`Error::OutOfArena`] if the extent is misaligned, out of bounds or too short. The extent
+    /// must come from the store, because clients can forge headers.
     pub fn reader(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Reader> {
         Ok(Reader::new(Arc::clone(self), self.find(extent, size_bytes)?))
     }
@@ -42,42 +42,42 @@ impl Reader {
         Self { mapping, span, confirmed_bytes: 0 }
     }
 
-    /// Notes that the store has called these leading bytes valid, whatever the header shows.
+    /// Notes that the store has reported these leading bytes as valid, even if the header shows
+    /// fewer.
     pub fn confirm(&mut self, valid_bytes: u64) {
         self.confirmed_bytes = self.confirmed_bytes.max(valid_bytes.min(self.size_bytes()));
     }
 
-    /// The object's size.
+    /// Size of the object in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.span.size_bytes()
     }
 
-    /// The number of valid leading bytes, by the header or by the store.
+    /// The number of valid leading bytes: the larger one of the header's and the store's.
     ///
-    /// Any client can write to the header, so a caller that waits for more must ask the store.
+    /// Any client can write to the header, so a caller that waits for bytes must query the store.
     pub fn valid_bytes(&self) -> u64 {
         self.header().valid_bytes(self.size_bytes()).max(self.confirmed_bytes)
     }
 
-    /// The copy's state. All bytes may be valid a moment before completion.
+    /// The copy's state. All bytes may be valid shortly before the state is [`State::Complete`].
     pub fn state(&self) -> State {
         self.header().state()
     }
 
-    /// Fills `out` from `offset_bytes` on, without blocking.
+    /// Copies bytes from `offset_bytes` on until `out` is full, without blocking.
     ///
     /// # Errors
     /// [`Error::NotValid`] if these bytes are not valid yet, or the object is too short.
     pub fn copy_to(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and only initialised
-        // ones are written.
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and only initialised bytes are written.
         let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
         self.copy_to_uninit(offset_bytes, out).map(|_| ())
     }
 
-    /// Fills `out` as [`copy_to`](Self::copy_to) does, from an object whose bytes become valid in
-    /// another order than by offset. The bytes must be among the first `counted_bytes` in that
-    /// order.
+    /// Fills `out` as [`copy_to`](Self::copy_to) does, but from an object whose bytes become valid
+    /// in an order other than that of their offsets. The requested bytes must be among the first
+    /// `counted_bytes` in that order.
     ///
     /// # Errors
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.
@@ -86,8 +86,7 @@ impl Reader {
         if counted_bytes > valid_bytes || end_bytes > self.size_bytes() {
             return Err(Error::NotValid { end_bytes: counted_bytes.max(end_bytes), valid_bytes });
         }
-        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and only initialised
-        // ones are written.
+        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and only initialised bytes are written.
         let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
         self.copy_out(offset_bytes, out);
         Ok(())
@@ -124,14 +123,14 @@ impl Reader {
         });
     }
 
-    /// Returns all bytes without a copy; `None` until they are valid. The crate's "Memory model"
-    /// has the assumptions.
+    /// Lends all bytes without a copy; `None` until all are valid. The crate's "Memory model"
+    /// states the assumptions about other processes.
     pub fn as_slice(&self) -> Option<&[u8]> {
         if self.valid_bytes() < self.size_bytes() {
             return None;
         }
         // SAFETY: valid bytes are never written again. A `Writer` and the store write only beyond
-        // the published bytes, and the store does not reuse the space while the caller holds its
+        // the published bytes, and the store does not reuse the memory while the caller holds its
         // reference.
         Some(unsafe { self.mapping.region().slice(self.span.locate(0..self.size_bytes())) })
     }

@@ -1,4 +1,4 @@
-//! Mapped memory, and the few raw operations on it.
+//! Mapped memory, and the raw operations on it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ pub(crate) enum Access {
     Writable,
 }
 
-/// A shared mapping of an arena, or of its beginning.
+/// A shared mapping of an arena, or of its first bytes.
 ///
 /// Methods check bounds and access, so they are safe to call. The crate's "Memory model" defines
 /// safety between processes.
@@ -28,8 +28,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps the first `length` bytes of `fd`, which must have as many: access to a byte beyond its
-    /// end kills the process (SIGBUS).
+    /// Maps the first `length` bytes of `fd`. The file must be at least as long, because an access
+    /// beyond its end kills the process (SIGBUS).
     pub(crate) fn map(fd: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Self> {
         let mut options = MmapOptions::new();
         options.len(length);
@@ -72,16 +72,15 @@ impl Region {
     pub(crate) fn copy_in(&self, range: Range<usize>, bytes: &[u8]) {
         self.assert_writable();
         assert_eq!(range.len(), bytes.len());
-        // SAFETY: `pointer` has checked the bounds, and the memory is writable. A slice of this
-        // process overlaps it only as a complete object, which is never written. No reference into
-        // the memory is formed.
+        // SAFETY: `pointer` has checked the bounds, and the memory is writable. Only a slice of a
+        // complete object may overlap it, and complete objects are never written.
         unsafe { self.pointer(&range).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
     pub(crate) fn copy_in_past_caches(&self, range: Range<usize>, bytes: &[u8]) {
         self.assert_writable();
         assert_eq!(range.len(), bytes.len());
-        // SAFETY: as in `copy_in`.
+        // SAFETY: the reasons of `copy_in` hold.
         unsafe { copy_past_caches(bytes.as_ptr(), self.pointer(&range), bytes.len()) }
     }
 
@@ -95,7 +94,7 @@ impl Region {
         unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) }
     }
 
-    /// Lends the memory at `range`.
+    /// Lends the memory at `range` without a copy.
     ///
     /// # Safety
     /// No process may write these bytes while the slice lives.
@@ -137,7 +136,7 @@ impl Region {
         self.map.advise_range(advice, range.start, range.len())
     }
 
-    /// Writes to each page without changing any byte, even under concurrent writes.
+    /// Writes to one byte of each page, but changes no byte, even under concurrent writes.
     pub(crate) fn touch(&self, range: Range<usize>, page_bytes: usize) {
         self.assert_writable();
         for offset in range.step_by(page_bytes) {

@@ -1,17 +1,17 @@
-//! Copies large objects past the caches.
+//! Copies to memory past the processor's caches, for large objects.
 
-/// Copies with stores past the caches, if the processor has them.
+/// Copies with stores past the caches, if the processor has these instructions.
 ///
-/// A plain store first fetches the line that it overwrites, which adds a third to the traffic and
-/// evicts others' data. C libraries also store past the caches, but only in longer calls than those
-/// between two publications of progress.
+/// A plain store first fetches the cache line that it overwrites. This adds a third to the traffic,
+/// and evicts other data from the caches. C libraries also store past the caches, but only in calls
+/// that are longer than the steps of a [`Writer`](crate::Writer).
 ///
-/// 1 GiB takes 64 ms in steps of 1 MiB, 85 ms with a `memcpy` per step, and 75 ms with a single one
+/// 1 GiB takes 64 ms in steps of 1 MiB, 85 ms with a `memcpy` per step, and 75 ms with one `memcpy`
 /// (best of 20 on an EPYC with 2 cores). 32-byte stores, prefetching and parallel pages were no
 /// better.
 ///
 /// # Safety
-/// Like [`std::ptr::copy_nonoverlapping`]: valid ranges that do not overlap.
+/// Both ranges must be valid and must not overlap, as for [`std::ptr::copy_nonoverlapping`].
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -39,7 +39,7 @@ pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length
     const { assert!(4 * LANE_BYTES == LINE_BYTES) };
     // SAFETY: the tail is the last part of both ranges.
     unsafe { target.add(head + body).copy_from_nonoverlapping(source.add(head + body), tail) };
-    // Only a fence orders such stores before later ones, such as the store of the progress.
+    // Only a fence orders these stores before later ones, for example the store of the progress.
     // SAFETY: every x86-64 processor has the instruction.
     unsafe { _mm_sfence() };
 }
@@ -47,10 +47,10 @@ pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length
 /// Copies `length` bytes.
 ///
 /// # Safety
-/// Like [`std::ptr::copy_nonoverlapping`]: valid ranges that do not overlap.
+/// Both ranges must be valid and must not overlap, as for [`std::ptr::copy_nonoverlapping`].
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length: usize) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees valid ranges.
     unsafe { target.copy_from_nonoverlapping(source, length) };
 }
 

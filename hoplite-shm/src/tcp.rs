@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use hoplite_core::link::Delivery;
 
-/// The flag `tcpi_delivery_rate_app_limited` is the lowest bit after seven bytes, where libc has a
-/// gap.
+/// The offset of `tcpi_delivery_rate_app_limited`, the lowest bit of a byte that libc's structure
+/// omits.
 const FLAGS_OFFSET: usize = 7;
 const APPLICATION_LIMITED: u8 = 1;
 
@@ -15,7 +15,7 @@ const APPLICATION_LIMITED: u8 = 1;
 pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
-    // SAFETY: `info` has room for `length` bytes, and the kernel writes at most this many.
+    // SAFETY: `info` has `length` bytes, and the kernel writes at most this many.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -30,8 +30,8 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     }
     // SAFETY: the byte is inside of `info`, and was written by the kernel or by `zeroed`.
     let flags = unsafe { info.as_ptr().cast::<u8>().add(FLAGS_OFFSET).read() };
-    // SAFETY: all fields are integers, for which zero is valid, too. The kernel left zeros where it
-    // wrote nothing.
+    // SAFETY: all fields are integers. Fields that the kernel did not write are zero, which is
+    // valid.
     let info = unsafe { info.assume_init() };
     (info.tcpi_delivery_rate > 0).then_some(Delivery {
         acknowledged_bytes: info.tcpi_bytes_acked,
@@ -42,8 +42,8 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     })
 }
 
-/// Sets the number of received bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). Closing
-/// also wakes it.
+/// Sets the number of received bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). The peer's
+/// close also wakes the reader.
 ///
 /// # Errors
 /// The errors of `setsockopt`.

@@ -1,4 +1,4 @@
-//! A client's writer of an object that it has created.
+//! A client's writer of an object that the client has created.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use crate::reader::Reader;
 use crate::region::Access;
 use crate::span::Span;
 
-/// The bytes copied between two publications of progress. At 15 GB/s this takes 70 us, so receivers
-/// start early. Steps of 2 to 8 MiB are no faster.
+/// The bytes copied between two publications of progress: 70 us at 15 GB/s, so receivers start
+/// early. Steps of 2 to 8 MiB are no faster.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// The size from which objects are stored past the caches, in which they would not stay: half of a
-/// small server's last level. The C library's `memcpy` switches at about the same length.
+/// Size from which objects are stored past the caches: half of a small server's last-level cache.
+/// The C library's `memcpy` switches at about the same length.
 const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 
-/// The result of publishing progress for the caller.
+/// Tells the caller of [`Writer::advance`] if it must send a doorbell message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "the store waits until the doorbell rings, if it has asked for that"]
 pub enum Doorbell {
@@ -33,11 +33,11 @@ pub enum Doorbell {
 
 /// Writes an object from start to end, and publishes whole blocks.
 ///
-/// Only the store publishes the last block, when it seals the object. So an object whose writer
-/// dies is complete nowhere.
+/// Only the store publishes the last block, when it seals the object. So no reader sees a complete
+/// object whose writer died.
 ///
-/// An object has one writer, which cannot be cloned. A writer that is dropped early leaves the
-/// object open: the caller must tell the store to abort it.
+/// An object has one writer, which cannot be cloned. A dropped writer leaves an unfinished object
+/// open: the caller must tell the store to abort it.
 #[derive(Debug)]
 pub struct Writer {
     mapping: Arc<Mapping>,
@@ -47,7 +47,8 @@ pub struct Writer {
 }
 
 impl Mapping {
-    /// Makes the only writer of an object that the store has just created for this client.
+    /// Makes the writer of an object that the store has just created for this client. The caller
+    /// must make only one.
     ///
     /// # Errors
     /// The errors of [`reader`](Self::reader), and [`Error::ReadOnly`] for a read-only mapping.
@@ -64,12 +65,12 @@ impl Writer {
         Self { mapping, span, written_bytes: 0, published_bytes: 0 }
     }
 
-    /// The object's size.
+    /// Size of the object in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.span.size_bytes()
     }
 
-    /// The written bytes.
+    /// The number of bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
@@ -79,10 +80,10 @@ impl Writer {
         self.header().state()
     }
 
-    /// Appends `bytes`, and publishes all bytes before the last block. Blocks for the copy, which
-    /// takes milliseconds for large objects.
+    /// Appends `bytes`, and publishes all whole blocks before the last block. Blocks while it
+    /// copies, which takes milliseconds for large objects.
     ///
-    /// Calls `ring`, which should not block, each time the caller must send a doorbell message.
+    /// Calls `ring` each time the caller must send a doorbell message. `ring` should not block.
     ///
     /// # Errors
     /// [`Error::PastEnd`] if the bytes do not fit; nothing is written then.
@@ -115,22 +116,24 @@ impl Writer {
     /// The address of the first byte, for callers that fill the object without
     /// [`write`](Self::write).
     ///
-    /// It is valid while the writer, or its reader, lives. Callers may write only from
-    /// [`written_bytes`](Self::written_bytes) up to the size. After [`advance`](Self::advance),
-    /// other processes read the bytes, and no reference to them may be formed.
+    /// The address stays valid while the writer, or the reader that [`finish`](Self::finish)
+    /// returns, lives. Callers may write only from [`written_bytes`](Self::written_bytes) up to the
+    /// size. After [`advance`](Self::advance), other processes read the bytes, so the caller may
+    /// not form references to them.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }
 
-    /// Fills the page tables of the next `length_bytes`, which makes writes through
-    /// [`as_mut_ptr`](Self::as_mut_ptr) fast. Call it for a few MiB right before writing them.
+    /// Fills the page tables of the next `length_bytes`, so that writes through
+    /// [`as_mut_ptr`](Self::as_mut_ptr) cause no page faults. Call it for a few MiB right before
+    /// writing them.
     pub fn prepare(&self, length_bytes: u64) {
         let length_bytes = length_bytes.min(self.size_bytes() - self.written_bytes);
         self.mapping.prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
     }
 
     /// Notes that the next `length_bytes` were written through [`as_mut_ptr`](Self::as_mut_ptr),
-    /// and publishes all bytes before the last block.
+    /// and publishes all whole blocks before the last block.
     ///
     /// # Errors
     /// [`Error::PastEnd`] if the object is too short.
@@ -148,7 +151,7 @@ impl Writer {
     }
 
     /// Ends the writing, and returns a reader. The caller then tells the store to seal the object,
-    /// which makes all bytes valid.
+    /// and the store makes all bytes valid.
     ///
     /// # Errors
     /// [`Error::Unfinished`] if bytes are missing: the caller must abort the object.

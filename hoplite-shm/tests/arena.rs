@@ -1,4 +1,4 @@
-//! The store's side alone: creation, prefault, bounds, sockets.
+//! Tests of the store's side alone: creation, prefault, bounds, sockets.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -40,7 +40,7 @@ fn more_than_the_machine_has_is_refused_with_both_numbers() {
 fn no_process_with_a_descriptor_can_resize_the_memory_or_seal_it_against_writing() {
     let arena = Arena::create(Backing::Pages, MIB).unwrap();
     let buffer = arena.buffer(extent(MIB - 4096, 5), 5).unwrap();
-    // As any process of the same user can.
+    // Any process of the same user can open the arena this way.
     let path = format!("/proc/self/fd/{}", arena.writable_fd().as_raw_fd());
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     for fd in [arena.writable_fd(), opened.as_fd()] {
@@ -59,7 +59,7 @@ fn no_process_with_a_descriptor_can_resize_the_memory_or_seal_it_against_writing
 fn huge_pages_are_there_from_the_start_or_the_error_counts_them() {
     match Arena::create(Backing::HugePages { page_bytes: None }, 5 * MIB) {
         Ok(arena) => {
-            // With reserved huge pages.
+            // This machine has reserved huge pages.
             assert_eq!(arena.capacity_bytes() % (2 * MIB), 0);
             assert_eq!(rustix::fs::ftruncate(arena.writable_fd(), 0), Err(Errno::PERM));
             let blocks = rustix::fs::fstat(arena.writable_fd()).unwrap().st_blocks as u64;

@@ -1,4 +1,4 @@
-//! Descriptors over Unix sockets.
+//! Tests of file descriptors that travel over Unix sockets.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

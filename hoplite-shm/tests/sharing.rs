@@ -1,4 +1,4 @@
-//! A store and its clients, as mappings in one process.
+//! Tests of a store and its clients, as mappings in one process.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -206,7 +206,7 @@ fn a_forged_header_hides_no_bytes_that_the_store_has_called_valid() {
     buffer.initialise();
     buffer.write(0, &[7; 100]);
     buffer.set_complete();
-    // As a misbehaving client could.
+    // A misbehaving client could clear the header.
     rustix::io::pwrite(shared.arena.writable_fd(), &[0; 64], 0).unwrap();
     let mut reader = shared.reading.reader(place, 100).unwrap();
     assert_eq!((reader.valid_bytes(), reader.as_slice()), (0, None));
@@ -225,7 +225,7 @@ fn a_corrupt_header_cannot_make_readers_leave_the_object() {
     let buffer = shared.arena.buffer(place, 100).unwrap();
     buffer.initialise();
     let reader = shared.reading.reader(place, 100).unwrap();
-    // As a misbehaving client could.
+    // A misbehaving client could forge the header.
     rustix::io::pwrite(shared.arena.writable_fd(), &u64::MAX.to_ne_bytes(), 16).unwrap();
     assert_eq!(reader.valid_bytes(), 100);
     assert_eq!(buffer.valid_bytes(), 100);
@@ -257,7 +257,7 @@ fn the_doorbell_rings_once_per_request() {
     assert_eq!(valid, [4 * MIB - 4096]);
 }
 
-/// Follows a writer only by the doorbell. A lost wake-up would end the channel early.
+/// Follows a writer only by its doorbell messages. A lost message would end the channel early.
 #[test]
 fn no_doorbell_is_lost_between_threads() {
     const BLOCKS: u64 = 20_000;
