@@ -1,4 +1,4 @@
-//! Creates certificates for clusters without an authority.
+//! Creates certificates for clusters without a certificate authority.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -8,15 +8,15 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// The name of the created authority, which its certificates repeat as their issuer.
+/// The name of the created authority. Certificates repeat it as their issuer.
 const NAME: &str = "Hoplite CA";
 
 /// A created certificate authority, as PEM.
 #[derive(Clone)]
 pub struct Authority {
-    /// The certificate.
+    /// The authority's certificate.
     pub cert: String,
-    /// The key.
+    /// The certificate's key.
     pub key: String,
 }
 
@@ -25,7 +25,7 @@ pub struct Authority {
 pub struct Issued {
     /// The certificate, as PEM.
     pub cert: String,
-    /// Its key, as PEM.
+    /// The certificate's key, as PEM.
     pub key: String,
 }
 

@@ -1,9 +1,10 @@
-//! Mutual challenge and response with a shared token, on the control and data planes.
+//! Mutual authentication with a shared token, on the control and data planes: challenge and
+//! response.
 //!
 //! Each side sends a hello with a nonce, then an HMAC-SHA-256 over its role and both hellos. So a
 //! proof is useless on another connection, for other names, or in the other direction. The
-//! connecting side proves first, so a caller without the token gets no proof for guessing it
-//! offline.
+//! connecting side proves first: a caller without the token gets no proof on which it could test
+//! guesses.
 
 use std::io;
 
@@ -31,25 +32,25 @@ pub enum Prover {
 pub struct HelloFields<'a> {
     /// The oldest version of the protocol that the side speaks.
     pub version: u32,
-    /// The newest version that the side speaks. The proofs cover it if both sides know that they
-    /// must: see `COVERS_NEWEST`.
+    /// The newest version that the side speaks. The proofs cover it if both sides speak at least
+    /// `COVERS_NEWEST`.
     pub newest: u32,
-    /// Name of the cluster.
+    /// The name of the side's cluster.
     pub cluster: &'a str,
-    /// The name of the node; empty for other programs.
+    /// The name of the side's node; empty if the side is not a store.
     pub node: &'a str,
-    /// The challenge.
+    /// The challenge: random bytes.
     pub nonce: &'a [u8],
     /// The address or session to which the connection belongs.
     pub bound_to: &'a [u8],
 }
 
-/// A connection's hellos.
+/// The hellos of a connection's two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hellos<'a> {
-    /// The connecting side's.
+    /// The hello of the connecting side.
     pub connecting: HelloFields<'a>,
-    /// The accepting side's.
+    /// The hello of the accepting side.
     pub accepting: HelloFields<'a>,
 }
 
@@ -64,12 +65,12 @@ pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
 }
 
 impl Hellos<'_> {
-    /// The proof of `prover`.
+    /// Returns the tag by which `prover` shows that it knows `token`.
     pub fn proof(&self, token: &Token, purpose: Purpose, prover: Prover) -> [u8; TAG_BYTES] {
         token.sign(purpose, &self.statement(prover as u8))
     }
 
-    /// Checks the proof of `prover` in constant time.
+    /// Checks the tag by which `prover` shows that it knows `token`. Takes constant time.
     pub fn is_proven(&self, token: &Token, purpose: Purpose, prover: Prover, proof: &[u8]) -> bool {
         token.verify(purpose, &self.statement(prover as u8), proof)
     }
@@ -78,7 +79,8 @@ impl Hellos<'_> {
         token.sign(Purpose::Keys, &self.statement(0))
     }
 
-    /// Returns the bytes to sign. Lengths precede texts, so that the bytes have one interpretation.
+    /// Returns the bytes to sign. The length of each text precedes it, so the bytes have one
+    /// interpretation.
     fn statement(&self, prover: u8) -> Vec<u8> {
         let mut bytes = vec![prover];
         for hello in [&self.connecting, &self.accepting] {

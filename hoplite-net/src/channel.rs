@@ -28,15 +28,15 @@ use super::record::Checked;
 use super::socket::{InProcess, Socket};
 use super::tls::{Protocol, Tls, provider, tls_explanation};
 
-/// The port of a shard's address without a port, as for HTTP.
+/// The port of a shard whose address has none, as for HTTP.
 const DEFAULT_PORT: u16 = 80;
 
 /// A route to a shard.
 #[derive(Debug, Clone)]
 pub enum Route {
-    /// TCP, with TLS if there are certificates.
+    /// TCP, with TLS if the credentials have certificates.
     Network,
-    /// Within this process.
+    /// Connects within this process.
     InProcess(InProcess),
 }
 
@@ -49,7 +49,7 @@ impl Credentials {
     /// Opens a direct connection to the shard at `uri`.
     ///
     /// # Errors
-    /// The errors of a gRPC connection, for [`error_of`](Self::error_of).
+    /// The errors of a gRPC connection, which [`error_of`](Self::error_of) explains.
     pub async fn connect_direct(
         &self,
         uri: &Uri,
@@ -116,17 +116,17 @@ impl Credentials {
         Error::Unavailable { what: what.into() }
     }
 
-    /// Returns advice about a failure of TLS, or of a peer that may speak TLS.
+    /// Returns advice for a failure of TLS, or of a peer that may speak TLS.
     fn hint(&self, failure: &(dyn error::Error + 'static)) -> Option<&'static str> {
         match (&self.tls, cause::<rustls::Error>(failure)) {
             (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {
                 Some("this side speaks TLS and the other one does not")
             }
-            // In TLS 1.3 this side's certificate is rejected only after the handshake, so the alert
-            // breaks the opening.
+            // In TLS 1.3, the peer rejects this side's certificate only after the handshake, so its
+            // alert breaks the opening.
             (Some(_), Some(error)) => tls_explanation(error),
             (Some(_), None) => None,
-            // A peer that speaks TLS closes with an alert that this side cannot read.
+            // A peer that speaks TLS sends an alert, which this side cannot read, and closes.
             (None, _) => cause::<OpeningError>(failure).map(|_| {
                 "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
             }),
@@ -146,7 +146,7 @@ pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option
     heard.err().and_then(|error| cause(&error).cloned())
 }
 
-/// Returns `true` if the peer on the stream speaks TLS, without authentication.
+/// Returns `true` if the peer on the stream speaks TLS. Authenticates neither side.
 pub async fn speaks_tls(stream: TcpStream) -> bool {
     let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&version::TLS13])
@@ -156,7 +156,7 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
     let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
     match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
         Ok(_) => true,
-        // The certificate is untrusted, or one is requested.
+        // The certificate is untrusted, or the peer requests one.
         Err(error) => matches!(
             cause::<rustls::Error>(&error),
             Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
@@ -170,7 +170,7 @@ pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'stat
     if found.is_some() {
         return found;
     }
-    // An I/O error's source skips the inner error.
+    // The source of an I/O error skips its inner error.
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(within) => cause(within),
         None => error.source().and_then(cause),

@@ -1,4 +1,4 @@
-//! The secrets with which a program proves itself to daemons, and checks them.
+//! The secrets with which a program authenticates itself to daemons, and checks them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,18 +7,17 @@ use super::secret::{self, SecretError};
 use super::tls::{Tls, TlsError};
 use super::token::{Token, TokenError};
 
-/// A program's secrets, to prove itself and check its peers.
+/// The secrets with which a program authenticates itself and its peers.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// The cluster's secret.
+    /// The secret of the cluster, or of the user.
     pub token: Option<Token>,
     /// The certificates.
     pub tls: Option<Tls>,
-    /// The file of the user's own secret, if `token` is that secret.
+    /// The file of the user's secret, if `token` comes from it.
     pub secret_of_user: Option<PathBuf>,
 }
 
-/// Describes who may connect.
 impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.tls, &self.token, &self.secret_of_user) {
@@ -34,7 +33,7 @@ impl fmt::Display for Credentials {
 }
 
 impl Credentials {
-    /// Returns this user's secret, created at first use.
+    /// Returns the credentials with this user's secret. Creates the secret at first use.
     ///
     /// # Errors
     /// [`SecretError`].

@@ -1,4 +1,4 @@
-//! The facts stated in a certificate, without a decision about trust.
+//! Facts that a certificate states. Nothing here decides about trust.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -12,9 +12,9 @@ use x509_parser::time::ASN1Time;
 /// A certificate's facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// The holder's host names and addresses.
+    /// The host names and addresses of the certificate's holder.
     pub names: Vec<String>,
-    /// Time in which it is valid.
+    /// Time in which the certificate is valid.
     pub validity: Range<SystemTime>,
 }
 

@@ -1,4 +1,4 @@
-//! Reads secrets and certificates: regular, bounded and, where required, private files.
+//! Reads files with secrets and certificates: regular, bounded and, where required, private files.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -9,8 +9,8 @@ use rustix::fs::OFlags;
 
 /// The permission bits of other users, which a private file must not have.
 const OTHERS: u32 = 0o077;
-/// The same bits for root's file, if this process runs as another user. The group may read, because
-/// root chose it: Kubernetes mounts secrets this way.
+/// The bits that root's file must not have, if this process runs as another user. The group may
+/// read the file, because root chose the group: Kubernetes mounts secrets this way.
 const OTHERS_FOR_ROOT: u32 = 0o037;
 
 /// The reason to reject a file.
@@ -20,23 +20,20 @@ const OTHERS_FOR_ROOT: u32 = 0o037;
 pub enum FileError {
     #[error("cannot read {}", path.display())]
     Read {
-        /// The path of the file.
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// Other users may have access.
+    /// Other users may read or write the file.
     #[error("{} may be read or written by others than its owner (mode {mode:o}): chmod 600 it", path.display())]
     NotPrivate {
-        /// The path of the file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
-    /// Another user owns the file.
+    /// Neither this process's user nor root owns the file.
     #[error("{} belongs to user {owner}, and not to user {user}, who runs this process, or to root", path.display())]
     NotOurs {
-        /// The path of the file.
         path: PathBuf,
         owner: u32,
         /// This process's user.
@@ -45,21 +42,20 @@ pub enum FileError {
     /// The file is not regular, or too long.
     #[error("{} is not a regular file of at most {limit_bytes} bytes", path.display())]
     Unlikely {
-        /// The path of the file.
         path: PathBuf,
-        /// The longest permitted.
+        /// The permitted length.
         limit_bytes: u64,
     },
 }
 
-/// Reads a file of at most `limit_bytes`. Never waits for the writer of a pipe.
+/// Reads a file of at most `limit_bytes`. Never waits for a pipe's writer.
 pub(crate) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, _) = open(path, limit_bytes)?;
     contents(file, path, limit_bytes)
 }
 
-/// Reads a file that belongs to this process's user or root, and to which other users have no
-/// access. The group may read root's file. Follows links: the opened file's permissions count.
+/// Reads a file that belongs to this process's user or root, and that other users cannot access.
+/// Only root's file may be readable by its group. Follows links, and checks the opened file.
 pub(crate) fn read_private(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, found) = open(path, limit_bytes)?;
     accept_private(path, found.mode() & 0o7777, found.uid(), rustix::process::geteuid().as_raw())?;
@@ -77,17 +73,18 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// The marks that some editors write at the start of text: UTF-8 and both forms of UTF-16.
+/// The byte-order marks of UTF-8 and both forms of UTF-16, which some editors write before text.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
-/// Returns `true` for an invisible byte-order mark, which would become part of a secret.
+/// Returns `true` if `bytes` begin with a byte-order mark. It is invisible, and would become part
+/// of a secret.
 pub fn begins_with_byte_order_mark(bytes: &[u8]) -> bool {
     BYTE_ORDER_MARKS.iter().any(|mark| bytes.starts_with(mark))
 }
 
 fn open(path: &Path, limit_bytes: u64) -> Result<(File, Metadata), FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
-    // Otherwise opening a pipe would wait for its writer.
+    // Without this flag, opening a pipe would wait for its writer.
     let mut options = OpenOptions::new();
     let file =
         options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Half-open connections, whose peers have proven nothing yet.
+//! Half-open connections: connections whose peer is not authenticated yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,15 +8,15 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 const DESCRIPTORS_PER_PLACE: u64 = 8;
 
-/// The descriptors that this process may open.
+/// The number of descriptors that this process may open.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Bounded places for connections in their handshake.
+/// A bounded number of places for half-open connections.
 ///
-/// With all places taken, a new connection replaces the oldest one. So silent peers cannot lock out
-/// members, which need a place only for a moment.
+/// If all places are taken, a new connection replaces the oldest one. So silent peers cannot lock
+/// out the cluster's daemons, which need a place only for a moment.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,
@@ -29,7 +29,7 @@ struct State {
     places: BTreeMap<u64, CancellationToken>,
 }
 
-/// A connection's place, freed when dropped.
+/// The place of a half-open connection, freed when dropped.
 #[derive(Debug)]
 pub struct HalfOpenPlace {
     half_open: Arc<HalfOpen>,
@@ -59,7 +59,7 @@ impl HalfOpen {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is atomic, so a panic elsewhere is harmless.
+        // Every change is atomic, so a panic of another thread is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,12 +1,13 @@
 //! Connections between daemons, and from tools to daemons.
 //!
-//! * `credentials`: a program's proofs and requirements: the cluster's `token` or the user's
-//!   `secret`, and certificates (`tls`, `facts`, `authority`), read by `file`.
-//! * `opening`: starts connections of the control plane with a `challenge`. `record` protects their
-//!   bytes, and `frames` are messages of direct connections.
+//! * `credentials`: the secrets of a program: the cluster's `token` or the user's `secret`, and
+//!   certificates (`tls`, `facts`, `authority`). `file` reads them.
+//! * `opening`: starts connections of the control plane: both sides answer a `challenge`. `record`
+//!   protects their bytes, and `frames` are messages of direct connections.
 //! * `channel`: connects to shards over a `socket`.
 //! * `transport`: TCP and TLS of the data plane, from arena to arena.
-//! * `half_open`: bounds unauthenticated connections. `refusal`: closes refused ones.
+//! * `half_open`: bounds the connections whose peer is not authenticated yet. `refusal`: closes
+//!   connections of refused peers.
 #![forbid(unsafe_code)]
 
 mod credentials;

@@ -1,4 +1,4 @@
-//! Opens a connection to a shard, on both sides: see `hoplite_proto::directory::Preface`.
+//! Opens a connection to a shard, at both ends: see `hoplite_proto::directory::Preface`.
 
 use std::borrow::Cow;
 use std::io;
@@ -29,7 +29,7 @@ pub struct Caller {
     pub newest: Version,
 }
 
-/// The records of a connection's two directions.
+/// The sealer and the opener of a connection's records: see [`Sealer`], [`Opener`].
 pub type Records = (Sealer, Opener);
 
 /// The failure of an opening.
@@ -39,7 +39,7 @@ pub enum OpeningError {
     /// The connection broke.
     #[error("the connection broke while it was opened")]
     Io(#[from] io::Error),
-    /// The peer refuses.
+    /// The peer refuses this side.
     #[error(transparent)]
     Refused(Error),
     /// This side refuses the peer.
@@ -48,7 +48,7 @@ pub enum OpeningError {
 }
 
 impl OpeningError {
-    /// The refusal by either side; `None` if the peer may not be Hoplite's.
+    /// The reason for a refusal by either side; `None` if the peer may not be a program of Hoplite.
     pub const fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,
@@ -57,7 +57,7 @@ impl OpeningError {
     }
 }
 
-/// Opens a connection to a shard for the purpose in `preface`. Returns its records.
+/// Opens a connection to a shard for the purpose in `preface`. Returns the connection's records.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -92,8 +92,8 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Accepts a connection to a shard of `cluster` that speaks the versions up to `newest`, after its
-/// preface was read. Returns its records. Tells a refused peer the reason.
+/// Accepts a connection to a shard of `cluster` that speaks the versions up to `newest`. Call it
+/// after the preface was read. Returns the connection's records. Tells a refused peer the reason.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -105,7 +105,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<Records, OpeningError> {
     let opened = answer(stream, token, cluster, newest).await;
     if let Err(OpeningError::Refuses(error)) = &opened {
-        // The caller gets the refusal even if it cannot be sent.
+        // The caller gets the error even if it cannot be sent to the peer.
         if write(stream, Body::Refusal(error::encode(error))).await.is_ok() {
             close_refused(stream).await;
         }
@@ -178,7 +178,7 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
 }
 
 /// Returns the token for both sides' proofs; `None` if neither side has one. `peer` and `this` name
-/// the sides in the error, as the connecting side sees them.
+/// the two sides in errors, as the connecting side sees them.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,
@@ -226,7 +226,7 @@ async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, Openi
     }
 }
 
-/// Reads the next message. A damaged one is an I/O error, because the next attempt may succeed.
+/// Reads the next message. A damaged message is an I/O error, because the next attempt may succeed.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     let length = stream.read_u32_le().await? as usize;
     if length > MAX_OPENING_BYTES {

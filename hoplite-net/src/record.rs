@@ -4,10 +4,10 @@
 //! | bytes | content |
 //! | --- | --- |
 //! | 0..2 | length of the body, little-endian |
-//! | 2..4 | the same, each bit inverted |
-//! | 4.. | the body: up to [`MAX_PLAIN_BYTES`] bytes, then their tag or checksum |
+//! | 2..4 | the length again, each bit inverted |
+//! | 4.. | the body: up to [`MAX_PLAIN_BYTES`] bytes, then a tag or checksum of them |
 //!
-//! If the sides share a token, AES-128-GCM seals the body. The keys come from the handshake, and
+//! If both sides have the token, AES-128-GCM seals the body. The keys come from the handshake, and
 //! the nonces count the records. Otherwise the body ends with a CRC-32C of the record's number, its
 //! header and the bytes.
 
@@ -20,8 +20,8 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most bytes of a record, for which a reader waits. At this size, the cost per record is
-/// negligible.
+/// The largest number of bytes in a record. A reader waits for a whole record. At this size, the
+/// cost per record is negligible.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
 pub(super) const KEY_BYTES: usize = 16;
 
@@ -30,7 +30,7 @@ const CHECKSUM_BYTES: usize = 4;
 const SEAL_BYTES: usize = 16;
 const READ_BYTES: usize = 8 << 10;
 
-/// The record was changed, lost or repeated.
+/// A record was changed, lost or repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a record was changed on its way")]
 pub struct Damaged;
@@ -62,13 +62,13 @@ impl Check {
     }
 }
 
-/// Puts the bytes of one direction into records.
+/// Puts the bytes of a connection's outgoing direction into records.
 pub struct Sealer {
     check: Check,
     next: u64,
 }
 
-/// Checks one direction's records, and takes out their bytes.
+/// Checks the records of a connection's incoming direction, and takes their bytes out.
 pub struct Opener {
     check: Check,
     next: u64,
@@ -91,7 +91,7 @@ impl Sealer {
         Self { check: Check::new(key), next: 0 }
     }
 
-    /// Appends records with `plain` to `out`.
+    /// Appends the bytes `plain` to `out`, in records.
     pub fn seal(&mut self, plain: &[u8], out: &mut BytesMut) {
         for part in plain.chunks(MAX_PLAIN_BYTES) {
             let length = u16::try_from(part.len() + self.check.overhead_bytes())
@@ -125,7 +125,7 @@ impl Opener {
     /// Moves the contents of complete records from `raw` to `plain`.
     ///
     /// # Errors
-    /// [`Damaged`]: the connection is unusable.
+    /// [`Damaged`], after which the connection is unusable.
     pub fn open(&mut self, raw: &mut BytesMut, plain: &mut BytesMut) -> Result<(), Damaged> {
         while let Some(header) = raw.first_chunk::<HEADER_BYTES>().copied() {
             let length = length(header, self.check.overhead_bytes())?;

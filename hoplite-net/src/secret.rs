@@ -1,6 +1,6 @@
-//! A user's secret: the token of the user's programs on this machine, if no other is set.
+//! A user's secret: the token that the user's programs on this machine share, if no other is set.
 //!
-//! Without it, every user of the machine could connect to loopback ports of daemons.
+//! Without this secret, every user of the machine could connect to the daemons' loopback ports.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -24,31 +24,30 @@ const MAX_FILE_BYTES: u64 = 256;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SecretError {
-    /// No variable names the settings' directory.
+    /// No environment variable names the directory of settings.
     #[error("this user has no home directory: set XDG_CONFIG_HOME, or name a token with --token-file")]
     NoHome,
-    /// The file cannot be created.
+    /// The file of the secret cannot be created.
     #[error(
         "cannot create {}, the secret of this user: set XDG_CONFIG_HOME to a directory that this user may write, or name a \
          token with --token-file, or say --insecure if everybody on this machine may connect",
         path.display()
     )]
     Create {
-        /// The path of the file.
         path: PathBuf,
         #[source]
         source: io::Error,
     },
     #[error(transparent)]
     File(#[from] FileError),
-    /// Other users may replace the file.
+    /// Other users may replace the file of the secret.
     #[error(
         "others than user {user} may change {} (owner {owner}, mode {mode:o}): it must belong to user {user} or to root, and have \
          mode 700",
         path.display()
     )]
     Exposed {
-        /// Its directory.
+        /// The directory of the file.
         path: PathBuf,
         /// This process's user.
         user: u32,
@@ -57,7 +56,7 @@ pub enum SecretError {
         /// Its permissions.
         mode: u32,
     },
-    /// The file is no secret.
+    /// The file does not contain a secret.
     #[error("{} does not contain {SECRET_DIGITS} hexadecimal digits: remove it, and a new one is made", path.display())]
     Damaged {
         /// The path of the file.

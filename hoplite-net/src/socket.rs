@@ -13,7 +13,7 @@ use crate::idle_socket::prepare_idle_socket;
 
 const MAX_WAITING: usize = 64;
 
-/// An end of a connection.
+/// One end of a connection.
 #[derive(Debug)]
 pub enum Socket {
     /// TCP.
@@ -24,7 +24,7 @@ pub enum Socket {
     InProcess(UnixStream),
 }
 
-/// Connects to a directory in this process.
+/// Connects to a directory shard in this process.
 #[derive(Debug, Clone)]
 pub struct InProcess(mpsc::Sender<std::os::unix::net::UnixStream>);
 
@@ -33,16 +33,16 @@ pub struct InProcess(mpsc::Sender<std::os::unix::net::UnixStream>);
 pub struct InProcessListener(mpsc::Receiver<std::os::unix::net::UnixStream>);
 
 impl InProcess {
-    /// Makes the connecting and the accepting end.
+    /// Makes the connecting side and its listener.
     pub fn new() -> (Self, InProcessListener) {
         let (connect, accept) = mpsc::channel(MAX_WAITING);
         (Self(connect), InProcessListener(accept))
     }
 
-    /// Opens a connection to the directory.
+    /// Opens a connection to the shard.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionRefused`] if the directory has ended; the system's errors.
+    /// [`io::ErrorKind::ConnectionRefused`] if the shard has ended; the system's errors.
     pub async fn connect(&self) -> io::Result<Socket> {
         let (near, far) = std::os::unix::net::UnixStream::pair()?;
         near.set_nonblocking(true)?;
@@ -53,7 +53,7 @@ impl InProcess {
 }
 
 impl InProcessListener {
-    /// The next connection; `None` after the last [`InProcess`].
+    /// Waits for the next connection; `None` after the last [`InProcess`] was dropped.
     pub async fn accept(&mut self) -> Option<Socket> {
         loop {
             if let Ok(stream) = UnixStream::from_std(self.0.recv().await?) {
@@ -63,19 +63,19 @@ impl InProcessListener {
     }
 }
 
-/// A connection that moves between two tokio runtimes.
+/// A connection while it moves between two tokio runtimes.
 #[derive(Debug)]
 pub enum DetachedSocket {
     /// TCP.
     Tcp(std::net::TcpStream),
-    /// TLS over TCP, which stays on its first runtime.
+    /// TLS over TCP, which stays registered with its first runtime.
     Tls(Box<TlsStream<TcpStream>>),
     /// Both ends are in this process.
     InProcess(std::os::unix::net::UnixStream),
 }
 
 impl Socket {
-    /// Prepares the connection for small messages after long silence.
+    /// Prepares the connection for small messages after long silences.
     ///
     /// # Errors
     /// The system's errors.

@@ -1,8 +1,8 @@
-//! A daemon's certificate, and the authority of its peers: TLS 1.3, always mutual.
+//! A daemon's certificate, and the authority that it trusts: TLS 1.3, always mutual.
 //!
-//! New connections check for changed files, at most once a second, so new certificates need no
-//! restart. If new files are unusable, the old certificates stay in use, and the files are tried
-//! again, because a certificate may become valid later.
+//! Each new connection checks for changed files, at most once a second, so new certificates need no
+//! restart. If the new files are unusable, the old certificates stay in use. Unusable files are
+//! read again, because a certificate may become valid later.
 
 use std::fmt;
 use std::fs;
@@ -29,16 +29,16 @@ use super::facts::{CertificateFacts, is_authority};
 use super::file::{self, FileError};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which unusable files are tried again without a change.
+/// Time after which unusable files are read again even without a change.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// Longest file of certificates in bytes: four times a bundle of all public authorities.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The protocol inside TLS (ALPN). A peer with another one is refused.
+/// The protocol inside TLS (negotiated by ALPN). A peer that names another one is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// The control plane.
+    /// The control plane: gRPC, and direct connections.
     Http2,
     /// The data plane.
     Data,
@@ -55,11 +55,11 @@ impl Protocol {
         }
     }
 
-    /// Checks that a completed handshake agreed on this protocol, because rustls accepts a peer
-    /// that offers none.
+    /// Checks that a completed handshake agreed on this protocol. The check is needed because
+    /// rustls accepts a peer that offers no protocol.
     ///
-    /// Both sides of the control and data planes call this. Web pages do not, because many HTTP
-    /// clients offer no protocol.
+    /// Both sides of the control and data planes call this. The server of web pages does not,
+    /// because many HTTP clients offer no protocol.
     ///
     /// # Errors
     /// [`rustls::Error::NoApplicationProtocol`].
@@ -72,7 +72,7 @@ impl Protocol {
     }
 }
 
-/// Explains a failed handshake, unless rustls' text is clear.
+/// Explains a failed handshake; `None` if rustls' text is clear.
 pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     use CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
@@ -85,7 +85,7 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "the port of the peer is for another protocol: of control plane, data plane and dashboard, is it the right one?"
         }
-        // Another key under the authority's name causes a bad signature.
+        // An authority with the right name but another key causes a bad signature.
         rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => {
             "the certificate of the peer does not come from the authority that --tls-ca names here"
         }
@@ -113,18 +113,17 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     })
 }
 
-/// The reason why certificates are unusable.
+/// The reason why TLS files are unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum TlsError {
-    /// Missing, too long, or not private.
+    /// A file is missing, too long, or not private.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A certificate or key is missing.
+    /// A file contains no certificate or key.
     #[error("{} has no {what} in the form of PEM", path.display())]
     Missing {
-        /// The path of the file.
         path: PathBuf,
         /// The missing part.
         what: &'static str,
@@ -132,12 +131,11 @@ pub enum TlsError {
     /// The files do not match each other, or are not valid now.
     #[error("the certificate in {} cannot be used", path.display())]
     Unusable {
-        /// The certificate's file.
         path: PathBuf,
         #[source]
         source: rustls::Error,
     },
-    /// An authority's certificate.
+    /// The daemon's certificate is that of an authority.
     #[error(
         "the certificate in {} is that of an authority, with which no daemon can introduce itself: name the \
          certificate that the authority has made for this daemon",
@@ -147,57 +145,53 @@ pub enum TlsError {
         /// The certificate's file.
         path: PathBuf,
     },
-    /// The certificate lacks the address at which peers reach this daemon.
+    /// The certificate lacks the address or name at which peers reach this daemon.
     #[error(
         "the certificate in {} is not for {name}, under which peers reach this daemon, so that all of them would \
          refuse it: make it for {name} too, or give all daemons one --tls-name",
         path.display()
     )]
     Elsewhere {
-        /// The certificate's file.
         path: PathBuf,
         /// The missing address or name.
         name: String,
     },
     #[error("the key in {} cannot be used", path.display())]
     Key {
-        /// The key's file.
         path: PathBuf,
         #[source]
         source: rustls::Error,
     },
-    /// Another certificate's key.
+    /// The key belongs to another certificate.
     #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
     KeyMismatch {
-        /// The key's file.
         key: PathBuf,
         /// The certificate's file.
         cert: PathBuf,
     },
     #[error("the authority in {} cannot be used", path.display())]
     Authority {
-        /// The authority's file.
         path: PathBuf,
         #[source]
         source: VerifierBuilderError,
     },
-    /// A name that is invalid in certificates.
+    /// A name cannot stand in a certificate.
     #[error("{name:?} is neither a host name nor an address, so no certificate can be for it")]
     Name { name: String },
 }
 
-/// The files of the certificates.
+/// The files with a daemon's certificate, key and authority.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The file of this daemon's certificate, and of intermediate ones.
+    /// The file of this daemon's certificate, and of intermediate certificates.
     pub cert: PathBuf,
-    /// Its key.
+    /// The file of the certificate's key.
     pub key: PathBuf,
-    /// The cluster's authority.
+    /// The file of the cluster's authority.
     pub ca: PathBuf,
 }
 
-/// The certificates in use.
+/// The TLS files' contents that are in use. Clones share them.
 #[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
@@ -225,7 +219,7 @@ struct Failure {
     times: u64,
 }
 
-/// Identity, change times and permissions of a file: different after each change.
+/// A file's identity, times of change and permissions, which differ after each change.
 type Stamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
@@ -237,7 +231,7 @@ struct Configs {
 }
 
 impl Tls {
-    /// Reads the files. Certificates of peers must contain `name`. Without a `name`, a peer's
+    /// Reads the files. A peer's certificate must contain `name`. Without a `name`, a peer's
     /// certificate must contain the host to which this daemon connects.
     ///
     /// # Errors
@@ -282,12 +276,12 @@ impl Tls {
         Arc::new(config)
     }
 
-    /// The certificate's expiry, if it can be parsed.
+    /// Time at which this daemon's certificate expires; `None` if it cannot be parsed.
     pub fn expiry(&self) -> Option<SystemTime> {
         self.current().expiry
     }
 
-    /// Returns the name that a peer's certificate at `host` must contain.
+    /// Returns the name that the certificate of a peer at `host` must contain.
     ///
     /// # Errors
     /// [`TlsError::Name`].
@@ -296,10 +290,10 @@ impl Tls {
     }
 
     /// Requires that this daemon's certificate, now and after each change, contains the name that
-    /// peers demand at `host`: the name of [`read`](Self::read), else `host`.
+    /// peers demand at `host`. This is the `name` of [`read`](Self::read), else `host`.
     ///
     /// # Errors
-    /// [`TlsError::Elsewhere`] without that name; [`TlsError::Name`].
+    /// [`TlsError::Elsewhere`] if the certificate lacks the name; [`TlsError::Name`].
     pub fn check_reached_at(&self, host: &str) -> Result<(), TlsError> {
         let name = self.name_at(host)?;
         let mut state = self.shared.lock();
@@ -307,7 +301,7 @@ impl Tls {
         self.shared.files.check_reached_at(&state.configs.own, &name)
     }
 
-    /// Checks that this daemon's certificate contains the name that peers demand at `host`.
+    /// Checks once that this daemon's certificate contains the name that peers demand at `host`.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`]; [`TlsError::Name`].
@@ -334,12 +328,13 @@ impl Tls {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Fields are replaced as a whole, so a panic elsewhere is harmless.
+        // Fields are replaced as a whole, so a panic of another thread leaves no partial change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn look_at_files(&self, state: &mut State, now: Instant) {
-        // Before reading, so that a concurrent replacement changes the stamps again.
+        // The stamps are read before the files, so that a concurrent replacement changes the stamps
+        // again.
         let stamps = self.files.stamps();
         let is_due = state.failure.as_ref().is_some_and(|failure| now >= failure.retry_at);
         if stamps == state.stamps && !is_due {
@@ -409,7 +404,7 @@ impl TlsFiles {
         })
     }
 
-    /// Checks this daemon's certificate against the authority, as its peers will.
+    /// Checks this daemon's certificate against the authority, as its peers do.
     ///
     /// # Errors
     /// [`TlsError`] of the certificate or authority.
@@ -450,7 +445,7 @@ impl TlsFiles {
             .with_root_certificates(roots)
             .with_client_auth_cert(chain.clone(), key.clone_key())
             .map_err(unusable)?;
-        // Without resumption, the current certificates count for each connection.
+        // Without resumption, each connection checks the current certificates.
         client.resumption = Resumption::disabled();
         let server = |clients: Arc<dyn ClientCertVerifier>| {
             let mut server = ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(clock))
@@ -528,7 +523,8 @@ fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'sta
     Ok(key)
 }
 
-/// Returns the ciphers. With AES instructions, faster ones come first, because 128 bits suffice.
+/// Returns the ciphers. With AES instructions, the faster cipher comes first, because 128 bits
+/// suffice.
 pub(super) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -538,7 +534,7 @@ pub(super) fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..default_provider() }
 }
 
-/// Checks this daemon's certificate chain as its peers will, so that problems are reported here.
+/// Checks this daemon's certificate chain as its peers do, so that problems are found here.
 fn check_own(
     chain: &[CertificateDer<'static>],
     clients: &dyn ClientCertVerifier,
@@ -553,10 +549,10 @@ fn check_own(
 }
 
 impl CertificateFacts {
-    /// Returns the certificates' facts, in order, without unparsable ones.
+    /// Returns the facts of the file's certificates, in order. Leaves unparsable certificates out.
     ///
     /// # Errors
-    /// [`TlsError`] if the file is unreadable or has none.
+    /// [`TlsError`] if the file is unreadable or has no certificate.
     pub fn read_all(path: &Path) -> Result<Vec<Self>, TlsError> {
         Ok(certificates(path)?.iter().filter_map(Self::parse).collect())
     }
@@ -804,7 +800,7 @@ mod tests {
             (NOON - HOUR, "not valid yet, or a clock is wrong"),
         ] {
             jumping.set(seconds);
-            // The side with the wrong clock refuses.
+            // The side with the wrong clock refuses the peer.
             for error in [connects(&ours, &theirs).unwrap_err(), connects(&theirs, &ours).unwrap_err()] {
                 assert!(tls_explanation(&error).unwrap().contains(says), "{error}");
             }

@@ -1,6 +1,6 @@
 //! The secret of a cluster's daemons.
 //!
-//! Only HMACs computed with it leave the process. Each includes its [`Purpose`].
+//! Only HMACs that are computed with it leave the process. Each HMAC covers its [`Purpose`].
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use ring::hmac;
 
 use super::file::{self, FileError};
 
-/// Shortest token in bytes, too long to guess if random.
+/// Shortest token in bytes: random bytes of this length cannot be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 const MAX_TOKEN_BYTES: u64 = 4096;
 /// Length of a tag, an HMAC-SHA-256, in bytes.
@@ -18,18 +18,19 @@ pub const TAG_BYTES: usize = 32;
 /// The purpose of a tag, which becomes part of the signed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Opening a connection of the control plane.
+    /// Authentication on the control plane.
     Control,
-    /// The handshake of the data plane.
+    /// Authentication on the data plane.
     Data,
-    /// Keys of a connection; never leaves the process.
+    /// Derivation of a connection's keys; the tag never leaves the process.
     Keys,
-    /// Comparing a typed secret; never leaves the process.
+    /// Comparison of a typed secret; the tag never leaves the process.
     Login,
 }
 
 impl Purpose {
-    /// Returns the start of a signed message. Equal lengths keep messages of two purposes apart.
+    /// Returns the start of a signed message. Labels have equal lengths, so no message has two
+    /// purposes.
     const fn label(self) -> &'static [u8; 16] {
         match self {
             Self::Control => b"hoplite control2",
@@ -44,25 +45,25 @@ impl Purpose {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// Missing, too long, or not private.
+    /// The file is missing, too long, or not private.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Short enough to guess.
+    /// The token is short enough to guess.
     #[error("a token has at least {MIN_TOKEN_BYTES} bytes, this one has {length_bytes}")]
     TooShort {
-        /// Its length.
+        /// The length of the token.
         length_bytes: usize,
     },
 }
 
-/// A secret, which cannot be read or printed.
+/// A secret key, which cannot be read or printed.
 #[derive(Clone)]
 pub struct Token {
     key: hmac::Key,
 }
 
 impl Token {
-    /// Reads a token from a file, without surrounding white space.
+    /// Reads a token from a file, and removes surrounding white space.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -77,7 +78,7 @@ impl Token {
         Self::new(bytes.trim_ascii())
     }
 
-    /// Makes a token of a secret.
+    /// Makes a token from the bytes of a secret.
     ///
     /// # Errors
     /// [`TokenError::TooShort`].
@@ -88,13 +89,13 @@ impl Token {
         Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes) })
     }
 
-    /// The tag of `message`.
+    /// Returns the tag (HMAC) of `message` for `purpose`.
     pub fn sign(&self, purpose: Purpose, message: &[u8]) -> [u8; TAG_BYTES] {
         let tag = hmac::sign(&self.key, &signed(purpose, message));
         tag.as_ref().try_into().expect("an HMAC-SHA-256 has 32 bytes")
     }
 
-    /// Checks the tag of `message` in constant time.
+    /// Checks the tag of `message` for `purpose`, in constant time.
     pub fn verify(&self, purpose: Purpose, message: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }

@@ -1,4 +1,4 @@
-//! A transport that copies all bytes, as encryption would. For tests.
+//! A transport that copies all bytes into buffers, as encryption does. For tests.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The transports between two stores.
+//! The transports of bytes between two stores.
 //!
 //! The data plane uses sockets only through this module. A transport reads into the arena, writes a
 //! header together with bytes of the arena, and reports acknowledged bytes.
@@ -26,8 +26,8 @@ use self::plain::PlainStream;
 use self::tls::TlsStream;
 use crate::Tls;
 
-/// Longest time without an acknowledgement before the kernel closes a connection. With the system's
-/// own limit of about 15 minutes, senders of keepalives would wait for a vanished peer.
+/// Time without an acknowledgement after which the kernel closes a connection. The system's limit
+/// of about 15 minutes would let a sender of keepalives wait for a vanished peer.
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// A kind of transport.
@@ -38,19 +38,19 @@ pub enum TransportKind {
     Plain,
     /// TLS over TCP.
     Tls(Tls),
-    /// TCP behind buffers.
+    /// TCP behind buffers, for tests.
     #[cfg(feature = "buffered")]
     Buffered,
 }
 
-/// A stream of bytes.
+/// A connection between two stores.
 #[derive(Debug)]
 pub enum Transport {
     /// A socket.
     Plain(PlainStream),
     /// A socket behind TLS.
     Tls(Box<TlsStream>),
-    /// A socket behind buffers.
+    /// A socket behind buffers, for tests.
     #[cfg(feature = "buffered")]
     Buffered(Box<Buffered>),
 }
@@ -78,7 +78,7 @@ impl Transport {
         })
     }
 
-    /// Moves the transport to another tokio runtime. One with buffers stays.
+    /// Moves the transport to another tokio runtime. A transport with buffers stays.
     pub fn on(self, runtime: &Handle) -> io::Result<Self> {
         match self {
             Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
@@ -86,8 +86,8 @@ impl Transport {
         }
     }
 
-    /// Reads at least one byte into `into`, which must not be empty. Returns zero after the peer
-    /// closed.
+    /// Reads at least one byte into `into`, which must not be empty. Returns the number of bytes;
+    /// zero after the peer has closed.
     ///
     /// # Cancel safety
     /// A dropped future has read nothing.
@@ -100,7 +100,7 @@ impl Transport {
         }
     }
 
-    /// Reads as [`read`](Self::read) does, into `range` of `buffer`.
+    /// Reads as [`read`](Self::read) does, but into `range` of `buffer`.
     pub async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read_into(buffer, range).await,
@@ -110,7 +110,7 @@ impl Transport {
         }
     }
 
-    /// Writes some of `bytes`, and returns the number of written bytes.
+    /// Writes some of `bytes`, and returns their number.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes).await,
@@ -120,8 +120,8 @@ impl Transport {
         }
     }
 
-    /// Writes some of `head`, then of `range` of `buffer`. Returns the number of written bytes,
-    /// `head` included.
+    /// Writes some bytes of `head`, then of `range` of `buffer`. Returns the number of written
+    /// bytes, `head` included.
     pub async fn write_from(&mut self, head: &[u8], buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_from(head, buffer, range).await,
@@ -141,8 +141,8 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the peer has closed the connection or sent bytes. Never waits, and may
-    /// discard the bytes.
+    /// Returns `true` if the peer has closed the connection or sent bytes, which the call may
+    /// discard. Never waits.
     pub fn is_readable(&mut self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_readable(),
@@ -152,22 +152,22 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the transport detects changed bytes, so that checksums are unnecessary.
+    /// Returns `true` if the transport detects changed bytes, so that frames need no checksums.
     pub const fn finds_damage(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// Returns the kernel's measurement of acknowledged bytes; `None` before the first.
+    /// Returns the kernel's statistics of the connection; `None` before the first acknowledgement.
     pub fn delivery(&self) -> Option<Delivery> {
         hoplite_shm::delivery(self.socket().as_fd())
     }
 
-    /// Limits the unsent bytes that the kernel takes; zero for the system's default.
+    /// Limits the bytes that the kernel takes before it sends them; zero for the system's default.
     pub fn limit_unsent(&self, bytes: u64) -> io::Result<()> {
         hoplite_shm::set_unsent_limit(self.socket().as_fd(), usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// This store's address, and the peer's.
+    /// The addresses of this store and of the peer.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
     }
@@ -183,7 +183,7 @@ impl Transport {
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    // Frames are written whole, so waiting for more would only delay them.
+    // Frames are written whole, so Nagle's algorithm would only delay them.
     stream.set_nodelay(true)?;
     set_tcp_user_timeout(stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
     Ok(())

@@ -1,7 +1,7 @@
-//! TCP whose reader sleeps until enough bytes have arrived.
+//! TCP, with a reader that sleeps until enough bytes have arrived.
 //!
-//! On a slow link bytes arrive packet by packet, but the reader needs the block. So the kernel
-//! wakes it after [`MAX_LOW_WATER_BYTES`] or the rest of the block.
+//! On a slow link, bytes arrive packet by packet, but the reader needs a whole block. So the kernel
+//! wakes it after [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
 
 use std::io;
 use std::ops::Range;
@@ -16,15 +16,15 @@ use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// Most bytes for which a reader sleeps: a quarter of Linux's initial receive buffer
-/// (`net.ipv4.tcp_rmem`), so that the window never closes before.
+/// The largest low-water mark: a quarter of Linux's initial receive buffer (`net.ipv4.tcp_rmem`),
+/// so that TCP's window never closes before.
 const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 
-/// For fewer bytes, the reader does not sleep longer: then a wake-up per packet is cheaper than a
-/// system call that sets the mark.
+/// The smallest low-water mark. For less, a wake-up per packet is cheaper than the system call that
+/// sets the mark.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
-/// Longest sleep below the mark, for slow senders.
+/// Longest sleep with fewer bytes than the mark, for slow senders.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// TCP that moves bytes from arena to arena.
@@ -89,7 +89,7 @@ impl PlainStream {
         wanted_bytes: usize,
         mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        // Yields even if the socket always has bytes.
+        // Yields to other tasks even if the socket always has bytes.
         consume_budget().await;
         loop {
             match read(&self.socket) {
@@ -104,7 +104,7 @@ impl PlainStream {
             ..MIN_LOW_WATER_BYTES => 1,
             _ => wanted_bytes.min(MAX_LOW_WATER_BYTES),
         };
-        // Without kernel support, the reader wakes earlier.
+        // If the kernel cannot set the mark, the reader wakes earlier.
         if self.wake_from(low_water_bytes).is_ok() && low_water_bytes > 1 {
             if let Ok(readable) = timeout(LOW_WATER_TIMEOUT, self.socket.readable()).await {
                 return readable;
@@ -157,7 +157,7 @@ mod tests {
     async fn a_slow_sender_is_heard() {
         let (mut stream, mut peer) = pair().await;
         let mut into = vec![0; MAX_LOW_WATER_BYTES];
-        // The reader sleeps before the byte, which does not wake it.
+        // The reader sleeps before the byte arrives, and one byte does not wake it.
         let began = Instant::now();
         let (read, ()) = tokio::join!(stream.read(&mut into), async { peer.write_all(&[7]).unwrap() });
         assert_eq!((read.unwrap(), into[0]), (1, 7));

@@ -1,8 +1,8 @@
 //! TLS between two stores.
 //!
-//! This module owns the buffers of rustls, so that one system call moves many records. They stay
-//! small until the peer has shown a certificate. Bytes of objects are copied three times inside the
-//! caches: between arena, plain text, records and socket.
+//! This module owns the buffers of rustls, so that one system call moves many records. The buffers
+//! stay small until the peer has shown a certificate. Each byte of an object is copied three times
+//! inside the caches: between arena, plain text, records and socket.
 
 use std::fmt;
 use std::io;
@@ -21,12 +21,13 @@ use crate::{Protocol, Tls, close_refused, tls_explanation};
 const RECORD_BYTES: usize = 16 << 10;
 /// Longest record in bytes: header, plain text, and the cipher's overhead (section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
-/// The first size of the receive buffer, enough for an unauthenticated peer's first message.
+/// The first size of the receive buffer: enough for the first message of an unauthenticated peer.
 const FIRST_BYTES: usize = 2 << 10;
-/// The size of the receive buffer during a handshake. Its longest message, the certificates, has a
-/// few kilobytes.
+/// The size of the receive buffer during a handshake. The longest message, with the certificates,
+/// has a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// The records that one read may receive. Each connection has this memory in each direction.
+/// The number of records that one read may receive. Each connection has buffers of this size in
+/// both directions.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
@@ -36,7 +37,7 @@ pub struct TlsStream {
     session: TlsConnection,
     incoming: Vec<u8>,
     unread: Range<usize>,
-    /// Decrypted bytes that the reader had no room for.
+    /// Decrypted bytes that did not fit the reader's buffer.
     plain: Vec<u8>,
     taken: usize,
     outgoing: Outgoing,
@@ -58,9 +59,9 @@ struct Outgoing {
 enum Advance {
     Arrived,
     Queued,
-    /// The handshake needs more bytes.
+    /// The handshake needs more bytes of the peer.
     Blocked,
-    /// All input is processed, and the plain text encrypted.
+    /// All input is processed, and all plain text is encrypted.
     Ready,
     Closed,
 }
@@ -134,8 +135,8 @@ impl TlsStream {
         self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
     }
 
-    /// Passes 1 to `limit` decrypted bytes to `put`, with their position. Returns zero after the
-    /// peer closed.
+    /// Passes 1 to `limit` decrypted bytes to `put`, each part with its position. Returns zero
+    /// after the peer has closed.
     async fn receive(&mut self, limit: usize, mut put: impl FnMut(usize, &[u8])) -> io::Result<usize> {
         consume_budget().await;
         loop {
@@ -143,7 +144,7 @@ impl TlsStream {
             if received > 0 || self.is_closed {
                 return Ok(received);
             }
-            // Such as the answer to a key update. The next write sends the rest.
+            // For example the answer to a key update. The next write sends the rest.
             self.outgoing.send(&self.stream)?;
             self.fill().await?;
         }
@@ -173,7 +174,6 @@ impl TlsStream {
                     self.is_closed = true;
                     break;
                 }
-                // The next call returns the error.
                 Err(_) if received > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -201,7 +201,8 @@ impl TlsStream {
     ) -> io::Result<usize> {
         consume_budget().await;
         self.flush().await?;
-        // The header's own record lets the object's bytes be decrypted to their place.
+        // The header gets a separate record, so that the object's bytes can be decrypted directly
+        // into the arena.
         if !head.is_empty() {
             self.seal(head)?;
         }
@@ -245,8 +246,8 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Returns `true` if the peer has closed the connection or sent bytes. Never waits, and may
-    /// discard the bytes.
+    /// Returns `true` if the peer has closed the connection or sent bytes, which the call may
+    /// discard. Never waits.
     pub(super) fn is_readable(&mut self) -> bool {
         self.taken < self.plain.len()
             || !self.unread.is_empty()
@@ -262,7 +263,7 @@ impl TlsStream {
         self.incoming.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
         if self.unread.len() == self.incoming.len() {
-            // After the handshake the buffer exceeds this limit and any record.
+            // After the handshake, the buffer exceeds this limit and any record.
             if self.incoming.len() >= MAX_HANDSHAKE_BYTES {
                 let what = "a record, or a message of the handshake, is too long";
                 return Err(broken(rustls::Error::General(what.to_owned())));
@@ -285,7 +286,7 @@ impl TlsStream {
         }
     }
 
-    /// Decrypts the next received record; without one, encrypts `plain`.
+    /// Decrypts the next received record. Encrypts `plain` if no record has arrived.
     fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Advance> {
         let stepped = match &self.failed {
             Some(error) => Err(error.clone()),
@@ -298,10 +299,10 @@ impl TlsStream {
     }
 
     /// Sends rustls' alert after a failure, and the handshake messages that the peer needs to
-    /// decrypt it. Then waits for the peer, because the system would discard the alert if this side
-    /// closed first.
+    /// decrypt it. Then waits for the peer to close: if this side closed first, the system would
+    /// discard the alert.
     async fn say_why(&mut self) {
-        // rustls would process the refused bytes again.
+        // Other calls would make rustls process the refused bytes again.
         while self.has_to_say() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
         if self.outgoing.unsent.is_empty() {
             return;
@@ -379,7 +380,7 @@ fn step<Data>(
             Advance::Ready
         }
         ConnectionState::PeerClosed | ConnectionState::Closed => Advance::Closed,
-        // Early data, which is forbidden, or states of later versions of rustls.
+        // Early data, which is forbidden, or a state of a later version of rustls.
         _ => return Err(rustls::Error::General("an unknown state of a connection".to_owned())),
     };
     Ok((discard, step))
