@@ -1,4 +1,4 @@
-//! Every participant gets the sum of all arrays. It only needs the ids and its rank.
+//! Every participant gets the sum of all arrays. It needs only the ids of the arrays and its rank.
 //!
 //! ```console
 //! $ hoplite start

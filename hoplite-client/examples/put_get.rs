@@ -1,4 +1,4 @@
-//! Puts an object and reads it in place.
+//! Puts an object, and reads it in the store's memory.
 //!
 //! ```console
 //! $ hoplite start

@@ -1,7 +1,7 @@
 //! Puts, gets and deletes of many objects in one call.
 //!
-//! Small objects travel in batches, all in flight together: the call costs about one round trip.
-//! Larger objects are put one by one.
+//! Small objects travel in batches, which are all in flight together: the call costs about one
+//! round trip. Larger objects are put one by one.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -24,7 +24,7 @@ use crate::options::{Confirmation, GetOptions, PutOptions};
 use crate::view::ObjectView;
 use crate::writer;
 
-/// Most bytes of a batch, which fit into the store's usual buffer.
+/// The largest number of bytes in a batch, which fit into the store's initial read buffer.
 const BATCH_BYTES: usize = 48 << 10;
 const ITEM_OVERHEAD_BYTES: usize = 64;
 const MAX_IN_FLIGHT: usize = 64;
@@ -32,11 +32,11 @@ const MAX_IN_FLIGHT: usize = 64;
 /// An object for [`Client::put_many_with`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewObject<'a> {
-    /// The id.
+    /// The object's id.
     pub id: ObjectId,
-    /// All bytes.
+    /// All bytes of the object.
     pub bytes: Cow<'a, [u8]>,
-    /// Replaces the metadata of the [`PutOptions`].
+    /// The object's metadata, which replaces that in the [`PutOptions`].
     pub metadata: Metadata,
 }
 
@@ -47,7 +47,7 @@ impl Client {
     /// Puts many objects of plain bytes. Returns a result for each.
     ///
     /// # Errors
-    /// As for [`Client::put_many_with`].
+    /// The errors of [`Client::put_many_with`].
     pub async fn put_many<I, K, V>(&self, objects: I, options: PutOptions) -> Result<Results<()>>
     where
         I: IntoIterator<Item = (K, V)>,
@@ -63,8 +63,8 @@ impl Client {
         self.put_many_with(new, options).await
     }
 
-    /// Puts many objects, each with its own metadata. Returns a result for each: one may fail while
-    /// the others are put. The timeout applies to the whole call.
+    /// Puts many objects, each with separate metadata. Returns a result for each: one may fail
+    /// while the others are put. The timeout applies to the whole call.
     ///
     /// # Errors
     /// `LimitExceeded`, before anything is put, for more objects than ids in a request (65,536 by
@@ -86,9 +86,9 @@ impl Client {
         call.run(Wait::of("put", &first), Repeat::Harmless, put).await
     }
 
-    /// Gets views of many objects. Returns a result for each when all are on this node, or at the
-    /// timeout: missing objects then have the error `Timeout`. All objects must fit into the store
-    /// together.
+    /// Gets views of many objects. Returns a result for each as soon as all objects are on this
+    /// node, or at the timeout. Missing objects then have the error `Timeout`. The store's memory
+    /// must hold all objects together.
     ///
     /// # Errors
     /// `LimitExceeded`, before anything is requested, for more ids than in a request (65,536 by
@@ -129,10 +129,10 @@ impl Client {
     }
 }
 
-/// Checks the number of objects of a call.
+/// Checks that a call has at most `maximum` objects.
 ///
 /// # Errors
-/// `LimitExceeded` if there are more than `maximum`.
+/// `LimitExceeded` if it has more.
 pub fn check_count(objects: usize, maximum: usize) -> Result<()> {
     if objects > maximum {
         return Err(ObjectError::limit_exceeded("ids in a request", maximum as u64).into());
@@ -187,7 +187,8 @@ async fn put_part(
     if let [object] = objects {
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
-    // The store may be full of unneeded views. A single put gives these back, and waits.
+    // The store may be full because of unneeded views in this program. A single put drops them, and
+    // waits.
     let awaits_directory = |object: &NewObject<'_>| {
         options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
     };
@@ -213,7 +214,7 @@ async fn put_part(
     let answers = batch(connection, requests, Operation::Put, timeout).await?;
     let mut delayed = Vec::new();
     let sent = objects.iter().zip(&mut results).enumerate().filter(|(_, (_, result))| result.is_ok());
-    // The references get owners first.
+    // Handles all answers, so that each reference in them is given back.
     for ((index, (object, result)), answer) in sent.zip(answers) {
         *result = match answer {
             Ok(Response::Sealed) => Ok(()),
@@ -283,7 +284,7 @@ async fn of_ids<T>(
     request: impl Fn(&ObjectId) -> node::Request,
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
-    // The store answers a batch only as a whole, so all begin at once.
+    // The store answers a batch only as a whole, so all batches begin at once.
     let mut running = FuturesOrdered::new();
     for ids in ids.chunks(MAX_BATCH_ITEMS) {
         let requests = ids.iter().map(&request).collect();
@@ -304,7 +305,7 @@ async fn batch_of<T>(
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
     let mut results = Vec::with_capacity(requests.len());
-    // The references get owners first.
+    // Handles all answers, so that each reference in them is given back.
     for answer in batch(connection, requests, operation, timeout).await? {
         results.push(answer.map_err(Error::from).and_then(&result));
     }

@@ -1,4 +1,5 @@
-//! A running call: its connection, the notice of a long wait, and the outcome of a lost connection.
+//! A running call: its connection, the notice if it waits for long, and its outcome if the
+//! connection is lost.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -21,9 +22,9 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// The timeout of calls that wait for no object. It matters only if a daemon is suspended.
+/// The timeout of calls that wait for no object. It expires only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most ids in a query for missing objects, because the store limits ids.
+/// The largest number of ids in a query for missing objects, because the store limits ids.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]
@@ -111,7 +112,7 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
-    /// The objects for which the call waits; empty if it waits for something else.
+    /// The objects for which the call waits; empty if it waits for another event.
     pub(crate) needs: &'a [ObjectId],
 }
 
@@ -132,7 +133,7 @@ impl<'a> Wait<'a> {
 /// The condition under which a call may be repeated after its connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// The repetition changes nothing.
+    /// A repetition changes nothing.
     Harmless,
     /// Repeat if the single request of the call was not sent.
     IfUnsent,
@@ -180,8 +181,8 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Performs `work`. Sends one notice if it takes long. The caller pins `work`: by value it
-    /// would double the future.
+    /// Performs `work`, and sends one notice if it takes long. The caller pins `work`, because
+    /// passing it by value would double the size of the future.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,
@@ -219,7 +220,7 @@ impl Begun {
         work.await
     }
 
-    /// Returns the objects that do not exist among `needs`; `None` if the store cannot tell.
+    /// Returns the objects of `needs` that do not exist; `None` if the store cannot tell.
     async fn missing(&self, needs: &[ObjectId]) -> Option<Vec<ObjectId>> {
         if needs.is_empty() {
             return None;

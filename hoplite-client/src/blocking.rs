@@ -1,7 +1,8 @@
-//! The blocking client: the asynchronous client, driven by the calling thread.
+//! The blocking client: the calling thread drives the asynchronous client.
 //!
-//! It starts no thread and no runtime. Any number of threads may call at once. In an asynchronous
-//! runtime, use [`crate::Client`]: these calls would block the thread's tasks.
+//! This client starts no thread and no runtime. Any number of threads may call at once. In an
+//! asynchronous runtime, use [`crate::Client`]: blocking calls would stop the other tasks of the
+//! thread.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -29,7 +30,7 @@ use crate::view::ObjectView;
 
 /// A connection to the store of this node, for threads.
 ///
-/// Clones share the connection. Errors are as for [`crate::Client`].
+/// Clones share the connection. The errors are those listed at [`crate::Client`].
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -149,7 +150,7 @@ impl Client {
     /// `pause` fails, `work` is dropped, which cancels its calls.
     ///
     /// This is for hosts with other duties, such as an interpreter that delivers signals. `work`
-    /// must not use anything that needs a tokio runtime, and uses one connection.
+    /// uses one connection, and must not use anything that needs a tokio runtime.
     ///
     /// # Errors
     /// The error of `pause`.
@@ -374,7 +375,7 @@ impl ObjectWriter {
         self.writer.write(bytes)
     }
 
-    /// The number of written bytes.
+    /// The number of bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.writer.written_bytes()
     }
@@ -398,12 +399,12 @@ impl ObjectReader {
         self.reader.size_bytes()
     }
 
-    /// The number of read bytes.
+    /// The number of bytes read so far.
     pub fn position_bytes(&self) -> u64 {
         self.reader.position_bytes()
     }
 
-    /// The metadata of the put.
+    /// The metadata that the put gave to the object.
     pub fn metadata(&self) -> &Metadata {
         self.reader.metadata()
     }

@@ -28,17 +28,17 @@ use crate::timeout::checked_default;
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
-/// A store takes part in a probe for at most this time.
+/// Longest time for which a store takes part in a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// A query of another store also costs one of the directory.
+/// Longer than for the own store, because each query of another store also queries the directory.
 const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection to the store of this node.
 ///
-/// Clones share the connection, which carries any number of concurrent calls (4096 by default).
-/// Methods may be called from any task, thread and runtime, as long as the runtime that created the
-/// client runs. An id has 1 to 255 arbitrary bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
+/// Clones share the connection, which carries 4096 concurrent calls by default. Methods may be
+/// called from any task, thread and runtime, while the runtime that created the client runs. An id
+/// has 1 to 255 arbitrary bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
 ///
 /// # Errors
 /// Every call can also return:
@@ -55,12 +55,12 @@ pub struct Client {
     pub(crate) access: Access,
 }
 
-/// One page of a listing.
+/// One page of a listing of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The objects, in the order of their ids.
     pub objects: Vec<Locations>,
-    /// The `after` of the next page; `None` at the end.
+    /// The `after` for the next page; `None` at the end of the listing.
     pub next: Option<ObjectId>,
 }
 
@@ -84,9 +84,9 @@ impl Client {
     /// all answers.
     ///
     /// # Errors
-    /// As for [`Client::connect`].
+    /// The errors of [`Client::connect`].
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
-        // Users of every language see an invalid default.
+        // Every language's client reports an invalid default timeout.
         checked_default()?;
         let options = options.with_own_owner();
         let path = options.socket.clone();
@@ -120,13 +120,13 @@ impl Client {
         self.connection().max_object_bytes()
     }
 
-    /// Puts smaller than this wait for the directory only if [`Confirmation`](crate::Confirmation)
-    /// requires it.
+    /// Size in bytes from which every put waits for the directory. Smaller puts wait only if
+    /// [`Confirmation`](crate::Confirmation) requires it.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection().confirmed_from_bytes()
     }
 
-    /// Most objects in one call of [`Client::put_many`], [`Client::get_many`] or
+    /// The largest number of objects in one call of [`Client::put_many`], [`Client::get_many`] or
     /// [`Client::delete_many`].
     pub fn max_ids(&self) -> usize {
         self.connection().max_ids()
@@ -150,31 +150,31 @@ impl Client {
     /// Puts plain bytes, with the default [`PutOptions`].
     ///
     /// # Errors
-    /// As for [`Client::put_with`].
+    /// The errors of [`Client::put_with`].
     pub async fn put(&self, id: impl AsRef<[u8]>, bytes: &[u8]) -> Result<()> {
         self.put_with(id, bytes, PutOptions::default()).await
     }
 
-    /// Puts `bytes` under `id`. Copies them once, and receivers can read them during the copy.
+    /// Puts `bytes` under `id`. Copies them once; receivers can read them during the copy.
     /// Repeating a put with the same bytes and metadata is no error.
     ///
     /// # Errors
     /// `AlreadyExists` if the id names another object; `InvalidMetadata`; `ObjectTooLarge`;
-    /// `StoreFull` if no room becomes free in time; `Timeout` if another writer of the id, or the
+    /// `StoreFull` if no memory becomes free in time; `Timeout` if another writer of the id, or the
     /// directory, takes longer.
     ///
     /// # Cancel safety
-    /// The object is aborted, unless the store had all its bytes.
+    /// The object is aborted, unless the store had already got all bytes.
     pub async fn put_with(&self, id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> Result<()> {
         let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
         let put = pin!(writer::put(&call.connection, id.clone(), bytes, options));
         call.run(Wait::of("put", &id), Repeat::Harmless, put).await
     }
 
-    /// Reserves room for an object, whose bytes the caller writes piece by piece.
+    /// Reserves memory for an object, whose bytes the caller writes piece by piece.
     ///
     /// # Errors
-    /// As for [`Client::put_with`].
+    /// The errors of [`Client::put_with`].
     pub async fn create(
         &self,
         id: impl AsRef<[u8]>,
@@ -186,21 +186,21 @@ impl Client {
         call.run(Wait::of("put", &id), Repeat::Harmless, create).await
     }
 
-    /// Waits until the whole object is on this node, and returns a view of the bytes in place.
-    /// Objects of at most 4 KiB are copied.
+    /// Waits until the whole object is on this node, and returns a view of its bytes in the store's
+    /// memory. Objects of at most 4 KiB are copied.
     ///
     /// # Errors
     /// `Timeout` if the object has not arrived in time; `ObjectLost` if every copy is gone;
-    /// `Deleted`; `StoreFull` if there is no room for a copy; `ObjectTooLarge` if there never will
-    /// be.
+    /// `Deleted`; `StoreFull` if there is no memory for a copy; `ObjectTooLarge` if the object
+    /// exceeds the store's memory.
     pub async fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
         self.get_with(id, timeout.into()).await
     }
 
-    /// Gets an object, [stale](ObjectView::is_stale) if the options allow it.
+    /// Gets an object, which may be [stale](ObjectView::is_stale) if the options allow it.
     ///
     /// # Errors
-    /// As for [`Client::get`].
+    /// The errors of [`Client::get`].
     pub async fn get_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectView> {
         let GetOptions { timeout, allow_stale } = options;
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
@@ -221,8 +221,8 @@ impl Client {
     /// Copies the object into the front of `out` while it arrives, and returns its length.
     ///
     /// # Errors
-    /// The errors of [`Client::get`], and [`Error::BufferTooSmall`]. After an error, `out` is
-    /// undefined.
+    /// The errors of [`Client::get`], and [`Error::BufferTooSmall`]. After an error, the contents
+    /// of `out` are undefined.
     pub async fn get_into(&self, id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> Result<usize> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let get = pin!(reader::get_into(&call.connection, id.clone(), out, timeout));
@@ -232,25 +232,27 @@ impl Client {
     /// Copies the object into a new vector while it arrives.
     ///
     /// # Errors
-    /// As for [`Client::get`].
+    /// The errors of [`Client::get`].
     pub async fn get_vec(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let get = pin!(reader::get_vec(&call.connection, id.clone(), timeout));
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
-    /// Waits for the first bytes, and returns a reader that follows the arriving bytes.
+    /// Waits for the first bytes of an object, and returns a reader that follows the arriving
+    /// bytes.
     ///
     /// # Errors
-    /// As for [`Client::get`].
+    /// The errors of [`Client::get`].
     pub async fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
         self.get_reader_with(id, timeout.into()).await
     }
 
-    /// Opens a reader of an object, [stale](ObjectReader::is_stale) if the options allow it.
+    /// Opens a reader of an object, which may be [stale](ObjectReader::is_stale) if the options
+    /// allow it.
     ///
     /// # Errors
-    /// As for [`Client::get`].
+    /// The errors of [`Client::get`].
     pub async fn get_reader_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectReader> {
         let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
         let open = pin!(ObjectReader::open_with(&call.connection, id.clone(), options));
@@ -258,10 +260,10 @@ impl Client {
     }
 
     /// Waits until `count` of the objects are available in the cluster. Returns the indices of the
-    /// available ones, ascending; after a timeout they are fewer.
+    /// available objects, ascending: fewer than `count` after a timeout.
     ///
-    /// A timeout of zero queries the directory once, which has 5 s to answer. Ids beyond the limit
-    /// of one request are waited for in several requests.
+    /// A timeout of zero queries the directory once, which has 5 s to answer. More ids than one
+    /// request may have travel in several requests.
     ///
     /// # Errors
     /// `InvalidRequest` if `count` is larger than the number of ids.
@@ -292,8 +294,8 @@ impl Client {
         }
     }
 
-    /// Waits until the object has a location, and returns all its locations. A timeout of zero
-    /// returns the known locations, even none.
+    /// Waits until the object has a location, and returns all its locations. With a timeout of
+    /// zero, returns the known locations at once, or none.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone.
@@ -309,8 +311,8 @@ impl Client {
         call.run(Wait::for_object("locate", &id), Repeat::Harmless, locate).await
     }
 
-    /// Watches the locations of the object: the present state, and each change. A watch ends with
-    /// its connection.
+    /// Watches the locations of the object: yields the present locations, and each change. A watch
+    /// ends with its connection.
     ///
     /// # Errors
     /// See [`Client`]. [`LocationWatch::next`] returns errors of the store.
@@ -319,8 +321,8 @@ impl Client {
         LocationWatch::open(&call.connection, id)
     }
 
-    /// Lists at most `limit` objects, in the order of their ids, whose id starts with `prefix` and
-    /// is greater than `after`. A page holds at most 10,000.
+    /// Lists at most `limit` objects, in the order of their ids. The ids start with `prefix` and
+    /// are greater than `after`. A page has at most 10,000 objects.
     ///
     /// # Errors
     /// `InvalidId` if `prefix` or `after` is too long. `Unavailable` if a shard does not answer.
@@ -348,11 +350,11 @@ impl Client {
         }
     }
 
-    /// Describes an object: its locations, the senders that were assigned to receivers, and the
+    /// Describes an object: its locations, and which senders were assigned to receivers, with the
     /// reasons.
     ///
     /// # Errors
-    /// `Unavailable` if the shard does not answer.
+    /// `Unavailable` if no shard of the object answers.
     pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
         let id = ObjectId::new(id)?;
         let call = self.begin(REPORT_TIMEOUT).await?;
@@ -388,7 +390,7 @@ impl Client {
     }
 
     /// Moves the pinned copies of the store to other stores. Calls `report_progress` a few times a
-    /// second. After success, the store stops; otherwise it accepts puts again.
+    /// second. After success, the store stops; after a failure, it accepts puts again.
     ///
     /// # Errors
     /// `PermissionDenied` for a client that may only read.
@@ -402,12 +404,12 @@ impl Client {
         drained(&call.connection, drain, limit, PROGRESS_INTERVAL, report_progress).await
     }
 
-    /// Acts as [`Client::drain`] for the store with this name or data plane address.
+    /// Drains the store with this name or data plane address, as [`Client::drain`] does.
     ///
     /// # Errors
     /// `PermissionDenied` unless the client is root or the user of its store. `InvalidRequest` if
-    /// `node` is not connected to the directory, or is too old. `VersionMismatch` if the own store
-    /// is too old. `Unavailable` if the connection to `node` breaks.
+    /// the store `node` is too old, or not connected to the directory. `VersionMismatch` if this
+    /// node's store is too old. `Unavailable` if the connection to `node` breaks.
     pub async fn drain_node(
         &self,
         node: &str,
@@ -427,9 +429,10 @@ impl Client {
     /// `report_progress` a few times a second. Dropping the future ends the probe.
     ///
     /// # Errors
-    /// `InvalidRequest` if a node is not connected, or fewer than two nodes reach each other.
-    /// `LimitExceeded` for more than 10,000 nodes, more than 500 with trains between all pairs, or
-    /// a second probe of this store. `PermissionDenied` for a client that may only read.
+    /// `InvalidRequest` if a node is not connected, or if fewer than two nodes reach each other.
+    /// `LimitExceeded` for more than 10,000 nodes, for more than 500 with bandwidth trains between
+    /// all pairs, or during another probe of this store. `PermissionDenied` for a client that may
+    /// only read.
     pub async fn probe(
         &self,
         nodes: Vec<NodeId>,

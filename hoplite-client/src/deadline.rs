@@ -1,4 +1,4 @@
-//! The timeout of a call with several steps.
+//! The deadline of a call with several steps.
 
 use std::time::{Duration, Instant};
 

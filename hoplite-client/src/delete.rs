@@ -1,4 +1,4 @@
-//! Deletes.
+//! Deletes of objects.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -40,22 +40,22 @@ impl From<Duration> for DeleteOptions {
 /// The result of a delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
-    /// The number of ids that named an object. If a shard fails during the delete, objects that it
-    /// had already deleted do not count.
+    /// The number of ids that named an object. If a shard fails during the delete, the objects that
+    /// it deleted before do not count.
     pub count: usize,
-    /// The first lost nodes that may still have a copy. They serve no copy, and drop it when they
-    /// return.
+    /// The first nodes that were lost and may still have a copy. They serve no copy, and drop their
+    /// copies when they return.
     pub absent: Vec<NodeId>,
-    /// The number of all these nodes.
+    /// The number of all lost nodes that may still have a copy.
     pub absent_count: u64,
 }
 
 impl Client {
-    /// Removes all copies of the objects. Returns the number of ids that named an object. Views
-    /// stay readable.
+    /// Removes all copies of the objects. Returns the number of ids that named an object. Existing
+    /// views stay readable.
     ///
-    /// A restarted directory shard delays deletes of unknown ids for its first seconds (5 by
-    /// default).
+    /// A directory shard delays deletes of ids that it does not know during the first seconds after
+    /// its restart (5 by default).
     ///
     /// # Errors
     /// `Timeout` if the deletion is not confirmed in time. Known copies are still removed.
@@ -66,11 +66,11 @@ impl Client {
         Ok(self.delete_with(ids, timeout.into()).await?.count)
     }
 
-    /// Acts as [`Client::delete`]. Also returns the lost nodes that may have a copy, or waits for
-    /// them.
+    /// Deletes objects as [`Client::delete`] does. By `options.wait`, also returns the lost nodes
+    /// that may have a copy, or waits for them.
     ///
     /// # Errors
-    /// As for [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that did
+    /// The errors of [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that did
     /// not, at most 10 minutes after their loss.
     pub async fn delete_with<I>(&self, ids: I, options: DeleteOptions) -> Result<Deletion>
     where
@@ -79,7 +79,7 @@ impl Client {
         let ids = checked(ids, usize::MAX)?;
         let call = self.begin(options.timeout).await?;
         let connection = &call.connection;
-        // In a forked child, the lock below may never become free.
+        // In a forked child, the lock below may be held for ever.
         connection.check_usable()?;
         ids.iter().for_each(|id| connection.recent_puts().forget(id));
         let first = ids.first().cloned();
@@ -89,7 +89,7 @@ impl Client {
     }
 }
 
-/// Sends all parts, even if one times out.
+/// Deletes the ids in parts that fit into one request. Sends all parts, even if one times out.
 async fn delete(connection: &Connection, ids: Vec<ObjectId>, options: DeleteOptions) -> Result<Deletion> {
     let deadline = Deadline::after(options.timeout);
     let (mut count, mut absent, mut most, mut late) = (0, BTreeSet::new(), 0, None);

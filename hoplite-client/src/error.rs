@@ -19,12 +19,12 @@ pub enum Error {
     /// An operation on objects failed, here or in the store.
     #[error(transparent)]
     Object(#[from] hoplite_core::Error),
-    /// There is no connection to the store.
+    /// No connection to the store could be made.
     #[error("cannot connect to the store at {}: {kind}", path.display())]
     Connect {
-        /// The tried socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The reason.
+        /// The reason why there is no connection.
         #[source]
         kind: ConnectFailure,
     },
@@ -34,20 +34,20 @@ pub enum Error {
     /// [`AfterLoss`](crate::AfterLoss) forbids it.
     #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
-        /// The store's socket.
+        /// The path of the store's socket.
         path: PathBuf,
-        /// The reason.
+        /// The reason for the loss.
         #[source]
         reason: Loss,
         /// The state in which the loss left the call.
         call: LostCall,
     },
-    /// A forked child must open a new connection.
+    /// A forked child uses its parent's connection. It must open a new one.
     #[error("process {current} cannot use a connection that process {connected} made before it forked")]
     ForkedChild {
-        /// The connected process.
+        /// The process that made the connection.
         connected: u32,
-        /// The calling process.
+        /// The process that made the call.
         current: u32,
     },
     /// The given buffer is too small for the objects.
@@ -58,22 +58,22 @@ pub enum Error {
         /// The size of the buffer.
         given_bytes: u64,
     },
-    /// The written bytes differ from the announced size.
+    /// The number of written bytes differs from the announced size.
     #[error("{written_bytes} bytes were written to an object of {size_bytes} bytes")]
     SizeMismatch {
         /// The announced size.
         size_bytes: u64,
-        /// The bytes that were written, or would have been with the failed write.
+        /// The number of bytes that were written, or that the failed write would have reached.
         written_bytes: u64,
     },
-    /// Participants of a collective did not come in time.
+    /// Participants of a collective did not call it in time.
     #[error("{name} waited {waited:?} in vain for {}", Ranks(ranks))]
     RanksMissing {
         /// The name of the collective.
         name: ObjectId,
-        /// Some missing participants by rank, ascending; at least one.
+        /// The ranks of some missing participants, ascending; at least one.
         ranks: Vec<usize>,
-        /// The timeout.
+        /// The timeout that expired.
         waited: Duration,
     },
 }
@@ -117,7 +117,8 @@ pub enum ConnectFailure {
     /// Another user could replace the socket or its directory.
     #[error(transparent)]
     UntrustedPlace(Distrust),
-    /// The listening process runs as an untrusted user.
+    /// The listening process runs as another user than root, this user, or the permitted daemon
+    /// user.
     #[error(
         "the listening process runs as user {user}, not as this user or root: set {DAEMON_USER_VARIABLE}={user} if that user runs the \
          store, or use another socket"
@@ -126,23 +127,23 @@ pub enum ConnectFailure {
         /// The user of the listening process.
         user: u32,
     },
-    /// The file name is longer than about 80 bytes, too long for an address of a Unix socket (107
-    /// bytes). The directory may have any length.
+    /// The file name of the socket is too long for the address of a Unix socket (107 bytes): at
+    /// most about 80 bytes fit. The directory may have any length.
     #[error("the name of the socket is too long for a Unix socket")]
     PathTooLong,
     /// The daemon did not answer in time.
     #[error("no answer within {waited:?}")]
     TimedOut {
-        /// The timeout.
+        /// The timeout that expired.
         waited: Duration,
     },
-    /// The process closed the connection before its hello.
+    /// The listening process closed the connection before its hello.
     #[error("the listening process closed the connection before its hello; is the store stopping?")]
     ClosedEarly,
-    /// The process is not a store.
+    /// The listening process is not a store.
     #[error("the listening process is not a hoplite-store")]
     NotAStore,
-    /// The store refused, or speaks another version.
+    /// The store refused this client, or speaks no common version of the protocol.
     #[error(transparent)]
     Refused(hoplite_core::Error),
     /// The arena cannot be mapped.
@@ -167,7 +168,8 @@ pub enum Loss {
     /// The store closed the connection.
     #[error("the store closed it")]
     Closed,
-    /// The store reported this reason, or sent a message that violates the protocol.
+    /// The store's reason for closing the connection, or the message with which the store violated
+    /// the protocol.
     #[error(transparent)]
     Protocol(hoplite_core::Error),
     /// A system error.
@@ -181,16 +183,16 @@ pub enum Loss {
     RuntimeEnded,
 }
 
-/// The state of a call after its connection was lost.
+/// The state of a call whose connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostCall {
     /// The call can be repeated without harm.
     Repeatable,
-    /// The store may have performed the call: a repetition may delete a newer object, or find its
-    /// target taken.
+    /// The store may have performed the call. A repetition may delete a newer object, or find that
+    /// its target exists.
     MayHaveHappened,
-    /// A repetition fails: its writer, reader, watch or client has ended.
+    /// A repetition fails, because the writer, reader, watch or client of the call has ended.
     Ended,
 }
 
@@ -203,7 +205,7 @@ impl fmt::Display for LostCall {
     }
 }
 
-/// Stable codes of all errors.
+/// The stable codes of all errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
@@ -234,8 +236,8 @@ impl Error {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
     }
 
-    /// Returns the same error for a call in the state `call`, for callers that combine several
-    /// calls.
+    /// Returns the error for a call in the state `call`. For callers that combine several calls
+    /// into one.
     #[must_use]
     pub fn leaving(self, call: LostCall) -> Self {
         match self {
@@ -259,7 +261,8 @@ impl Error {
         }
     }
 
-    /// Returns `true` if the same call may succeed later, as for [`LostCall::Repeatable`].
+    /// Returns `true` if the same call may succeed later, for example after
+    /// [`LostCall::Repeatable`].
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::ConnectionLost { call, .. } => matches!(call, LostCall::Repeatable),

@@ -1,7 +1,7 @@
 //! The client of a Hoplite store, whose workers share immutable objects in memory.
 //!
-//! Bytes never cross the socket. A put copies once, into the store's memory; a get returns a view
-//! of it.
+//! The bytes of large objects never cross the socket. A put copies them once, into the store's
+//! memory; a get returns a view of them.
 //!
 //! ```no_run
 //! # async fn example() -> hoplite_client::Result<()> {
@@ -17,7 +17,7 @@
 //! # }
 //! ```
 //!
-//! * [`Client`] is asynchronous (tokio); [`blocking::Client`] is the same for threads.
+//! * [`Client`] is asynchronous (tokio); [`blocking::Client`] has the same calls for threads.
 //! * [`ObjectView`] reads in place, [`ObjectWriter`] and [`ObjectReader`] stream, [`LocationWatch`]
 //!   follows locations.
 //! * [`Client::reduce`], [`gather`](Client::gather), [`allgather`](Client::allgather),
@@ -46,8 +46,8 @@
 //! After 10 s, a call sends one [`Notice`] to the listener of the [`ConnectOptions`].
 //!
 //! # When a store restarts
-//! The next call reconnects, and waits for a store for the timeout of connecting (5 s). If none
-//! comes back, that call fails with [`Error::Connect`], and later calls try once each. A call in
+//! The next call reconnects, and waits for a store for the timeout of connecting (5 s). If no store
+//! comes back, that call fails with [`Error::Connect`], and each later call tries once. A call in
 //! flight fails with [`Error::ConnectionLost`]; [`is_retryable`](Error::is_retryable) tells if the
 //! caller may repeat it.
 //!
@@ -64,7 +64,8 @@
 //!
 //! # Processes
 //! A connection belongs to its process: in a forked child, calls fail with [`Error::ForkedChild`].
-//! The child also hides the parent's end from the store, so programs should connect after forking.
+//! The child's copy of the socket hides the parent's end from the store, so programs should connect
+//! after forking.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,4 +1,4 @@
-//! Owners of objects, and ownerless objects.
+//! Owners of objects, and lists of objects without an owner.
 
 use std::pin::pin;
 
@@ -12,19 +12,19 @@ use crate::client::Client;
 use crate::error::Result;
 
 impl Client {
-    /// Returns the owner that stands for this client and its clones. Only this client holds it, while one of its
-    /// connections, views or writers exists.
+    /// Returns the owner that stands for this client and its clones. Only this client holds it,
+    /// while one of its connections, views or writers exists.
     pub fn owner(&self) -> Owner {
         self.connection().owner().clone()
     }
 
-    /// Lists ownerless objects that were put at this store: the owner of such an object is gone, or
-    /// it has no lifetime and the client that put it is gone. Returns at most `limit` objects whose
-    /// id begins with `prefix` and is greater than `after`. A page may be empty although others
-    /// follow.
+    /// Lists ownerless objects that were put at this store. The owner of an ownerless object is
+    /// gone, or it has no lifetime and the client that put it is gone. Returns at most `limit`
+    /// objects whose id begins with `prefix` and is greater than `after`. A page may be empty
+    /// although others follow.
     ///
     /// # Errors
-    /// Only the errors of every call: see [`Client`].
+    /// The errors of every call: see [`Client`].
     pub async fn ownerless(
         &self,
         prefix: impl AsRef<[u8]>,

@@ -1,4 +1,4 @@
-//! The connection in use, and its replacement. A call reconnects only if it has sent nothing.
+//! The connection in use, and its replacement. A call reconnects only if it has sent nothing yet.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use crate::error::{ConnectFailure, Error, Result};
 use crate::notice::{Notice, StoreAfterLoss};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// The first pause between attempts to reconnect: a store restarts in tens of milliseconds.
+/// The first pause between attempts to reconnect: a store restarts within tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause between attempts. Each pause is twice the previous one.
+/// Longest pause between attempts. Each pause is twice as long as the previous one.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection, together with the task or pump that receives its answers.
+/// A connection, and the task or pump that receives its answers.
 pub(crate) trait Line: Clone {
     fn connection(&self) -> &Arc<Connection>;
 }
@@ -43,7 +43,7 @@ struct Failure {
 
 impl<L: Line> Link<L> {
     pub(crate) fn new(mut options: ConnectOptions, line: L) -> Self {
-        // The program may change its working directory.
+        // Keeps the absolute path, because the program may change its working directory.
         options.socket = line.connection().path().to_owned();
         Self { options, process: std::process::id(), current: Mutex::new(line), failure: Mutex::default() }
     }
@@ -61,7 +61,7 @@ impl<L: Line> Link<L> {
     /// # Errors
     /// [`Error::ForkedChild`].
     pub(crate) fn ready(&self) -> Result<Option<L>> {
-        // The parent of a forked child may hold the lock.
+        // In a forked child, the lock may be held for ever.
         self.check_process()?;
         let current = self.current();
         let is_ready = self.options.after_loss == AfterLoss::Fail || current.connection().is_ready();
@@ -83,11 +83,11 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Connects to the store again. Blocks for at most the timeout of the options plus one attempt.
+    /// Connects to the store again. Blocks for at most the timeout of the options and one attempt.
     ///
     /// # Errors
-    /// The error of the last attempt. If another caller failed since `asked_at`, that error at
-    /// once, so that callers do not wait in turn.
+    /// The error of the last attempt. If an attempt of another caller failed after `asked_at`,
+    /// returns its error at once, so that callers do not wait one after the other.
     pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);
@@ -98,8 +98,8 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Does the same as [`greet`](Self::greet), but calls `sleep` between attempts, and returns its
-    /// error.
+    /// Acts as [`greet`](Self::greet), but calls `sleep` between attempts, and returns the error of
+    /// `sleep`.
     pub(crate) fn greet_with<E>(
         &self,
         asked_at: Instant,
@@ -129,7 +129,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Checks that the store is of the same cluster: in another one, ids name other objects.
+    /// Checks that the store belongs to the same cluster: in another one, ids name other objects.
     fn same_cluster(&self, greeted: handshake::Greeted) -> Result<handshake::Greeted> {
         let current = self.current();
         match current.connection().cluster().check_same(greeted.cluster.as_str()) {
@@ -153,8 +153,8 @@ impl<L: Line> Link<L> {
     }
 }
 
-/// Returns `true` if a retry may succeed. A stopping store resets unaccepted connections, as if it
-/// were no store.
+/// Returns `true` if a retry may succeed. A stopping store resets connections that it has not
+/// accepted, so it looks like a process that is no store.
 fn may_pass(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })
 }

@@ -1,4 +1,4 @@
-//! A subscription to the locations of an object.
+//! A watch of an object's locations.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use crate::connection::{Connection, News};
 use crate::error::{Error, Result};
 
-/// The locations of one object, now and after each change.
+/// Follows the locations of one object: the present locations, then each change.
 ///
-/// A slow reader gets only the latest state. Dropping the watch never blocks.
+/// A slow reader gets only the latest locations. Dropping the watch never blocks.
 #[derive(Debug)]
 pub struct LocationWatch {
     connection: Arc<Connection>,
@@ -51,11 +51,11 @@ impl LocationWatch {
         Some(next)
     }
 
-    /// Acts as [`next`](Self::next) for at most `timeout`. Returns `Ok(None)` after an error.
-    /// Cancel safe.
+    /// Waits as [`next`](Self::next) does, but for at most `timeout`. Returns `Ok(None)` after an
+    /// error. Cancel safe.
     ///
     /// # Errors
-    /// `Timeout`, after which the watch continues. The errors of [`next`](Self::next).
+    /// `Timeout`, after which the watch can be used again. The errors of [`next`](Self::next).
     pub async fn next_within(&mut self, timeout: Duration) -> Result<Option<Locations>> {
         let connection = Arc::clone(&self.connection);
         match connection.within(timeout, pin!(self.next())).await {

@@ -1,4 +1,4 @@
-//! Waits with more ids than one request may have.
+//! Waits for more ids than one request may name.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::Result;
 
-/// The pause between two queries for all objects, because each query goes to the directory.
+/// The pause between two queries for all ids, because each query goes to the directory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn wait(
@@ -33,7 +33,7 @@ pub(crate) async fn wait(
         if ready.len() >= count || left.is_zero() {
             return Ok(ready);
         }
-        // Waits for the first incomplete part, then queries the others.
+        // Waits in the first incomplete part for one more object, then queries all parts.
         let ready_in = |part: usize| {
             let range = part * maximum..part * maximum + parts[part].len();
             ready.iter().filter(|index| range.contains(*index)).count()

@@ -1,4 +1,4 @@
-//! Notices of long waits and reconnections.
+//! Notices for users: calls that wait for long, and reconnections.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hoplite_core::{NodeId, ObjectId};
 
-/// Time after which a waiting call sends a notice: longer than usual calls, short for a person.
+/// Time after which a waiting call sends a notice: longer than usual calls, and short for a person.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
 
 const MAX_NAMED_IDS: usize = 4;
@@ -15,29 +15,29 @@ const MAX_NAMED_IDS: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A call still waits after [`LONG_WAIT`]. Each call reports this once.
+    /// A call still waits after [`LONG_WAIT`]. Each call reports this at most once.
     LongWait(LongWait),
     /// A client has reconnected.
     Reconnected {
-        /// The store's socket.
+        /// The path of the store's socket.
         path: PathBuf,
-        /// The store's node now.
+        /// The node of the store after the reconnection.
         node: NodeId,
-        /// [`StoreAfterLoss::Same`] if the store still has its objects.
+        /// The state of the store: [`StoreAfterLoss::Same`] if it still has its objects.
         store: StoreAfterLoss,
     },
 }
 
-/// A long wait of a call.
+/// The long wait of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongWait {
-    /// The call, such as `get`.
+    /// The call's name, such as `get`.
     pub operation: &'static str,
     /// The target of a reduce, the name of a barrier, or the first object of another call.
     pub id: Option<ObjectId>,
-    /// The time so far.
+    /// The time that the call has waited so far.
     pub waited: Duration,
-    /// The missing objects; `None` if there are none, or the store cannot tell.
+    /// The missing objects; `None` if none are missing, or the store cannot tell.
     pub missing: Option<Vec<ObjectId>>,
 }
 
@@ -51,10 +51,10 @@ pub enum StoreAfterLoss {
     StartedAnew,
 }
 
-/// A function that receives notices, in the thread of the call. It must not block for long.
+/// A function that receives notices, in the thread of the call. It must not block.
 pub type Listener = fn(&Notice);
 
-/// Logs a warning with `tracing`.
+/// Logs the notice as a warning with `tracing`.
 pub fn log_notice(notice: &Notice) {
     tracing::warn!(target: "hoplite", "{notice}");
 }

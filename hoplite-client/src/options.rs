@@ -1,4 +1,4 @@
-//! The options of connects, puts and reduces.
+//! The options of connects, puts, gets and reduces.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -26,23 +26,24 @@ pub struct ConnectOptions {
     /// The time for the store to answer, and for a stopped store to come back; by default
     /// [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
-    /// The program's name in the store's log; by default the executable.
+    /// The program's name in the store's log; by default the name of the executable.
     pub program: String,
     /// A further user who may run the store, by name or number; by default `HOPLITE_DAEMON_USER`,
     /// or else `hoplite`, as in the packages.
     ///
     /// The client refuses stores of other users, and a socket that another user could replace.
     pub daemon_user: Option<String>,
-    /// A function that runs once when a put finds no room, for programs that may hold unneeded
-    /// views, such as an interpreter with a garbage collector.
+    /// A function that runs once when a put finds no free memory. For programs that may hold
+    /// unneeded views, such as an interpreter with a garbage collector.
     pub on_full: Option<fn()>,
     /// The behaviour after a loss of the connection; by default the next call reconnects.
     pub after_loss: AfterLoss,
     /// The receiver of notices; by default [`log_notice`].
     pub listener: Listener,
-    /// Names that the client holds while it is connected, at most 7; see [`Lifetime`](crate::Lifetime).
+    /// The names (owners) that the client holds while it is connected, at most 7; see
+    /// [`Lifetime`](crate::Lifetime).
     pub owners: Vec<Owner>,
-    /// By default [`LONG_WAIT`].
+    /// Time after which a waiting call sends a notice; by default [`LONG_WAIT`].
     pub long_wait: Duration,
 }
 
@@ -57,7 +58,8 @@ pub enum AfterLoss {
 }
 
 impl ConnectOptions {
-    /// Adds the owner that stands for the client itself, as the first one. All connections of the client hold it.
+    /// Adds the owner that stands for the client, as the first owner. All connections of the client
+    /// hold it.
     pub(crate) fn with_own_owner(mut self) -> Self {
         let number = RandomState::new().hash_one(std::time::SystemTime::now());
         let name = format!("client:{}:{number:016x}", std::process::id());
@@ -89,10 +91,10 @@ impl Default for ConnectOptions {
 /// Options of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// The metadata, the lifetime and the number of copies; by default plain bytes without a
-    /// lifetime, and the store's number.
+    /// The metadata, the lifetime and the number of copies; by default plain bytes, no lifetime,
+    /// and the store's number of copies.
     pub metadata: Metadata,
-    /// The time to wait for room, another writer of the id, and the directory; by default
+    /// The time to wait for memory, for another writer of the id, and for the directory; by default
     /// [`default_timeout`].
     pub timeout: Duration,
     /// The confirmation to wait for; by default [`Confirmation::BySize`].
@@ -123,8 +125,9 @@ pub enum Confirmation {
 pub struct GetOptions {
     /// The time to wait for the object and its bytes; by default [`default_timeout`].
     pub timeout: Duration,
-    /// `true` also accepts a complete local copy while no directory shard confirms that the object
-    /// exists: a [stale](crate::ObjectView::is_stale) answer. By default a get waits for a shard.
+    /// If `true`, a get also accepts a complete local copy while no directory shard confirms that
+    /// the object exists: a [stale](crate::ObjectView::is_stale) answer. By default a get waits for
+    /// a shard.
     pub allow_stale: bool,
 }
 
@@ -143,14 +146,14 @@ impl From<Duration> for GetOptions {
 /// Options of a reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceOptions {
-    /// By default the sum.
+    /// The operation that combines elements; by default the sum.
     pub op: ReduceOp,
-    /// The number of sources to reduce, as they become ready; by default all.
+    /// The number of sources to reduce, in the order in which they become ready; by default all.
     pub num_objects: Option<usize>,
-    /// By default the order in which sources become ready.
+    /// The order in which sources are combined; by default the order in which they become ready.
     pub order: ReduceOrder,
-    /// The range of bytes to reduce in each source, at whole elements; by default all bytes. With a
-    /// range, the target has no shape.
+    /// The range of bytes to reduce in each source, which begins and ends at whole elements; by
+    /// default all bytes. With a range, the target has no shape.
     pub range: Option<ByteRange>,
     /// The time for the call, including the wait for sources; by default [`default_timeout`].
     pub timeout: Duration,
@@ -171,9 +174,9 @@ impl Default for ReduceOptions {
 /// Options of an allreduce. Only the timeout may differ between participants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllreduceOptions {
-    /// By default the sum.
+    /// The operation that combines elements; by default the sum.
     pub op: ReduceOp,
-    /// By default the order in which sources become ready.
+    /// The order in which sources are combined; by default the order in which they become ready.
     pub order: ReduceOrder,
     /// The time for the call, including the wait for participants; by default [`default_timeout`].
     pub timeout: Duration,

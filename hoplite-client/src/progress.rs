@@ -13,7 +13,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Progress>>> = const { RefCell::new(None) };
 }
 
-/// The bytes that calls have moved, of the bytes that they will move.
+/// The number of bytes that calls have moved, of the bytes that they will move.
 #[derive(Debug, Default)]
 pub struct Progress {
     done_bytes: AtomicU64,
@@ -21,13 +21,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The bytes written or arrived so far. The number falls only if a call makes or reads an
+    /// The number of bytes written or arrived so far. It falls only if a call makes or reads an
     /// object again.
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    /// The bytes of all objects that calls have begun to move. The number grows with each object.
+    /// The size of all objects that calls have begun to move. It grows with each object.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
     }
@@ -39,7 +39,7 @@ impl Progress {
 /// the bytes of the target on this node.
 ///
 /// # Cancel safety
-/// As `future`.
+/// The cancel safety of `future`.
 pub async fn tracked<F: Future>(progress: Arc<Progress>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

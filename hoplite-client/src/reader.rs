@@ -1,4 +1,4 @@
-//! Reads an object while it arrives.
+//! Reads an object while its bytes arrive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
-/// The bytes between two wake-ups of a reader: 1,000 wake-ups a second at 1 GB/s, instead of one
-/// per block of 4 KiB.
+/// The number of bytes between two wake-ups of a reader: 1,000 wake-ups a second at 1 GB/s, instead
+/// of one for each block of 4 KiB.
 const STRIDE_BYTES: usize = 1 << 20;
 
 /// Reads an object as its bytes arrive. Holds a reference as a view does; dropping never blocks.
@@ -66,8 +66,9 @@ impl ObjectReader {
         })
     }
 
-    /// Copies ranges into `out`, in the order in which they become valid. The byte at `start_bytes`
-    /// goes to the front of `out`.
+    /// Copies ranges of the object into `out`, in the order in which they become valid. The
+    /// object's byte at `start_bytes` goes to the front of `out`. Skips ranges that do not fit
+    /// there.
     pub(crate) async fn read_ranges(
         &mut self,
         order: &[ByteRange],
@@ -92,7 +93,7 @@ impl ObjectReader {
                 let counted_bytes = self.position_bytes + stride_bytes;
                 if self.bytes.valid_bytes() < counted_bytes
                     && let Err(error) = self.follow(counted_bytes - 1, deadline.left()).await
-                    // All bytes may have arrived.
+                    // All needed bytes may have arrived before the error.
                     && self.bytes.valid_bytes() < counted_bytes
                 {
                     return Err(error);
@@ -122,7 +123,7 @@ impl ObjectReader {
             }
             let next_bytes = Part::next_bytes(valid_bytes, self.size_bytes);
             if let Err(error) = self.follow(next_bytes - 1, deadline.left()).await
-                // The copy may have been complete.
+                // The copy may have been complete before the error.
                 && self.bytes.valid_bytes() < self.size_bytes
             {
                 return Err(error);
@@ -132,22 +133,22 @@ impl ObjectReader {
 
     pub(crate) async fn into_view(mut self, deadline: Deadline) -> Result<ObjectView> {
         self.completed(deadline).await?;
-        // The view is complete, whatever the header shows.
+        // The store has all bytes, even if the header shows fewer.
         self.bytes.confirm(self.size_bytes);
         Ok(ObjectView::over(self.bytes, self.reference, self.put, self.metadata, self.is_stale))
     }
 
-    /// The size of the whole object.
+    /// Size of the whole object in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The number of read bytes.
+    /// The number of bytes read so far.
     pub fn position_bytes(&self) -> u64 {
         self.position_bytes
     }
 
-    /// The metadata of the put.
+    /// The metadata that the put gave to the object.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -163,19 +164,19 @@ impl ObjectReader {
     }
 
     /// Copies the next bytes into `out`, at most 4 MiB, and returns their number. Waits for at
-    /// least one byte. Zero means the end of the object, or an empty `out`. A cancelled read has
-    /// read nothing.
+    /// least one byte. Returns zero at the end of the object, or for an empty `out`. A cancelled
+    /// call has read nothing.
     ///
     /// # Errors
-    /// `Timeout`. `ObjectLost` or `Deleted` if the rest will never arrive; the read bytes are
-    /// right. `Superseded` if a reduce of the object had to restart: the read bytes are wrong, and
-    /// the object can be read again. [`Error::ConnectionLost`], [`Error::ForkedChild`].
+    /// `Timeout`. `ObjectLost` or `Deleted` if the rest will never arrive; the bytes read so far
+    /// are right. `Superseded` if a reduce of the object had to restart: the bytes read so far are
+    /// wrong, and the object can be read again. [`Error::ConnectionLost`], [`Error::ForkedChild`].
     pub async fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
         self.read_at_least(out, 1, timeout).await
     }
 
     /// Reads as [`read`](Self::read) does, but waits for `least_bytes`, a full `out`, 4 MiB, or the
-    /// last byte, which saves wake-ups. Zero counts as one.
+    /// last byte. This saves wake-ups. Zero counts as one.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read). `Timeout` even if fewer bytes are available.
@@ -239,7 +240,7 @@ impl ObjectReader {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
         let request = Request::Node(node::Request::Follow { copy, beyond_bytes, timeout });
-        // A reader ends with its connection.
+        // A reader ends with its connection, so the call cannot be repeated.
         let answer = connection.call(request, Operation::Get, timeout).await;
         match answer.map_err(|error| error.leaving(LostCall::Ended))? {
             Response::Node(node::Response::Progress { valid_bytes }) if valid_bytes > beyond_bytes => {

@@ -15,7 +15,7 @@ use hoplite_proto::directory::decode_locations;
 use hoplite_proto::trouble::{decode_fault, decode_wait};
 use hoplite_proto::v1;
 
-/// An object, as its best informed shard and this store describe it.
+/// An object, as this store and the shard that knows most about it describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The address of the shard.
@@ -24,74 +24,74 @@ pub struct Description {
     pub locations: Locations,
     /// The shard's latest grants for the object, oldest first.
     pub grants: Vec<Grant>,
-    /// The number of nodes that wait for a location.
+    /// The number of nodes that wait for a location of the object.
     pub waiting_receivers: u32,
     /// The reduce or collective that makes the object, if this store knows it.
     pub reduce: Option<ReduceRecord>,
-    /// The remaining time of the object, if the store of this node ends it.
+    /// The remaining lifetime of the object, if the store of this node ends it.
     pub lifetime: Option<LifetimeReport>,
 }
 
-/// A shard's decision that a node pulls from another.
+/// A shard's decision that one node pulls the object from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The pulling node.
+    /// The node that pulls.
     pub receiver: String,
-    /// The serving node.
+    /// The node that serves.
     pub sender: String,
     /// The reason for this sender.
     pub reason: String,
     /// The time of the grant, counted from the start of the shard.
     pub at: Duration,
-    /// `None` while the pull runs.
+    /// The outcome of the pull; `None` while the pull runs.
     pub outcome: Option<String>,
 }
 
 /// The plan and progress of a reduce or collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
-    /// The operation, such as `sum`.
+    /// The operation that combines elements, such as `sum`.
     pub op: String,
-    /// The number of reduced sources.
+    /// The number of sources that the target contains so far.
     pub reduced: u64,
-    /// The number of named sources.
+    /// The number of sources that the call named.
     pub sources: u64,
-    /// The number of nodes that combined something, beside the receiver.
+    /// The number of nodes that combine sources, without the receiver.
     pub hops: u64,
-    /// The schedule and its reason.
+    /// The schedule and the reason for its choice.
     pub plan: String,
-    /// The assumed bandwidth of a stream; zero if another store made the plan.
+    /// The bandwidth of a stream that the plan assumes; zero if another store made the plan.
     pub bytes_per_second: u64,
-    /// The assumed latency between nodes.
+    /// The latency between nodes that the plan assumes.
     pub latency: Duration,
-    /// The time from the call to the last byte, or until now.
+    /// The time from the call to the last byte of the target, or until now.
     pub elapsed: Duration,
-    /// Repaired failures.
+    /// The number of failures that were repaired.
     pub mendings: u32,
-    /// Restarts of the target.
+    /// The number of times that the target was started again.
     pub restarts: u32,
-    /// `true` while it runs.
+    /// `true` while the reduce or collective runs.
     pub is_running: bool,
-    /// This store's progress, if it is a member.
+    /// The progress of this store, if it is a member of the collective.
     pub position: Option<MemberPosition>,
     /// The progress of all running members. The stage of a member that does not answer may say why.
     pub positions: Vec<MemberPosition>,
 }
 
-/// The progress of one member.
+/// The progress of one member of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberPosition {
-    /// Its number in the schedule, from 0.
+    /// The member's number in the schedule, from 0.
     pub member: u32,
-    /// The number of members.
+    /// The number of members of the collective.
     pub members: u32,
     /// The stage of the member's work, or its outcome.
     pub stage: String,
-    /// The number of final bytes so far.
+    /// The number of final bytes that the member has so far.
     pub final_bytes: u64,
-    /// The number of final bytes at the end.
+    /// The number of final bytes that the member has at the end.
     pub size_bytes: u64,
-    /// The member's node, in [all positions](ReduceRecord::positions).
+    /// The member's node, set in [all positions](ReduceRecord::positions).
     pub node: String,
 }
 
@@ -104,11 +104,11 @@ pub struct NodeStatus {
     pub cluster: String,
     /// The store's program version.
     pub version: String,
-    /// The address for other stores.
+    /// The address at which other stores reach the store.
     pub data_address: String,
-    /// Since the store's start.
+    /// The time since the store's start.
     pub uptime: Duration,
-    /// The size of the arena.
+    /// Size of the arena in bytes.
     pub capacity_bytes: u64,
     /// Free bytes of the arena.
     pub free_bytes: u64,
@@ -118,66 +118,66 @@ pub struct NodeStatus {
     pub evictable_bytes: u64,
     /// Bytes reserved for targets that have not begun to grow.
     pub reserved_bytes: u64,
-    /// Bytes of the arena whose pages were touched.
+    /// The number of bytes in the arena whose pages were touched.
     pub prefaulted_bytes: u64,
-    /// Complete and partial copies.
+    /// The number of complete and partial copies.
     pub copies: u64,
-    /// Connected clients.
+    /// The number of connected clients.
     pub clients: u64,
-    /// Transfers from other stores.
+    /// The number of running transfers from other stores.
     pub pulls: u64,
-    /// Transfers to other stores.
+    /// The number of transfers to other stores since the start.
     pub serves: u64,
-    /// Reduces that this store coordinates.
+    /// The number of reduces and collectives that this store coordinates.
     pub reduces: u64,
-    /// Hops that this store performs.
+    /// The number of hops that this store performs, and of its memberships in collectives.
     pub hops: u64,
-    /// Hops of the reduces that this store coordinates.
+    /// The number of hops and members that this store directs as coordinator.
     pub directed_hops: u64,
-    /// Combinations of several inputs.
+    /// The number of running combinations of several inputs.
     pub combinations: u64,
-    /// Sent to other stores since the start.
+    /// Object bytes sent to other stores since the start.
     pub sent_bytes: u64,
-    /// Received from other stores since the start.
+    /// Object bytes received from other stores since the start.
     pub received_bytes: u64,
     /// `true` while the store moves its objects to other stores.
     pub is_draining: bool,
-    /// Evicted copies since the start.
+    /// The number of evicted copies since the start.
     pub evictions: u64,
-    /// Objects put here that ended with their time to live.
+    /// The number of objects put here that ended with their time to live.
     pub expired: u64,
-    /// Objects put here that ended with their owner.
+    /// The number of objects put here that ended with their owner.
     pub abandoned: u64,
     /// The state of spilling; all zero if the store does not spill.
     pub spill: SpillStatus,
-    /// Damaged frames that were sent again.
+    /// The number of damaged frames, whose bytes were requested again.
     pub corrupt_frames: u64,
-    /// Puts that had returned and then lost a conflict.
+    /// The number of puts that had returned and then lost a conflict with another put.
     pub put_conflicts: u64,
     /// The directory shards, in configured order.
     pub shards: Vec<ShardStatus>,
     /// Links to other stores as measured by transfers, the slowest first.
     pub links: Vec<PeerLink>,
-    /// The present problems.
+    /// The store's present problems.
     pub troubles: Troubles,
 }
 
 /// The present problems of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
-    /// The number of calls and transfers that wait for room.
+    /// The number of calls and transfers that wait for free memory.
     pub waiting_for_room: u64,
     /// The number of clients' calls that have waited for more than 10 s.
     pub long_waits: u64,
-    /// At most 16 of these calls.
+    /// Descriptions of at most 16 of these calls.
     pub waits: Vec<LongWait>,
     /// Directory shards without a session.
     pub shards: Vec<PeerFault>,
-    /// Stores that refuse this one, or are unreachable.
+    /// Other stores that refuse this store, or are unreachable.
     pub stores: Vec<PeerFault>,
     /// The directories for spill files that cannot be used, each with the reason.
     pub spill: Vec<(String, String)>,
-    /// The last refused client or store of an incompatible version, if recent. It has no name.
+    /// The last refused client or store of an incompatible version, if recent. Its name is unknown.
     pub incompatible: Option<PeerFault>,
 }
 
@@ -193,12 +193,12 @@ pub struct PeerFault {
 }
 
 impl Troubles {
-    /// Returns one line per problem.
+    /// Returns one line of text per problem.
     pub fn lines(&self) -> Vec<String> {
         self.by_kind().into_iter().flat_map(|(_, lines)| lines).collect()
     }
 
-    /// Returns the lines by kind, the most important kind first.
+    /// Returns the lines by kind of problem, the most important kind first.
     pub fn by_kind(&self) -> Vec<(ProblemKind, Vec<String>)> {
         let room = self.waiting_for_room;
         let full = (room > 0).then(|| format!("the store is full: {room} calls or transfers wait for room"));
@@ -248,7 +248,7 @@ impl From<v1::Troubles> for Troubles {
 pub struct PeerLink {
     /// The name of the other node.
     pub node: String,
-    /// The estimated link.
+    /// The estimated bandwidth and latency of the link.
     pub link: Link,
     /// `true` if the link is much worse than most links of this store.
     pub is_slow: bool,
@@ -266,7 +266,7 @@ pub struct PlaceKeys {
 /// A shard of the directory, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardStatus {
-    /// Its address.
+    /// The address of the shard.
     pub address: String,
     /// `true` if the store has a session with the shard. Otherwise the numbers are zero.
     pub connected: bool,
@@ -274,28 +274,30 @@ pub struct ShardStatus {
     pub protocol: u32,
     /// The number of objects in the shard.
     pub objects: u64,
-    /// Bytes of inline objects.
+    /// The number of bytes of inline objects.
     pub inline_bytes: u64,
     /// The number of nodes in the shard.
     pub nodes: u32,
-    /// Queries that wait for a location.
+    /// The number of queries that wait for a location.
     pub waiting_queries: u64,
-    /// Objects with too few pinned copies.
+    /// The number of objects with too few pinned copies.
     pub under_replicated: u64,
-    /// The sets of label keys in use. Nodes with different keys share no group, even side by side.
+    /// The sets of label keys in use. Nodes with different keys share no group, even if they are
+    /// close.
     pub place_keys: Vec<PlaceKeys>,
     /// The version of the measured places that the shard uses; zero if none.
     pub places_version: u64,
-    /// The measured capacity of groups' uplinks, in thousandths of a host's link; zero if none.
+    /// The measured capacity of the groups' uplinks, in thousandths of a host's link; zero if
+    /// unknown.
     pub uplink_permille: u32,
 }
 
-/// The result of a probe.
+/// The result of a probe of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
     /// The links between the remaining nodes.
     pub matrix: Matrix,
-    /// Nodes outside the matrix, with the reasons.
+    /// Nodes that left the probe, with the reasons.
     pub lost: Vec<(String, String)>,
     /// Pairs of nodes, by index, that could not reach each other. Their link is the worst round
     /// trip of either node.

@@ -1,4 +1,4 @@
-//! The default timeout of Rust, the command line and Python.
+//! The default timeout of calls in Rust, the command line and Python.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -19,20 +19,21 @@ pub const TIMEOUT_VARIABLE: &str = "HOPLITE_TIMEOUT";
 /// its owner watches: half of NCCL's default.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// [`DEFAULT_TIMEOUT`] for people.
+/// [`DEFAULT_TIMEOUT`] as text for people.
 pub const DEFAULT_TIMEOUT_TEXT: &str = "5min";
 
 /// A timeout that never expires: 30 days, a store's longest timeout.
 pub const FOREVER: Duration = MAX_TIMEOUT;
 
-/// The text is not a timeout.
+/// A text is not a timeout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a timeout: write 500ms, 30s, 5min, a number of seconds, or never")]
 pub struct NotATimeout {
     text: String,
 }
 
-/// Parses `1min 30s`, a number of seconds, or `never` (also `None`), which is [`FOREVER`].
+/// Parses a timeout such as `1min 30s`, a number of seconds, or `never` (also `none`), which stands
+/// for [`FOREVER`].
 ///
 /// # Errors
 /// [`NotATimeout`], which quotes the text.
@@ -51,10 +52,10 @@ pub fn parse_timeout(text: &str) -> Result<Duration, NotATimeout> {
     }
 }
 
-/// Returns `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
+/// Returns the timeout in `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
 ///
-/// The variable is read once; empty counts as unset. If it is invalid, connecting fails, and this
-/// returns [`DEFAULT_TIMEOUT`].
+/// The variable is read once. An empty value counts as unset. With an invalid value, connecting
+/// fails, and this function returns [`DEFAULT_TIMEOUT`].
 pub fn default_timeout() -> Duration {
     checked_default().unwrap_or(DEFAULT_TIMEOUT)
 }

@@ -1,4 +1,4 @@
-//! The trace of a call, which the store passes on.
+//! The trace of a call, which the client sends to the store.
 //!
 //! This crate records no spans. The caller names its span in the format of W3C Trace Context.
 
@@ -22,8 +22,8 @@ pub(crate) fn current() -> Option<TraceContext> {
     CURRENT.get().or_else(inherited)
 }
 
-/// Makes the calls of this thread in `trace` until the result is dropped. `None` means the variable
-/// `TRACEPARENT`.
+/// Makes the calls of this thread in `trace` until the result is dropped. `None` stands for the
+/// environment variable `TRACEPARENT`.
 ///
 /// ```
 /// # fn example(client: &hoplite_client::blocking::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +39,7 @@ pub fn enter_trace(trace: Option<TraceContext>) -> EnteredTrace {
     EnteredTrace { previous: CURRENT.replace(trace), not_send: std::marker::PhantomData }
 }
 
-/// See [`enter_trace`].
+/// The stay in a trace: see [`enter_trace`].
 #[derive(Debug)]
 pub struct EnteredTrace {
     previous: Option<TraceContext>,
@@ -52,7 +52,7 @@ impl Drop for EnteredTrace {
     }
 }
 
-/// Makes the calls of `future` in a trace, on any thread. As cancel safe as `future`.
+/// Makes the calls of `future` in `trace`, on any thread. Cancel safe if `future` is.
 pub async fn traced<F: Future>(trace: TraceContext, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -11,15 +11,15 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// Views up to this size copy the bytes, because a reference costs as much memory.
+/// The largest view whose bytes are copied, because a reference costs as much memory.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
 const ALIGNMENT: usize = 64;
 
 /// The bytes of a complete object, read-only, in the store's memory.
 ///
-/// Views of at most 4 KiB are private memory. Otherwise the store keeps the memory while the view
+/// Views of at most 4 KiB are private memory. For others, the store keeps the memory while the view
 /// exists, even after a delete, and the view keeps its connection open. Every view stays readable
-/// when the connection is lost, and may be dropped on any thread without blocking.
+/// after a loss of the connection, and may be dropped on any thread without blocking.
 pub struct ObjectView {
     contents: Contents,
     put: PutId,
@@ -31,7 +31,7 @@ pub struct ObjectView {
 #[derive(Clone)]
 enum Contents {
     Stored {
-        // Dropped first: no pointer may outlive the reference.
+        // Dropped first, because no pointer may outlive the reference.
         bytes: hoplite_shm::Reader,
         reference: Arc<Reference>,
     },
@@ -90,12 +90,12 @@ impl ObjectView {
         Some(Self { contents, put, metadata, is_stale, range })
     }
 
-    /// The size of the object.
+    /// Size of the object in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.len() as u64
     }
 
-    /// The metadata of the put.
+    /// The metadata that the put gave to the object.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

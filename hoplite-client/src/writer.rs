@@ -1,4 +1,4 @@
-//! Writes an object, in pieces or at once.
+//! Writes an object: in pieces, or at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::progress::Part;
 use crate::reference::Reference;
 use crate::view::ObjectView;
 
-/// The bytes that a write copies before other tasks get a turn: 0.4 ms at 10 GB/s.
+/// The number of bytes that a write copies before other tasks get a turn: 0.4 ms at 10 GB/s.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
 /// An object that is being written.
 ///
-/// Receivers may read its head while its tail is missing. If the writer is dropped before
-/// [`ObjectWriter::seal`] succeeds, the object is aborted everywhere. Dropping never blocks.
+/// Receivers may read the first bytes while the last ones are missing. If the writer is dropped
+/// before [`ObjectWriter::seal`] succeeds, the object is aborted everywhere. Dropping never blocks.
 ///
-/// If the id names an object of this size and metadata, the writer compares the bytes instead, so
-/// repeating a put is no error.
+/// If the id names an object of this size and metadata, the writer compares the bytes instead of
+/// writing. So repeating a put is no error.
 #[derive(Debug)]
 pub struct ObjectWriter {
     id: ObjectId,
@@ -39,7 +39,8 @@ pub struct ObjectWriter {
 
 #[derive(Debug)]
 enum Target {
-    /// A new object. The fields are dropped in this order: no pointer may outlive the reference.
+    /// A new object. The fields are dropped in this order, because no pointer may outlive the
+    /// reference.
     New(hoplite_shm::Writer, Reference),
     Existing(ObjectView),
 }
@@ -83,23 +84,23 @@ impl ObjectWriter {
         }
     }
 
-    /// The announced size.
+    /// The announced size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The number of written bytes.
+    /// The number of bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
-    /// Appends `bytes`, which others can read immediately in blocks of 4 KiB; the last block waits
-    /// for the seal.
+    /// Appends `bytes`. Receivers can read them immediately, in blocks of 4 KiB; the last block
+    /// waits for the seal.
     ///
-    /// Blocks only for the copy. In a runtime, write pieces of a few MiB, and yield in between.
+    /// Blocks only while it copies. In a runtime, write pieces of a few MiB, and yield in between.
     ///
     /// # Errors
-    /// [`Error::SizeMismatch`] if the object has no room for all bytes; nothing is written then.
+    /// [`Error::SizeMismatch`] if the bytes exceed the announced size; nothing is written then.
     /// `AlreadyExists` if the id names another object. [`Error::ConnectionLost`],
     /// [`Error::ForkedChild`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -139,7 +140,7 @@ impl ObjectWriter {
                 rung?;
             }
             Target::Existing(view) => {
-                // The sizes are equal, and bound the written bytes.
+                // The existing object has the announced size, which bounds the written bytes.
                 let start = usize::try_from(self.written_bytes).unwrap_or(usize::MAX);
                 let equal = view.get(start..).and_then(|rest| rest.get(..piece.len())) == Some(piece);
                 if !equal {
@@ -153,7 +154,7 @@ impl ObjectWriter {
     }
 
     /// Declares the object complete. Waits for the directory if the object is large or the options
-    /// ask for [`Confirmation::Confirmed`], up to the timeout of the options from now on.
+    /// require [`Confirmation::Confirmed`]. The timeout of the options begins again now.
     ///
     /// # Errors
     /// [`Error::SizeMismatch`] if bytes are missing; the object is aborted then. `AlreadyExists` if
@@ -164,7 +165,7 @@ impl ObjectWriter {
     /// A cancelled call may or may not have sealed the object.
     pub async fn seal(self) -> Result<()> {
         let timeout = self.options.timeout;
-        // A writer ends with its connection.
+        // A writer ends with its connection, so the call cannot be repeated.
         self.seal_within(timeout).await.map_err(|error| error.leaving(LostCall::Ended))
     }
 
@@ -180,7 +181,7 @@ impl ObjectWriter {
         let awaits_directory = options.metadata.replicas.awaits_directory();
         let is_small = size_bytes < connection.confirmed_from_bytes();
         if options.confirm == Confirmation::BySize && is_small && !awaits_directory {
-            // One system call for both requests.
+            // Sends both requests with one system call.
             let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
             connection.tell(&requests.map(Request::Node), Operation::Put, timeout).await?;
@@ -201,7 +202,7 @@ impl ObjectWriter {
     }
 }
 
-/// Requests room for a put. If there is none, the program drops unneeded views before the second
+/// Requests memory for a put. If none is free, the program drops unneeded views before a second
 /// try.
 async fn once_more_if_full(
     connection: &Arc<Connection>,
@@ -214,7 +215,7 @@ async fn once_more_if_full(
             Err(Error::Object(hoplite_core::Error::StoreFull { .. })) => {
                 connection.give_back_unneeded().await;
             }
-            // The next call waits for the other put.
+            // Another put of the id is under way. The next call waits for it.
             Err(Error::Object(hoplite_core::Error::Timeout { .. })) => {}
             answer => return answer,
         }
@@ -243,7 +244,7 @@ async fn put_whole(
         timeout,
     };
     let answer = if is_confirmed {
-        // Without time, the store would not wait for the directory.
+        // With a timeout of zero, the store would not wait for the directory.
         connection.call_node(request(timeout), Operation::Put, timeout).await?
     } else {
         once_more_if_full(connection, timeout, request).await?

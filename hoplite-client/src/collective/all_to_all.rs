@@ -1,8 +1,8 @@
-//! All-to-all: each participant has one part for every participant.
+//! All-to-all: each participant has one part for each participant.
 //!
-//! Each puts its parts as one object, its source, and the stores exchange the parts
-//! (`hoplite_core::collective`). If they cannot, the target is an empty object, and each pair of
-//! ranks uses a separate object.
+//! Each participant puts its parts as one object, its source, and the stores exchange the parts
+//! (`hoplite_core::collective`). If the stores cannot, the target is an empty object, and each pair
+//! of ranks uses a separate object.
 
 use std::pin::pin;
 use std::slice;
@@ -40,7 +40,7 @@ impl Client {
     ///
     /// Communication: each participant puts one object, `NAME/RANK`, and stores exchange parts
     /// directly. Each node sends and receives S(n-1)/n bytes, where S is the size of a
-    /// participant's n parts, and needs room for both.
+    /// participant's n parts, and needs memory for both.
     ///
     /// If stores cannot exchange parts, each pair of ranks uses an object `NAME/r/k`: if parts
     /// differ in size or metadata, if there are more than 256 participants, or if a node fails. All
@@ -51,7 +51,7 @@ impl Client {
     /// The errors of [`Client::put_with`] and [`Client::get`]. [`Error::RanksMissing`] if
     /// participants are late; the timeout covers the whole call. `InvalidRequest` if there is no
     /// such rank. `InvalidId` if the ids of the parts would be too long. `LimitExceeded` for more
-    /// parts than ids in a request (65,536 by default). `TypeMismatch` if participants call
+    /// parts than one request may have ids (65,536 by default). `TypeMismatch` if participants call
     /// different collectives.
     ///
     /// # Cancel safety
@@ -89,11 +89,11 @@ impl Client {
     /// arrive, by rank. Returns their lengths.
     ///
     /// # Errors
-    /// The errors of [`Client::all_to_all`], and [`Error::BufferTooSmall`]. After an error, `out`
-    /// is undefined.
+    /// The errors of [`Client::all_to_all`], and [`Error::BufferTooSmall`]. After an error, the
+    /// contents of `out` are undefined.
     ///
     /// # Cancel safety
-    /// As for [`Client::all_to_all`].
+    /// The effects are the same as for [`Client::all_to_all`].
     pub async fn all_to_all_into<P: AsRef<[u8]>>(
         &self,
         name: impl AsRef<[u8]>,
@@ -130,7 +130,7 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// In the fallback, the ids of the objects for each receiving rank.
+    /// The ids of this rank's objects for each receiving rank, if each pair uses a separate object.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
@@ -197,7 +197,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     /// Puts this participant's source and receives the parts with `take`. Returns `None` if each
     /// pair of ranks needs a separate object.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
-        // All participants decide this alike.
+        // All participants make the same decision.
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
             return Ok(None);
         }
@@ -241,8 +241,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
             .map(move |place| self.parts[rank_of_part(self.participant.rank, place, participants)].as_ref())
     }
 
-    /// Returns the start of this rank's parts in the received object, which lacks the own part of
-    /// each rank of the node.
+    /// Returns the start of this rank's parts in the received object. The order lacks each part
+    /// that a rank of this node sends to itself, because it needs no transfer.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) =
             (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());
@@ -300,8 +300,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(())
     }
 
-    /// Deletes the target at rank 0. All its parts have arrived, so all participants have seen the
-    /// target.
+    /// Deletes the target if this is rank 0. All parts of rank 0 have arrived, so all participants
+    /// have seen the target.
     async fn forget_target(&self) -> Result<()> {
         if self.participant.rank > 0 || self.parts.len() == 1 {
             return Ok(());
@@ -341,7 +341,7 @@ fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata>
     fits.then(|| Metadata { shape, ..metadata.clone() })
 }
 
-/// The exchange by an object per pair of ranks, if the stores cannot exchange parts.
+/// The exchange with one object per pair of ranks, if the stores cannot exchange parts.
 struct Pairs<'a, 'b, P> {
     exchange: &'a AllToAll<'b, P>,
     has: UnboundedSender<usize>,
@@ -379,7 +379,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         let AllToAll { client, given, options, .. } = self.exchange;
         let options = PutOptions { timeout: self.exchange.left(), ..options.clone() };
         match client.put_with(&given[to], part, options).await {
-            // The receiver deleted it before the confirmation.
+            // The receiver deleted the object before the put was confirmed.
             Err(Error::Object(ObjectError::Deleted { .. })) => Ok(()),
             ended => ended,
         }

@@ -1,4 +1,4 @@
-//! Allreduce: the stores of the sources make the target together; see `hoplite_core::collective`.
+//! Allreduce: the stores of the sources make the target together (`hoplite_core::collective`).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,16 +16,17 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 
-/// Time after which a participant looks at its source: 16 participants on two cores need 7 ms for
-/// 32 KiB (docs/dev/benchmarks.md).
+/// Time after which a participant queries the description of its source again. It exceeds a fast
+/// allreduce: 16 participants on two cores need 7 ms for 32 KiB (docs/dev/benchmarks.md).
 const AT_ONCE: Duration = Duration::from_millis(10);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// See [`Client::allreduce_into`]. Returns a new vector.
+    /// Reduces the objects of all participants as [`Client::allreduce_into`] does. Returns a new
+    /// vector.
     ///
     /// # Errors
-    /// As for [`Client::allreduce_into`].
+    /// The errors of [`Client::allreduce_into`].
     pub async fn allreduce<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -41,8 +42,8 @@ impl Client {
         Ok(out)
     }
 
-    /// Reduces the objects of all participants, and copies the result into the front of each one's
-    /// `out`. Returns its length.
+    /// Reduces the objects of all participants, and copies the result into the front of `out` at
+    /// each. Returns the length of the result.
     ///
     /// Every participant calls this with the same `target`, sources and options, and its own
     /// `rank`: its index in the sources. Only the timeout may differ. The participant puts
@@ -50,11 +51,12 @@ impl Client {
     /// and type. Participants join in any order, and get the same bits. For arithmetic see
     /// [`Client::reduce_with`].
     ///
-    /// Communication: the stores use the schedule that is expected to be fastest. Each node sends
-    /// and receives 2S(n-1)/n bytes. The result is copied out while it arrives.
+    /// Communication: the stores use the schedule with the shortest expected time. Each node sends
+    /// and receives 2S(n-1)/n bytes for sources of S bytes. The result is copied out while it
+    /// arrives.
     ///
-    /// One reduce at rank 0's node and one broadcast, with 2S through each node, replace the
-    /// schedule for small sources, a fixed order, more than 256 nodes, and when a node fails.
+    /// Small sources, a fixed order, more than 256 nodes, or a failed node change this: one reduce
+    /// at rank 0's node and one broadcast replace the schedule, with 2S bytes through each node.
     /// `hoplite stat TARGET` shows the schedule, its reason, and the progress.
     ///
     /// The sources and the target stay. [Delete](Client::delete) them when all participants have
@@ -62,14 +64,15 @@ impl Client {
     /// until then; others may evict it. Each round needs a new target.
     ///
     /// # Errors
-    /// As for [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`], usually
-    /// before anything is reduced. `TypeMismatch` if participants request different things; for up
-    /// to 64 KiB in all, and with a fixed order, only participants that differ from rank 0 get it.
-    /// The others fail at the latest with `Timeout`. `InvalidRequest` if there is no such rank.
+    /// The errors of [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`],
+    /// usually before anything is reduced. `TypeMismatch` if participants request different things.
+    /// For up to 64 KiB in all, and with a fixed order, only participants that differ from rank 0
+    /// get it; the others fail at the latest with `Timeout`. `InvalidRequest` if there is no such
+    /// rank.
     ///
     /// # Cancel safety
-    /// If rank 0's call ends, the reduce ends, and participants that still need it fail. For
-    /// another rank, only its own call ends. Complete objects stay.
+    /// If rank 0's call ends, the reduce ends, and participants that still need it fail. At another
+    /// rank, only its call ends. Complete objects stay.
     pub async fn allreduce_into<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -100,7 +103,7 @@ impl Client {
         let connection = &call.connection;
         let sources = checked(sources, connection.max_ids())?;
         let target = ObjectId::new(target)?;
-        // The parent of a forked child may hold the lock.
+        // In a forked child, the lock may be held for ever.
         connection.check_usable()?;
         let all = pin!(async {
             let deadline = Deadline::after(timeout);
@@ -109,7 +112,7 @@ impl Client {
             let is_good = |(size_bytes, dtype): &Description| {
                 options.op.is_defined_for(*dtype) && out.check_room(*size_bytes).is_ok()
             };
-            // A wrong description must not start a reduce.
+            // A wrong description of the source must not start a reduce.
             let remembered = connection.recent_puts().get(own).filter(is_good);
             let source = match remembered {
                 Some(remembered) => remembered,
@@ -164,7 +167,8 @@ async fn join_unseen(
     join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Joins and copies the result into `out`, again after each restart. Returns its length.
+/// Joins the allreduce and copies the result into `out`, again after each restart. Returns its
+/// length.
 async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
     let out = out.room(allreduce.source_bytes)?;
     let mut is_again = false;

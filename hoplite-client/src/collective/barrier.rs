@@ -1,4 +1,4 @@
-//! Barrier: each participant waits until all have arrived.
+//! Barrier: each participant waits until all participants have called.
 
 use std::pin::pin;
 use std::slice;
@@ -15,12 +15,12 @@ use crate::error::{Error, Result};
 use crate::options::{Confirmation, PutOptions, ReduceOptions};
 
 impl Client {
-    /// Waits until all of `participants` have called this with the same `name`, each with its own
+    /// Waits until each of `participants` ranks has called this with the same `name` and its
     /// `rank`, in any order.
     ///
-    /// Rank r puts the empty object `NAME/r`, rank 0 reduces all of them to `NAME`, and the others
-    /// wait for it. Each rank queries the directory for `NAME` before its put; all but rank 0 do so
-    /// afterwards, too. Rank 0 deletes the objects of the ranks.
+    /// Rank r puts the empty object `NAME/r`. Rank 0 reduces these objects to `NAME`, for which the
+    /// others wait, and then deletes them. Each rank queries the directory for `NAME` before its
+    /// put; all but rank 0 query it afterwards, too.
     ///
     /// The empty object `NAME` stays: a call that finds it complete fails, so each round needs a
     /// new name. [Delete](Client::delete) it when all ranks have returned, for example after a
@@ -28,9 +28,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::RanksMissing`] names all ranks that have not called in time. `AlreadyExists` if all
-    /// had called before, or if a repeated call finds that all have met. `InvalidRequest` if there
-    /// is no such rank. `InvalidId` if the ids of the ranks would be too long. `LimitExceeded` for
-    /// more ranks than ids in a request (65,536 by default).
+    /// ranks had called before, or if a repeated call finds that all have met. `InvalidRequest` if
+    /// there is no such rank. `InvalidId` if the ids of the ranks would be too long.
+    /// `LimitExceeded` for more ranks than one request may have ids (65,536 by default).
     ///
     /// # Cancel safety
     /// After a cancelled call or an error, this rank counts as arrived, and `NAME/r` stays until
@@ -86,7 +86,7 @@ impl Client {
             let put = async {
                 let options = PutOptions { confirm: Confirmation::Confirmed, ..options };
                 match self.put_with(&ranks[rank], b"", options).await {
-                    // Rank 0 deleted it before the confirmation.
+                    // Rank 0 deleted the object before the put was confirmed.
                     Ok(()) | Err(Error::Object(ObjectError::Deleted { .. })) => {}
                     Err(error) => return Err(error),
                 }

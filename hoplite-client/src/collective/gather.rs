@@ -17,16 +17,16 @@ use crate::options::PutOptions;
 use crate::reader::ObjectReader;
 use crate::view::ObjectView;
 
-/// Most objects that are requested at once: more than the senders of most clusters, and a small
-/// part of the limit of calls.
+/// The largest number of objects that are requested at once: more than the senders of most
+/// clusters, and a small part of the limit of calls.
 const MAX_IN_FLIGHT: usize = 256;
 
 impl Client {
     /// Gets views of all objects at the same time, in the order of `ids`.
     ///
-    /// Communication: one step; each node receives the objects that it lacks, and can serve them to
-    /// others. If n participants gather n objects of S bytes, each receives (n-1)S and sends about
-    /// as much. All objects must fit into the store together.
+    /// Communication: in one step, each node receives the objects that it lacks, and can serve them
+    /// to others. If n participants gather n objects of S bytes, each receives (n-1)S bytes and
+    /// sends about as many. The store's memory must hold all objects together.
     ///
     /// # Errors
     /// The errors of [`Client::get`], as soon as one of the gets fails.
@@ -45,11 +45,11 @@ impl Client {
     /// Copies all objects into the front of `out` while they arrive, in the order of `ids`. Returns
     /// their lengths.
     ///
-    /// The copy of an object starts when the lengths of all earlier ones are known.
+    /// The copy of an object starts when the lengths of all earlier objects are known.
     ///
     /// # Errors
-    /// The errors of [`Client::gather`], and [`Error::BufferTooSmall`]. After an error, `out` is
-    /// undefined.
+    /// The errors of [`Client::gather`], and [`Error::BufferTooSmall`]. After an error, the
+    /// contents of `out` are undefined.
     pub async fn gather_into<I>(&self, ids: I, out: &mut [u8], timeout: Duration) -> Result<Vec<usize>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -74,10 +74,11 @@ impl Client {
     /// Hoplite does not delete the objects: delete them when all participants are done.
     ///
     /// # Errors
-    /// The errors of both; `InvalidRequest` if there is no such rank.
+    /// The errors of [`Client::put_with`] and [`Client::gather`]; `InvalidRequest` if there is no
+    /// such rank.
     ///
     /// # Cancel safety
-    /// The object that was put stays.
+    /// The object of this participant stays.
     pub async fn allgather<I>(
         &self,
         ids: I,
@@ -144,7 +145,7 @@ where
 {
     let in_flight = in_flight(connection);
     let mut openings = pin!(at_once(connection, openings));
-    // The length of an earlier object is unknown.
+    // Readers whose place is unknown, because an earlier object's length is unknown.
     let mut unplaced = BTreeMap::new();
     let mut copies = FuturesUnordered::new();
     let given_bytes = out.len() as u64;

@@ -1,4 +1,4 @@
-//! Reduce, and the calls composed of puts, reduces and gets.
+//! Reduce, and the collectives that are composed of puts, reduces and gets.
 //!
 //! A broadcast needs no function: it is many gets of one object.
 

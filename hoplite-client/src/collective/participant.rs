@@ -1,5 +1,5 @@
-//! A participant of a collective: it requests the target from its store. Rank 0's store also
-//! coordinates.
+//! A participant of a collective: it requests the target from its store. Rank 0 also lets its store
+//! coordinate the collective.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Out<'_> {
 
     pub(super) fn room(&mut self, needed_bytes: u64) -> Result<&mut [u8]> {
         self.check_room(needed_bytes)?;
-        // The source, which is at least as long, fits into the mapped arena.
+        // The source is at least as long, and fits into the mapped arena.
         let length = to_index(needed_bytes);
         match self {
             Self::New(made) => {
@@ -64,8 +64,8 @@ impl Out<'_> {
     }
 }
 
-/// Checks a collective's arguments. Every participant does so: otherwise the others would wait in
-/// vain for a refused rank 0.
+/// Checks the arguments of a collective. Every participant checks them, because otherwise the
+/// others would wait in vain for a refused rank 0.
 pub(super) fn check(
     target: ObjectId,
     sources: Vec<ObjectId>,
@@ -168,7 +168,7 @@ impl Participant {
         }
     }
 
-    /// Requests the target. `is_again` is `true` after the joined attempt was superseded.
+    /// Requests the target. `is_again` is `true` if the attempt of an earlier call was superseded.
     pub(super) async fn join(&self, connection: &Arc<Connection>, is_again: bool) -> Result<Joined> {
         let agreement = Agreement::of(self.kind, &self.request);
         let (target, timeout) = (self.request.target.clone(), self.deadline.left());
@@ -184,7 +184,7 @@ impl Participant {
     }
 
     /// Requests the target of an exchange. Returns `None` if the participant must get its parts
-    /// alone.
+    /// without the exchange.
     pub(super) async fn join_parts(
         &self,
         connection: &Arc<Connection>,

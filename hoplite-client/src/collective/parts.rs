@@ -1,7 +1,7 @@
-//! Reduce-scatter and allgather: collectives whose participants end up with parts.
+//! Reduce-scatter and allgather: collectives in which each participant's store exchanges parts.
 //!
-//! The stores exchange parts in a ring; see `hoplite_core::collective`. If the target is an empty
-//! object, each participant gets its parts alone, with the same result.
+//! The stores exchange parts in a ring (`hoplite_core::collective`). If the target is an empty
+//! object, each participant gets its parts separately, with the same result.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,10 +23,11 @@ use crate::reader::{ObjectReader, get_into, to_index};
 use crate::view::ObjectView;
 
 impl Client {
-    /// See [`Client::reduce_scatter_into`]. Returns a new vector.
+    /// Reduces the objects of all participants as [`Client::reduce_scatter_into`] does. Returns a
+    /// new vector.
     ///
     /// # Errors
-    /// As for [`Client::reduce_scatter_into`].
+    /// The errors of [`Client::reduce_scatter_into`].
     pub async fn reduce_scatter<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -44,26 +45,27 @@ impl Client {
     }
 
     /// Reduces the objects of all n participants, and copies the k-th of n equal parts into the
-    /// front of rank k's `out`. Returns its length. This is `MPI_Reduce_scatter_block`.
+    /// front of `out` at rank k. Returns the length of the part. This is
+    /// `MPI_Reduce_scatter_block`.
     ///
-    /// Participants call this as [`Client::allreduce_into`]. The sources of S bytes must divide
+    /// Participants call this like [`Client::allreduce_into`]. The sources of S bytes must divide
     /// into n equal parts of whole elements. Each node sends and receives S(n-1)/n bytes, and needs
-    /// room for S more bytes during the call.
+    /// memory for S more bytes during the call.
     ///
     /// If the sources are late or share a node, or if a node fails, each participant without its
     /// part has it reduced as `TARGET/part/RANK`, which may stay after an error. If all sources
-    /// have at most 64 KiB together, each participant gets all of them instead.
+    /// together have at most 64 KiB, each participant gets all of them instead.
     ///
     /// The sources stay. Above 8 KiB, the empty object `target` stays too. Delete them when all
     /// participants have their result.
     ///
     /// # Errors
-    /// As for [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into equal
-    /// parts. Some participants may get an error, and others their part.
+    /// The errors of [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into
+    /// equal parts. Some participants may get an error while others get their part.
     ///
     /// # Cancel safety
-    /// Only this participant's call ends; participants that wait for rank 0 to begin fail with rank
-    /// 0.
+    /// Only this participant's call ends. If rank 0 has not begun, participants that wait for it
+    /// fail.
     pub async fn reduce_scatter_into<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -79,22 +81,22 @@ impl Client {
         self.parts_to(scatter, target.as_ref(), sources, rank, Out::Given(out), options).await
     }
 
-    /// Copies the objects of all n participants into the front of each one's `out`, in the order of
+    /// Copies the objects of all n participants into the front of `out` at each, in the order of
     /// `sources`. Returns their total length.
     ///
-    /// Participants call this as [`Client::allreduce_into`]. The sources must have one length and
-    /// one type; [`Client::allgather`] has no such limit. Each node sends and receives S(n-1)/n of
-    /// the S bytes of the result, and needs room for S during the call. If the sources are late or
-    /// share a node, or if a node fails, participants use `gather`.
+    /// Participants call this like [`Client::allreduce_into`]. The sources must have the same
+    /// length and type; [`Client::allgather`] has no such limit. Each node sends and receives
+    /// S(n-1)/n of the S bytes of the result, and needs memory for S bytes during the call. If the
+    /// sources are late or share a node, or if a node fails, participants use `gather`.
     ///
     /// The sources stay. Above 8 KiB, the empty object `target` stays too. Delete them when all
     /// participants have their result.
     ///
     /// # Errors
-    /// As for [`Client::gather`] and [`Client::allreduce_into`].
+    /// The errors of [`Client::gather`] and [`Client::allreduce_into`].
     ///
     /// # Cancel safety
-    /// As for [`Client::reduce_scatter_into`].
+    /// The effects are the same as for [`Client::reduce_scatter_into`].
     pub async fn allgather_into<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -174,7 +176,6 @@ impl Parts {
             return Err(ObjectError::invalid_request(reason).into());
         }
         let parts = Self { part_bytes: source_bytes / count, participant };
-        // An invalid id always fails.
         let own = parts.own_target()?;
         if parts.sources().contains(&own) {
             return Err(ObjectError::DuplicateId { id: own }.into());
@@ -283,7 +284,7 @@ impl Parts {
         }
         for (rank, source) in self.sources().iter().enumerate() {
             let part = self.part(rank);
-            // Other ranges are on this node.
+            // This node's store already has the other ranges.
             if !order.contains(&part) {
                 let (start, end) = (part.offset_bytes, part.offset_bytes + part.length_bytes);
                 let place = &mut out[to_index(start)..to_index(end)];
@@ -298,7 +299,7 @@ impl Parts {
         let target = self.own_target()?;
         let mut sources = request.sources.clone();
         if request.order == ReduceOrder::Any {
-            // Participants begin with different senders; the own source is last.
+            // Participants begin with different senders. Each participant's source comes last.
             sources.rotate_left(rank + 1);
         }
         let options = ReduceOptions {

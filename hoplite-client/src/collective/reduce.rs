@@ -1,4 +1,4 @@
-//! A reduce of several objects into one.
+//! Reduce: combines several objects into one.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -39,12 +39,12 @@ impl Client {
     }
 
     /// Reduces equally shaped arrays element by element into the new object `target`. Returns the
-    /// ids of the reduced sources in the order in which they joined, or of the list if the order is
-    /// fixed.
+    /// ids of the reduced sources: in the order in which they joined, or in the order of the list
+    /// if the order is fixed.
     ///
-    /// Sources may be created later, anywhere; each joins when its first bytes exist. The target is
-    /// pinned on this node, and can be read, or reduced again, while it grows. The call returns
-    /// when it is complete.
+    /// Sources may be created later, at any node; each joins when its first bytes exist. The target
+    /// is pinned on this node, and can be read, or reduced again, while it grows. The call returns
+    /// when the target is complete.
     ///
     /// Integers wrap around. f16 and bf16 are rounded after every operation. A NaN in any source
     /// makes the target's element a NaN. Sums and products of floats may differ by rounding between

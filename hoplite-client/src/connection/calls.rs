@@ -18,7 +18,7 @@ pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
 #[derive(Debug)]
 pub(super) enum Waiter {
     Once(oneshot::Sender<Answer>),
-    /// A watch, for which only the latest answer matters.
+    /// A watch, which needs only the latest answer.
     Latest(watch::Sender<News>),
 }
 
@@ -31,9 +31,9 @@ pub(super) enum NotOpened {
 #[derive(Debug)]
 pub(super) enum Delivery {
     Delivered,
-    /// The call is gone, so a reference in this answer must be given back.
+    /// The caller has given up, so a reference in this answer must be given back.
     Unwanted(Box<Answer>),
-    /// The call does not exist, or the answer is of the wrong kind.
+    /// No such call exists, or the answer is of the wrong kind.
     Unexpected,
 }
 

@@ -1,4 +1,4 @@
-//! Connects to a store and exchanges hellos. Blocks up to a deadline.
+//! Connects to a store and exchanges hellos with it. Blocks up to a deadline.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,7 +57,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
     }
     let version = Version::NEWEST.agree(hello.version, hello.newest_version);
     let version = version.map_err(ConnectFailure::Refused)?;
-    // An older store ignores owners, and would not know that this client holds them.
+    // An older store ignores owners.
     if options.owners.len() > 1 {
         version.require(9).map_err(ConnectFailure::Refused)?;
     }
@@ -69,7 +69,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
     let cluster = ClusterId::new(&hello.cluster).map_err(|_| ConnectFailure::NotAStore)?;
     let arena = Arena::map(readable, hello.arena_bytes)
         .map_err(|error| ConnectFailure::Arena { reason: Arc::new(error) })?;
-    // A client that may only read gets no descriptor for writing.
+    // The store sends a client that may only read no descriptor for writing.
     if writable.is_some_and(|writable| !arena.offer_writable(writable)) {
         return Err(ConnectFailure::NotAStore);
     }
@@ -91,11 +91,10 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
 
 fn limit_wait(socket: &OwnedFd, deadline: &Deadline) -> Result<(), ConnectFailure> {
     let left = deadline.left();
-    // In microseconds; zero would mean no timeout.
+    // The option has microseconds, and zero would mean no timeout.
     if left < Duration::from_micros(1) {
         return Err(passed(deadline));
     }
-    // Longer than any wait.
     let left = left.min(Duration::from_secs(1 << 30));
     for direction in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(socket, direction, Some(left)).map_err(system)?;
@@ -122,7 +121,7 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
         match connect(&socket, &address) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
-            // The backlog stayed full.
+            // The queue of connections to accept stayed full.
             Err(Errno::AGAIN) => return Err(passed(deadline)),
             Err(error) => return Err(explain(path, error)),
         }
@@ -194,10 +193,10 @@ fn receive_hello(
     let mut fds = Vec::new();
     let mut chunk = [0; framing::MAX_HELLO_BYTES + framing::LENGTH_BYTES];
     loop {
-        // Checked first: another process must not keep this one waiting.
+        // Checked before each read, so that another process cannot keep this one waiting.
         let hello = framing::decode(&mut received, framing::MAX_HELLO_BYTES);
         match hello.map_err(|_| ConnectFailure::NotAStore)? {
-            // A store then waits for a request.
+            // A store sends nothing further before a request.
             Some(_) if !received.is_empty() => return Err(ConnectFailure::NotAStore),
             Some(hello) => return Ok((hello, fds)),
             None => {}

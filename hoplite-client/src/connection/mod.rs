@@ -1,8 +1,8 @@
 //! One connection to a store: calls, answers, and references that must be given back.
 //!
 //! The socket stays open until the last client, view or writer is dropped, because the store takes
-//! back all references when it closes. Callers write their own requests ([`sender`]). One task
-//! reads the answers ([`receiver`]), or one waiting thread of a blocking client ([`pump`]).
+//! back all references when it closes. Callers write their requests ([`sender`]). Answers are read
+//! by one task ([`receiver`]), or by one waiting thread of a blocking client ([`pump`]).
 
 mod calls;
 pub(crate) mod handshake;
@@ -38,12 +38,12 @@ pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 pub(crate) use recent_puts::{Description, RecentPuts};
 
-/// The time that the client waits beyond a call's timeout. The store reports timeouts itself,
-/// unless it is suspended or overloaded.
+/// The time that the client waits after a call's timeout. The store itself reports timeouts, unless
+/// it is suspended or overloaded.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// Shortest time in microseconds between two checks for a closed socket: a check is a system call,
-/// and no store restarts so fast.
+/// The shortest time in microseconds between two checks for a closed socket. Each check is a system
+/// call, and no store restarts faster.
 const CHECK_INTERVAL_US: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,8 @@ pub(crate) struct Connection {
     recent_puts: RecentPuts,
 }
 
-/// The part of a connection that the receiving task shares without keeping the connection open.
+/// The part of a connection that the receiving task shares. The task does not keep the connection
+/// open.
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
@@ -188,7 +189,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request and waits for its answer, for `timeout` plus some slack.
+    /// Sends a request and waits for its answer, for `timeout` and [`TIMEOUT_SLACK`].
     ///
     /// # Cancel safety
     /// Dropping the future cancels the call, and gives back a reference in a late answer.
@@ -257,10 +258,10 @@ impl Connection {
         }
     }
 
-    /// Performs `work`, which makes several calls, for at most `timeout` plus some slack.
+    /// Performs `work`, which makes several calls, for at most `timeout` and [`TIMEOUT_SLACK`].
     ///
     /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
-    /// caller pins `work`: by value it would double the future.
+    /// caller pins `work`, because passing it by value would double the size of the future.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,
@@ -272,13 +273,14 @@ impl Connection {
         done.unwrap_or_else(|| Err(Error::timeout(operation, limit)))
     }
 
-    /// Tells the store that a copy has reached the awaited progress. Never blocks.
+    /// Tells the store (doorbell message) that a copy has reached the awaited progress. Never
+    /// blocks.
     pub(crate) fn ring(&self, copy: CopyId) -> Result<()> {
         self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Gives back a reference. Never blocks. Does nothing in a forked child: the parent holds the
-    /// reference.
+    /// Gives a reference back. Never blocks. Does nothing in a forked child, because the parent
+    /// holds the reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.shared.check_process().is_ok() {
             self.shared.give_back_reference(copy, role);
@@ -309,8 +311,8 @@ impl Connection {
         self.shared.calls.is_lost()
     }
 
-    /// Returns `true` unless the connection is lost, or the store has closed the socket. Answers
-    /// sent before still arrive.
+    /// Returns `true` unless the connection is lost, or the store has closed the socket. Earlier
+    /// answers still arrive.
     pub(crate) fn is_ready(&self) -> bool {
         if self.is_lost() {
             return false;
@@ -443,7 +445,8 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Refuses requests that the store would perform in part only, because it is too old.
+    /// Refuses the requests if the store is too old for one of them, because it would perform only
+    /// the others.
     fn check_version(&self, requests: &[Request]) -> Result<()> {
         let numbers = requests.iter().map(|request| match request {
             Request::Node(request) => request.oldest_version(),
@@ -452,8 +455,8 @@ impl Shared {
         numbers.max().map_or(Ok(()), |number| Ok(self.version.require(number)?))
     }
 
-    /// Sends the requests that give references back. A broken connection gives everything back by
-    /// itself.
+    /// Sends the requests that give references back. If the connection breaks, the store takes back
+    /// everything.
     fn give_back(&self, requests: &[Request]) {
         if let Err(SendFailure::Lost(reason)) = self.sender.send(&unanswered(requests), Priority::GiveBack) {
             self.break_off(reason);
@@ -495,9 +498,9 @@ impl Shared {
     fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
         let (call, answer) = hoplite_proto::local::decode_response(response);
         match answer {
-            // The store's reason for closing the connection.
+            // This is the store's reason for closing the connection.
             Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
-            // The unreadable answer may carry a reference.
+            // The unreadable answer may contain a reference.
             Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {
                 return Err(Loss::Protocol(error));
             }
@@ -513,7 +516,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Fails all calls. The socket stays open for views: the store reuses their memory when it
+    /// Fails all calls. The socket stays open for views, whose memory the store reuses when it
     /// closes.
     fn break_off(&self, reason: Loss) {
         tracing::debug!(path = %self.path.display(), %reason, "connection lost");

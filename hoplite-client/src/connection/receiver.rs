@@ -28,8 +28,9 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Registers a duplicate of the socket with the runtime: the original can send after the runtime's
-/// end. Only for readability, because writability changes with each request.
+/// Registers a duplicate of the socket with the runtime, because the original must be able to send
+/// after the runtime's end. Registers only for readability, because writability changes with each
+/// request.
 fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,
@@ -49,7 +50,7 @@ impl Registration {
         let mut received = BytesMut::new();
         loop {
             received.reserve(RESERVED_BYTES);
-            // Lets other tasks run even if bytes keep coming.
+            // Lets other tasks run even if bytes arrive without a pause.
             consume_budget().await;
             let read = match socket.readable().await {
                 Ok(mut ready) => {
@@ -90,7 +91,7 @@ impl Drop for Registration {
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::RuntimeEnded);
         } else {
-            // The child shares the parent's epoll instance.
+            // Closing it would change the parent's epoll instance, which the child shares.
             std::mem::forget(self.socket.take());
         }
     }

@@ -274,7 +274,6 @@ async fn everybody_gathers_what_everybody_has() {
     store.until("all references are back", |state| state.references() == 0).await;
 }
 
-/// One participant per array; the last one is late.
 async fn allreduced(
     store: &FakeStore,
     arrays: &[Vec<u8>],

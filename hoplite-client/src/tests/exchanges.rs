@@ -128,7 +128,6 @@ async fn a_part_that_was_taken_before_its_put_was_confirmed_is_put() {
     let options = PutOptions { confirm: Confirmation::Confirmed, ..within(LONG) };
     store.produce("m", b"", 0);
     let (all, ()) = tokio::join!(client.all_to_all("m", &[b"for 0", b"for 1"], 1, options), async {
-        // The source is deleted when it is no longer needed.
         store.until("it has joined", |state| state.count(is_join) == 1).await;
         store.send_held();
         store.hold_answers();
@@ -222,7 +221,6 @@ async fn a_rank_that_calls_again_while_all_meet_leaves_nothing() {
     }
     assert_eq!(missing(client.barrier("b", 2, 1, Duration::ZERO).await), [0]);
     let asked = store.state().count(is_locate);
-    // Between the query and the put, all ranks meet.
     store.hold_answers();
     let (met, ()) = tokio::join!(client.barrier("b", 2, 1, LONG), async {
         store.until("rank 1 has asked", move |state| state.count(is_locate) > asked).await;

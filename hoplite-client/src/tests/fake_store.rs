@@ -576,7 +576,6 @@ impl State {
         Some(Ok(Response::Node(node::Response::Reduced { indices })))
     }
 
-    /// Its target tells participants to work alone.
     fn do_without_session(
         &mut self,
         arena: &Arc<Arena>,

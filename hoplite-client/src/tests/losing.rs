@@ -21,7 +21,6 @@ fn is_lost(error: &Error) -> bool {
 async fn a_cancelled_call_gives_its_late_reference_back() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    // Large enough for a reference.
     client.put("a", &[7; 5000]).await.unwrap();
     store.until("the put is done", |state| state.references() == 0).await;
     store.hold_answers();
@@ -48,7 +47,6 @@ async fn a_cancelled_call_gives_its_late_reference_back() {
 async fn an_answer_that_was_delivered_but_never_looked_at_is_given_back() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    // Large enough for a reference.
     client.put("a", &[7; 5000]).await.unwrap();
     store.until("the put is done", |state| state.references() == 0).await;
     let mut get = Box::pin(client.get("a", LONG));
@@ -111,8 +109,8 @@ async fn nonsense_from_the_store_breaks_the_connection() {
     let object = Response::Node(hoplite_core::node::Response::Object(view));
     let progress = Response::Node(hoplite_core::node::Response::Progress { valid_bytes: 1 });
     let nonsense: [&dyn Fn(&FakeStore); 6] = [
-        // A frame above the limit; an invalid message; an answer without a call; a misfit; memory
-        // outside the arena; a reason for closing.
+        // A frame above the limit; an invalid message; an answer without a call; an answer of the
+        // wrong kind; memory outside the arena; a reason for closing.
         &|store| store.send_raw(&[255; 4]),
         &|store| store.send_raw(&[3, 0, 0, 0, 255, 255, 255]),
         &|store| store.send_response(99, Ok(progress.clone())),
@@ -123,7 +121,6 @@ async fn nonsense_from_the_store_breaks_the_connection() {
     for (index, send) in nonsense.iter().enumerate() {
         let store = FakeStore::start();
         let client = connect(&store).await;
-        // Large enough for a reference.
         client.put("a", &[7; 5000]).await.unwrap();
         let view = client.get("a", LONG).await.unwrap();
         let (result, ()) = tokio::join!(client.get("never", LONG), async {

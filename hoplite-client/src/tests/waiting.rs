@@ -20,7 +20,6 @@ async fn reports<T>(
         while notices.lock().unwrap().is_empty() {
             tokio::time::sleep(LONG_WAIT / 10).await;
         }
-        // A second notice must not come.
         tokio::time::sleep(2 * LONG_WAIT).await;
         for id in ids {
             store.produce(id, b"12345678", 8);

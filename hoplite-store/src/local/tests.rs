@@ -74,7 +74,6 @@ struct Client {
 }
 
 impl Client {
-    /// The caller must read the answer.
     async fn connect(plane: &Arc<LocalPlane>) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         tokio::spawn(connection::serve(theirs, Arc::clone(plane), CancellationToken::new()));
@@ -198,7 +197,6 @@ async fn a_client_that_asks_for_many_contents_at_once_gets_them_all() {
     let mut client = Client::greeted(&plane).await;
     let (copy, _) = client.create("a", node::MAX_CONTENTS_BYTES).await;
     client.ask(Request::Node(node::Request::SealUnconfirmed { copy })).await;
-    // All requests arrive together, and their answers exceed the outbox.
     let mut requests = BytesMut::new();
     let calls: Vec<CallId> = (1000..1000 + COUNT).map(CallId).collect();
     for call in &calls {

@@ -24,8 +24,6 @@ fn hello(version: u32, cluster: &str, node: &str) -> Vec<u8> {
     frame(Kind::Hello, &hello)
 }
 
-/// Sends `bytes`, closes the sending half if `and_then_close` says so, and waits until the server
-/// closes.
 async fn send_until_closed(node: &TestNode, bytes: &[u8], and_then_close: Close) {
     let mut stream = TcpStream::connect(node.address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
@@ -37,8 +35,6 @@ async fn send_until_closed(node: &TestNode, bytes: &[u8], and_then_close: Close)
     let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server closes");
 }
 
-/// Waits for this many refused connections. The server closes first, and counts when the peer has
-/// heard why.
 async fn refusals(node: &TestNode, count: u64) {
     let counted = async {
         while read(&node.metrics.malformed_connections) < count {
@@ -172,7 +168,6 @@ async fn another_cluster_is_refused_by_either_side() {
     assert_eq!(read(&sender.metrics.serves), 0);
 }
 
-/// A wrong answer to a request for bytes.
 enum Lie {
     Frame(Kind, u64, &'static [u8]),
     End(v1::end::Outcome),

@@ -13,7 +13,6 @@ use super::faults::{BIG_BYTES, damaged_positions, flipping_proxy};
 use super::*;
 use crate::data::{CombineRequest, CombineSource};
 
-/// Keeps back the last block until it is complete.
 fn output(size_bytes: u64) -> Arc<LiveCopy> {
     Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Reduce))
 }
@@ -43,7 +42,6 @@ fn remote_at(node: &str, address: SocketAddr, name: &str, size_bytes: u64) -> Co
     })
 }
 
-/// Makes different bytes for each seed.
 fn seeded(size_bytes: usize, seed: usize) -> Vec<u8> {
     let mut bytes = content(size_bytes + 8 * seed);
     bytes.drain(..8 * seed);
@@ -141,7 +139,6 @@ async fn ranges_of_inputs_are_combined_from_an_offset_on() {
         assert!(prefix(&out, 40_000)[20_004..] == expected[20_004..40_000]);
         assert_eq!(prefix(&out, 20_004), [7; 20_004], "what nobody asks for is left alone");
     }
-    // Bytes outside of the ranges are not sent.
     assert_eq!(read(&a.metrics.sent_bytes), 2 * (40_000 - 20_004));
     assert_eq!(here.puller.idle_connections(), 1);
 }
@@ -159,7 +156,6 @@ async fn the_output_grows_as_the_slowest_input_does() {
     let (task, _) = start(&here, sum(Dtype::U16, lanes), &out);
     let mut written = 0;
     for end in [4096, 8192, 20_480, 36_864] {
-        // In turn, so that each is waited for once.
         for (source, bytes) in growing.iter().zip(&inputs) {
             source.buffer().write(written, &bytes[written as usize..end]);
             source.advance(end as u64);
@@ -215,7 +211,6 @@ async fn an_input_may_be_awaited() {
     assert_eq!(task.await.unwrap(), (800, CombineOutcome::Complete));
 }
 
-/// Answers a pull with blocks of these lengths in turn.
 async fn send_in_pieces(sender: &Impostor, bytes: &[u8], lengths: &[usize]) -> PeerConnection {
     let mut connection = sender.accept().await;
     let pull = connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
@@ -255,7 +250,6 @@ async fn frames_may_end_inside_of_elements() {
     assert_eq!(task.await.unwrap(), (20_000, CombineOutcome::Complete));
     assert!(prefix(&out, 20_000) == all);
 
-    // Also straight into the output.
     let (sender, address) = Impostor::start("c").await;
     let bytes = inputs[0].clone();
     scripts.push(tokio::spawn(async move { send_in_pieces(&sender, &bytes, &[5, 4099, 1]).await }));
@@ -312,10 +306,8 @@ async fn an_input_that_fails_ends_the_combination_where_it_is() {
         assert_eq!(task.await.unwrap(), (40_960, failed(failing, PullOutcome::SenderHasNoCopy)));
         assert!(prefix(&out, 40_960) == expected(Dtype::F32, &inputs)[..40_960]);
         a.shelf.wait_for_serves(0).await;
-        // The connection is kept if the sender ended the stream, and closed if the receiver did.
         assert_eq!(here.puller.idle_connections(), 1 - failing);
 
-        // The combination resumes with equal inputs.
         a.shelf.add("x", &filled(&inputs[0]));
         let lanes = vec![remote(&a, "x", 100_000), local(&filled(&inputs[1]))];
         let request = CombineRequest { offset_bytes: 40_960, ..sum(Dtype::F32, lanes) };
@@ -452,7 +444,6 @@ async fn an_idle_connection_that_turns_out_dead_is_replaced() {
         let bytes = bytes.clone();
         async move {
             let mut first = send_in_pieces(&sender, &bytes, &[800]).await;
-            // The connection dies with the second request.
             first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
             drop(first);
             send_in_pieces(&sender, &bytes, &[800]).await
@@ -507,8 +498,8 @@ async fn a_range_ends_where_it_was_said_to() {
 async fn the_end_of_a_range_waits_until_the_object_is_complete() {
     let a = TestNode::start("a").await;
     let bytes = content(100_000);
-    // A node with a whole range of an object that is aborted later would count as a source of a
-    // complete part.
+    // If a whole range were served, its receiver would count as the source of a complete part,
+    // although the object may be aborted later.
     for (start_bytes, end_bytes) in [(0, Some(61_000)), (61_000, Some(61_000)), (0, Some(0)), (61_440, None)]
     {
         let growing = empty(100_000);

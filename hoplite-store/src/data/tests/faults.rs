@@ -11,7 +11,7 @@ use super::*;
 use crate::data::connection::ConnectionError;
 use crate::data::serving::{Ending, end_message};
 
-/// More than all socket buffers on the way take.
+/// More bytes than the socket buffers on the way hold.
 pub(super) const BIG_BYTES: u64 = 48 << 20;
 
 fn pull_message(name: &str, size_bytes: u64) -> v1::Pull {
@@ -35,7 +35,6 @@ async fn when_the_sender_dies_the_receiver_keeps_what_it_has() {
     assert!(prefix(&copy, 40_960) == bytes[..40_960]);
     shelf.wait_for_serves(0).await;
 
-    // The transfer goes on from there at another sender.
     let other = TestNode::start("c").await;
     other.shelf.add("x", &filled(&bytes));
     let request = PullRequest { offset_bytes: 40_960, ..other.request("x") };
@@ -100,7 +99,6 @@ async fn a_cancelled_pull_ends_at_once_and_so_does_the_serve() {
     arrived(&copy, 4096).await;
     cancel.cancel();
     assert_eq!(pull.await.unwrap(), (4096, PullOutcome::Cancelled));
-    // A sender without bytes notices, too.
     sender.shelf.wait_for_serves(0).await;
     assert_eq!(receiver.puller.idle_connections(), 0);
     assert_eq!(read(&sender.metrics.malformed_connections), 0);
@@ -209,7 +207,6 @@ async fn an_idle_connection_that_turns_out_dead_is_replaced() {
         let mut first = sender.accept().await;
         first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
         first.write_control(Kind::End, &refusal).await.unwrap();
-        // The connection dies with the second request.
         first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
         drop(first);
         let mut second = sender.accept().await;
@@ -232,14 +229,12 @@ async fn an_idle_connection_that_the_server_closed_is_replaced() {
     let mut idle = connect(&sender).await;
     for _ in 0..2 {
         assert_eq!(receiver.pull(&sender, "x", &empty(9)).await, (9, PullOutcome::Complete));
-        // Both idle connections expire at about the same time.
         assert!(matches!(idle.read_header().await, Err(ConnectionError::Closed)));
         idle = connect(&sender).await;
     }
     assert_eq!(read(&sender.metrics.malformed_connections), 0);
 }
 
-/// Relays bytes both ways, and flips one bit of the byte of `target` at `position`.
 pub(super) async fn flipping_proxy(target: SocketAddr, position: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -297,7 +292,6 @@ async fn damaged_bytes_are_never_taken_for_good() {
         assert_eq!(read(&receiver.metrics.corrupt_frames), 1);
         assert_eq!(receiver.puller.idle_connections(), 0, "the connection is of no more use");
 
-        // The bytes are fetched again from the last good one.
         let request = PullRequest { offset_bytes: valid_bytes, ..sender.request("x") };
         assert_eq!(receiver.start_pull(request, &copy).0.await.unwrap(), (300_000, PullOutcome::Complete));
         assert!(prefix(&copy, 300_000) == bytes);

@@ -12,7 +12,6 @@ use hoplite_proto::v1;
 use super::*;
 use crate::data::connection::ConnectionError;
 
-/// A sum of objects of these names.
 pub(super) fn hop(inputs: &[&str]) -> Hop {
     let input = |name: &&str| HopInput {
         id: id(name),
@@ -60,7 +59,6 @@ impl Directed {
         timeout(PATIENCE, self.reports.recv()).await.unwrap()
     }
 
-    /// Releases the hop, which must make no more reports.
     async fn end(mut self) {
         self.ended.cancel();
         timeout(PATIENCE, self.task).await.unwrap().unwrap();
@@ -75,7 +73,6 @@ async fn asked(host: &mut TestNode) -> (Hop, mpsc::Sender<HopReport>) {
 #[tokio::test]
 async fn a_hop_lasts_until_it_is_released() {
     let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
-    // The second one uses the connection of the first one.
     for _ in 0..2 {
         let mut directed = Directed::start(&coordinator, "h", host.address, hop(&["x", "y"]));
         let (received, reports) = asked(&mut host).await;
@@ -84,7 +81,6 @@ async fn a_hop_lasts_until_it_is_released() {
         assert_eq!(directed.report().await, Some(HopReport::Complete));
         host.shelf.wait_for_hosted(1).await;
         directed.end().await;
-        // The coordinator knows the end without waiting.
         assert_eq!(*host.shelf.hosted.borrow(), 0);
         assert_eq!(coordinator.puller.idle_connections(), 1);
     }
@@ -108,7 +104,6 @@ async fn a_hop_is_released_before_it_is_complete() {
 async fn what_is_released_before_it_is_asked_for_is_not_asked_for() {
     let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
     let directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
-    // The task has not run yet.
     directed.end().await;
     assert!(host.hops.try_recv().is_err());
 }
@@ -129,7 +124,6 @@ async fn failures_travel_and_the_connection_stays() {
     for failure in failures {
         let mut directed = Directed::start(&coordinator, "h", host.address, hop(&["x", "y"]));
         let (_, reports) = asked(&mut host).await;
-        // A complete hop may still fail.
         reports.send(HopReport::Complete).await.unwrap();
         reports.send(HopReport::Failed(failure.clone())).await.unwrap();
         assert_eq!(directed.report().await, Some(HopReport::Complete));
@@ -157,7 +151,6 @@ async fn a_release_that_meets_a_failure_on_its_way_harms_nobody() {
     coordinator.read_expected::<()>(Kind::Keepalive).await.unwrap();
     let end = coordinator.read_expected::<v1::End>(Kind::End).await.unwrap();
     assert_eq!(end.outcome(), v1::end::Outcome::Refused);
-    // One end for the hop, none for the release.
     assert_eq!(coordinator.read_header().await.unwrap().kind(), Kind::Block);
     assert_eq!(read(&host.metrics.malformed_connections), 0);
 }
@@ -236,7 +229,6 @@ async fn a_host_that_vanishes_has_failed() {
     assert_eq!(directed.report().await, Some(HopReport::Failed(HopFailure::Unreachable)));
     directed.end().await;
     assert_eq!(*shelf.hosted.borrow(), 0);
-    // The host has stopped listening.
     let mut directed = Directed::start(&coordinator, "h", address, hop(&[]));
     assert_eq!(directed.report().await, Some(HopReport::Failed(HopFailure::Unreachable)));
 }
@@ -288,7 +280,6 @@ async fn a_hop_is_asked_for_again_if_the_idle_connection_was_dead() {
         first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
         let refusal = v1::End { outcome: v1::end::Outcome::NoCopy.into(), ..v1::End::default() };
         first.write_control(Kind::End, &refusal).await.unwrap();
-        // The connection dies with the second request.
         first.read_expected::<v1::Combine>(Kind::Combine).await.unwrap();
         drop(first);
         let mut second = host.accept().await;

@@ -14,7 +14,6 @@ const MAX_LANES: usize = 8;
 const KEY: StreamKey = StreamKey([7; KEY_BYTES]);
 const BLOCK: u64 = 400 << 10;
 
-/// Makes a node whose streams start with so many lanes.
 fn laned(name: &str, lanes: usize) -> DataConfig {
     let first_lanes = Start { lanes, is_settled: true };
     DataConfig { max_lanes: MAX_LANES, first_lanes, ..config(name) }
@@ -38,7 +37,6 @@ fn pull_message(name: &str, size_bytes: u64, max_lanes: u32) -> v1::Pull {
     v1::Pull { id, put: PUT.0, size_bytes, max_lanes, ..v1::Pull::default() }
 }
 
-/// Reads up to the next frame of this kind.
 async fn await_control<M: prost::Message + Default>(connection: &mut PeerConnection, kind: Kind) -> M {
     loop {
         let header = timeout(PATIENCE, connection.read_header()).await.unwrap().unwrap();
@@ -134,7 +132,6 @@ async fn peers_that_offer_no_lanes_see_none() {
     let sender = start("a", 8).await;
     let bytes = content(4 << 20);
     sender.shelf.add("x", &filled(&bytes));
-    // As a program without lanes does.
     let mut connection = connect(&sender).await;
     connection.write_control(Kind::Pull, &pull_message("x", 4 << 20, 0)).await.unwrap();
     let mut at = 0;
@@ -216,7 +213,6 @@ async fn a_broken_lane_costs_only_its_own_frames() {
     scene.lane.write_block(block(1), &scene.source).await.unwrap();
     scene.main.write_block(block(2), &scene.source).await.unwrap();
     arrived(&scene.copy, 3 * BLOCK).await;
-    // Half of the fourth block.
     let head = Header::block(3 * BLOCK, BLOCK, 0).unwrap().encode();
     scene.lane.write_raw(&[&head[..], &scene.bytes[3 * BLOCK as usize..][..1000]].concat()).await.unwrap();
     drop(scene.lane);
@@ -246,7 +242,6 @@ async fn a_lane_that_is_being_opened_may_have_the_next_block() {
     let frame = |from: u64, to: u64| BLOCK + from..BLOCK + to;
     scene.main.write_block(frame(1000, 2000), &scene.source).await.unwrap();
     scene.lane.write_block(frame(2000, 3000), &scene.source).await.unwrap();
-    // The receiver hears of both frames during its handshake.
     let mut third = scene.impostor.accept().await;
     third.write_block(frame(0, 1000), &scene.source).await.unwrap();
     third.write_block(BLOCK + 3000..2 * BLOCK, &scene.source).await.unwrap();
@@ -317,7 +312,6 @@ async fn a_sender_gets_no_more_lanes_than_were_offered() {
         scene.main.write_block(block(index), &scene.source).await.unwrap();
     }
     scene.main.write_control(Kind::End, &complete()).await.unwrap();
-    // Silent lanes do not hold up the stream.
     assert_eq!(scene.pull.await.unwrap(), (5 * BLOCK, PullOutcome::Complete));
     let waiting = timeout(Duration::ZERO, scene.impostor.listener.accept()).await;
     assert!(waiting.is_err(), "seven lanes in all: the first one, the second one, and five more");
@@ -361,7 +355,6 @@ async fn forged_finished_and_surplus_lanes_get_nothing() {
     let stolen = handshake::open(&config("thief"), stream, Side::Connecting(&thief), PATIENCE).await;
     assert_eq!(outcome_of_lane(&mut stolen.unwrap().0, key).await, Outcome::NoCopy, "another peer");
 
-    // Lanes that leave without a message do not disturb the stream.
     drop(lanes);
     source.complete();
     assert_eq!(await_control::<v1::End>(&mut main, Kind::End).await.outcome(), Outcome::Complete);

@@ -4,7 +4,6 @@ use super::*;
 
 const SIZE_BYTES: u64 = 100_000;
 
-/// Sends many keepalives, and waits a while for a sign of a producer.
 async fn start(name: &str) -> TestNode {
     let config = DataConfig {
         keepalive_interval: Duration::from_millis(50),
@@ -16,7 +15,6 @@ async fn start(name: &str) -> TestNode {
     TestNode::start_with(config, Duration::ZERO).await
 }
 
-/// Two nodes with `valid_bytes` of an object pull it from each other.
 async fn cycle(valid_bytes: u64) {
     let nodes = [start("a").await, start("b").await];
     let copies = [empty(SIZE_BYTES), empty(SIZE_BYTES)];
@@ -61,7 +59,6 @@ async fn a_cycle_in_which_the_producer_was_heard_ends() {
     }
     producer.stop().await;
     assert_eq!(from_producer.await.unwrap(), (0, PullOutcome::SenderUnreachable));
-    // One node goes on with the other, which has heard the producer too.
     let (from_b, _) = a.start_pull(b.request("x"), &copies[0]);
     for pull in [from_a, from_b] {
         assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderStalled));
@@ -82,7 +79,6 @@ async fn relays_wait_for_a_producer_that_is_slow() {
     let bytes = content(SIZE_BYTES as usize);
     source.buffer().write(0, &bytes);
     for valid_bytes in [40_960, 81_920] {
-        // Far longer than any node waits for a stalled sender.
         tokio::time::sleep(nodes[0].config.stall_timeout * 3).await;
         assert!(pulls.iter().all(|pull| !pull.is_finished()));
         source.buffer().publish(valid_bytes);

@@ -40,15 +40,14 @@ use crate::data::{
 };
 
 const PUT: PutId = PutId(7);
-/// Only a hanging test waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A node's copies, with the number of running serves.
+/// The copies of a test's node, and the number of its running serves.
 struct Shelf {
     copies: watch::Sender<HashMap<(ObjectId, PutId), Arc<LiveCopy>>>,
     serves: watch::Sender<usize>,
     delay: Duration,
-    /// Requested hops, and the number of running ones.
+    /// Requests for hops, and the number of running hops.
     hops: mpsc::UnboundedSender<(Hop, mpsc::Sender<HopReport>)>,
     hosted: watch::Sender<usize>,
 }
@@ -221,7 +220,6 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Differs from block to block.
 fn content(size_bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(size_bytes + 8);
@@ -240,7 +238,6 @@ fn buffer(size_bytes: u64) -> Buffer {
     buffer
 }
 
-/// An arena, and an extent for an object in it.
 fn arena(size_bytes: u64) -> (Arc<Arena>, Extent) {
     let length_bytes = (HEADER_BYTES + size_bytes).next_multiple_of(4096);
     (Arena::create(Backing::Pages, length_bytes).unwrap(), Extent { offset_bytes: 0, length_bytes })
@@ -286,7 +283,6 @@ impl Impostor {
     }
 }
 
-/// Connects as a store, to send anything.
 async fn connect(node: &TestNode) -> PeerConnection {
     let stream = TcpStream::connect(node.address).await.unwrap();
     handshake::open(

@@ -21,7 +21,6 @@ async fn node(name: &str, secret: &[u8]) -> TestNode {
     TestNode::start_with(with_token(name, secret), Duration::ZERO).await
 }
 
-/// Returns the reason why `config` cannot connect to `node`.
 async fn refusal(config: &DataConfig, node: &TestNode) -> Error {
     let stream = TcpStream::connect(node.address).await.unwrap();
     let peer = (node.config.node.clone(), node.address);
@@ -32,7 +31,6 @@ async fn refusal(config: &DataConfig, node: &TestNode) -> Error {
     }
 }
 
-/// Opens a connection and sends nothing.
 async fn silent(node: &TestNode) -> PeerConnection {
     let stream = TcpStream::connect(node.address).await.unwrap();
     PeerConnection::new(Transport::connect(&transport(), stream).await.unwrap(), PATIENCE)
@@ -145,7 +143,6 @@ async fn what_was_overheard_is_of_no_use_to_a_stranger() {
     let secured = node("a", SECRET).await;
     let (connecting, first, accepting, second) = overhear(&secured).await;
 
-    // Replayed to the store that accepted it, as the same node.
     for proof in [&first, &second] {
         let mut stranger = silent(&secured).await;
         stranger.write_control(Kind::Hello, &connecting).await.unwrap();
@@ -153,7 +150,6 @@ async fn what_was_overheard_is_of_no_use_to_a_stranger() {
         stranger.write_control(Kind::Proof, proof).await.unwrap();
         assert!(is_refused(&stranger.read_expected(Kind::Proof).await));
     }
-    // Replayed to a store that connects.
     let (impostor, address) = Impostor::start("a").await;
     let receiver = node("b", SECRET).await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
@@ -198,7 +194,6 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
 
 #[tokio::test]
 async fn a_proof_that_is_sent_back_proves_nothing() {
-    // Sends the connecting store its own challenge and proof.
     let (impostor, address) = Impostor::start("a").await;
     let receiver = node("b", SECRET).await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
@@ -210,7 +205,6 @@ async fn a_proof_that_is_sent_back_proves_nothing() {
     mirror.write_control(Kind::Proof, &proof).await.unwrap();
     assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderUnreachable));
 
-    // A store gives no proof away to a peer that mirrors its hello.
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
     let (stream, _) = impostor.listener.accept().await.unwrap();
     let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), PATIENCE);

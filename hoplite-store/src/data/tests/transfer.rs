@@ -111,7 +111,6 @@ async fn a_worker_that_writes_is_asked_to_ring() {
         let live = Arc::clone(&live);
         async move { live.beyond(8192).await }
     });
-    // On this single thread, the waiter has set the flag and sleeps.
     tokio::task::yield_now().await;
     live.ring();
     tokio::task::yield_now().await;
@@ -135,7 +134,6 @@ async fn a_worker_that_writes_is_asked_to_ring() {
 async fn what_a_worker_says_does_not_complete_an_object() {
     for (size_bytes, head_bytes) in [(0, 0), (1, 0), (4096, 0), (12_288, 8192), (12_289, 12_288)] {
         let live = Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Worker));
-        // A worker could write to the header itself.
         live.buffer().publish(size_bytes);
         live.ring();
         assert_eq!(live.valid_bytes(), head_bytes);
@@ -165,7 +163,6 @@ async fn a_header_that_another_worker_forges_changes_nothing_of_what_the_store_k
         buffer.initialise();
         LiveCopy::new(buffer, producer)
     };
-    // Copies that the store fills.
     for producer in [Producer::Store, Producer::Reduce] {
         let live = live(producer);
         forge(SIZE_BYTES);
@@ -201,7 +198,6 @@ async fn a_worker_whose_doorbell_another_one_silences_is_heard_all_the_same() {
         async move { live.beyond(0).await }
     });
     tokio::task::yield_now().await;
-    // The writer publishes, and sees no armed doorbell.
     live.buffer().publish(8192);
     assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), Ok(8192));
 }
@@ -262,7 +258,6 @@ async fn a_receiver_relays_what_it_is_still_receiving() {
     let (to_c, _) = c.start_pull(b.request("x"), &copies[2]);
     copies[0].buffer().write(0, &bytes);
     copies[0].advance(1 << 20);
-    // The last in the chain has the head of the object while the first still lacks its tail.
     arrived(&copies[2], 1 << 20).await;
     copies[0].complete();
     for pull in [to_b, to_c] {

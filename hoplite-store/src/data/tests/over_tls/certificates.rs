@@ -21,7 +21,6 @@ fn config(name: &str, transport: TransportKind) -> DataConfig {
     DataConfig { transport, ..config }
 }
 
-/// Returns the results at `connecting` and at `accepting`.
 async fn meet(
     connecting: TransportKind,
     accepting: TransportKind,
@@ -81,7 +80,6 @@ async fn with_one_name_for_all_either_side_refuses_any_other() {
     assert!(connected.is_err() && accepted.is_err());
     let (connected, _) = meet(named("store.hoplite", "store.hoplite"), plain).await;
     assert!(why(connected).contains("certificate"));
-    // Its own check would fail: an error at the start.
     let files = certificates.files("other", &certificates.issue("other", today()));
     assert!(Tls::read(files, Some("store.hoplite")).is_err());
 }
@@ -93,7 +91,6 @@ async fn another_authority_is_refused_by_either_side() {
     let (connected, accepted) = meet(kind(&theirs), kind(&ours)).await;
     assert!(why(connected).contains("certificate"));
     assert!(accepted.is_err());
-    // The peer trusts our authority, but another one issued its certificate.
     let files = ours.files("foreign", &theirs.issue("127.0.0.1", today()));
     write(&files.ca, &theirs.authority.cert);
     let foreign = Tls::read(files.clone(), None).unwrap();
@@ -110,7 +107,6 @@ async fn another_authority_is_refused_by_either_side() {
 #[tokio::test]
 async fn an_expired_certificate_is_refused_by_either_side() {
     let certificates = Certificates::new();
-    // Read while valid, which takes longer on a busy machine.
     let mut remaining = Duration::from_millis(1500);
     let (ends_soon, short, expiring) = loop {
         let ends_soon = SystemTime::now() + remaining;
@@ -122,7 +118,6 @@ async fn an_expired_certificate_is_refused_by_either_side() {
         }
     };
     let good = TransportKind::Tls(certificates.tls("127.0.0.1"));
-    // Certificates end with a whole second.
     while SystemTime::now() < ends_soon + Duration::from_secs(1) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -132,7 +127,6 @@ async fn an_expired_certificate_is_refused_by_either_side() {
     let (connected, accepted) = meet(TransportKind::Tls(expiring), good).await;
     assert!(why(accepted).contains("xpired"));
     assert!(connected.is_err());
-    // Also an error at the start.
     let error = Tls::read(certificates.files("short", &short), None).unwrap_err();
     assert!(format!("{:#}", anyhow::Error::from(error)).contains("xpired"));
 }
@@ -196,7 +190,6 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
         connected.is_ok() && accepted.is_ok()
     };
     assert!(works(&old_peer).await && !works(&new_peer).await);
-    // Half of a change, which fits nothing.
     let issued = new.issue("127.0.0.1", today());
     write(&files.cert, &issued.cert);
     tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -212,7 +205,6 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
     assert!(!works(&old_peer).await);
 }
 
-/// Returns the errors of a client with `config` and of the store.
 async fn visit(
     certificates: &Certificates,
     config: ClientConfig,
@@ -264,7 +256,6 @@ async fn a_member_that_names_no_protocol_is_refused() {
 #[tokio::test]
 async fn who_is_refused_hears_why_although_more_was_said() {
     let (ours, theirs) = (Certificates::new(), Certificates::new());
-    // Our store refuses this certificate, and its own is accepted.
     let files = theirs.files("node", &theirs.issue("127.0.0.1", today()));
     write(&files.ca, &format!("{}{}", theirs.authority.cert, ours.authority.cert));
     let stranger = Tls::read(files, None).unwrap();

@@ -17,13 +17,11 @@ mod certificates;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A day before and after now.
 fn today() -> Range<SystemTime> {
     let now = SystemTime::now();
     now - DAY..now + DAY
 }
 
-/// A cluster whose nodes all listen on loopback.
 struct Certificates {
     place: TempDir,
     authority: Authority,
