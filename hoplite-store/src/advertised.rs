@@ -1,7 +1,7 @@
 //! The address at which other stores reach this store.
 //!
-//! A host whose address changes loses its sessions. So the store resolves its configured name again
-//! before each session with a shard, or reports the last known address.
+//! The address of a host may change, which ends the host's sessions. So the store resolves its
+//! configured name again before each session with a shard, or reports the last known address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,23 +15,23 @@ use tokio::time::timeout;
 
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Checks that other stores will accept this store's certificate: for the IP address, or for the
-/// name that all daemons share.
+/// Checks that other stores will accept this store's certificate, which must contain the IP
+/// address, or the name that all daemons share.
 pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), TlsError> {
     tls.check_reached_at(&address.ip().to_canonical().to_string())
 }
 
-/// Clones share the last lookup.
+/// The advertised address. Clones share the last lookup.
 #[derive(Debug, Clone)]
 pub(crate) struct Advertised {
-    /// `HOST:PORT`; `None` to report the address of the data plane.
+    /// The configured `HOST:PORT`; `None` to report the address of the data plane.
     name: Option<String>,
     listened: SocketAddr,
     address: Arc<Mutex<SocketAddr>>,
 }
 
 impl Advertised {
-    /// Resolves `name`, or uses `listened`, the address of the data plane.
+    /// Resolves `name`. Without a name, uses `listened`, the address of the data plane.
     ///
     /// # Errors
     /// `name` is not `HOST:PORT`, or cannot be looked up.
@@ -47,7 +47,7 @@ impl Advertised {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resolves the name again, or returns the last known address.
+    /// Resolves the name again. If that fails, returns the last known address.
     pub(crate) async fn now(&self) -> SocketAddr {
         let last = self.address();
         let Some(name) = &self.name else { return last };
@@ -67,7 +67,7 @@ impl Advertised {
     }
 }
 
-/// Prefers an address of the same family (IPv4 or IPv6) as `like`.
+/// Looks `name` up. Prefers an address of the same family (IPv4 or IPv6) as `like`.
 async fn look_up(name: &str, like: SocketAddr) -> io::Result<SocketAddr> {
     let found = timeout(LOOKUP_TIMEOUT, lookup_host(name)).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let found: Vec<_> = found.collect();
@@ -104,7 +104,6 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_is_of_the_kind_that_the_store_listens_at() {
-        // The name had only an address of the other family.
         let found = found_before("localhost:7", "127.0.0.1:7", "[2001:db8::1]:7");
         assert_eq!(found.now().await.to_string(), "127.0.0.1:7");
         assert_eq!(found.address().to_string(), "127.0.0.1:7");

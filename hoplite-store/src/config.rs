@@ -13,14 +13,14 @@ use hoplite_daemon::Tracer;
 use hoplite_net::Credentials;
 use hoplite_shm::Backing;
 
-/// Location of the directory.
+/// The place of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Directory {
     /// One shard, in this process.
     Embedded {
-        /// The port for other stores; `None` if no other store can join.
+        /// The port of the shard for other stores; `None` if no other store can join.
         listen: Option<SocketAddr>,
-        /// The shard's dashboard, if it has one.
+        /// The address of the shard's dashboard, if it has one.
         dashboard: Option<SocketAddr>,
     },
     /// Shards in other processes, as `HOST:PORT`. Every store has the same list.
@@ -34,13 +34,13 @@ pub struct StoreConfig {
     /// The node's name, unique in the cluster.
     pub node: NodeId,
     pub cluster: ClusterId,
-    /// The newest version that the store speaks.
+    /// The newest version of the protocol that the store speaks.
     pub newest_version: Version,
     /// The address of the data plane; port 0 for any free port; `None` for a store without peers.
     pub listen: Option<SocketAddr>,
     pub credentials: Credentials,
-    /// `HOST:PORT` at which other stores reach the data plane, if not at `listen`. A name is
-    /// resolved again before each session with a shard.
+    /// The `HOST:PORT` at which other stores reach the data plane, if it differs from `listen`. A
+    /// name is resolved again before each session with a shard.
     pub advertise: Option<String>,
     pub directory: Directory,
     pub socket: PathBuf,
@@ -55,7 +55,7 @@ pub struct StoreConfig {
     pub prefault: Prefault,
     pub links: LinkSettings,
     pub allreduce_schedule: SchedulePreference,
-    /// Copies of an object whose put requests no number.
+    /// The number of copies of an object whose put requests no number.
     pub replicas: u8,
     pub spill: SpillSettings,
     /// Time for moving pinned copies to other stores before the store stops.
@@ -66,7 +66,7 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// Returns the settings of the node of an empty store.
+    /// Returns the settings for the node of an empty store.
     pub(crate) fn of_node(
         &self,
         shards: &[String],
@@ -95,11 +95,11 @@ pub struct ClientRules {
     pub users: Option<Vec<u32>>,
     /// Groups with permitted members.
     pub groups: Option<Vec<u32>>,
-    /// Users who may only read, whatever the other lists say.
+    /// Users who may only read, even if another list permits more.
     pub readers: Vec<u32>,
 }
 
-/// Links between stores, for the planning of reduces. Unset values are measured.
+/// The links between stores, for the planning of reduces. Unset values are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct LinkSettings {
@@ -111,13 +111,13 @@ pub struct LinkSettings {
 /// The directories for spill files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpillSettings {
-    /// Empty if the store does not spill.
+    /// The directories; empty if the store does not spill.
     pub directories: Vec<PathBuf>,
-    /// Most bytes of spill files; `None` if only the disks limit them.
+    /// The largest size of all spill files together; `None` if only the disks limit it.
     pub limit_bytes: Option<u64>,
 }
 
-/// The time when the arena's pages are first touched.
+/// The time at which the arena's pages are touched for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefault {
     /// The pages are touched in the background.

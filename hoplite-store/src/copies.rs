@@ -1,6 +1,7 @@
-//! Local copies for the tasks that move bytes: memory, valid bytes, and waits for more.
+//! The store's local copies, for the tasks that move bytes: their memory, valid bytes, and waits
+//! for more.
 //!
-//! `hoplite_core::node` decides when a copy begins and ends; entries never outlive that decision.
+//! `hoplite_core::node` decides when a copy begins and ends. No entry outlives its copy.
 
 use std::fmt;
 use std::pin::pin;
@@ -21,23 +22,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// A worker rings when it has made progress, but another worker may have cleared the request to
-/// ring.
+/// Time after which a task reads a worker's progress again. A worker sends a doorbell message when
+/// it has made progress, but another worker may have cleared the request in the header.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// One local copy, from `CopyOpened` to `CopyClosed`.
+/// One local copy, from `CopyOpened` until `CopyClosed`.
 ///
-/// At most one task writes it at a time; any number read it, or wait for its bytes.
+/// At most one task writes it at a time. Any number of tasks read it, or wait for its bytes.
 pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// Leading bytes that this store knows to be valid. The shared header, which every worker can
-    /// write to, counts only for copies that a worker fills.
+    /// The number of leading bytes that this store knows to be valid. The shared header, which every
+    /// worker can write to, counts only for copies that a worker fills.
     known_bytes: AtomicU64,
     completed: AtomicBool,
-    /// Set before the memory can be given to another copy. A task that writes to the header without
-    /// owning the copy holds this lock.
+    /// The failure, set before the memory can be given to another copy. A task that writes to the
+    /// header of a copy which it does not fill holds this lock.
     failure: Mutex<Option<Box<Error>>>,
     exchange: OnceLock<Arc<Exchange>>,
     /// Boxed, because most small objects are never transferred.
@@ -84,7 +85,6 @@ impl LiveCopy {
     }
 
     pub(crate) fn set_exchange(&self, exchange: Arc<Exchange>) {
-        // Set once per copy.
         let _ = self.exchange.set(exchange);
     }
 
@@ -92,9 +92,9 @@ impl LiveCopy {
         self.buffer.size_bytes()
     }
 
-    /// Leading bytes that may be read or forwarded. Copies of workers and reduces keep back their
-    /// end until the node declares them complete, because a node with all bytes counts as having a
-    /// complete object.
+    /// The number of leading bytes that may be read or forwarded. For copies of workers and
+    /// reduces, this omits the last block until the node declares the copy complete: a node with
+    /// all bytes counts as a node with a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
@@ -103,8 +103,8 @@ impl LiveCopy {
         self.known_bytes.load(Ordering::Acquire)
     }
 
-    /// Reads the progress from `header` if a worker fills the copy. Never shrinks, even if the
-    /// worker writes a smaller number.
+    /// Reads the progress from `header` if a worker fills the copy. The result never shrinks, even
+    /// if the worker writes a smaller number.
     fn shown_bytes(&self, header: impl FnOnce(&Buffer) -> u64) -> u64 {
         if self.producer != Producer::Worker || self.is_completed() {
             return self.known_bytes();
@@ -113,7 +113,8 @@ impl LiveCopy {
         self.known_bytes.fetch_max(shown_bytes, Ordering::AcqRel).max(shown_bytes)
     }
 
-    /// Bytes before `end_bytes` that may be forwarded if the first `valid_bytes` are valid.
+    /// The number of bytes before `end_bytes` that may be forwarded if the first `valid_bytes` are
+    /// valid.
     fn forwardable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
         node::forwardable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
     }
@@ -122,9 +123,9 @@ impl LiveCopy {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// Declares bytes valid, and wakes tasks that wait for them.
+    /// Declares the first `valid_bytes` valid, and wakes tasks that wait for them.
     pub(crate) fn advance(&self, valid_bytes: u64) {
-        // Workers read the header too, so it omits the end of an incomplete reduce.
+        // Workers read the header, too, so it omits the last block of an incomplete reduce.
         let is_reduce = self.producer == Producer::Reduce;
         let forwardable = self.forwardable(valid_bytes, self.size_bytes());
         self.known_bytes.fetch_max(valid_bytes, Ordering::AcqRel);
@@ -139,7 +140,7 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Ends every wait, here and in all clients, with `error`. The first error stays.
+    /// Ends all waits for the copy, here and in all clients, with `error`. The first error stays.
     pub(crate) fn fail(&self, error: Error) {
         {
             let mut failure = self.lock_failure();
@@ -167,8 +168,8 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Waits until more than `offset_bytes` are valid, or all are, and returns their number. All
-    /// bytes of an empty object are valid once it is complete. Cancel safe.
+    /// Waits until more than `offset_bytes` are valid, or all bytes are. Returns the number of
+    /// valid bytes. All bytes of an empty object are valid once it is complete. Cancel safe.
     ///
     /// # Errors
     /// The error with which the copy failed.
@@ -176,15 +177,16 @@ impl LiveCopy {
         self.beyond_within(offset_bytes, self.size_bytes()).await
     }
 
-    /// Acts as [`beyond`](Self::beyond) for a part that ends at `end_bytes`, and keeps back its
-    /// end, too: a node with a whole part counts as a source of a complete object. Cancel safe.
+    /// Acts as [`beyond`](Self::beyond) for a part that ends at `end_bytes`. Omits the last block
+    /// of the part, too, because a node with the whole part counts as a source of a complete
+    /// object. Cancel safe.
     ///
     /// # Errors
     /// The error with which the copy failed.
     pub(crate) async fn beyond_within(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         loop {
             let mut progressed = pin!(self.progressed.notified());
-            // Catches every later notification, so the number read below cannot be stale.
+            // Catches later notifications, so the number read below cannot be stale.
             progressed.as_mut().enable();
             let valid_bytes = self.valid_or_wanted(offset_bytes, end_bytes)?;
             if !self.is_old_news(valid_bytes, offset_bytes, end_bytes) {
@@ -198,8 +200,8 @@ impl LiveCopy {
         }
     }
 
-    /// Returns the valid bytes. Requests a ring from the worker if a caller at `offset_bytes` gains
-    /// nothing.
+    /// Returns the number of valid bytes. If a caller at `offset_bytes` gains nothing, requests a
+    /// doorbell message from the worker.
     fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();
         if let Some(error) = &*failure {
@@ -217,7 +219,7 @@ impl LiveCopy {
         !node::is_news(self.is_completed(), valid_bytes, offset_bytes, end_bytes)
     }
 
-    /// Returns `None` for a failed copy, whose memory may hold another object.
+    /// Returns all bytes; `None` for a failed copy, whose memory may hold another object.
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         let mut bytes = vec![0; usize::try_from(self.size_bytes()).ok()?];
         self.buffer.read(0, &mut bytes);
@@ -249,13 +251,9 @@ impl LiveCopy {
         self.transfers.get_or_init(Box::default)
     }
 
-    /// Waits until the copy fails.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
+    /// Waits until the copy fails. Cancel safe.
     pub(crate) async fn failed(&self) {
         let transfers = self.transfers();
-        // The copy may have failed before the line above.
         if self.failure().is_none() {
             transfers.failed.cancelled().await;
         }
@@ -278,7 +276,7 @@ impl Copies {
         self.live.get(&copy).map(|entry| Arc::clone(entry.value()))
     }
 
-    /// Removes a copy, before its memory is used for another one.
+    /// Removes a copy. Call it before another copy gets the memory.
     pub(crate) fn close(&self, copy: CopyId) -> Option<Arc<LiveCopy>> {
         let (_, live) = self.live.remove(&copy)?;
         live.retire();

@@ -134,8 +134,8 @@ impl Client {
     }
 }
 
-/// Acts as [`join`] for a participant that has not looked at its source since it put it. If the
-/// result is late or fails, looks at the source, which may have been replaced, and joins again.
+/// Acts as [`join`] for a participant that remembers the description of its source. If the result
+/// is late or fails, queries the source, which may have been replaced, and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,

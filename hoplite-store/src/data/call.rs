@@ -13,10 +13,10 @@ pub(super) enum CallError {
     Connection(#[from] ConnectionError),
 }
 
-/// A request and the connection that answers it.
+/// A request to another store, and the connection on which the other store answers.
 ///
-/// The peer may have closed an idle connection unnoticed. If no byte comes back, the request is
-/// sent once more over a new connection.
+/// The peer may have closed an idle connection, which shows only on a read. If no byte comes back,
+/// the request is sent once more over a new connection.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     puller: &'a Puller,
@@ -24,7 +24,7 @@ pub(super) struct Call<'a> {
     kind: Kind,
     payload: Vec<u8>,
     connection: PeerConnection,
-    /// `true` once the peer has answered over this connection.
+    /// `true` once the peer has sent a byte over this connection.
     is_proven: bool,
 }
 
@@ -44,7 +44,6 @@ impl<'a> Call<'a> {
         let payload = message.encode_to_vec();
         let mut call = Self { puller, peer, kind, payload, connection, is_proven };
         match send(puller, &mut call.connection, kind, &call.payload).await {
-            // The fault of an idle connection shows again on a read.
             Err(error) if is_proven => Err(error.into()),
             _ => Ok(call),
         }
@@ -58,10 +57,7 @@ impl<'a> Call<'a> {
         &mut self.connection
     }
 
-    /// Reads the next header of the answer.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
+    /// Reads the next header of the answer. Cancel safe.
     pub(super) async fn read_header(&mut self) -> Result<Header, CallError> {
         match self.connection.read_header().await {
             Err(ConnectionError::Closed | ConnectionError::Io(_)) if !self.is_proven => {
@@ -77,7 +73,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Keeps the connection for others after the whole answer was read.
+    /// Returns the connection to the pool after the whole answer was read.
     pub(super) fn finish(self) {
         self.puller.pool.put(self.peer, self.connection);
     }

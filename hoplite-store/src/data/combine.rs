@@ -1,4 +1,4 @@
-//! Combines inputs, element by element, into a local copy, as their bytes arrive.
+//! Combines inputs, element by element, into a local copy while their bytes arrive.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::copies::LiveCopy;
 pub(crate) struct CombineRequest {
     pub(crate) op: ReduceOp,
     pub(crate) dtype: Dtype,
-    /// The start in the output, at which an element begins.
+    /// The position in the output from which to combine. An element begins there.
     pub(crate) offset_bytes: u64,
     pub(crate) inputs: Vec<CombineSource>,
     pub(crate) trace: Option<TraceContext>,
@@ -35,12 +35,12 @@ impl CombineRequest {
     }
 }
 
-/// One input: as many bytes as the output has, from `base_bytes` on.
+/// One input: as many bytes as the output, from `base_bytes` on.
 #[derive(Debug)]
 pub(crate) enum CombineSource {
     Local {
         live: Arc<LiveCopy>,
-        /// The start of the range, at which an element begins.
+        /// The start of the input's range, at which an element begins.
         base_bytes: u64,
     },
     Remote(HopInput),
@@ -49,11 +49,10 @@ pub(crate) enum CombineSource {
 impl Puller {
     /// Fills `out` with the combination of the inputs and advances it.
     ///
-    /// Returns the computed leading bytes, including those before the offset, and the result. `out`
-    /// keeps back the last block until the node completes it. No memory is touched after the future
-    /// ends or is dropped.
+    /// Returns the number of computed leading bytes, including those before the offset, and the
+    /// outcome. `out` omits the last block until the node completes it. No memory is touched after
+    /// the future ends or is dropped.
     ///
-    /// Each remote input is received once: S bytes on the wire for an input of S bytes.
     pub(crate) async fn combine(
         &self,
         request: &CombineRequest,
@@ -70,7 +69,7 @@ impl Puller {
         (done_bytes, outcome)
     }
 
-    /// Advances `done_bytes`. The error is the failed input's index and failure.
+    /// Advances `done_bytes`. The error has the index of the failed input, and its failure.
     async fn run(
         &self,
         request: &CombineRequest,
@@ -81,7 +80,6 @@ impl Puller {
         let element_bytes = request.dtype.size_bytes();
         debug_assert!(done_bytes.is_multiple_of(element_bytes), "an offset inside of an element");
         let destination = match request.inputs.as_slice() {
-            // A single input needs no buffer in between.
             [CombineSource::Remote(_)] => Some(out.buffer()),
             _ => None,
         };
@@ -119,7 +117,7 @@ impl Puller {
             *done_bytes = end_bytes;
             out.advance(end_bytes);
             if is_local && end_bytes < size_bytes {
-                // Socket reads yield; local inputs do not.
+                // Reads from sockets yield to other tasks, but local inputs do not.
                 yield_now().await;
             }
         }
@@ -128,10 +126,10 @@ impl Puller {
         Ok(())
     }
 
-    /// Waits until all inputs have their bytes before `needed_bytes`.
+    /// Waits until each input has its bytes before `needed_bytes`.
     ///
-    /// A ready input is not read during the wait, and its sender would time out. So a long wait
-    /// closes the connection, and a later request resumes it.
+    /// An input that has enough bytes is not read during the wait, and its sender would time out.
+    /// So a long wait closes its connection, and a later request resumes the stream.
     async fn all_reach(
         &self,
         inputs: &mut [Input<'_>],
@@ -140,7 +138,6 @@ impl Puller {
         if let [input] = inputs {
             return input.reach(needed_bytes).await.map_err(|outcome| (0, outcome));
         }
-        // Far below the sender's timeout, and longer than connecting takes.
         let limit = self.config.write_stall_timeout / 3;
         loop {
             let reached = inputs.iter_mut().enumerate().map(|(index, input)| async move {

@@ -11,10 +11,11 @@ use hoplite_net::{Token, TransportKind};
 use crate::advertised::Advertised;
 use crate::config::LinkSettings;
 
-/// Bytes combined at a time: two pieces stay in the first and second level of the cache while they
-/// are read, combined and written.
+/// The number of bytes combined at a time. Two pieces stay in the first two levels of the cache
+/// while they are read, combined and written.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
-/// Bytes combined before other tasks have their turn: the longest frame, some 100 us.
+/// The number of bytes combined before other tasks have their turn: the longest frame, about 100
+/// us.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Clone)]
@@ -22,48 +23,50 @@ pub(crate) struct DataConfig {
     pub(crate) cluster: ClusterId,
     pub(crate) node: NodeId,
     pub(crate) newest: Version,
-    /// Links that need not be measured.
     pub(crate) links: LinkSettings,
     pub(crate) transport: TransportKind,
-    /// A secret that peers must know too.
+    /// A secret that peers must know, too.
     pub(crate) token: Option<Token>,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) sizes: Sizes,
-    /// Most connections from other stores after their handshake; further ones are closed at once.
+    /// The largest number of connections from other stores after their handshake. Further
+    /// connections are closed at once.
     pub(crate) max_connections: usize,
     pub(crate) max_lanes: usize,
     pub(crate) first_lanes: Start,
-    /// Most connections in their handshake; one more closes the oldest.
+    /// The largest number of connections in their handshake. One more closes the oldest.
     pub(crate) max_half_open: usize,
-    /// Most idle connections to one store, besides the lanes of one stream.
+    /// The largest number of idle connections to one store, not counting the lanes of one stream.
     pub(crate) max_idle_per_peer: usize,
     pub(crate) handshake_timeout: Duration,
     pub(crate) connect_timeout: Duration,
-    /// Longest silence of a sender, without even a keepalive.
+    /// Longest silence of a sender. Keepalives also end it.
     pub(crate) silence_timeout: Duration,
     /// Longest wait of a receiver for a byte, or for a new sign of the object's producer.
     pub(crate) stall_timeout: Duration,
-    /// Longest time in which a receiver accepts nothing.
+    /// Longest time in which a receiver accepts no byte.
     pub(crate) write_stall_timeout: Duration,
-    /// Interval of the keepalives of a sender without bytes. Several fit into `silence_timeout`.
+    /// The interval between keepalives of a sender that has no bytes to send. Several intervals fit
+    /// into `silence_timeout`.
     pub(crate) keepalive_interval: Duration,
     /// Time for which the pool keeps an idle connection.
     pub(crate) pool_idle_timeout: Duration,
-    /// Time for which the server keeps an idle connection: longer, so that the pool usually closes
-    /// first.
+    /// Time for which the server keeps an idle connection. It is longer, so that the pool of the
+    /// other store usually closes first.
     pub(crate) server_idle_timeout: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sizes {
     Any,
-    /// Objects of up to [`SMALL_BYTES`], and results of reduces over them, on the threads of
-    /// clients and shards. Switching threads takes longer than these bytes.
+    /// Transfers of objects of up to [`SMALL_BYTES`], and of reduces over them. They run on the
+    /// thread of clients and shards, because switching threads takes longer than moving these
+    /// bytes.
     Small,
 }
 
-/// Most bytes of a small object: they take as long on a link of 1 Gbit/s as the messages about
-/// them.
+/// Size of the largest small object. On a link of 1 Gbit/s, it takes as long as the messages about
+/// it.
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
 
 impl DataConfig {

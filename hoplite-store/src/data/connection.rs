@@ -1,4 +1,4 @@
-//! One connection between two stores: each frame is checked, and each wait is bounded.
+//! One connection between two stores. Each frame is checked, and each wait is bounded.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,8 +21,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{SMALL_BYTES, Sizes};
 
-/// Room for a header and a small control payload, so that an `End` takes one system call. Bytes of
-/// blocks that arrive here are copied once more, so the buffer stays small.
+/// Size of the buffer for a header and a small control payload, so that an `End` takes one system
+/// call. Bytes of blocks that arrive in the buffer are copied once more, so it stays small.
 const BUFFERED_BYTES: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub(super) enum ConnectionError {
     Tls(#[source] io::Error),
     #[error("nothing moved for {0:?}")]
     Idle(Duration),
-    /// The peer is alive, but no producer of the next byte is known.
+    /// The peer sends keepalives, but no producer of the next byte has given a sign.
     #[error("no byte and no sign of its producer for {0:?}")]
     Stalled(Duration),
     #[error(transparent)]
@@ -47,10 +47,10 @@ pub(super) enum ConnectionError {
     Payload(#[from] prost::DecodeError),
     #[error("a message makes no sense: {0}")]
     Nonsense(&'static str),
-    /// The peer, or a message of the peer, was refused.
+    /// This side refuses the peer or its message, or the peer refuses this side.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// The handshake was still incomplete when too many others began.
+    /// The handshake was incomplete when too many other handshakes began.
     #[error("too many connections are in their handshake, and this one has been longest")]
     Crowded,
 }
@@ -63,13 +63,12 @@ impl From<IdError> for ConnectionError {
 
 impl From<io::Error> for ConnectionError {
     fn from(error: io::Error) -> Self {
-        // As `tls` converts the errors of rustls.
         if error.kind() == io::ErrorKind::InvalidData { Self::Tls(error) } else { Self::Io(error) }
     }
 }
 
 impl ConnectionError {
-    /// Returns `true` if the peer, or something on the way, broke the protocol.
+    /// Returns `true` if the peer, or something on the way, violated the protocol.
     pub(super) const fn is_malformed(&self) -> bool {
         !matches!(self, Self::Closed | Self::Io(_) | Self::Idle(_) | Self::Stalled(_))
     }
@@ -80,17 +79,17 @@ pub(super) struct PeerConnection {
     transport: Transport,
     pub(super) sizes: Sizes,
     pub(super) version: Version,
-    /// Longest silence of the peer; `None` while it has nothing to send.
+    /// Longest permitted silence of the peer; `None` while the peer has nothing to send.
     read_timeout: Option<Duration>,
-    /// Longest time in which the peer accepts nothing.
+    /// Longest time in which the peer may accept no byte.
     write_timeout: Duration,
-    /// The last arrival of bytes, or the time when bytes were first expected.
+    /// The time when bytes last arrived, or were first expected.
     received_at: Instant,
     sent_at: Instant,
-    /// Most unsent bytes that the kernel accepts; zero for its default.
+    /// The largest number of unsent bytes that the kernel accepts; zero for its default.
     unsent_limit_bytes: u64,
     buffered: [u8; BUFFERED_BYTES],
-    /// The part of `buffered` that has arrived and is not consumed.
+    /// The part of `buffered` whose bytes have arrived and are not consumed.
     unread: Range<usize>,
 }
 
@@ -116,9 +115,6 @@ impl PeerConnection {
     }
 
     /// Moves the connection to another runtime.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub(super) fn on(self, runtime: &Handle) -> io::Result<Self> {
         Ok(Self { transport: self.transport.on(runtime)?, ..self })
     }
@@ -132,12 +128,12 @@ impl PeerConnection {
         self.sent_at
     }
 
-    /// The peer's acknowledgements; `None` before the first one.
+    /// The kernel's statistics of the connection; `None` before the first acknowledgement.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
     }
 
-    /// Limits unsent bytes in the kernel to about this many; zero for its default. Skips small
+    /// Limits unsent bytes in the kernel to about `bytes`; zero for its default. Skips small
     /// changes.
     pub(super) fn limit_unsent(&mut self, bytes: u64) {
         let known = self.unsent_limit_bytes;
@@ -153,7 +149,7 @@ impl PeerConnection {
         self.transport.addresses()
     }
 
-    /// Returns `true` if the peer has closed, or sent something unasked.
+    /// Returns `true` if the peer has closed the connection, or sent bytes without a request.
     pub(super) fn is_disturbed(&mut self) -> bool {
         !self.unread.is_empty() || self.transport.is_readable()
     }
@@ -175,7 +171,6 @@ impl PeerConnection {
         &mut self,
         header: &Header,
     ) -> Result<M, ConnectionError> {
-        // Bounded by the frame's limit, which was checked with the header.
         let mut payload = vec![0; header.length_bytes() as usize];
         self.read_payload(header, &mut payload).await?;
         Ok(M::decode(payload.as_slice())?)
@@ -196,7 +191,6 @@ impl PeerConnection {
         }
     }
 
-    /// Reads the next frame, which must be of this kind.
     pub(super) async fn read_expected<M: Message + Default>(
         &mut self,
         kind: Kind,
@@ -209,8 +203,8 @@ impl PeerConnection {
     }
 
     /// Reads at least one byte of a payload, and at most as many as fit into `into`, which is not
-    /// empty. The caller counts the bytes, and checks the checksum. Cancel safe: nothing is read if
-    /// the future is dropped early.
+    /// empty. The caller counts the bytes and verifies the checksum. Cancel safe: a dropped future
+    /// has read nothing.
     pub(super) async fn read_part(&mut self, into: &mut [u8]) -> Result<usize, ConnectionError> {
         match self.take_buffered(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes)) {
             0 => arrived(self.read_timeout, &mut self.received_at, self.transport.read(into)).await,
@@ -218,7 +212,7 @@ impl PeerConnection {
         }
     }
 
-    /// Reads the payload of a block into `buffer` from `start_bytes` on; the caller has checked
+    /// Reads the payload of a block into `buffer` from `start_bytes` on. The caller has checked
     /// that it fits. The bytes are valid only on success.
     ///
     /// Not cancel safe: the connection becomes useless. Nothing touches `buffer` after the future
@@ -230,7 +224,6 @@ impl PeerConnection {
         start_bytes: u64,
     ) -> Result<(), ConnectionError> {
         let whole = start_bytes..start_bytes + u64::from(header.length_bytes());
-        // A block is at most as long as a frame.
         let length = header.length_bytes() as usize;
         let copied = self.take_buffered(length, |bytes| buffer.write(whole.start, bytes));
         let mut rest = whole.start + copied as u64..whole.end;
@@ -241,7 +234,7 @@ impl PeerConnection {
         self.check_block(header, || buffer.crc32c(whole))
     }
 
-    /// Checks a block that has arrived, unless the transport has done so.
+    /// Verifies the checksum of a block that has arrived, unless the transport has done so.
     pub(super) fn check_block(
         &self,
         header: &Header,
@@ -281,12 +274,13 @@ impl PeerConnection {
         self.flush().await
     }
 
-    /// Says that this store is alive without bytes, and forwards a sign of the producer.
+    /// Tells the peer that this store is alive, although it has no bytes to send, and forwards a
+    /// sign of the producer.
     pub(super) async fn write_keepalive(&mut self, sign: Sign) -> Result<(), ConnectionError> {
         self.write_control(Kind::Keepalive, &v1::Keepalive { sign: sign.0 }).await
     }
 
-    /// Writes valid bytes of `buffer` as a block, no more than fit into a frame.
+    /// Writes valid bytes of `buffer` as a block. At most one frame of bytes is written.
     ///
     /// Not cancel safe: the connection becomes useless. Nothing touches `buffer` after the future
     /// is dropped.
@@ -298,7 +292,7 @@ impl PeerConnection {
         self.write_part(range.start, range, buffer).await
     }
 
-    /// Acts as [`write_block`](Self::write_block) for bytes at `position_bytes` of a stream.
+    /// Acts as [`write_block`](Self::write_block), but for bytes at `position_bytes` of a stream.
     pub(super) async fn write_part(
         &mut self,
         position_bytes: u64,
@@ -321,7 +315,7 @@ impl PeerConnection {
         self.flush().await
     }
 
-    /// Writes a block of bytes outside arenas, no more than fit into a frame.
+    /// Writes a block of bytes outside of arenas. At most one frame of bytes is written.
     pub(super) async fn write_bytes(
         &mut self,
         position_bytes: u64,
@@ -337,7 +331,7 @@ impl PeerConnection {
         self.write_raw(&frame).await
     }
 
-    /// Consumes up to `limit` buffered bytes, and returns their number.
+    /// Passes up to `limit` buffered bytes to `take`, and returns their number.
     fn take_buffered(&mut self, limit: usize, take: impl FnOnce(&[u8])) -> usize {
         let taken = self.unread.len().min(limit);
         take(&self.buffered[self.unread.start..self.unread.start + taken]);
@@ -360,7 +354,7 @@ impl PeerConnection {
     }
 }
 
-/// Waits for the bytes of `read`, no longer than the peer may be silent.
+/// Waits for the bytes of `read`, at most as long as the peer may be silent.
 async fn arrived(
     limit: Option<Duration>,
     received_at: &mut Instant,
@@ -381,7 +375,7 @@ async fn arrived(
     }
 }
 
-/// Waits until the peer accepts bytes of `write`, for `write_timeout` at most.
+/// Waits until the peer accepts bytes of `write`, at most for the `limit`.
 async fn accepted(
     limit: Duration,
     sent_at: &mut Instant,

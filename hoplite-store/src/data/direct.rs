@@ -1,4 +1,4 @@
-//! The coordinator's side of a hop.
+//! The coordinator's end of its connection to the host of a hop.
 
 use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_core::peer::RELEASE_TIMEOUT;
@@ -18,8 +18,8 @@ use super::puller::Puller;
 use super::serving::HopRequest;
 
 impl Puller {
-    /// Directs `host` to perform `hop` until `ended`. Calls `report` with `Complete`, or with
-    /// `Failed` and then returns. Dropping the future closes the connection, which also ends the
+    /// Directs `host` to perform `hop` until `ended`. Calls `report` with `Complete`; or with
+    /// `Failed`, and then returns. Dropping the future closes the connection, which also ends the
     /// hop.
     pub(crate) async fn direct(
         &self,
@@ -45,7 +45,7 @@ impl Puller {
         report(HopReport::Failed(failure));
     }
 
-    /// Returns the hop's failure, or `None` if it was released.
+    /// Returns the hop's failure; `None` if the hop was released.
     async fn try_direct(
         &self,
         HopRequest { spec: hop, trace }: &HopRequest,
@@ -99,7 +99,7 @@ async fn release(connection: &mut PeerConnection) -> Result<(), ConnectionError>
         loop {
             let header = connection.read_header().await?;
             match header.kind() {
-                // The host may send these before it reads the release, and the end may report a
+                // The host may send these frames before it reads the release. The end may report a
                 // failure.
                 Kind::Keepalive | Kind::Combined => connection.read_control::<()>(&header).await?,
                 Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),

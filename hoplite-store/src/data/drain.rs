@@ -1,4 +1,4 @@
-//! Drains between stores, for an operator.
+//! Drains of other stores, requested by an operator.
 
 use std::time::Duration;
 
@@ -46,11 +46,11 @@ fn too_old(peer: &Peer, version: Version) -> Error {
 }
 
 impl Puller {
-    /// Drains another store; without a timeout, only requests the progress.
+    /// Drains another store. Without a timeout, only requests the progress of its drain.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] if the store is too old, and its refusals. [`Error::Unavailable`]
-    /// if the connection fails.
+    /// [`Error::InvalidRequest`] if the store is too old, and the store's refusals.
+    /// [`Error::Unavailable`] if the connection fails.
     pub(crate) async fn drain_store(
         &self,
         peer: &Peer,

@@ -1,4 +1,4 @@
-//! Stores that refuse this one, or cannot be reached, for the log and the node.
+//! Stores that refuse this store, or cannot be reached: for the log and the node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use hoplite_core::time::Time;
 use super::connection::ConnectionError;
 use super::pool::Peer;
 
-/// Most events for the node, which takes them with its next event.
+/// The largest number of queued events, which the node takes together with its next event.
 const MAX_NEWS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ struct State {
 }
 
 impl PeerReports {
-    /// Logs a failed connection if it is news.
+    /// Logs a failed connection, if the failure is new.
     pub(super) fn failed(&self, now: Time, (node, address): &Peer, error: &ConnectionError) {
         let error = match error {
             ConnectionError::Refused(error) => error.clone(),
@@ -64,7 +64,6 @@ impl PeerReports {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere loses at most one event.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
-//! The start of a connection between two stores: the transport's handshake, the names of both
-//! sides, and with a token their proofs.
+//! The start of a connection between two stores: the transport's handshake, then the names of both
+//! sides, then proofs of both sides if they share a token.
 //!
-//! [`Hellos`] makes the proofs, each valid for one connection, its names and addresses, and one
-//! direction.
+//! [`Hellos`] makes the proofs. Each is valid only for one connection, for its names and addresses,
+//! and in one direction.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) enum Side<'a> {
     Accepting,
 }
 
-/// Also returns the time that the socket took to connect.
+/// Connects to `peer`. Also returns the time that the socket took to connect.
 pub(super) async fn connect(
     config: &DataConfig,
     peer: &Peer,
@@ -41,7 +41,7 @@ pub(super) async fn connect(
     Ok((connection, took))
 }
 
-/// Makes `stream` a connection for requests, and returns the peer.
+/// Performs the handshake on `stream`, and returns the connection and the peer's name.
 ///
 /// # Errors
 /// [`Error::VersionMismatch`], [`Error::ClusterMismatch`], [`Error::InvalidName`] or
@@ -93,7 +93,8 @@ async fn greet(
     connection.version = config.newest.agree(theirs.version, theirs.newest_version)?;
     config.cluster.check_same(&theirs.cluster)?;
     let peer = NodeId::new(&theirs.node)?;
-    // Before any proof, because a store must not prove anything to itself under another name.
+    // Checked before any proof, because a store must not prove anything to itself under another
+    // name.
     if matches!(side, Side::Connecting((expected, _)) if *expected != peer) {
         return Err(ConnectionError::Nonsense("another node answers at that address"));
     }

@@ -1,4 +1,4 @@
-//! The host's side of a hop.
+//! The end of a hop's connection at its host, the store that performs the hop.
 
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
@@ -29,7 +29,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         tracing::debug!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
         let mut hosted = self.source.host(HopRequest { spec: hop, trace });
         let ended = attend(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
-        // Before the answer, after which the coordinator may expect the hop to be gone.
+        // Dropped before the answer, after which the coordinator may expect the hop to be over.
         drop(hosted);
         match &ended {
             Ok(end) => tracing::debug!(%output, %put, outcome = ?end.outcome(), "a hop ended"),
@@ -39,13 +39,13 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Forwards the hop's reports to the coordinator. Returns the hop's end.
+/// Forwards the hop's reports to the coordinator. Returns the end of the hop.
 async fn attend(
     connection: &mut PeerConnection,
     hosted: &mut Hosted,
     keepalive: &Keepalive<'_>,
 ) -> Result<v1::End, ConnectionError> {
-    // Acknowledges the request, which the coordinator otherwise repeats.
+    // Acknowledges the request, which the coordinator would repeat otherwise.
     connection.write_keepalive(keepalive.sign()).await?;
     loop {
         match keepalive.until(connection, hosted.next_report()).await? {

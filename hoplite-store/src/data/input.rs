@@ -11,7 +11,7 @@ use super::puller::Puller;
 use super::stream::{Arrived, HeldBytes, InputStream, RemoteCopy, Sink};
 use crate::copies::LiveCopy;
 
-/// One input of a combination. Positions are positions in the output.
+/// One input of a combination. Positions are those in the output.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
     base_bytes: u64,
@@ -30,17 +30,18 @@ enum Origin<'a> {
 struct Remote<'a> {
     stream: InputStream<'a>,
     held: HeldBytes,
-    /// Receives bytes that need no combining.
+    /// The buffer for bytes that need no combining.
     destination: Option<&'a Buffer>,
 }
 
 impl<'a> Input<'a> {
-    /// Reads a local copy from `base_bytes` on, without the first `done_bytes`.
+    /// Reads a local copy from `base_bytes` on. The first `done_bytes` are not needed.
     pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, size_bytes: u64, done_bytes: u64) -> Self {
         Self { base_bytes, size_bytes, at_hand_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
-    /// Reads a remote object without the first `done_bytes`, into `destination` if there is one.
+    /// Reads a remote object, into `destination` if there is one. The first `done_bytes` are not
+    /// needed.
     pub(super) fn remote(
         puller: &'a Puller,
         input: &'a HopInput,
@@ -59,7 +60,6 @@ impl<'a> Input<'a> {
             silence_limit: None,
             trace,
         };
-        // A combination forwards no signs, so earlier ones do not matter.
         let stream = InputStream::new(puller, copy, input.base_bytes + size_bytes, Sign::default());
         let remote = Remote { stream, held: HeldBytes::default(), destination };
         Self {
@@ -79,14 +79,13 @@ impl<'a> Input<'a> {
     }
 
     /// Waits until the bytes before `needed_bytes`, which lie in the range, are available. Cancel
-    /// safe, unless the bytes go straight to a destination.
+    /// safe, unless the bytes go directly to a destination.
     ///
     /// # Errors
-    /// The reason why they cannot be read.
+    /// The reason why the bytes cannot be read.
     pub(super) async fn reach(&mut self, needed_bytes: u64) -> Result<(), PullOutcome> {
         match &mut self.origin {
             Origin::Local(live) => {
-                // Checked in any case, because a failed copy is useless.
                 let last_bytes = self.base_bytes + needed_bytes - 1;
                 match live.beyond_within(last_bytes, self.base_bytes + self.size_bytes).await {
                     Ok(valid_bytes) if valid_bytes > last_bytes => {
@@ -109,7 +108,7 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// Returns available bytes from `start_bytes` on, as many as `scratch` holds: a slice of the
+    /// Returns available bytes from `start_bytes` on, as many as fit into `scratch`: a slice of the
     /// input's buffer, or a copy in `scratch`.
     pub(super) fn bytes<'b>(&'b mut self, start_bytes: u64, scratch: &'b mut [u8]) -> &'b mut [u8] {
         match &mut self.origin {
@@ -137,7 +136,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits for the end of a complete stream, so that others can use the connection.
+    /// Waits for the end of a complete stream, so that other transfers can use the connection.
     pub(super) async fn finish(self) {
         let Origin::Remote(mut remote) = self.origin else { return };
         while remote.stream.is_open() {

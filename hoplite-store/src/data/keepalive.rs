@@ -1,4 +1,5 @@
-//! Keepalives to a waiting peer: this store is alive, and the producer gave a sign.
+//! Keepalives to a waiting peer: they show that this store is alive, and forward signs of the
+//! object's producer.
 
 use std::future::pending;
 use std::pin::pin;
@@ -16,13 +17,13 @@ use crate::copies::LiveCopy;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keepalive<'a> {
-    /// This store's longest silence.
+    /// The longest time without a frame of this store.
     pub(super) interval: Duration,
     pub(super) started: Instant,
     pub(super) awaited: Awaited<'a>,
 }
 
-/// The source of the signs that the peer waits for.
+/// The source of signs (of a live producer) for which the peer waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
     Copy(&'a LiveCopy),
@@ -33,16 +34,16 @@ pub(super) enum Awaited<'a> {
 
 pub(super) enum Until<T> {
     Done(T),
-    /// A frame of the peer, with an unread payload.
+    /// A frame of the peer, whose payload is not read yet.
     Frame(Header),
 }
 
 impl Keepalive<'_> {
     /// Waits for `work`, or for a frame of the peer. Sends keepalives regularly, and at once for a
-    /// new sign of the producer, because nodes behind the peer wait for it too.
+    /// new sign of the producer, because nodes that pull from the peer wait for it, too.
     ///
     /// # Errors
-    /// The failure of the connection, after the work is dropped.
+    /// The failure of the connection. The work is dropped then.
     pub(super) async fn until<T>(
         &self,
         connection: &mut PeerConnection,
@@ -56,7 +57,6 @@ impl Keepalive<'_> {
                 biased;
                 done = &mut work => return Ok(Until::Done(done)),
                 header = connection.read_header() => return Ok(Until::Frame(header?)),
-                // The sender's signs are forwarded a few times per interval at most.
                 () = self.news(&mut signs, sent_at + news_interval(self.interval)) => {}
                 () = sleep_until(sent_at + self.interval) => {}
             }
@@ -64,7 +64,7 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Acts as [`until`](Self::until) for a peer that must not send before its answer.
+    /// Acts as [`until`](Self::until) for a peer that must not send before it has got its answer.
     pub(super) async fn during<T>(
         &self,
         connection: &mut PeerConnection,
@@ -87,7 +87,7 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Waits for a new sign that may be sent; forever if none can come.
+    /// Waits for a new sign, but at least until `not_before`. Waits forever if no sign can come.
     async fn news(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
         let Awaited::Copy(copy) = self.awaited else { return pending().await };
         let signs = signs.get_or_insert_with(|| copy.signs());

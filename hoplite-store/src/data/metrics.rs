@@ -1,4 +1,4 @@
-//! Counters of the data plane, and its estimates of links.
+//! The counters of the data plane, and its estimates of links.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,29 +12,30 @@ use hoplite_core::topology::live::{PeerLink, PeerLinks};
 #[derive(Debug, Default)]
 pub(crate) struct DataMetrics {
     pub(crate) sent_bytes: AtomicU64,
-    /// Object bytes that arrived undamaged.
+    /// The number of object bytes that arrived undamaged.
     pub(crate) received_bytes: AtomicU64,
     pub(crate) serves: AtomicU64,
     pub(crate) pulls: AtomicU64,
-    /// Transfers that a damaged or unknown frame ended.
+    /// The number of transfers that ended with a damaged or unknown frame.
     pub(crate) corrupt_frames: AtomicU64,
-    /// Present further connections of streams to other stores.
+    /// The number of open lanes to other stores, beside the first one of each stream.
     pub(crate) lanes: AtomicU64,
     pub(crate) lanes_opened: AtomicU64,
     pub(crate) lanes_left: AtomicU64,
     pub(crate) lanes_lost: AtomicU64,
     pub(crate) lanes_ended: AtomicU64,
-    /// Connections that broke the protocol, or came from another cluster.
+    /// The number of connections that violated the protocol, or came from another cluster.
     pub(crate) malformed_connections: AtomicU64,
-    /// Connections without a common version of the protocol.
+    /// The number of connections without a common version of the protocol.
     pub(crate) incompatible_peers: AtomicU64,
-    /// Connections closed at once because there were too many.
+    /// The number of connections closed at once, because too many were open.
     pub(crate) refused_connections: AtomicU64,
     links: Mutex<PeerLinks>,
 }
 
 impl DataMetrics {
-    /// Notes the kernel's sample of a transfer. Returns news of slow links.
+    /// Adds the kernel's statistics of a transfer. Returns the peers with slow links if they have
+    /// changed.
     pub(super) fn measured(&self, now: Time, peer: &NodeId, delivery: Delivery) -> Option<Vec<NodeId>> {
         let mut links = self.lock_links();
         links.add(now, peer, delivery.into());
@@ -45,13 +46,12 @@ impl DataMetrics {
         self.lock_links().received(bytes_per_second);
     }
 
-    /// Links to other stores, slowest first.
+    /// Returns the links to other stores, slowest first.
     pub(crate) fn links(&self) -> Vec<PeerLink> {
         self.lock_links().worst_first()
     }
 
     fn lock_links(&self) -> MutexGuard<'_, PeerLinks> {
-        // An estimate that a panic left half changed is one sample off.
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

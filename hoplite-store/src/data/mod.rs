@@ -2,13 +2,13 @@
 //! arena.
 //!
 //! A receiver connects to a sender, or takes an idle connection, and sends `Pull`. The sender
-//! answers with blocks as they become valid, then `End`; the connection can then be used again. The
-//! data plane decides on no sender: the sender queries a [`ServeSource`], and the receiver gets a
-//! [`PullRequest`].
+//! answers with blocks as they become valid, then `End`; afterwards the connection can be used
+//! again. The data plane makes no decisions: the sender queries a [`ServeSource`], and the receiver
+//! gets a [`PullRequest`].
 //!
 //! A hop of a reduce has a separate connection, on which the coordinator sends `Combine` and later
-//! `Release`, and the host its reports. The host queries a [`HopHost`], and pulls the inputs into a
-//! computation instead of a copy: a [`CombineRequest`].
+//! `Release`, and the hop's host sends its reports. The host queries a [`HopHost`], and combines
+//! the inputs that it pulls (a [`CombineRequest`]).
 //!
 //! A [`Surveyor`] directs the stores to measure the links between them.
 

@@ -12,7 +12,7 @@ use super::connection::PeerConnection;
 
 pub(crate) type Peer = (NodeId, SocketAddr);
 
-/// Connections after the handshake and between whole exchanges.
+/// Connections that are idle: after their handshake, and between whole exchanges.
 #[derive(Debug)]
 pub(super) struct Pool {
     max_idle_per_peer: usize,
@@ -23,7 +23,7 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
-    /// Idle connections by peer, the last used last. No entry is empty.
+    /// The idle connections of each peer, the last used last. No list is empty.
     idle: HashMap<Peer, Vec<Idle>>,
 }
 
@@ -38,7 +38,7 @@ impl Pool {
         Self { max_idle_per_peer, idle_timeout, state: Mutex::default() }
     }
 
-    /// Takes the connection that was used last, unless it is known to be dead.
+    /// Takes the connection to `peer` that was used last, unless it is known to be dead.
     pub(super) fn take(&self, peer: &Peer) -> Option<PeerConnection> {
         let mut state = self.lock();
         let idle = state.idle.get_mut(peer)?;
@@ -55,7 +55,7 @@ impl Pool {
         found
     }
 
-    /// Keeps a connection; too many close the one that was idle longest.
+    /// Keeps a connection. Closes the connection that was idle longest if the peer has too many.
     pub(super) fn put(&self, peer: Peer, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {
@@ -68,7 +68,7 @@ impl Pool {
         idle.push(Idle { connection, since: Instant::now() });
     }
 
-    /// Closes connections that were idle for too long, or closed by the peer.
+    /// Closes connections that were idle for too long, or that the peer has closed.
     pub(super) fn expire(&self) {
         let limit = self.idle_timeout;
         self.lock().idle.retain(|_, idle| {
@@ -77,7 +77,7 @@ impl Pool {
         });
     }
 
-    /// Closes all connections, and each one that is put back later.
+    /// Closes all connections, and each connection that is returned later.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -90,7 +90,6 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is one call, so a panic elsewhere is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

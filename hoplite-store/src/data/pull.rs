@@ -1,4 +1,5 @@
-//! The receiver's side: pulls objects into local copies, and compares copies across stores.
+//! The receiver's side: pulls objects into local copies, and compares local copies with those of
+//! other stores.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,11 +26,12 @@ use crate::copies::LiveCopy;
 pub(crate) struct PullRequest {
     pub(crate) id: ObjectId,
     pub(crate) put: PutId,
-    /// The start: no further than the copy is valid.
+    /// The position from which to pull; the copy is valid at least up to it.
     pub(crate) offset_bytes: u64,
     pub(crate) sender: NodeId,
     pub(crate) sender_address: SocketAddr,
-    /// Time without bytes after which the pull leaves its sender; `None` for the limit of all peers.
+    /// Time without bytes after which the pull leaves its sender; `None` for the limit of all
+    /// peers.
     pub(crate) silence_limit: Option<Duration>,
     pub(crate) trace: Option<TraceContext>,
 }
@@ -43,11 +45,11 @@ pub(crate) struct CompareRequest {
 }
 
 impl Puller {
-    /// Pulls the bytes of an object into `live` and advances it, until all have arrived or it has
-    /// to end.
+    /// Pulls the bytes of an object into `live` and advances it, until all bytes have arrived or
+    /// the pull must end.
     ///
-    /// Returns the valid leading bytes, all checked, and the outcome. No memory is touched after
-    /// the future ends or is dropped.
+    /// Returns the number of valid leading bytes, all checked, and the outcome. No memory is
+    /// touched after the future ends or is dropped.
     pub(crate) async fn pull(
         &self,
         request: &PullRequest,
@@ -59,7 +61,7 @@ impl Puller {
         let all_arrived = valid_bytes == live.size_bytes();
         let outcome = match ended {
             None => PullOutcome::Cancelled,
-            // However the transfer ended, each byte was checked.
+            // Each byte was checked, so the outcome of the transfer no longer matters.
             Some(_) if all_arrived && request.offset_bytes < valid_bytes => PullOutcome::Complete,
             Some(outcome) => outcome,
         };
@@ -121,8 +123,8 @@ impl Puller {
     }
 
     /// Returns `true` if the complete copy `live` has the same bytes as another put; `None` if the
-    /// comparison failed. Waits while the holder sends keepalives. No memory is touched after the
-    /// future ends or is dropped.
+    /// comparison failed. Waits while the other put's holder sends keepalives. No memory is touched
+    /// after the future ends or is dropped.
     pub(crate) async fn compare(
         &self,
         request: &CompareRequest,
@@ -141,7 +143,7 @@ impl Puller {
         }
     }
 
-    /// The digest of another store's copy; `None` without a copy.
+    /// Requests the digest of another store's copy; `None` if the store has no copy.
     async fn ask_digest(&self, request: &CompareRequest) -> Result<Option<Bytes>, CallError> {
         let id = Bytes::copy_from_slice(request.id.as_bytes());
         let message = v1::DigestRequest { id, put: request.put.0 };

@@ -1,4 +1,4 @@
-//! A store's connections to others, and its estimates of the links.
+//! A store's connections to other stores, and its estimates of their links.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ pub(crate) struct Puller {
 /// Counts an arriving transfer until dropped.
 pub(super) struct Flow<'a>(&'a Puller);
 
-/// An arriving stream, until dropped.
+/// Counts an arriving stream until dropped.
 #[derive(Debug)]
 pub(super) struct LanedStream(Arc<AtomicUsize>);
 
@@ -76,12 +76,13 @@ impl Puller {
         Self { config, metrics, pool, reports, link, intake, laned_streams, origin }
     }
 
-    /// Returns `true` if bytes go straight from sockets to the arena.
+    /// Returns `true` if bytes go directly from sockets to the arena.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.config.transport, TransportKind::Plain)
     }
 
-    /// A puller for small objects, with separate connections, because each belongs to its runtime.
+    /// Makes a puller for small objects. It has separate connections, because each belongs to its
+    /// runtime.
     pub(crate) fn for_small(&self) -> Self {
         let config =
             Arc::new(DataConfig { sizes: Sizes::Small, max_lanes: 1, ..DataConfig::clone(&self.config) });
@@ -96,7 +97,7 @@ impl Puller {
         Surveyor::new(Arc::clone(&self.config))
     }
 
-    /// The links to other stores: set, measured, or the default.
+    /// The links to other stores, as one estimate: configured, measured, or the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }
@@ -116,12 +117,10 @@ impl Puller {
     }
 
     fn lock_link(&self) -> MutexGuard<'_, LinkEstimator> {
-        // Each change is one store, so a panic elsewhere is harmless.
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn lock_intake(&self) -> MutexGuard<'_, Intake> {
-        // A wrong count after a panic makes samples too long, and meaningless.
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,7 +128,7 @@ impl Puller {
         Time::ZERO + self.origin.elapsed()
     }
 
-    /// Closes connections that have been idle for too long, until `shutdown`; then all of them.
+    /// Closes connections that have been idle for too long. After `shutdown`, closes all.
     pub(crate) async fn maintain(&self, shutdown: CancellationToken) {
         let mut checks = interval(self.config.pool_idle_timeout / 2);
         while shutdown.run_until_cancelled(checks.tick()).await.is_some() {

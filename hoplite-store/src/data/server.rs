@@ -34,8 +34,8 @@ use super::probe::ProbePlace;
 use super::serving::{Ending, Found, HopHost, ServeRequest, ServeSource, end_message};
 use super::spilled;
 
-/// Serves other stores until `shutdown`, which ends every transfer at once; receivers go on
-/// elsewhere. Serves small objects on the runtime `for_small`.
+/// Serves other stores until `shutdown`, which ends every transfer at once; receivers continue with
+/// other senders. Serves small objects on the runtime `for_small`.
 pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     listener: TcpListener,
     config: Arc<DataConfig>,
@@ -80,7 +80,7 @@ pub(super) struct Server<S> {
     pub(super) config: Arc<DataConfig>,
     pub(super) source: Arc<S>,
     pub(super) metrics: Arc<DataMetrics>,
-    /// A permit per connection after the handshake.
+    /// Has a permit for each connection after its handshake.
     permits: Arc<Semaphore>,
     pub(super) probe: ProbePlace,
     pub(super) streams: OutgoingStreams,
@@ -282,7 +282,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         Time::ZERO + self.started.elapsed()
     }
 
-    /// Now and then notes the kernel's sample of a transfer.
+    /// Adds the kernel's statistics of a transfer, at intervals.
     pub(super) fn sample(
         &self,
         due_at: &mut Instant,

@@ -1,4 +1,4 @@
-//! The data plane's questions to the store about copies and hops for other stores.
+//! The queries of the data plane to the store: copies, hops and drains for other stores.
 
 use std::fmt;
 use std::future::Future;
@@ -17,14 +17,14 @@ use crate::copies::LiveCopy;
 use crate::spill::SpilledCopy;
 
 pub(crate) trait ServeSource: Send + Sync + 'static {
-    /// Finds the copy, maybe after a while; `None` without a copy. Dropping the future withdraws
-    /// the request.
+    /// Finds the requested copy, for which it may wait; `None` if there is none. Dropping the
+    /// future withdraws the request.
     fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Found>> + Send;
 
-    /// Notes the peers whose links have been slow for long; all other links are fine.
+    /// Notes the peers whose links have been slow for long. Links to other peers are not slow.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
-    /// Drains the store; without a timeout, only reports. The store runs while the token exists, so
+    /// Drains the store. Without a timeout, only reports. The store runs while the token exists, so
     /// that the answer arrives.
     fn drain(
         self: &Arc<Self>,
@@ -39,7 +39,7 @@ pub(crate) struct ServeRequest {
     pub(crate) peer: NodeId,
     pub(crate) id: ObjectId,
     pub(crate) put: PutId,
-    /// `true` for the output of a hop, which may not have begun yet.
+    /// `true` if the object is the output of a hop, which may not have begun yet.
     pub(crate) awaits_hop: bool,
     pub(crate) trace: Option<TraceContext>,
 }
@@ -104,7 +104,7 @@ impl fmt::Debug for Served {
 #[derive(Debug)]
 pub(super) enum Ending {
     Complete,
-    /// There is no such copy, or it has failed.
+    /// The store has no such copy, or the copy has failed.
     NoCopy,
     Refused(Error),
 }
@@ -131,7 +131,7 @@ pub(crate) struct HopRequest {
 }
 
 pub(crate) struct Hosted {
-    /// At most `Complete`, and then `Failed`.
+    /// The reports to the coordinator: at most `Complete`, and then `Failed`.
     reports: mpsc::Receiver<HopReport>,
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
@@ -139,7 +139,7 @@ pub(crate) struct Hosted {
 impl Hosted {
     pub(crate) const MAX_REPORTS: usize = 2;
 
-    /// Reports its progress through `reports`. Calls `end` when the hop is no longer needed.
+    /// Makes a hop that reports through `reports`. Calls `end` when the hop is no longer needed.
     pub(crate) fn new(
         reports: mpsc::Receiver<HopReport>,
         end: impl FnOnce() + Send + Sync + 'static,
@@ -147,10 +147,7 @@ impl Hosted {
         Self { reports, end: Some(Box::new(end)) }
     }
 
-    /// Waits for the next report; `None` after the last.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
+    /// Waits for the next report; `None` after the last one. Cancel safe.
     pub(crate) async fn next_report(&mut self) -> Option<HopReport> {
         self.reports.recv().await
     }

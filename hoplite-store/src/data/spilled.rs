@@ -1,4 +1,4 @@
-//! Sends objects from spill files, past the arena.
+//! Sends objects from spill files, without a copy in the arena.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use super::metrics::{DataMetrics, count};
 use super::serving::Ending;
 use crate::spill::{NotRead, SpilledCopy};
 
-/// Sends a range of an object over one connection. A read that fails, or finds the disk busy for
-/// too long, ends as without a copy, so the receiver looks for another sender.
+/// Sends a range of an object over one connection. If a read fails, or the disk is busy for too
+/// long, the stream ends as if there were no copy, and the receiver queries for another sender.
 pub(super) async fn send(
     connection: &mut PeerConnection,
     copy: &SpilledCopy,
@@ -40,7 +40,7 @@ pub(super) async fn send(
 /// Returns the XXH3-128 digest of the object.
 ///
 /// # Errors
-/// The reason is in [`NotRead`].
+/// The reasons in [`NotRead`].
 pub(super) async fn digest(copy: &SpilledCopy) -> Result<[u8; 16], NotRead> {
     let mut hasher = Xxh3::new();
     let mut reader = copy.open(0..copy.size_bytes).await?;

@@ -31,22 +31,22 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) size_bytes: u64,
     pub(super) node: &'a NodeId,
     pub(super) address: SocketAddr,
-    /// `true` for the output of a hop, which may not have begun yet.
+    /// `true` if the object is the output of a hop, which may not have begun yet.
     pub(super) awaits_hop: bool,
-    /// Longest silence of the sender, if another one is known.
+    /// Longest silence of the sender; used if another sender is known.
     pub(super) silence_limit: Option<Duration>,
     pub(super) trace: Option<TraceContext>,
 }
 
 #[derive(Debug)]
 pub(super) enum Sink<'a> {
-    /// The arena, from `base_bytes` of the remote object on.
+    /// The arena, for bytes of the remote object from `base_bytes` on.
     Arena {
         buffer: &'a Buffer,
         /// The position of the buffer's first byte in the remote object.
         base_bytes: u64,
     },
-    /// Memory, to be combined with others.
+    /// Private memory, for bytes that will be combined with others.
     Memory(&'a mut HeldBytes),
 }
 
@@ -60,13 +60,13 @@ pub(super) enum Arrived {
 /// A range of a remote object, while its bytes arrive. Positions count from the start of the
 /// object.
 ///
-/// Between two calls, bytes wait in the socket, and the sender with them.
+/// Between two calls, bytes wait in the socket, and the sender waits with them.
 #[derive(Debug)]
 pub(super) struct InputStream<'a> {
     puller: &'a Puller,
     from: RemoteCopy<'a>,
     end_bytes: u64,
-    /// The latest sign from earlier transfers of the object.
+    /// The producer's latest sign, from earlier transfers of the object.
     known: Sign,
     /// The lanes, and the producer's signs since the request.
     lanes: Option<(Incoming<'a>, StallDetector)>,
@@ -75,13 +75,13 @@ pub(super) struct InputStream<'a> {
 }
 
 impl<'a> InputStream<'a> {
-    /// Makes a stream that ends at `end_bytes`, without a request.
+    /// Makes a stream that ends at `end_bytes`. Sends no request yet.
     pub(super) const fn new(puller: &'a Puller, from: RemoteCopy<'a>, end_bytes: u64, known: Sign) -> Self {
         Self { puller, from, end_bytes, known, lanes: None, arriving: None }
     }
 
-    /// Waits for a block that begins at `next_bytes`, a sign, or the end. Requests the bytes first,
-    /// if necessary.
+    /// Waits for a block that begins at `next_bytes`, a sign, or the end of the stream. Requests
+    /// the bytes first, if necessary.
     ///
     /// Cancel safe for bytes into memory. Otherwise the stream becomes useless; nothing touches the
     /// arena after the future is dropped.
@@ -173,7 +173,8 @@ impl<'a> InputStream<'a> {
         within(limit, Call::begin(self.puller, peer, Kind::Pull, &pull)).await
     }
 
-    /// The outcome, from the sender's `end` and the count here. Keeps usable connections.
+    /// Returns the outcome, from the sender's `end` and the bytes that have arrived. Keeps usable
+    /// connections.
     pub(super) fn ended(&mut self, end: &v1::End, all_arrived: bool) -> PullOutcome {
         match end_outcome(end, all_arrived) {
             Ok(outcome) => {
@@ -190,7 +191,7 @@ impl<'a> InputStream<'a> {
         self.lanes.is_some()
     }
 
-    /// Restarts the time limits after a pause of the receiver.
+    /// Restarts the time limits after a pause in reading.
     pub(super) fn resume(&mut self) {
         if let Some((lanes, stall)) = &mut self.lanes {
             lanes.resume();
@@ -204,7 +205,7 @@ impl<'a> InputStream<'a> {
     }
 }
 
-/// Waits no longer than `limit`, if there is one.
+/// Waits for `work`, for at most `limit` if there is one.
 async fn within<T>(
     limit: Option<Duration>,
     work: impl Future<Output = Result<T, CallError>>,
@@ -215,18 +216,18 @@ async fn within<T>(
     }
 }
 
-/// Bytes that have arrived and are not combined yet: at most one frame, and less than one element
-/// of the frame before.
+/// Bytes that have arrived and are not combined yet: at most one frame, and a part of one element
+/// from the frame before.
 #[derive(Debug, Default)]
 pub(super) struct HeldBytes {
-    /// Old bytes up to `used`, available bytes up to `held`, then the arriving payload.
+    /// Combined bytes up to `used`, available bytes up to `held`, then the arriving payload.
     bytes: Vec<u8>,
     used: usize,
     held: usize,
 }
 
 impl HeldBytes {
-    /// The last `ahead` bytes that have arrived, but at most `length`.
+    /// Returns the last `ahead` bytes that have arrived, but at most `length`.
     pub(super) fn last(&mut self, ahead: u64, length: usize) -> &mut [u8] {
         let start = self.held - to_length(ahead);
         &mut self.bytes[start..start + length]
@@ -258,7 +259,7 @@ fn to_length(bytes: u64) -> usize {
 }
 
 /// Reads the payload of a block, whose first part may have arrived. Cancel safe: the next call with
-/// the same arguments goes on.
+/// the same arguments continues.
 async fn read_into_memory(
     connection: &mut PeerConnection,
     header: &Header,
@@ -284,7 +285,7 @@ async fn read_into_memory(
     Ok(())
 }
 
-/// The outcome, from the sender's `end` and the count here.
+/// Returns the outcome, from the sender's `end` and the bytes that have arrived.
 fn end_outcome(end: &v1::End, all_arrived: bool) -> Result<PullOutcome, ConnectionError> {
     match end.outcome() {
         v1::end::Outcome::Complete if all_arrived => Ok(PullOutcome::Complete),

@@ -1,4 +1,4 @@
-//! The coordinator's side of its connection to a member.
+//! The coordinator's end of its connection to a member of an attempt.
 
 use bytes::Bytes;
 use hoplite_core::collective::{AttemptId, Decision, Failure, Plan, Report};
@@ -23,11 +23,13 @@ use super::super::metrics::count;
 use super::super::pool::Peer;
 use super::super::puller::Puller;
 
-/// At most one `Commit`, or `Stop`. The end of the channel ends the membership.
+/// The coordinator's decisions: at most one `Commit`, or `Stop`. The end of the channel ends the
+/// membership.
 pub(crate) type Decisions = mpsc::Receiver<Decision>;
 
 impl Puller {
-    /// Enlists the member of `plan` until `decisions` end, and calls `report` with its reports.
+    /// Enlists the member of `plan` until `decisions` end, and calls `report` with the member's
+    /// reports.
     ///
     /// Dropping the future closes the connection, which also ends the membership.
     pub(crate) async fn enlist(
@@ -47,8 +49,8 @@ impl Puller {
         }
     }
 
-    /// Tells a store that an attempt failed. Participants of an unreachable store find out on their
-    /// own.
+    /// Tells a store that an attempt failed. If the store is unreachable, its participants wait
+    /// until they notice the failure themselves.
     pub(crate) async fn reject(&self, peer: &Peer, target: &ObjectId, attempt: AttemptId, reason: &Error) {
         let told = async {
             let mut call =
@@ -64,7 +66,7 @@ impl Puller {
         }
     }
 
-    /// Returns the member's progress; `None` if it takes no part.
+    /// Returns the member's progress in the attempt; `None` if it takes no part.
     pub(crate) async fn ask_position(
         &self,
         peer: &Peer,
@@ -113,8 +115,8 @@ impl Puller {
         let peer = (member.node.clone(), member.address);
         let enlist = v1::Enlist { trace: trace::encode(trace), ..encode_plan(plan) };
         let mut call = Call::begin(self, peer, Kind::Enlist, &enlist).await?;
-        // The connection may turn out dead before the first report. A short exchange may be over by
-        // then.
+        // The connection may turn out dead before the first report. A short exchange may have ended
+        // before.
         let first = async {
             tokio::select! {
                 header = call.read_header() => header.map(Until::Frame),
@@ -165,8 +167,8 @@ async fn confirmed(connection: &mut PeerConnection) -> Result<(), ConnectionErro
         loop {
             let header = connection.read_header().await?;
             match header.kind() {
-                // The member may send these before it reads the release, and the end may report a
-                // failure.
+                // The member may send these frames before it reads the release. The end may report
+                // a failure.
                 Kind::Keepalive | Kind::Filled => connection.read_control::<()>(&header).await?,
                 Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),
                 kind => return Err(ConnectionError::Unexpected(kind)),

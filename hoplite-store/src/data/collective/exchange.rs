@@ -1,4 +1,4 @@
-//! A member's part of an attempt, shared by its streams. Partial results lie in the target.
+//! A member's part of an attempt, which its streams share. Partial results lie in the target.
 //! `hoplite_core::collective::Progress` decides which block may be sent or combined next.
 
 use std::ops::Range;
@@ -23,11 +23,12 @@ pub(crate) struct Exchange {
     sources: Vec<Arc<LiveCopy>>,
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// Waiting streams of each step and of the fold, so that a block wakes only its stream.
+    /// The streams that wait for a step of the program. A block wakes only the streams of its step.
+    /// `fold` has the streams that wait for the fold.
     steps: Vec<Notify>,
     fold: Notify,
     givers: TaskTracker,
-    /// Set when no further stream may begin to give.
+    /// Cancelled when no further stream may begin to give blocks.
     ended: CancellationToken,
 }
 
@@ -61,8 +62,8 @@ impl Exchange {
         self.progress().program().sources()
     }
 
-    /// Admits a giving stream, unless the exchange has ended. Sources stay until the result is
-    /// dropped.
+    /// Admits a stream that gives blocks, unless the exchange has ended. The sources stay until the
+    /// result is dropped.
     pub(super) fn begin_giving(&self) -> Option<TaskTrackerToken> {
         let token = self.givers.token();
         (!self.ended.is_cancelled()).then_some(token)
@@ -72,12 +73,12 @@ impl Exchange {
         self.ended.cancelled().await;
     }
 
-    /// Waits until all members have their bytes, or `cancel`. Afterwards no stream reads the
+    /// Waits until all members have their bytes, or until `cancel`. Afterwards no stream reads the
     /// sources.
     pub(super) async fn finish(&self, cancel: &CancellationToken) {
         if self.plan.properties().ends_together() {
-            // The coordinator cancels when all members are complete. Until then lost bytes can be
-            // sent again.
+            // The coordinator cancels when all members are complete. Until then, a member may
+            // request lost bytes again.
             cancel.cancelled().await;
         } else {
             // A taker confirms the given bytes when it ends its streams.
@@ -94,7 +95,7 @@ impl Exchange {
 
     pub(super) fn stream_to(&self, member: usize, offset_bytes: u64) -> Stream {
         let stream = self.progress().stream_to(member, offset_bytes);
-        // The bytes may belong to several steps.
+        // The block may belong to several steps.
         self.steps.iter().for_each(Notify::notify_waiters);
         stream
     }
@@ -104,7 +105,7 @@ impl Exchange {
         self.steps[block.step].notify_waiters();
     }
 
-    /// Notes that a skipped block of a stream was sent, and all before it.
+    /// Notes that a block that a stream had skipped was sent, and all blocks before it.
     pub(in super::super) fn given(&self, block: &Block) {
         self.progress().given(block);
         self.steps[block.step].notify_waiters();
@@ -114,11 +115,10 @@ impl Exchange {
         self.progress().final_bytes()
     }
 
-    /// Waits until a block may be done, and the sources have its bytes.
+    /// Waits until the program permits a block, and the sources have its bytes.
     pub(in super::super) async fn may_do(&self, block: &Block) -> Result<(), SourceLost> {
         self.supplied(|progress| progress.lack(block)).await;
         let Reading::Source { index, range, part_end } = self.reading(block) else { return Ok(()) };
-        // Checked in any case, because a failed source is useless.
         match self.sources[index].beyond_within(range.end - 1, part_end).await {
             Ok(valid_bytes) if valid_bytes >= range.end => Ok(()),
             _ => Err(SourceLost),
@@ -133,7 +133,6 @@ impl Exchange {
                 Work::Step(step) => &self.steps[step],
             };
             let mut progressed = pin!(waiters.notified());
-            // Enabled before the check, so that no notification is missed.
             progressed.as_mut().enable();
             if look() == Some(lacking) {
                 progressed.await;
@@ -145,7 +144,7 @@ impl Exchange {
         self.progress().reading(&self.plan, block)
     }
 
-    /// The copy that a block reads, and the offset in it.
+    /// The copy that a block reads, and the range of the block in it.
     pub(in super::super) fn origin<'a>(
         &'a self,
         block: &Block,
@@ -225,7 +224,6 @@ impl Exchange {
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        // Every change is whole, so a panic elsewhere is harmless.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@ use super::super::serving::{Ending, HopHost, ServeRequest, ServeSource, Served, 
 use super::MemberHost;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Gives bytes to another member, whose request may come before the plan.
+    /// Gives blocks to another member, whose request may arrive before this member's plan.
     pub(in super::super) async fn answer_take(
         &self,
         connection: &mut PeerConnection,
@@ -32,9 +32,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             awaits_hop: true,
             trace,
         };
-        // The plan may never come, if this store restarted after it was enlisted.
+        // The plan may never arrive, if this store restarted after its enlistment.
         let limit = plan_timeout(take.offset_bytes);
-        // Only a target in memory has a program.
         let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten()?.in_memory() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
         let (ending, has_lanes) = match served {
@@ -47,14 +46,15 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             Err(error) => tracing::debug!(%id, %put, %peer, member, %error, "gave in part"),
         }
         match ending? {
-            // The taker knows the length, and may already use the connection for another request.
+            // The taker knows the length of the stream, and may already use the connection for
+            // another request.
             Ending::Complete if !has_lanes => Ok(()),
             ending => connection.write_control(Kind::End, &end_message(ending)).await,
         }
     }
 
-    /// Gives over this connection and its lanes. Returns the end, and `true` if the taker was asked
-    /// for lanes.
+    /// Gives blocks over this connection and its lanes. Returns the end of the stream, and `true`
+    /// if the taker was asked to open lanes.
     async fn give(
         &self,
         connection: &mut PeerConnection,

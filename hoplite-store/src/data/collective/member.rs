@@ -1,4 +1,4 @@
-//! The member's side of its connection to the coordinator.
+//! The member's end of its connection to the coordinator of an attempt.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
 
 pub(crate) trait MemberHost: Send + Sync + 'static {
-    /// Becomes a member until the result is dropped. `trace` is the causing span.
+    /// Makes this store a member until the result is dropped. `trace` is the span that caused it.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
     fn reject(self: &Arc<Self>, target: ObjectId, attempt: AttemptId, error: Error);
@@ -27,9 +27,9 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;
 }
 
-/// A membership, which ends when dropped.
+/// The membership of this store, which ends when dropped.
 pub(crate) struct Enlisted {
-    /// At most `Filled`, and then `Done` or `Failed`.
+    /// The reports to the coordinator: at most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
     tell: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,
@@ -38,7 +38,6 @@ pub(crate) struct Enlisted {
 impl Enlisted {
     pub(crate) const MAX_REPORTS: usize = 2;
 
-    /// Sends `reports`, gets the coordinator's decision by `tell`, and ends with `leave`.
     pub(crate) fn new(
         reports: mpsc::Receiver<Report>,
         tell: impl Fn(Decision) + Send + Sync + 'static,
@@ -71,7 +70,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins an attempt");
         let mut enlisted = self.source.enlist(plan, trace);
         let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
-        // Before the answer, after which the coordinator may expect the member to be gone.
+        // Dropped before the answer, after which the coordinator may expect the membership to be
+        // over.
         drop(enlisted);
         match &ended {
             Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left an attempt"),

@@ -1,10 +1,10 @@
-//! Attempts of collectives: the connection between coordinator and member, and the streams between
-//! members.
+//! Attempts of collectives: the connection between the coordinator and each member, and the streams
+//! between members.
 //!
-//! The coordinator directs a remote member over a separate connection, as in a hop: it sends
-//! `Enlist` and later `Commit` or `Stop`, and the member sends its reports. Members take from each
-//! other over pooled connections: the taker sends `Take`, and the giver sends the blocks of its
-//! program, in order. Both know the last block.
+//! The coordinator directs a remote member over a separate connection: it sends `Enlist` and later
+//! `Commit` or `Stop`, and the member sends its reports. Members take blocks from each other over
+//! pooled connections: the taker sends `Take`, and the giver sends the blocks of its program, in
+//! order. Both know the last block.
 
 mod enlist;
 mod exchange;

@@ -1,4 +1,4 @@
-//! The taking end of streams between members, and a member's whole part of an attempt.
+//! The taker's end of streams between members, and a member's whole work in an attempt.
 
 use std::ops::Range;
 
@@ -27,8 +27,8 @@ use super::super::puller::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
-/// The rest of an all-to-all's stream at which the next one begins, to hide its round trip. One
-/// stream at a time keeps each link busy with one pair of members.
+/// The number of missing bytes of an all-to-all's stream at which the next stream begins, to hide
+/// its round trip. One stream at a time keeps each link busy with one pair of members.
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -65,10 +65,10 @@ impl TakeError {
 }
 
 impl Puller {
-    /// Follows the program until `target` is complete, calls `filled`, and goes on until the other
-    /// members are complete, or `cancel`. Afterwards only served copies are still read.
+    /// Performs the program until `target` is complete, then calls `filled`. Goes on until the
+    /// other members are complete, or until `cancel`. Afterwards only copies that this store serves
+    /// are still read.
     ///
-    /// On the wire: as many bytes as the program gives, and takes.
     pub(crate) async fn exchange(
         &self,
         exchange: &Exchange,
@@ -109,7 +109,6 @@ impl Puller {
                 return copied.map_err(|_| (own, PullOutcome::SenderHasNoCopy));
             }
             let turn = match &turns {
-                // The semaphore is never closed.
                 Some(turns) => turns.acquire().await.ok(),
                 None => None,
             };
@@ -118,8 +117,8 @@ impl Puller {
         tokio::try_join!(fold, try_join_all(takes)).map(drop)
     }
 
-    /// Takes the program's bytes from one member, and resumes a broken stream. Holds the turn
-    /// except while it is broken.
+    /// Takes the program's bytes from one member, and resumes the stream if it breaks. Holds the
+    /// turn except while the stream is broken.
     async fn take_from(
         &self,
         exchange: &Exchange,
@@ -210,12 +209,12 @@ impl Puller {
         match block.taking {
             Some(Taking::Replace) => {
                 exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
-                // The sender may have waited for others, too.
+                // The sender may have waited for other members, too.
                 lanes.resume();
                 lanes.connection(lane)?.read_block(header, target.buffer(), block.range.start).await?;
             }
             Some(Taking::Combine) => {
-                // Reads before the wait for sources, so that the sender can go on.
+                // Reads the block before the wait for sources, so that the sender can continue.
                 taken.resize(header.length_bytes() as usize, 0);
                 lanes.connection(lane)?.read_payload(header, taken).await?;
                 exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
@@ -228,13 +227,13 @@ impl Puller {
     }
 }
 
-/// Waits for the block at the start of `missing`, past keepalives.
+/// Waits for the block at the start of `missing`. Skips keepalives.
 async fn next_block(lanes: &mut Incoming<'_>, missing: Range<u64>) -> Result<(LaneId, Header), TakeError> {
     loop {
         match lanes.next(missing.start, missing.end).await? {
             Event::Block(lane, header) => return Ok((lane, header)),
             Event::Sign(_) => {}
-            // A new request resumes the stream.
+            // The taker resumes the stream with a new request.
             Event::Lost(_) => return Err(ConnectionError::Closed.into()),
             Event::End(_) => return Err(TakeError::NothingToGive),
         }

@@ -14,30 +14,30 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
 use super::super::serving::{Ending, Served};
 
-/// Time for the block in flight when its copy fails. The end behind it has the reason.
+/// Time for the block in flight when its copy fails. The `End` after the block has the reason.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(in super::super) enum Content {
     Copy(Served),
-    /// A part of a hop's output, or all of it.
+    /// The output of a hop, or a part of it.
     Hop(Served),
     Gift(Gift),
 }
 
-/// Blocks that a member's program gives to another member.
+/// The blocks that a member's program gives to another member.
 #[derive(Debug)]
 pub(in super::super) struct Gift {
     target: Served,
     exchange: Arc<Exchange>,
-    /// Taken blocks in order, and `true` if sent.
+    /// The blocks that lanes have taken, in order; `true` if a block was sent.
     taken: Mutex<VecDeque<(Block, bool)>>,
     _giving: TaskTrackerToken,
 }
 
 #[derive(Debug)]
 pub(in super::super) struct Cursor {
-    /// The first byte that no lane has taken.
+    /// The first byte that no lane has taken yet.
     pub(super) next_bytes: u64,
     pub(super) end_bytes: u64,
     program: Option<Stream>,
@@ -69,7 +69,7 @@ impl Gift {
         Self { target, exchange, taken: Mutex::default(), _giving: giving }
     }
 
-    /// Waits until a block can be sent. The error is the stream's end.
+    /// Waits until the program permits `block`. The error is the end of the stream.
     async fn ready(&self, block: &Block) -> Result<(), Ending> {
         let is_ready = tokio::select! {
             ready = self.exchange.may_do(block) => ready.is_ok(),
@@ -85,7 +85,6 @@ impl Gift {
         tokio::select! {
             biased;
             sent = sending => sent?,
-            // A frame is cut short, so the connection is useless.
             () = self.exchange.ended() => return Err(ConnectionError::Closed),
         }
         // A block counts as given only after all blocks before it.
@@ -121,13 +120,13 @@ impl Content {
         }
     }
 
-    /// Waits for the next bytes: of a program, at most `most_bytes`. The error is the stream's end.
+    /// Waits for the next bytes: in a program, at most `most_bytes`. The error is the end of the
+    /// stream.
     pub(super) async fn ready(&self, cursor: &Cursor, most_bytes: u64) -> Result<Piece, Ending> {
         let start = cursor.next_bytes;
         match self {
             Self::Copy(served) | Self::Hop(served) => {
-                // A receiver of a part learns of its end when the object is complete, even without
-                // more bytes.
+                // A receiver of a part learns of the part's end when the object is complete.
                 match served.beyond_within(start, cursor.end_bytes).await {
                     Err(_) => Err(Ending::NoCopy),
                     Ok(valid_bytes) if valid_bytes <= start => Err(Ending::Complete),

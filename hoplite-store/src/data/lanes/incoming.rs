@@ -20,10 +20,10 @@ use super::super::puller::{LanedStream, Puller};
 
 #[derive(Debug)]
 pub(in super::super) enum Event {
-    /// Continues the stream. Its payload must be read from this lane.
+    /// The next block of the stream. Its payload must be read from this lane.
     Block(LaneId, Header),
     Sign(Sign),
-    /// Bytes that a lane lost: request them again.
+    /// Bytes that a broken lane did not bring. Request them again.
     Lost(std::ops::Range<u64>),
     End(v1::End),
 }
@@ -39,7 +39,7 @@ pub(in super::super) struct Incoming<'a> {
     next_lane: usize,
     opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
     has_asked: bool,
-    /// Counts the stream once its bytes arrive.
+    /// Counts the stream among the arriving streams, once its bytes arrive.
     taking_in: Option<LanedStream>,
     end: Option<v1::End>,
     ended: Vec<Call<'a>>,
@@ -49,10 +49,10 @@ pub(in super::super) struct Incoming<'a> {
 struct Lane<'a> {
     id: LaneId,
     call: Call<'a>,
-    /// `true` if the lane answers a request for bytes, which decides how the stream ends.
+    /// `true` if the lane answers a request for bytes. This decides how the stream ends.
     is_request: bool,
     block: Option<Header>,
-    /// The arriving control frame, and the length of its payload so far.
+    /// The arriving control frame, and the length of its payload that has arrived.
     control: Option<(Header, usize)>,
     payload: Vec<u8>,
 }
@@ -74,7 +74,6 @@ impl Lane<'_> {
                     Kind::Keepalive | Kind::End | Kind::Lanes => {}
                     kind => return Err(ConnectionError::Unexpected(kind).into()),
                 }
-                // Bounded by the frame's limit, which was checked with the header.
                 self.payload.resize(header.length_bytes() as usize, 0);
                 self.control = Some((header, 0));
                 header
@@ -103,7 +102,7 @@ enum Waited {
 }
 
 impl<'a> Incoming<'a> {
-    /// Starts on the lane of `call`, whose request allows `max_lanes`.
+    /// Makes a stream whose first lane is the connection of `call`. The request allows `max_lanes`.
     pub(in super::super) fn new(puller: &'a Puller, peer: Peer, call: Call<'a>, max_lanes: usize) -> Self {
         let (merge, opening) = (Merge::default(), JoinSet::new());
         let (lanes, ended, end) = (Vec::new(), Vec::new(), None);
@@ -136,11 +135,11 @@ impl<'a> Incoming<'a> {
         self.lanes.push(Lane { id, call, is_request, block: None, control: None, payload: Vec::new() });
     }
 
-    /// Waits for the next part of a stream whose bytes before `next_bytes` have arrived, and which
-    /// ends at `end_bytes`. Cancel safe.
+    /// Waits for the next part of a stream that ends at `end_bytes`. The bytes before `next_bytes`
+    /// have arrived. Cancel safe.
     ///
     /// # Errors
-    /// The last lane broke, or the sender broke the protocol.
+    /// The last lane broke, or the sender violated the protocol.
     pub(in super::super) async fn next(
         &mut self,
         next_bytes: u64,
@@ -178,7 +177,6 @@ impl<'a> Incoming<'a> {
                 }
                 Waited::Opened(Err(error)) => {
                     tracing::debug!(peer = %self.peer.0, %error, "a lane could not be opened");
-                    // The sender may have used the lane already.
                     self.merge.lose(LaneId(self.next_lane));
                     if self.is_without_lanes() && self.end.is_none() {
                         return Err(error.into());
@@ -189,8 +187,8 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// The end of a stream without lanes; `None` if bytes are missing that a lane has lost, or may
-    /// bring.
+    /// Returns the end of a stream whose lanes have ended; `None` if bytes are missing that were
+    /// lost, or may still arrive.
     fn whole_end(&mut self, has_arrived: bool) -> Option<v1::End> {
         let complete = || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
         let Some(end) = &self.end else { return has_arrived.then(complete) };
@@ -210,12 +208,11 @@ impl<'a> Incoming<'a> {
         {
             return Waited::Heard(lane.id, lane.listen().await);
         }
-        // Only `End` is missing, which saves the connections.
+        // If only `End` is missing, this store waits for it to keep the connections.
         let is_last_word = has_arrived && self.lanes.iter().all(|lane| !lane.is_request);
         let opened = async {
             match self.opening.join_next().await {
                 Some(Ok(opened)) => Waited::Opened(opened),
-                // The task panicked, or was aborted.
                 Some(Err(_)) => Waited::Opened(Err(ConnectionError::Closed)),
                 None => pending().await,
             }
@@ -307,10 +304,10 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    /// Goes on without a broken lane.
+    /// Continues without a broken lane.
     ///
     /// # Errors
-    /// The lane's error, if it was the last one, or if the sender broke the protocol.
+    /// The lane's error if it was the last lane, or if the sender violated the protocol.
     pub(in super::super) fn lost(&mut self, id: LaneId, error: CallError) -> Result<(), CallError> {
         let is_malformed = matches!(&error, CallError::Connection(error) if error.is_malformed());
         self.lanes.retain(|lane| lane.id != id);
@@ -330,10 +327,10 @@ impl<'a> Incoming<'a> {
         self.lanes.iter_mut().find(|lane| lane.id == id)
     }
 
-    /// The connection of a lane with a block.
+    /// Returns the connection of a lane with a block.
     ///
     /// # Errors
-    /// [`ConnectionError::Closed`] without this lane.
+    /// [`ConnectionError::Closed`] if the lane is gone.
     pub(in super::super) fn connection(
         &mut self,
         id: LaneId,
@@ -351,13 +348,13 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Restarts the time limits after a pause of the receiver.
+    /// Restarts the time limits after a pause in reading.
     pub(in super::super) fn resume(&mut self) {
         let limit = Some(self.puller.config.silence_timeout);
         self.lanes.iter_mut().for_each(|lane| lane.call.connection().expect_within(limit));
     }
 
-    /// Keeps a collective's connections for others, after the last byte.
+    /// Returns the connections of a collective's stream to the pool after the last byte.
     pub(in super::super) async fn finish_silent(mut self, end_bytes: u64) {
         if self.has_asked {
             let last_words = async {

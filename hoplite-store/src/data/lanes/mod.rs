@@ -1,15 +1,15 @@
-//! Streams over several connections (lanes).
+//! Streams over several connections, their lanes.
 //!
-//! The sender cuts the next frame in the order of offsets, and the first lane with room sends it,
-//! so a slow lane never holds up the others. At the sender, each lane is a task that takes its turn
-//! (`outgoing`, `serve`). The receiver reads the frames in order, with [`Incoming`].
+//! The sender cuts frames in the order of offsets. The first lane that can send takes the next
+//! frame, so a slow lane never holds up the others. At the sender, each lane is a task that takes
+//! its turn (`outgoing`, `serve`). The receiver reads the frames in order, with [`Incoming`].
 //!
-//! A stream begins on the connection of its request. The sender announces further lanes with
-//! `Lanes`; the receiver opens connections, and sends `Lane` with the stream's key on each.
+//! A stream begins on the connection of its request. The sender requests further lanes with
+//! `Lanes`. The receiver opens connections, and sends `Lane` with the stream's key on each.
 //! Receivers that offer no lanes never see these frames.
 //!
-//! A collective's stream ends without a frame, because both sides know its length. With lanes, each
-//! connection ends with `End`.
+//! With one lane, a collective's stream ends without a frame, because both sides know its length.
+//! With several, each connection ends with `End`.
 
 mod incoming;
 

@@ -1,4 +1,4 @@
-//! Streams that a store sends: their remaining bytes, their lanes, and each lane's next step.
+//! Streams that a store sends: their remaining bytes, their lanes, and the next step of each lane.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,13 +28,13 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// Makes an empty set. The first stream to a store begins with `first`.
+    /// Makes an empty set of streams. The first stream to a store begins with the lanes of `first`.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
     }
 
-    /// Returns a stream's key. From the first call on, other connections may join the stream.
+    /// Returns the key of a stream. After the first call, other connections can join the stream.
     pub(super) fn key_of(&self, stream: &Arc<Outgoing>) -> io::Result<StreamKey> {
         if let Some(key) = stream.key.get() {
             return Ok(*key);
@@ -46,7 +46,7 @@ impl OutgoingStreams {
         Ok(key)
     }
 
-    /// Begins a stream over a connection with this `delivery`. Returns the first lane, too.
+    /// Begins a stream on a connection with this `delivery`. Also returns the stream's first lane.
     pub(super) fn begin(
         &self,
         (now, peer): (Time, &NodeId),
@@ -63,7 +63,7 @@ impl OutgoingStreams {
         (Arc::new(Outgoing { peer, content, key, cursor, resting, id }), lane)
     }
 
-    /// Ends a stream: no further lane can join.
+    /// Ends a stream, so that no further lane can join.
     pub(super) fn end(&self, stream: &Outgoing) {
         if let Some(key) = stream.key.get() {
             lock(&self.open).remove(key);
@@ -73,7 +73,7 @@ impl OutgoingStreams {
         }
     }
 
-    /// Adds a lane to the stream of `peer` with this key, if the stream wants one. The peer
+    /// Adds a lane to the stream of `peer` with this key, if the stream needs one. The peer
     /// receives `others` further streams.
     pub(super) fn join(
         &self,
@@ -87,7 +87,7 @@ impl OutgoingStreams {
         Some((stream, lane))
     }
 
-    /// Ends a lane, which broke unless it `is_whole`.
+    /// Ends a lane. The lane broke unless it `is_whole`.
     pub(super) fn end_lane(&self, stream: &Outgoing, lane: LaneId, is_whole: bool) {
         if let Some(id) = stream.id {
             lock(&self.host).leave(id, lane, is_whole);
@@ -95,8 +95,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Decides on a lane's turn, with at most `block_bytes`. Of its bytes, `new_bytes` were
-    /// acknowledged since the last turn.
+    /// Decides a lane's turn, and takes at most `block_bytes`. Of the lane's bytes, `new_bytes`
+    /// were acknowledged since its last turn.
     pub(super) fn take_turn(
         &self,
         stream: &Outgoing,
@@ -137,7 +137,7 @@ pub(in super::super) struct Outgoing {
     pub(super) peer: NodeId,
     pub(super) content: Content,
     key: OnceLock<StreamKey>,
-    /// Lanes wait for this lock in line, and its holder takes the next piece.
+    /// Lanes wait in line for this lock, and its holder takes the next piece.
     cursor: tokio::sync::Mutex<Cursor>,
     /// `true` while some lanes rest. The end of a lane wakes them.
     resting: watch::Sender<bool>,
@@ -147,7 +147,7 @@ pub(in super::super) struct Outgoing {
 
 pub(super) struct Turn {
     pub(super) action: Action,
-    /// Open or announced lanes; `None` if the stream stays with one.
+    /// The number of open or requested lanes; `None` if the stream stays with one lane.
     pub(super) lanes: Option<usize>,
     pub(super) delivery: Option<Delivery>,
 }
@@ -161,7 +161,7 @@ pub(super) enum Action {
     Rest,
 }
 
-/// The next piece, for the lane whose turn it is.
+/// The next piece of the stream, for the lane whose turn it is.
 pub(super) struct Ready<'a> {
     cursor: TurnGuard<'a, Cursor>,
     piece: Piece,
@@ -169,7 +169,8 @@ pub(super) struct Ready<'a> {
 }
 
 impl Outgoing {
-    /// Waits for a lane's turn, and for at most `most_bytes`. The error is the stream's end.
+    /// Waits for a lane's turn, and then for at most `most_bytes`. The error is the end of the
+    /// stream.
     pub(super) async fn ready(&self, most_bytes: u64) -> Result<Ready<'_>, Ending> {
         let cursor = self.cursor.lock().await;
         let begun = Instant::now();
@@ -180,22 +181,20 @@ impl Outgoing {
     /// Waits until the stream needs its resting lanes, or for [`REST_LIMIT`].
     pub(super) async fn rest(&self) {
         let mut resting = self.resting.subscribe();
-        // The channel belongs to the stream, so it stays open.
         let _ = timeout(REST_LIMIT, resting.wait_for(|is_resting| !is_resting)).await;
     }
 
-    /// Returns `true` if block sizes depend on the rate, not on a collective's plan.
+    /// Returns `true` if block sizes depend on the measured rate instead of a collective's plan.
     pub(super) const fn is_measured(&self) -> bool {
         self.id.is_some() || !matches!(self.content, Content::Gift(_))
     }
 
-    /// Returns `true` if other connections may have joined.
+    /// Returns `true` if other connections may have joined the stream.
     pub(super) fn has_key(&self) -> bool {
         self.key.get().is_some()
     }
 }
 
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change is one call, so a panic elsewhere is harmless.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

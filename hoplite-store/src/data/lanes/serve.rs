@@ -1,4 +1,4 @@
-//! Sends a stream over its lanes, each a task.
+//! Sends a stream over its lanes. Each lane is a task.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,8 +22,8 @@ use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::content::{Content, Cursor};
 use super::outgoing::{Action, Outgoing};
 
-/// Least limit of a lane's unsent bytes: two of the smallest blocks. A faster lane cannot send
-/// bytes that a slow one has accepted.
+/// The smallest limit of a lane's unsent bytes: two of the smallest blocks. A faster lane cannot
+/// take over bytes that a slow lane has accepted.
 const MIN_UNSENT_BYTES: u64 = 32 << 10;
 
 enum LaneEnd {
@@ -32,8 +32,8 @@ enum LaneEnd {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Sends a stream over this connection and its lanes. Returns the end, and `true` if the
-    /// receiver was asked for lanes.
+    /// Sends a stream over this connection and its lanes. Returns the end of the stream, and `true`
+    /// if the receiver was asked to open lanes.
     pub(in super::super) async fn send_stream(
         &self,
         connection: &mut PeerConnection,
@@ -56,7 +56,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     /// Makes a connection a lane of its peer's stream.
     ///
     /// # Errors
-    /// The connection's errors; [`ConnectionError::Closed`] if the stream needs it no longer.
+    /// The connection's errors; [`ConnectionError::Closed`] if the stream no longer needs the lane.
     pub(in super::super) async fn answer_lane(
         &self,
         connection: &mut PeerConnection,
@@ -65,14 +65,13 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     ) -> Result<(), ConnectionError> {
         let delivery = connection.delivery();
         let Some((stream, lane)) = self.streams.join(lane, peer, delivery) else {
-            // The stream may have ended.
             return connection.write_control(Kind::End, &end_message(Ending::NoCopy)).await;
         };
         count(&self.metrics.lanes_opened, 1);
         self.metrics.lanes.fetch_add(1, Ordering::Relaxed);
         let ended = self.send_lane(connection, &stream, (lane, delivery)).await;
         self.metrics.lanes.fetch_sub(1, Ordering::Relaxed);
-        // Before the answer, so that nothing touches the copy when the receiver has it.
+        // Dropped before the answer, so that nothing touches the copy when the receiver has it.
         drop(stream);
         match ended {
             Ok(LaneEnd::WithStream(ending)) => {
@@ -92,7 +91,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// `delivery` describes the connection at the start.
+    /// Sends blocks over one lane. `delivery` has the connection's statistics at the start.
     async fn send_lane(
         &self,
         connection: &mut PeerConnection,
@@ -156,8 +155,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// A lane's limit. A stream that may get further lanes has one from the start, because they cannot
-/// overtake accepted bytes.
+/// Returns the limit of a lane's unsent bytes. A stream that may get further lanes has a limit from
+/// the start, because they cannot overtake accepted bytes.
 fn unsent_limit(lanes: Option<usize>, block_bytes: u64) -> u64 {
     match lanes {
         None => 0,

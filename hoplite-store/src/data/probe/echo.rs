@@ -1,5 +1,4 @@
-//! Echoes in datagrams. The socket lives as long as a probe, and answers the peer that a step
-//! names.
+//! Echoes in datagrams. The socket lives as long as the probe, and answers one peer per step.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +10,7 @@ use hoplite_proto::data::probe::{PACKET_BYTES, decode_packet, encode_packet};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// A pause, so that a permanent socket error does not keep a processor busy.
+/// The pause after a socket error, so that a permanent error does not keep a processor busy.
 const ERROR_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -22,7 +21,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Binds any port of `address`. Answers no peer yet.
+    /// Binds a free port of `address`. Answers no peer yet.
     pub(super) async fn bind(address: IpAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(SocketAddr::new(address, 0)).await?;
         Ok(Self { socket, origin: Instant::now(), answerer: None })
@@ -32,7 +31,7 @@ impl Echo {
         Ok(self.socket.local_addr()?.port())
     }
 
-    /// Answers only `asker`, and only requests with `nonce`.
+    /// Sets the answered peer: only `asker`, and only requests with `nonce`.
     pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
         self.answerer = asker.map(|asker| Answerer::new(nonce, asker));
     }
@@ -44,15 +43,14 @@ impl Echo {
         }
     }
 
-    /// Requests echoes, and also answers requests. Returns `None` without a reply. Cancel safe; the
-    /// measurements are lost.
+    /// Requests echoes of `peer`, and also answers requests. Returns `None` if no reply came.
+    /// Cancel safe; the measurements are lost.
     pub(super) async fn ask(&mut self, peer: SocketAddr, nonce: u64, probes: Probes) -> Option<Echoes> {
         let mut asker = Asker::new(self.now_ns(), nonce, probes);
         loop {
             match asker.next_action(self.now_ns()) {
                 Action::Done => return asker.echoes(),
                 Action::Send(packet) => {
-                    // A failed send counts as a lost datagram.
                     if self.socket.send_to(&encode_packet(&packet), peer).await.is_err() {
                         sleep(ERROR_PAUSE).await;
                     }
@@ -70,7 +68,7 @@ impl Echo {
     }
 
     async fn receive(&mut self, asker: Option<(&mut Asker, SocketAddr)>) {
-        // One byte longer than a packet, to recognize longer datagrams.
+        // One byte longer than a packet, so that longer datagrams are recognized.
         let mut bytes = [0; PACKET_BYTES + 1];
         let Ok((length, from)) = self.socket.recv_from(&mut bytes).await else {
             return sleep(ERROR_PAUSE).await;
@@ -130,7 +128,6 @@ mod tests {
         let Action::Send(packet) = probe.next_action(0) else { panic!("nothing to send") };
         let ask = encode_packet(&packet);
         let heard = async {
-            // Wrong address; wrong nonce; cut; too long; and then the expected packet.
             forger.send_to(&ask, answerer).await.unwrap();
             let mut other = ask;
             other[8] ^= 1;

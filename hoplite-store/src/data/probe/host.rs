@@ -1,4 +1,4 @@
-//! The store's part in a probe: answers and measures as the coordinator directs.
+//! The store's part in a probe: it answers and measures as the coordinator directs.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -22,10 +22,10 @@ use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::echo::Echo;
 use super::train;
 
-/// Longest participation: 2,000 nodes under load take a quarter of an hour.
+/// Longest time in a probe: 2,000 nodes under load take a quarter of an hour.
 const MAX_PARTICIPATION: Duration = Duration::from_secs(60 * 60);
 
-/// The probe in which a store takes part, at most one.
+/// The probe in which a store takes part: at most one.
 #[derive(Debug)]
 pub(in super::super) struct ProbePlace {
     place: Semaphore,
@@ -71,7 +71,7 @@ impl ProbePlace {
         if is_directed { train::send(connection, bytes).await } else { refuse(connection).await }
     }
 
-    /// Charges the budget of the peer with `nonce`. Returns `false` if it is spent.
+    /// Charges the budget of the peer with `nonce`. Returns `false` if the budget is spent.
     fn take(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
         let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
         directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()
@@ -92,7 +92,7 @@ async fn refuse(connection: &mut PeerConnection) -> Result<(), ConnectionError> 
     connection.write_control(Kind::End, &end_message(Ending::Refused(error))).await
 }
 
-/// Ends all answers when dropped.
+/// Ends all answers of this store when dropped.
 struct Participation<'a>(&'a ProbePlace);
 
 impl Drop for Participation<'_> {
@@ -121,7 +121,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let participation = Participation(&self.probe);
         let limit = Instant::now() + MAX_PARTICIPATION;
         let ended = timeout_at(limit, self.take_part(connection)).await;
-        // Before the answer, after which the coordinator may expect the place to be free.
+        // Dropped before the answer, after which the coordinator may expect the place to be free.
         drop((participation, place));
         match &ended {
             Ok(Ok(())) => tracing::info!(%coordinator, "a probe ended"),
@@ -135,7 +135,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
 
     async fn take_part(&self, connection: &mut PeerConnection) -> Result<(), ConnectionError> {
         let own_address = connection.addresses()?.0.ip();
-        // Without datagrams, echoes go over TCP.
         let mut echo = Echo::bind(own_address).await.ok();
         let echo_port = echo.as_ref().and_then(|echo| echo.port().ok()).unwrap_or(0).into();
         connection.write_control(Kind::ProbeReady, &v1::ProbeReady { echo_port }).await?;
@@ -207,7 +206,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// The address for datagrams of the store with the data address `data`.
+/// The address for echoes to the store with the data plane address `data`.
 pub(super) const fn echo_address(data: SocketAddr, port: u16) -> Option<SocketAddr> {
     if port == 0 { None } else { Some(SocketAddr::new(data.ip(), port)) }
 }

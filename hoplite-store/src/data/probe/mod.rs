@@ -1,5 +1,5 @@
-//! Probes of the network, as `hoplite-core/src/topology/probe` decides them: [`survey`]
-//! coordinates, and [`host`] takes part.
+//! Probes of the network, which `hoplite-core/src/topology/probe` decides: [`survey`] coordinates a
+//! probe, and [`host`] takes part in one.
 
 mod survey;
 

@@ -1,4 +1,5 @@
-//! The coordinator of a probe: a connection to each store, for the commands of the state machine.
+//! The coordinator of a probe: it connects to each store, and sends the commands of the state
+//! machine.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,9 +29,9 @@ use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::pool::Peer;
 use super::host::echo_address;
 
-/// Most unread directions of a node: to answer, and to measure.
+/// The largest number of unread directions for a node: one to answer, and others to measure.
 const MAX_DIRECTIONS: usize = 4;
-/// Most events for the state machine; further ones block their nodes.
+/// The largest number of queued events for the state machine. Further events block their nodes.
 const MAX_EVENTS: usize = 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +60,7 @@ impl From<SurveyFailure> for Error {
     }
 }
 
-/// Directs stores to measure the links between them; one probe at a time.
+/// Directs stores to measure the links between them: one probe at a time.
 #[derive(Debug)]
 pub(crate) struct Surveyor {
     config: Arc<DataConfig>,
@@ -72,7 +73,7 @@ pub(crate) struct Surveyor {
 pub(crate) struct SurveyTally {
     pub(crate) complete: u64,
     pub(crate) failed: u64,
-    /// Probes whose caller went away.
+    /// The number of probes whose caller went away.
     pub(crate) cancelled: u64,
     pub(crate) last: Option<LastSurvey>,
 }
@@ -90,7 +91,7 @@ impl Surveyor {
         Self { config, place: Semaphore::new(1), progress: Mutex::default(), tally: Mutex::default() }
     }
 
-    /// The present probe's progress; zero steps without one.
+    /// The progress of the running probe; zero steps if none runs.
     pub(crate) fn progress(&self) -> SurveyProgress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,8 +108,8 @@ impl Surveyor {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Measures the links between `peers`, whose names differ. A link without any train counts as
-    /// `assumed_ps_per_byte`.
+    /// Measures the links between `peers`, whose names differ. A link without a bandwidth
+    /// measurement counts as `assumed_ps_per_byte`.
     ///
     /// Dropping the future closes the connections, which ends the probe at all nodes.
     pub(crate) async fn survey(
@@ -168,7 +169,6 @@ impl Surveyor {
     }
 }
 
-/// Resets the progress when dropped, and counts an unfinished probe as cancelled.
 struct UnderWay<'a> {
     surveyor: &'a Surveyor,
     is_over: bool,
@@ -197,7 +197,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The participating stores. Dropping it closes all connections.
+/// The stores that take part. Dropping it closes all connections.
 struct Team {
     members: Vec<Member>,
     missing: Vec<(String, SurveyLoss)>,
@@ -208,7 +208,7 @@ struct Team {
 struct Member {
     peer: Peer,
     echo_address: Option<SocketAddr>,
-    /// `None` after it has left.
+    /// `None` after the node has left the probe.
     directions: Option<mpsc::Sender<Direction>>,
 }
 
@@ -249,7 +249,7 @@ impl Team {
         Self { members, missing, events, tasks }
     }
 
-    /// Forwards a command. Returns an event if the node is gone.
+    /// Forwards a command to its node. Returns an event if the node is gone.
     fn tell(&mut self, command: SurveyCommand) -> Option<SurveyEvent> {
         let (node, direction) = match command {
             SurveyCommand::Arm { node, peer, nonce } => {
@@ -310,7 +310,8 @@ async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, C
     }
 }
 
-/// Sends a store its commands, and the coordinator the store's messages, until the store leaves.
+/// Forwards commands to a store, and the store's messages to the coordinator, until the store
+/// leaves.
 async fn attend(
     config: Arc<DataConfig>,
     mut connection: PeerConnection,
@@ -374,7 +375,7 @@ async fn release(connection: &mut PeerConnection) -> Result<(), ConnectionError>
     loop {
         let header = connection.read_header().await?;
         match header.kind() {
-            // The store may send these before it reads the release.
+            // The store may send these frames before it reads the release.
             Kind::Keepalive | Kind::Armed => connection.read_control::<()>(&header).await?,
             Kind::Found => drop(connection.read_control::<v1::Found>(&header).await?),
             Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),

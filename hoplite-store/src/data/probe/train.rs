@@ -1,4 +1,5 @@
-//! Takes and sends trains of bytes, and exchanges echoes over TCP where datagrams do not pass.
+//! Takes and sends trains: runs of bytes that measure bandwidth. Also exchanges echoes over TCP if
+//! datagrams do not arrive.
 
 use std::time::Duration;
 
@@ -17,10 +18,11 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::serving::{Ending, end_message};
 
-/// Headers cost little, and a quarter of the shortest train has several blocks.
+/// The size of a block in a train. Headers cost little, and a quarter of the shortest train has
+/// several blocks.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Takes trains until one takes at least `at_least`.
+/// Takes trains of growing length until one takes at least the time `at_least`.
 pub(super) async fn take(
     config: &DataConfig,
     measure: &Measure,
