@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Directory, StoreConfig};
 use crate::error::StoreError;
 
-/// Names a directory that listens on no port.
+/// The name of a directory that listens on no port.
 const IN_PROCESS: &str = "in-process:0";
 
 pub(crate) struct EmbeddedDirectory {
@@ -26,7 +26,7 @@ pub(crate) struct EmbeddedDirectory {
 
 pub(crate) type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
 
-/// Starts the embedded directory if configured, and returns all shards.
+/// Starts the embedded directory, if one is configured. Returns the addresses of all shards.
 pub(crate) async fn start_directory(
     config: &StoreConfig,
     metrics: Option<Metrics>,
@@ -80,7 +80,7 @@ pub(crate) async fn start_directory(
     Ok(EmbeddedDirectory { shards, route, address, dashboard: dashboard_address, failure })
 }
 
-/// Replaces the unspecified address by loopback, because no certificate can name it.
+/// Replaces the unspecified address by loopback, because no certificate can name the former.
 fn own(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         let is_v4 = address.is_ipv4();

@@ -1,8 +1,9 @@
 //! The state of the store, and the shell of its node.
 //!
 //! [`Engine::apply`] gives an event to the [`Node`] and performs the effects (`effects`) in order,
-//! under one short lock that never waits. `tasks` has the longer work. The local plane, the data
-//! plane, the sessions and the alarm make events; requests of other stores come through `hosts`.
+//! under one short lock that never waits. `tasks` has the longer work. Events come from the local
+//! plane, the data plane, the sessions, and the alarm for deadlines; requests of other stores come
+//! through `hosts`.
 
 mod drain;
 mod effects;
@@ -74,7 +75,7 @@ enum Verdict {
     File { copy: CopyId, size_bytes: u64, record: SpillRecord },
 }
 
-/// Pulls bytes of other stores, on the runtime of its connections.
+/// Pulls bytes from other stores, on the runtime of its connections.
 #[derive(Debug, Clone)]
 struct RuntimePuller {
     puller: Arc<Puller>,
@@ -90,7 +91,7 @@ pub(crate) struct Engine {
     copies: Copies,
     clients: DashMap<ClientId, Arc<Answers>>,
     bulk: RuntimePuller,
-    /// Pulls small objects and results, on the thread of clients and shards.
+    /// Pulls small objects and small results, on the thread of clients and shards.
     small: RuntimePuller,
     surveyor: Arc<Surveyor>,
     metrics: Arc<DataMetrics>,
@@ -104,7 +105,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Makes an engine around `node`. Pulls run on `tasks` until `stop`: pulls of small objects in
-    /// the runtime `for_small`, others in the current one.
+    /// the runtime `for_small`, other pulls in the current one.
     pub(crate) fn new(
         node: Node,
         arena: Arc<Arena>,
@@ -172,13 +173,13 @@ impl Engine {
         self.apply_locked(&mut self.lock(), event);
     }
 
-    /// Acts as [`Engine::apply`] for a request with a trace.
+    /// Acts as [`Engine::apply`], but for a request that has a trace.
     pub(crate) fn apply_traced(self: &Arc<Self>, event: Event, trace: Option<TraceContext>) {
         self.apply_caused(&mut self.lock(), event, trace);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is reported as a bug. Other threads go on with the state.
+        // A panic under the lock is reported as a bug. Other threads continue with the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,13 +221,13 @@ impl Engine {
             let trace = state.traces.as_mut().and_then(|traces| traces.effect(&effect));
             self.perform(state, effect, trace);
         }
-        // Frees the memory of a burst, such as a delete of many objects.
+        // Frees the memory after many effects at once, for example of a large delete.
         if effects.capacity() <= KEPT_EFFECTS {
             state.effects = effects;
         }
     }
 
-    /// Begins a session with this run of `shard`, whose messages go to `outbox`. See
+    /// Begins a session with this run of `shard`. Its messages go to `outbox`. See
     /// [`Event::ShardUp`].
     pub(crate) fn session_up(
         self: &Arc<Self>,
@@ -271,7 +272,7 @@ impl Engine {
         self.lock().sessions.iter().map(Option::is_some).collect()
     }
 
-    /// Adds a client that holds these owners. Returns the queue of its answers.
+    /// Adds a client that holds `owners`. Returns the queue of its answers.
     pub(crate) fn client_connected(
         self: &Arc<Self>,
         name: String,
@@ -297,17 +298,17 @@ impl Engine {
         &self.copies
     }
 
-    /// Closes connections to other stores that are idle too long, until `stop`.
+    /// Closes connections to other stores that are idle for too long, until `stop`.
     pub(crate) async fn close_idle_connections(&self, stop: CancellationToken) {
         tokio::join!(self.bulk.puller.maintain(stop.clone()), self.small.puller.maintain(stop));
     }
 
-    /// Pulls for requests of clients, on their thread.
+    /// Returns the puller for requests of clients, on their thread.
     pub(crate) fn asker(&self) -> &Puller {
         &self.small.puller
     }
 
-    /// Chooses the puller by size. Both ends of a connection must choose alike.
+    /// Chooses the puller by size. Both ends of a connection must make the same choice.
     const fn puller_for(&self, size_bytes: u64) -> &RuntimePuller {
         if size_bytes <= SMALL_BYTES { &self.small } else { &self.bulk }
     }
@@ -362,7 +363,7 @@ impl Engine {
         self.lock().node.status()
     }
 
-    /// Returns the other members of the target's attempt, and the number of all.
+    /// Returns the other members of the attempt that makes `target`, and the number of all members.
     pub(crate) fn others_making(&self, target: &ObjectId) -> (Vec<(usize, Member)>, usize) {
         let state = self.lock();
         let Some((own, members)) = state.node.members_making(target) else { return (Vec::new(), 0) };
@@ -436,7 +437,6 @@ mod tests {
     use super::*;
     use crate::data::{DataConfig, HopHost, HopRequest, ServeRequest, ServeSource, Served};
 
-    /// Only a hanging test waits so long.
     const PATIENCE: Duration = Duration::from_secs(300);
     const PUT: PutId = PutId(7);
 

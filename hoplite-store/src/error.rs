@@ -16,7 +16,7 @@ use crate::spill::SpillDirError;
 pub enum StoreError {
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address of the data plane, the embedded directory, or its dashboard.
+        /// The address of the data plane, of the embedded directory, or of its dashboard.
         address: SocketAddr,
         #[source]
         source: io::Error,
@@ -39,7 +39,7 @@ pub enum StoreError {
     TooManyShards,
     #[error("at least one directory shard is needed")]
     NoShards,
-    /// Either the data plane listens on all addresses, or the advertised address has no port.
+    /// The data plane listens on all addresses, or the advertised address has no port.
     #[error("other stores cannot reach {address}: set the address to advertise, with its port")]
     AdvertiseNeeded { address: SocketAddr },
     #[error("cannot look up {name:?}, which is to be advertised (HOST:PORT)")]
@@ -56,7 +56,7 @@ pub enum StoreError {
     },
     #[error("the embedded directory failed")]
     Directory(#[source] hoplite_directory::DirectoryError),
-    /// A refusal for good.
+    /// The shard will always refuse this store.
     #[error("the directory shard at {shard} refuses this store")]
     Refused {
         shard: String,

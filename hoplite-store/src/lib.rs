@@ -1,10 +1,10 @@
 //! The node daemon: shares memory with the workers of its node, and moves objects between nodes.
 //!
-//! `hoplite_core::node` decides; `engine` performs the decisions. [`run()`] is the table of
-//! contents. Bytes come through `local`, the Unix socket of workers, and `data`, the TCP
-//! connections between stores, into the memory in `copies`; `spill` moves cold ones to files.
-//! `session` has the conversations with the shards of the directory, with `outbox` as queue;
-//! `embedded` runs a shard in the same process.
+//! `hoplite_core::node` decides; `engine` performs the decisions. [`run()`] starts all parts. Bytes
+//! come through `local`, the Unix socket of workers, and `data`, the TCP connections between
+//! stores, into the memory in `copies`; `spill` moves cold copies to files. `session` exchanges
+//! messages with the shards of the directory, with `outbox` as queue; `embedded` runs a shard in
+//! the same process.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

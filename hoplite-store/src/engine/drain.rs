@@ -8,17 +8,16 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Engine;
 
-/// Longest wait until other stores have the answer.
+/// Longest wait until another store has this store's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Moves pinned copies to other stores. Ends when that is over, well or not.
+    /// Moves pinned copies to other stores. Returns after success or failure.
     pub(crate) async fn drain(self: &Arc<Self>, timeout: Duration) {
         tracing::info!(?timeout, "draining");
         let mut ended = self.drained.subscribe();
         ended.mark_unchanged();
         self.apply(Event::Drain { timeout });
-        // The sender lives as long as the engine.
         let _ = ended.changed().await;
     }
 
@@ -32,7 +31,7 @@ impl Engine {
         (self.drained.borrow().clone().unwrap_or_default(), answering)
     }
 
-    /// Ends once this store is drained.
+    /// Waits until this store is drained.
     pub(crate) async fn drained(&self) {
         let mut ended: watch::Receiver<_> = self.drained.subscribe();
         let is_drained = |report: &Option<DrainReport>| {

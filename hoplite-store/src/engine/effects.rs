@@ -241,7 +241,8 @@ impl Engine {
 }
 
 impl State {
-    /// Tells the waiting task the node's decision. If the task is gone, the serve ends.
+    /// Tells the node's decision to the task that waits for it. If the task is gone, the serve
+    /// ends.
     fn decide(&mut self, serve: ServeId, verdict: Option<Verdict>) {
         if let Some(waiting) = self.verdicts.remove(&serve) {
             let _ = waiting.send(verdict);
@@ -253,8 +254,8 @@ fn tell_shard(state: &mut State, shard: usize, outgoing: Outgoing, urgency: Urge
     if let Some(session) = &state.sessions[shard]
         && session.push(outgoing, urgency) == Err(Full)
     {
-        // The shard is too slow. The session ends without its outbox, and the next one starts with
-        // a full publication.
+        // The shard is too slow. The session ends without its outbox, and the next session begins
+        // with a publication of all copies.
         warn_repeated!(shard, "the session's queue is full, starting a new session");
         state.sessions[shard] = None;
     }

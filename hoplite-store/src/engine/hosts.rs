@@ -16,7 +16,6 @@ use crate::data::{
     Enlisted, Found, HopHost, HopRequest, Hosted, MemberHost, ServeRequest, ServeSource, Served,
 };
 
-/// Ends a serve when dropped.
 struct Serve {
     engine: Arc<Engine>,
     serve: ServeId,

@@ -9,11 +9,11 @@ use hoplite_core::text::cut;
 
 use super::Engine;
 
-/// Most clients that explain a full store.
+/// The largest number of clients in the explanation of a full store.
 const MAX_NAMED_HOLDERS: usize = 3;
 
 impl Engine {
-    /// Explains the used room: pinned objects, and clients' references.
+    /// Explains the used memory: pinned objects, and clients' references.
     pub(crate) fn holders(&self) -> String {
         let (status, holders, troubles) = {
             let state = self.lock();
@@ -52,7 +52,7 @@ impl Engine {
         uses.into_iter().filter_map(describe).take(MAX_CLIENTS).collect()
     }
 
-    /// The store's load, with sessions in this `order` of the shards.
+    /// Returns the store's load, with the sessions in this `order` of shards.
     pub(crate) fn load(&self, order: &[usize]) -> Load {
         let state = self.lock();
         let load = state.node.load(self.now());

@@ -12,7 +12,6 @@ use super::Engine;
 use crate::spill::{Source, SpillFiles, SpilledCopy};
 
 impl Engine {
-    /// Enables spilling to these files. Called once, at the start.
     pub(crate) fn spill_to(&self, files: Option<SpillFiles>) {
         if let Some(files) = files {
             let _ = self.spill.set(Arc::new(files));
@@ -23,7 +22,6 @@ impl Engine {
         self.spill.get().is_some()
     }
 
-    /// Removes all spill files, because the store ends.
     pub(crate) fn remove_spill_files(&self) {
         if let Some(files) = self.spill.get() {
             files.remove_all();
@@ -88,7 +86,7 @@ impl Engine {
         self.tasks.spawn_on(task, &self.bulk.runtime);
     }
 
-    /// Calls `end` when the read is over.
+    /// Returns a copy to read from its spill file. Calls `end` when the read is over.
     pub(super) fn spilled_copy(
         self: &Arc<Self>,
         copy: CopyId,

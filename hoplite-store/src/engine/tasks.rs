@@ -1,4 +1,4 @@
-//! Work that takes time, in tasks that report their end to the node.
+//! Work that takes time: tasks that report their end to the node.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::{Engine, RuntimePuller, State};
 use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CompareRequest, Decisions, Exchange, HopRequest, Peer, PullRequest};
 
-/// Most bytes of inputs that are combined while everything else waits.
+/// The largest number of input bytes that are combined under the lock.
 const MAX_LITTLE_BYTES: u64 = 64 << 10;
 
 impl Engine {
@@ -59,7 +59,7 @@ impl Engine {
                 let (valid_bytes, outcome) = puller.combine(&request, &live, &cancelled).await;
                 let seconds = started.elapsed().as_secs_f64();
                 tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
-                // The node may free the copies as soon as it hears of the end.
+                // The node may free the copies as soon as it knows the end.
                 drop((request, live));
                 Event::CombineEnded { combine, valid_bytes, outcome }
             }
@@ -99,7 +99,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Reports a host's message to the node, unless the hop has ended.
+    /// Reports the message of a hop's host to the node, unless the hop has ended.
     fn hop_reported(self: &Arc<Self>, hop: HopId, report: HopReport) {
         tracing::debug!(?hop, ?report, "hop reported");
         let mut state = self.lock();
@@ -144,7 +144,6 @@ impl Engine {
             let outcome = puller.exchange(&exchange, &live, &cancelled, filled).await;
             let valid_bytes = if outcome == CombineOutcome::Complete { live.size_bytes() } else { 0 };
             tracing::debug!(?combine, ?outcome, "exchange ended");
-            // The node may free the copies as soon as it hears of the end.
             drop((exchange, live));
             let mut state = engine.lock();
             state.combines.remove(&combine);
@@ -171,7 +170,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Reports a member's message to the node, unless the enlistment has ended.
+    /// Reports the message of a member to the node, unless the enlistment has ended.
     fn member_reported(self: &Arc<Self>, enlistment: EnlistmentId, report: Report) {
         tracing::debug!(?enlistment, ?report, "a member reported");
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! The answers and the work for one client.
+//! The answers for one client, and the work on its calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +12,16 @@ use crate::copies::LiveCopy;
 
 pub(crate) type Answer = (CallId, Result<Response, Error>);
 
-/// Work for the connection on one of its calls, as decided by the node.
+/// Work that the node requests of the client's connection for one call.
 #[derive(Debug)]
 pub(crate) enum CallWork {
-    /// Report more than `beyond_bytes` valid bytes of a copy, or its failure.
+    /// Waits until more than `beyond_bytes` of a copy are valid, or it fails. Answers the client.
     Follow {
         call: CallId,
         live: Arc<LiveCopy>,
         beyond_bytes: u64,
     },
-    /// Query these shards, answer the client, and report the end of the call.
+    /// Queries these shards, answers the client, and reports the end of the call.
     Inspect {
         call: CallId,
         inspection: Inspection,
@@ -32,14 +32,14 @@ pub(crate) enum CallWork {
     },
 }
 
-/// The answers that wait for one client, in order, with only the latest update of each
-/// subscription.
+/// The answers that wait for one client, in order. Only the latest update of each subscription is
+/// kept.
 ///
-/// So each open call has at most one answer here, however slowly the client reads. A suspended
+/// So each open call has at most one answer here, even if the client reads slowly. A suspended
 /// client is not dropped, because the store would reuse the memory of its views.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// Program and process, for reports about holders of memory.
+    /// The client's program and process, for reports about holders of memory.
     client: String,
     waiting: Mutex<Waiting>,
     added: Notify,
@@ -50,7 +50,7 @@ struct Waiting {
     last_number: u64,
     answers: BTreeMap<u64, Answer>,
     news: BTreeMap<CallId, u64>,
-    /// At most two entries for each call since the connection last looked.
+    /// At most two entries for each call, since the connection last took the work.
     work: VecDeque<CallWork>,
 }
 

@@ -1,4 +1,4 @@
-//! One client: its handshake, its requests, its answers.
+//! The connection of one client: its handshake, its requests, its answers.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -36,31 +36,32 @@ use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 use crate::engine::Engine;
 
-/// With more unwritten answers, reads no requests and buffers no answers.
+/// The number of unwritten bytes from which the connection reads no requests and takes no answers.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
-/// Most requests in a row before other clients have their turn.
+/// The largest number of requests handled before other clients have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
-/// The read buffer's initial size. A longer request takes room from the user's share.
+/// The read buffer's initial size. Memory for a longer request comes from the user's share.
 const READ_BYTES: usize = 64 << 10;
-/// Least free part of the read buffer before a read.
+/// The least free part of the read buffer before a read.
 const MIN_READ_BYTES: usize = 4 << 10;
-/// Time that a long request waits for room in the user's share while the user's other requests
-/// arrive.
+/// Time for which a long request waits for memory in the user's share, while other requests of the
+/// user arrive.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for the rest of a long request, because other requests of the user wait for its room.
+/// Time in which the rest of a long request must arrive, because other requests wait for its
+/// memory.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Room in the user's share for an inspection's answer: one page of a listing.
+/// Memory in the user's share for the answer to an inspection: one page of a listing.
 const INSPECTION_BYTES: usize = 4 << 20;
 
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
 
 enum WorkResult {
     Progress(Result<u64, Error>),
-    /// The shards' combined answer, and the room that it takes.
+    /// The shards' combined answer, and the permit for its memory.
     Inspected(Box<Result<Response, Error>>, Option<OwnedSemaphorePermit>),
 }
 
-/// Dropping this takes back all that the client held.
+/// Dropping this takes back all references of the client.
 struct Connection {
     plane: Arc<LocalPlane>,
     client: ClientId,
@@ -71,17 +72,16 @@ struct Connection {
     outbox: BytesMut,
     is_outbox_stretched: bool,
     intake: AnswerIntake,
-    /// The client's seat, and the share of all clients of its user.
+    /// The client's place among the clients (a seat), and the share of all clients of its user.
     seat: Seat,
-    /// Room of open calls with long requests or several ids.
+    /// The memory of open calls with long requests or several ids.
     open_requests: HashMap<CallId, OpenRoom>,
-    /// Room of long answers in the outbox.
+    /// The memory of long answers in the outbox.
     unwritten: Vec<OwnedSemaphorePermit>,
-    /// Last, because a client returns its seat before the engine stops counting the client.
+    /// Dropped last, because a client returns its seat before the engine stops counting the client.
     _entry: Entry,
 }
 
-/// Removes the client from the engine when dropped.
 struct Entry {
     engine: Arc<Engine>,
     client: ClientId,
@@ -130,7 +130,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         Ok(Err(error)) => return tracing::debug!(%error, user, "a connection failed the handshake"),
         Err(_) => return tracing::debug!("a connection sent no hello in time"),
     };
-    // A process in another PID namespace, such as another pod's, has number 0.
+    // A process in another PID namespace, for example in another pod, has number 0.
     let process_id =
         stream.peer_cred().ok().and_then(|credentials| credentials.pid()).filter(|process| *process != 0);
     let socket = match Socket::new(stream) {
@@ -208,7 +208,6 @@ async fn greet(
         Ok((_, _, Role::Reader, ..)) => &[readable],
         Err(_) => &[],
     };
-    // The file descriptors travel with the first byte.
     let sent =
         stream.async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds)).await?;
     let mut rest = &frame[sent..];
@@ -261,7 +260,7 @@ impl Connection {
         let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.seat.share));
         let mut long_request = None;
         loop {
-            // Checked here, because the select below never sees it while a client sends without
+            // Checked here, because the select below is not reached while a client sends without
             // pause.
             let stopping = shutdown.is_cancelled();
             let (mut handled, mut is_left) = (0, false);
@@ -275,7 +274,6 @@ impl Connection {
                 handled += item_count(&request);
                 self.handle(request, before - inbox.len())?;
                 if long_request.take().is_some() {
-                    // Shrinks the buffer after a long request.
                     inbox = usual(&inbox);
                 }
             }
@@ -287,10 +285,8 @@ impl Connection {
                 continue;
             }
             if stopping {
-                // Answers to the shutdown were sent, as far as the client's socket had room.
                 return Ok(());
             }
-            // The decoder has checked the length.
             let length = framing::announced_bytes(&inbox).filter(|length| *length > READ_BYTES);
             if let Some(length) = length {
                 long_request.get_or_insert_with(|| LongRequest::begin(Arc::clone(&share), length));
@@ -410,7 +406,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Names the holders of memory in the error of a full store. Other stores name only themselves.
+    /// Adds the holders of memory to the error of a full store. Other stores name only themselves.
     fn with_holders(&self, error: Error) -> Error {
         match error {
             Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
@@ -425,8 +421,8 @@ impl Connection {
 
     /// Writes as many bytes as the socket takes.
     ///
-    /// A client that no longer reads has left, but its earlier requests still count, such as the
-    /// seal of a put. So the connection ends only after all were read.
+    /// A client that no longer reads has left, but its earlier requests still count, for example
+    /// the seal of a put. So the connection ends only after all requests were read.
     fn flush(&mut self, socket: &Socket) {
         while !self.outbox.is_empty() {
             match socket.write(&self.outbox) {
@@ -444,7 +440,7 @@ impl Connection {
         }
     }
 
-    /// Sends the reason of the end under call number 0, if the socket has room.
+    /// Sends the reason of the end as an answer to call 0, if the socket takes it.
     fn say_last(&mut self, socket: &Socket, error: Error) {
         if self.write((CallId(0), Err(error))).is_ok() {
             self.flush(socket);
@@ -496,15 +492,15 @@ fn item_count(request: &v1::Request) -> usize {
     }
 }
 
-/// The request or answer has waited too long for room in the user's share.
+/// The request or answer has waited too long for memory in the user's share.
 const fn no_room() -> Error {
     Error::limit_exceeded("bytes of a user's requests and answers under way", MAX_ARRIVING_BYTES as u64)
 }
 
 enum LongRequest {
-    /// Waits for room in the user's share. The rest of the request stays unread until then.
+    /// Waits for memory in the user's share. The rest of the request stays unread until then.
     WaitsForRoom { room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>, until: Instant },
-    /// Holds its room while the rest arrives.
+    /// Holds its memory while the rest of the request arrives.
     Arrives { _room: Option<OwnedSemaphorePermit>, until: Instant },
 }
 
@@ -519,7 +515,7 @@ impl LongRequest {
     }
 }
 
-/// Waits until the long request has room. Fails at its deadline.
+/// Waits until the long request has its memory. Fails at its deadline.
 async fn progress(request: &mut Option<LongRequest>) -> Result<(), Error> {
     match request {
         None => std::future::pending().await,
@@ -541,8 +537,8 @@ fn usual(inbox: &BytesMut) -> BytesMut {
     usual
 }
 
-/// Makes room to read. The buffer grows with the bytes that have arrived, up to one message of
-/// `length` bytes.
+/// Makes the buffer larger for a read. It grows with the bytes that have arrived, up to one message
+/// of `length` bytes.
 fn make_room(inbox: &mut BytesMut, length: Option<usize>) {
     let rest = length.map_or(0, |length| length.saturating_sub(inbox.len()));
     if inbox.capacity() - inbox.len() < MIN_READ_BYTES {
@@ -566,7 +562,6 @@ mod tests {
         assert!(!half.as_ref().unwrap().may_be_read());
         progress(&mut half).await.unwrap();
         assert!(half.as_ref().unwrap().may_be_read());
-        // Each turn of a connection polls again and keeps its place in the queue.
         tokio::time::advance(ARRIVAL_TIMEOUT - ROOM_TIMEOUT / 2).await;
         let (mut first, mut second) = (long(1, MAX_ARRIVING_BYTES), long(2, READ_BYTES + 1));
         for _ in 0..3 {

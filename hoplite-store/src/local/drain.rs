@@ -1,4 +1,4 @@
-//! The drain of another store, for an operator.
+//! The drain of another store, requested by an operator.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::LocalPlane;
 use super::nodes::nodes_of;
 use crate::shard_link::ShardLink;
 
-/// Without a timeout, only requests the progress.
+/// Drains the store `node`. Without a timeout, only requests the progress of its drain.
 pub(super) async fn drain_node(
     plane: &LocalPlane,
     shards: &[&ShardLink],

@@ -1,4 +1,4 @@
-//! Answers for people and tools about the directory and this store, apart from the data path.
+//! Answers for people and tools about the directory and this store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -41,12 +41,12 @@ use super::nodes::{Known, ask, nodes_of};
 use crate::advertised::Advertised;
 use crate::shard_link::ShardLink;
 
-/// Room for the tag and length of each object.
+/// The number of bytes for the tag and length of each object.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
-/// Time limit for the progress of all members together.
+/// Time limit for the progress of all members of a collective together.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for one member, so that a slow one does not block the rest.
+/// Time limit for the progress of one member, so that a slow member does not delay the rest.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
 const MAX_ASKED_AT_ONCE: usize = 32;
 
@@ -100,11 +100,12 @@ async fn apply(
     let status =
         shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
     let known = join_all(status).await.into_iter().flatten().map(|status| status.places_version);
-    // A restarted shard may have lost its version, so this store's version counts too.
+    // A restarted shard may have lost its version, so this store's version counts, too.
     let known = known.chain([plane.engine.status().place.version]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let version = version_above(known, now);
-    // Takes a second for thousands of nodes, which would delay small requests on this thread.
+    // Computing the places of thousands of nodes takes a second, and would delay requests on this
+    // thread.
     let matrix = matrix.clone();
     let label = move |node: &str| labels.get(node).copied().unwrap_or(EVERYWHERE);
     let places = spawn_blocking(move || MeasuredPlaces::of(&matrix, label, version));
@@ -177,8 +178,8 @@ fn size_bytes(object: &Locations) -> usize {
 }
 
 async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> Result<Response, Error> {
-    // Read before the query, because an object that completes during the query would be missing
-    // from both answers.
+    // Read before the query: otherwise, an object that becomes complete during the query would be
+    // missing from both answers.
     let reduce = plane.engine.how_made(id);
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let answers = join_all(shards.iter().map(|link| {
@@ -195,7 +196,7 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
         join(answers, with_positions(plane, id, reduce)).await;
     let known = answers.iter().map(|answer| Some(&answer.as_ref().ok()?.1));
     let Some(best) = best_informed(known) else {
-        // The first error explains why the object's shards could not answer.
+        // The first error explains why the shards of the object could not answer.
         return Err(answers.into_iter().find_map(Result::err).unwrap_or(Error::unavailable("the directory")));
     };
     let (object, locations) = answers.swap_remove(best)?;
@@ -258,21 +259,20 @@ async fn with_positions(
     Some(record)
 }
 
-/// Queries a store once a turn is free. `None` after the time limit.
+/// Queries a store when a turn is free. Returns `None` after the time limit.
 async fn in_turn<T>(
     turns: &Semaphore,
     asking: impl Future<Output = Result<T, Error>>,
 ) -> Option<Result<T, Error>> {
     let asked = async {
-        // The semaphore is never closed.
         let _turn = turns.acquire().await;
         timeout(MEMBER_TIMEOUT, asking).await.unwrap_or(Err(Error::unavailable("another store")))
     };
     timeout(POSITION_TIMEOUT, asked).await.ok()
 }
 
-/// Queries other stores for the record of a reduce: holders of a copy, or all stores without a
-/// copy.
+/// Queries other stores for the record of a reduce: the holders of a copy, or all stores if there
+/// are none.
 async fn made_elsewhere(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -298,7 +298,7 @@ async fn made_elsewhere(
     };
     let mut positions: Vec<v1::MemberPosition> = known.iter().filter_map(of_member).collect();
     positions.sort_by_key(|position| position.member);
-    // Only rank 0's store knows the reasons and the bandwidth estimates.
+    // Only rank 0's store knows the reasons and the assumed bandwidth.
     let knowledge =
         |record: &v1::ReduceRecord| (record.is_running, record.bytes_per_second > 0, record.elapsed_us);
     let (_, record) = known.into_iter().max_by_key(|(_, record)| knowledge(record))?;

@@ -1,5 +1,5 @@
-//! The listening Unix socket. It replaces the socket file of a dead daemon, never of a live one,
-//! and removes its own file at the end.
+//! The Unix socket on which the store listens. The store replaces the socket file of a dead daemon,
+//! but never that of a live one. It removes its file at the end.
 //!
 //! A cleaner of `/tmp` may remove the file while the store runs. [`LocalListener::restore`] then
 //! creates it again.
@@ -23,12 +23,12 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::ClientRules;
 
-/// Another daemon needs less than a millisecond to create its socket.
+/// Longest wait for another daemon that creates its socket, which takes less than a millisecond.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-/// Access for this daemon's user only.
+/// Directory permissions: access for this daemon's user only.
 const PRIVATE: u32 = 0o700;
-/// The largest that the system allows.
+/// The largest queue of connections that the system allows.
 const LARGEST_BACKLOG: i32 = -1;
 
 /// A reason why the store cannot listen on a socket.
@@ -58,23 +58,23 @@ pub enum SocketError {
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
     pub(crate) mode: u32,
-    /// Owner; by default the process's user.
+    /// The owner of the socket; by default the process's user.
     pub(crate) owner: Option<u32>,
-    /// Group; by default the process's.
+    /// The group of the socket; by default the process's group.
     pub(crate) group: Option<u32>,
     pub(crate) clients: ClientRules,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Root and the store's user; may also drain other stores.
+    /// Root or the store's user, who may also drain other stores.
     Owner,
     Writer,
-    /// Never gets writable memory.
+    /// A client that never gets writable memory.
     Reader,
 }
 
-/// The process at the other end, as the kernel knows it.
+/// The process at the other end of a connection, as the kernel knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalPeer {
     pub(crate) user: u32,
@@ -91,7 +91,7 @@ impl LocalPeer {
 }
 
 impl SocketAccess {
-    /// Returns the rights of `peer`.
+    /// Returns the rights of `peer` as a client.
     ///
     /// # Errors
     /// [`Error::PermissionDenied`] if `peer` must not be a client.
@@ -111,11 +111,11 @@ impl SocketAccess {
         Ok(if is_reader { Role::Reader } else { Role::Writer })
     }
 
-    /// Returns `true` if a connected process of `user` may stay.
+    /// Returns `true` if a connected process of `user` may stay connected.
     ///
-    /// The system has checked the file's permissions. If these admit the group or everybody, they
-    /// decide, because only one of a peer's groups is known. Otherwise only the owner, this
-    /// daemon's user and root may stay: others connected before the permissions were set, or
+    /// The system has checked the socket file's permissions. If these admit the group or everybody,
+    /// they decide, because only one of a peer's groups is known. Otherwise only the owner, this
+    /// daemon's user and root may stay: other users connected before the permissions were set, or
     /// circumvented them.
     fn admits(&self, user: u32) -> bool {
         self.mode & 0o022 != 0
@@ -125,7 +125,7 @@ impl SocketAccess {
     }
 }
 
-/// Dropping it removes its file.
+/// The listening socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct LocalListener {
     listener: UnixListener,
@@ -133,11 +133,11 @@ pub(crate) struct LocalListener {
     access: SocketAccess,
     directory_mode: u32,
     file: FileIdentity,
-    /// The last logged reason for which the file could not be created again.
+    /// The last logged reason why the file could not be created again.
     complaint: Option<String>,
 }
 
-/// Device and inode. They are unique while the socket listens.
+/// A file's device and inode, which are unique while the socket listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
@@ -175,8 +175,8 @@ impl LocalListener {
                 PlaceError::System(error) => io_error(error.into()),
             })?;
         let address = place.address().map_err(|error| io_error(error.into()))?;
-        // Held while the old socket is examined and replaced, so that one of two daemons that start
-        // at once fails.
+        // Held while the old socket is examined and replaced. So one of two daemons that start at
+        // the same time fails.
         let _lock = lock(directory, lock_timeout).map_err(io_error)?;
         remove_leftover(path, &address)?;
         let socket = bind_to(&address).map_err(io_error)?;
@@ -184,8 +184,8 @@ impl LocalListener {
             std::os::unix::fs::chown(path, access.owner, access.group).map_err(io_error)?;
         }
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(io_error)?;
-        // Listens only after the permissions are set, because a connected client stays connected
-        // when they change.
+        // Listens only after the permissions are set, because a client stays connected when they
+        // change.
         let listener = listen_on(socket).map_err(io_error)?;
         let file = FileIdentity::of(&fs::symlink_metadata(path).map_err(io_error)?);
         let directory_mode = fs::metadata(directory).map_err(io_error)?.permissions().mode() & 0o7777;
@@ -194,7 +194,7 @@ impl LocalListener {
     }
 
     /// Creates the socket file again, and its directory if necessary. Logs the recovery, and a
-    /// failure once. Never waits, and never replaces a file.
+    /// repeated failure once. Never waits, and never replaces a file.
     pub(crate) fn restore(&mut self) {
         let complaint = match fs::symlink_metadata(&self.path) {
             Ok(found) if FileIdentity::of(&found) == self.file => None,
@@ -244,7 +244,6 @@ impl Drop for LocalListener {
 fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     match fs::metadata(directory) {
         Ok(found) if found.is_dir() => Ok(()),
-        // Creating it would fail with "file exists", which does not help the user.
         Ok(_) => Err(Errno::NOTDIR.into()),
         Err(_) => {
             DirBuilder::new().recursive(true).mode(PRIVATE).create(directory)?;
@@ -265,8 +264,8 @@ fn listen_on(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// Locks a directory against other daemons that start, within `timeout`. Any process that can read
-/// the directory can hold the lock.
+/// Locks a directory against other daemons that start. Waits up to `timeout`. Any process that can
+/// read the directory can hold the lock.
 fn lock(directory: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -297,13 +296,13 @@ fn remove_leftover(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketEr
         Err(Errno::CONNREFUSED) => {
             fs::remove_file(path).map_err(|source| SocketError::Io { path: path.to_owned(), source })
         }
-        // A full queue means that a live daemon does not accept.
+        // A full queue of connections means that a live daemon does not accept them.
         Ok(()) | Err(Errno::AGAIN) => Err(SocketError::InUse { path: path.to_owned() }),
         Err(error) => Err(SocketError::Io { path: path.to_owned(), source: error.into() }),
     }
 }
 
-/// Connects without waiting, because a daemon may be suspended.
+/// Connects without waiting, because the daemon may be suspended.
 fn probe(address: &SocketAddrUnix) -> Result<(), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -326,7 +325,6 @@ mod tests {
         assert!(matches!(LocalListener::bind(&path, &ACCESS), Err(SocketError::InUse { .. })));
         drop(first);
         assert!(!path.exists(), "a clean end leaves nothing");
-        // As after kill -9: the file exists, and no process listens.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let second = LocalListener::bind(&path, &ACCESS).unwrap();
@@ -419,19 +417,16 @@ mod tests {
         fs::remove_file(&path).unwrap();
         listener.restore();
         assert!(answers() && mode(&path) == 0o660);
-        // The directory is created again with its earlier permissions.
         fs::remove_dir_all(&directory).unwrap();
         listener.restore();
         assert!(answers() && mode(&directory) == 0o755);
         assert_eq!(listener.complaint, None);
 
-        // Another daemon was faster.
         fs::remove_file(&path).unwrap();
         let other = LocalListener::bind(&path, &ACCESS).unwrap();
         listener.restore();
         assert!(listener.complaint.as_deref().is_some_and(|reason| reason.contains("another file")));
         assert_eq!(FileIdentity::of(&fs::symlink_metadata(&path).unwrap()), other.file);
-        // Another daemon is about to start.
         drop(other);
         let starting = lock(&directory, Duration::ZERO).unwrap();
         listener.restore();

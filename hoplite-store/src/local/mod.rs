@@ -29,16 +29,16 @@ use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// Interval at which the store looks for its socket file. A client that misses the file retries.
+/// The interval at which the store checks its socket file. A client that misses the file retries.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Most connections before their hello. One more closes the oldest.
+/// The largest number of connections before their hello. One more closes the oldest.
 pub(crate) const MAX_HALF_OPEN: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct LocalPlane {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
-    /// Copies of an object whose put requests no number.
+    /// The number of copies of an object whose put requests no number.
     pub(crate) replicas: u8,
     pub(crate) access: SocketAccess,
     pub(crate) node: NodeId,
@@ -51,7 +51,7 @@ pub(crate) struct LocalPlane {
     pub(crate) prefaulted_bytes: Arc<std::sync::atomic::AtomicU64>,
 }
 
-/// Serves clients until `shutdown`, and until the last connection is closed.
+/// Serves clients until `shutdown`, and then until the last connection is closed.
 pub(crate) async fn run(mut listener: LocalListener, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
     let acceptor = Acceptor::new("clients");

@@ -1,4 +1,4 @@
-//! The stores that the directory knows.
+//! The stores that the directory knows, for requests to other stores.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,7 +29,6 @@ pub(super) async fn nodes_of(shards: &[&ShardLink]) -> Result<Known, Error> {
     let mut is_known = false;
     for status in join_all(asked).await.into_iter().flatten() {
         is_known = true;
-        // A store without peers has no address.
         let is_reached = |node: &v1::status_reply::Node| node.connected && !node.data_address.is_empty();
         for node in status.nodes.into_iter().filter(is_reached) {
             let address = decode_address(&node.data_address, Plane::Control)?;

@@ -1,11 +1,11 @@
-//! Limits on a user's connections, and on their memory for requests together.
+//! Limits of a user: on connections, and on the memory of all requests together.
 //!
-//! One seat in sixteen is reserved for users without a connection, so that no user can occupy the
-//! store. A store with fewer than sixteen seats reserves none.
+//! One place for a connection (seat) in sixteen is reserved for users without a connection, so that
+//! no user can occupy the store. A store with fewer than sixteen seats reserves none.
 //!
-//! Requests that fit into the first buffer of their connection are free. A longer one, such as a
-//! wait for thousands of ids, takes room from two budgets of its user: one while it arrives, and
-//! one until its call ends.
+//! Requests that fit into the first buffer of their connection are free. A longer request, for
+//! example a wait for thousands of ids, takes memory from two budgets of its user: one while it
+//! arrives, and one until its call ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,16 +13,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use hoplite_core::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Most bytes of long requests of a user that arrive at once. One request always fits.
+/// The largest number of bytes of a user's long requests that arrive at once. One request always
+/// fits.
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
-/// Most bytes of long requests of a user with open calls.
+/// The largest number of bytes of a user's long requests whose calls are open.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
-/// Most ids in a user's open calls: twice the limit of one client. A shard limits a node's clients
-/// together, so no user must take all.
+/// The largest number of ids in a user's open calls: twice the limit of one client. A shard limits
+/// all clients of a node together, so no user may take all ids.
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 const UNIT_BYTES: usize = 1 << 10;
 
-/// Seats for each one that is reserved for users without a connection.
+/// The number of seats for each seat that is reserved for users without a connection.
 const SEATS_PER_KEPT_SEAT: usize = 16;
 
 #[derive(Debug)]
@@ -30,9 +31,9 @@ pub(crate) struct Shares {
     seats: Arc<Semaphore>,
     max_clients: usize,
     kept_seats: usize,
-    /// The longest request. Each user may always send one.
+    /// The size of the longest request. Each user may always send one.
     max_request_bytes: usize,
-    /// Most ids in a request. Each user may always send one with so many.
+    /// The largest number of ids in a request. Each user may always send one with this number.
     max_ids: usize,
     by_user: Mutex<HashMap<u32, Weak<Share>>>,
 }
@@ -56,7 +57,7 @@ impl Shares {
     /// Takes a seat for a client of `user`.
     ///
     /// # Errors
-    /// `LimitExceeded` without a free seat; a user with a connection gets no reserved one.
+    /// `LimitExceeded` if no seat is free. A user with a connection gets no reserved seat.
     pub(super) fn enter(&self, user: u32) -> Result<Seat, Error> {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         let known = by_user.get(&user).and_then(Weak::upgrade);
@@ -90,7 +91,7 @@ impl Shares {
 
 #[derive(Debug)]
 pub(super) struct Seat {
-    /// The user's share, which ends with the user's last client.
+    /// The share of the user, which ends with the user's last client.
     pub(super) share: Arc<Share>,
     _permit: OwnedSemaphorePermit,
 }
@@ -100,10 +101,10 @@ impl Share {
         Arc::clone(&self.arriving).acquire_many_owned(units(length_bytes)).await.ok()
     }
 
-    /// Takes room for a request until its call ends. Zero bytes and zero ids take none.
+    /// Takes memory and ids for a request until its call ends.
     ///
     /// # Errors
-    /// `LimitExceeded` if there is not enough.
+    /// `LimitExceeded` if too little is left.
     pub(super) fn open(&self, length_bytes: usize, ids: usize) -> Result<OpenRoom, Error> {
         let take = |budget: &Arc<Semaphore>, count: u32| match count {
             0 => Ok(None),

@@ -11,11 +11,11 @@ use tokio::net::UnixStream;
 use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
 
-/// Retry interval if no file descriptor is free to wait for writability.
+/// The retry interval if no file descriptor is free for a wait.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Registers for writability only while a task waits for it. A tokio stream always does; each
-/// answer that a client reads would then wake the store, which costs about as much as a small
+/// Registers for writability only while a task waits for it. A tokio stream is always registered:
+/// each answer that a client reads would then wake the store, which costs as much as a small
 /// request.
 #[derive(Debug)]
 pub(super) struct Socket(AsyncFd<OwnedFd>);
@@ -25,8 +25,8 @@ impl Socket {
         register(stream.into_std()?.into(), Interest::READABLE).map(Self)
     }
 
-    /// Waits for bytes and appends them to `inbox`, which must have room. Returns zero if the
-    /// client has closed the connection. Cancel safe: no bytes are lost.
+    /// Waits for bytes and appends them to `inbox`, which must have free capacity. Returns zero if
+    /// the client has closed the connection. Cancel safe: no bytes are lost.
     pub(super) async fn read(&self, inbox: &mut BytesMut) -> io::Result<usize> {
         // Yields to other tasks even if the socket always has bytes.
         consume_budget().await;
@@ -34,7 +34,6 @@ impl Socket {
             let mut ready = self.0.readable().await?;
             if let Ok(read) = ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), inbox)) {
                 if inbox.len() < inbox.capacity() {
-                    // The socket is empty. Another read would be a wasted system call.
                     ready.clear_ready();
                 }
                 return read;
