@@ -2,7 +2,7 @@
 //!
 //! An [`Observer`] sees every event and effect of the node, so the node needs no code for metrics.
 //! It remembers when a call, a write or a pull began, and counts it when it ends. [`look`] reads
-//! values without a history.
+//! values that have no history.
 
 mod levels;
 
@@ -24,7 +24,7 @@ use hoplite_daemon::metrics::{
 
 pub(crate) use levels::look;
 
-/// A put is two requests: one for room, and the seal.
+/// A put consists of two requests: one for memory, and the seal.
 const OPERATIONS: [&str; 11] = [
     "put",
     "get",
@@ -41,9 +41,9 @@ const OPERATIONS: [&str; 11] = [
 const WITH_BYTES: [&str; 2] = ["put", "get"];
 const COLLECTIVES: [Collective; 4] =
     [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll];
-/// Most values of the label `peer`, so that the number of series stays bounded.
+/// The largest number of values of the label `peer`, which bounds the number of series.
 const MAX_PEERS: usize = 32;
-/// The label of further stores. No node can have this name.
+/// The label of all further stores. No node can have this name.
 const OTHER_PEERS: &str = "(others)";
 const PULL_OUTCOMES: [PullOutcome; 7] = [
     PullOutcome::Complete,
@@ -71,7 +71,8 @@ const HOP_FAILURES: [&str; 3] = ["unreachable", "input", "refused"];
 /// The label of failed TLS handshakes. Other failures have the code of their error.
 pub(crate) const TLS: &str = "tls";
 
-/// The engine passes each event before the node handles it, and each effect afterwards.
+/// Counts events and effects. The engine passes each event before the node handles it, and each
+/// effect afterwards.
 pub(crate) struct Observer {
     seconds: HistogramVec,
     bytes: IntCounterVec,
@@ -96,11 +97,11 @@ pub(crate) struct Observer {
     now: Instant,
     events: u64,
     calls: BTreeMap<(ClientId, CallId), Call>,
-    /// The operations of open batches, in the order of items.
+    /// The operations of open batches, in the order of their items.
     batches: BTreeMap<(ClientId, CallId), Vec<Call>>,
     writes: BTreeMap<CopyId, Write>,
     pulls: BTreeMap<PullId, Pull>,
-    /// The first stores from which this store has pulled.
+    /// The first stores from which this store has pulled; they have separate labels.
     peers: BTreeSet<NodeId>,
     exchanges: BTreeMap<CombineId, Exchange>,
     combinations: BTreeMap<CombineId, u64>,
@@ -322,7 +323,6 @@ impl Observer {
     fn request(&mut self, key: (ClientId, CallId), request: &Request) {
         match request {
             Request::SealUnconfirmed { copy } => return self.sealed(*copy),
-            // Cancelled calls get no answer.
             Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.calls.remove(&(key.0, *call));
                 self.batches.remove(&(key.0, *call));
@@ -441,7 +441,7 @@ impl Observer {
         }
     }
 
-    /// Counts a put after its last write.
+    /// Counts a put whose last write has ended.
     fn sealed(&mut self, copy: CopyId) {
         if let Some(Write { began, size_bytes }) = self.writes.remove(&copy) {
             self.put_ended(began, size_bytes);

@@ -1,5 +1,5 @@
-//! The engine's queue for one shard, and the timer of deferrable messages. [`hoplite_core::batch`]
-//! decides when messages leave.
+//! The engine's queue of messages to one shard, and the timer for messages that may wait.
+//! [`hoplite_core::batch`] decides when messages leave.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,8 +24,8 @@ use crate::copies::LiveCopy;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) message: ToShard,
-    /// The source of the message's bytes, which are read when it is sent: a full publication of all
-    /// inline objects would double their memory.
+    /// The copy with the message's bytes, which are read when the message is sent. A full
+    /// publication with the bytes of all inline objects would double their memory.
     pub(crate) inline_from: Option<Arc<LiveCopy>>,
     pub(crate) trace: Option<TraceContext>,
 }
@@ -54,7 +54,7 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     news: Notify,
-    /// Fires when deferrable messages have waited long enough. Tokio's own timers count in
+    /// Fires when deferrable messages have waited long enough. Tokio's timers count only
     /// milliseconds.
     timer: AsyncFd<OwnedFd>,
     origin: Instant,
@@ -75,21 +75,19 @@ impl Shared {
             NextFrame::Now => false,
             NextFrame::At(time) => self.arm(time.since(self.now())),
         };
-        // Without the timer, deferrable messages leave at once.
         if !is_armed {
             self.news.notify_one();
         }
     }
 
     fn arm(&self, delay: Duration) -> bool {
-        // Zero would disarm it.
         let delay = delay.max(Duration::from_nanos(1));
         let once = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(delay) };
         timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &once).is_ok()
     }
 }
 
-/// The engine's end. Dropping it ends the session after the queued messages.
+/// The engine's end of the queue. Dropping it ends the session after the queued messages.
 #[derive(Debug)]
 pub(crate) struct Outbox(Arc<Shared>);
 
@@ -99,7 +97,7 @@ pub(crate) struct Batches(Arc<Shared>);
 /// Creates an empty queue.
 ///
 /// # Errors
-/// If no file descriptor is free for the timer.
+/// The system's error, if no file descriptor is free for the timer.
 pub(crate) fn outbox() -> io::Result<(Outbox, Batches)> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
     let timer = register(timer, Interest::READABLE)?;
@@ -126,7 +124,8 @@ impl Drop for Outbox {
 }
 
 impl Batches {
-    /// Waits until a frame leaves, and takes its messages; `None` after the last one. Cancel safe.
+    /// Waits until a frame leaves, and takes its messages; `None` after the last frame. Cancel
+    /// safe.
     pub(crate) async fn next(&mut self) -> Option<Vec<(ToShard, Option<TraceContext>)>> {
         loop {
             if let Some(batch) = self.take() {
@@ -139,7 +138,7 @@ impl Batches {
         }
     }
 
-    /// Takes the messages that leave now: empty after the last one; `None` if the frame is not due.
+    /// Takes the messages that leave now: none after the last frame; `None` if no frame is due.
     fn take(&self) -> Option<Vec<Outgoing>> {
         let now = self.0.now();
         let mut queue = self.0.lock();
@@ -151,7 +150,6 @@ impl Batches {
 async fn expired(timer: &AsyncFd<OwnedFd>) {
     let mut expirations = [0; 8];
     loop {
-        // If the timer fails, messages leave at once.
         let Ok(mut ready) = timer.readable().await else { return };
         match ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut expirations)?)) {
             Ok(_) => return,

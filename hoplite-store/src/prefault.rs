@@ -1,4 +1,4 @@
-//! Touches the arena's pages in the background, because the first touch of a page costs far more
+//! Touches the arena's pages in the background, because the first write to a page costs far more
 //! than later writes.
 
 use std::ops::ControlFlow;
@@ -9,10 +9,10 @@ use std::time::Instant;
 use hoplite_shm::Arena;
 use tokio_util::sync::CancellationToken;
 
-/// Touches all pages on a separate thread until `stop`. Counts the bytes in `done_bytes`.
+/// Touches all pages on a separate thread until `stop`. Counts the touched bytes in `done_bytes`.
 ///
 /// # Errors
-/// Promised memory is missing. A put or get that touched it would kill its process (SIGBUS).
+/// The system lacks promised memory. A put or get that touched it would kill its process (SIGBUS).
 pub(crate) async fn prefault(
     arena: Arc<Arena>,
     done_bytes: Arc<AtomicU64>,

@@ -1,4 +1,5 @@
-//! Reports the store's load to a shard with a dashboard, or while `hoplite top` looks.
+//! Reports the store's load to a shard, while the shard has a dashboard or `hoplite top` watches
+//! it.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -19,19 +20,19 @@ use tonic::Status;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// A shard that does not read gets no further reports.
+/// The largest number of queued reports. A shard that does not read gets no further ones.
 const MAX_QUEUED: usize = 2;
 
 pub(crate) struct LoadReports {
     pub(crate) engine: Arc<Engine>,
     pub(crate) node: NodeId,
-    /// Shard numbers, in the order of their names.
+    /// The shard numbers, in the order of the shards' names.
     pub(crate) order: Arc<[usize]>,
 }
 
 impl LoadReports {
-    /// Sends a report whenever the shard requests one. Returns the error of the gRPC connection
-    /// once that is lost.
+    /// Sends a report each time the shard requests one. Returns an error when the gRPC connection
+    /// is lost.
     pub(crate) async fn run(&self, link: &ShardLink) -> Error {
         if let Err(status) = self.tell(link).await {
             tracing::debug!(shard = link.address, %status, "cannot send load reports to the shard");
@@ -46,7 +47,6 @@ impl LoadReports {
     async fn tell(&self, link: &ShardLink) -> Result<(), Status> {
         let (reports, mut queued) = mpsc::channel(MAX_QUEUED);
         let name = LoadReport { node: self.node.to_string(), ..LoadReport::default() };
-        // An empty queue always has room.
         let _ = reports.try_send(name);
         let outbound = stream::poll_fn(move |cx| queued.poll_recv(cx));
         let mut orders = link.client().watch(outbound).await?.into_inner();
@@ -70,7 +70,6 @@ impl LoadReports {
                     if let Some(load) = reporter.measured(now(), self.load(is_detailed))
                         && reports.try_send(encode_load(load)).is_err()
                     {
-                        // The shard does not read its reports.
                         reporter.was_not_told();
                     }
                 }

@@ -1,4 +1,4 @@
-//! The life of a store.
+//! The life of a store, from its start to its end.
 
 use std::collections::HashSet;
 use std::future::pending;
@@ -44,7 +44,7 @@ use crate::traces::Traces;
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for the shards to hear that this store leaves.
+/// Time in which the shards must learn that this store leaves.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The addresses of a running store.
@@ -57,22 +57,23 @@ pub struct Addresses {
     pub dashboard: Option<SocketAddr>,
 }
 
-/// The progress of a start.
+/// The progress of a store's start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Milestone {
     /// Clients can connect.
     Listening(Addresses),
-    /// Each shard has had a session, and the memory is touched if configured.
+    /// Each shard has had a session, and the arena's pages are touched if that is configured.
     Ready,
 }
 
-/// Runs a store until `shutdown`. Reports the progress of its start, and counts in `metrics`.
+/// Runs a store until `shutdown`. Reports the progress of its start to `tell`, and counts in
+/// `metrics`.
 ///
 /// Connects to the directory in the background. Calls that need the directory wait for it until
 /// their deadlines.
 ///
 /// # Errors
-/// The obstacle to the start, or the refusal of a shard, see [`StoreError`]. A clean end is `Ok`.
+/// [`StoreError`]: the reason why the store cannot start, or a shard's refusal.
 pub async fn run(
     config: StoreConfig,
     metrics: Option<Metrics>,
@@ -114,7 +115,7 @@ struct Places {
     spill: Option<SpillFiles>,
 }
 
-/// Not served yet.
+/// The data plane's socket, which is not served yet.
 struct DataPlace {
     listener: TcpListener,
     address: SocketAddr,
@@ -169,7 +170,7 @@ fn socket_access(config: &StoreConfig) -> SocketAccess {
 
 type Sessions = Vec<(String, watch::Receiver<SessionState>)>;
 
-/// Dropping this ends everything at once.
+/// The parts of a running store. Dropping it ends all of them at once.
 struct Running {
     addresses: Addresses,
     engine: Arc<Engine>,
@@ -177,12 +178,12 @@ struct Running {
     directory_failed: DirectoryFailure,
     /// `None` if the start does not wait for the arena's pages.
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
-    /// Ends with the last client.
+    /// Ends after the last client.
     clients: JoinHandle<()>,
-    /// Serves clients and shards on one thread: a small message of one leads to a message of the
-    /// other.
+    /// Serves clients and shards on one thread, because a small message of one leads to a message
+    /// of the other.
     event_loop: EventLoop,
-    /// Ends the sessions, while `stop` ends everything.
+    /// Ends the sessions, while `stop` ends all parts.
     leaving: CancellationToken,
     stop: DropGuard,
     tasks: TaskTracker,
@@ -298,7 +299,7 @@ impl Running {
         })
     }
 
-    /// Tells clients first, then the directory; then everything ends at once.
+    /// Tells clients first, then the directory. Then ends all parts at once.
     async fn end(mut self) {
         self.engine.apply(Event::ShutDown);
         self.leaving.cancel();
@@ -315,7 +316,7 @@ impl Running {
     }
 }
 
-/// Makes links to the shards, which must be distinct and complete.
+/// Makes links to the shards. Fails unless the addresses are distinct and complete.
 fn links(
     addresses: &[String],
     credentials: &Credentials,
@@ -378,7 +379,7 @@ fn start_sessions(
     links.iter().enumerate().map(start_one).collect()
 }
 
-/// Ends when each shard has had a session and the pages are touched, or when memory is missing.
+/// Waits until each shard has had a session and the pages are touched, or until memory is missing.
 async fn ready(
     sessions: Sessions,
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
@@ -398,7 +399,7 @@ async fn ready(
     tokio::try_join!(connected, touched).map(drop)
 }
 
-/// Ends when a shard refuses this store for good.
+/// Waits until a shard refuses this store for good.
 async fn refusal(sessions: Sessions) -> StoreError {
     let watches = sessions.into_iter().map(|(shard, mut state)| {
         Box::pin(async move {
@@ -415,7 +416,7 @@ async fn refusal(sessions: Sessions) -> StoreError {
     futures::future::select_all(watches).await.0
 }
 
-/// Waits briefly until the shards have taken the queued messages and ended their sessions.
+/// Waits briefly until the shards have taken the queued messages and the sessions have ended.
 async fn goodbye(sessions: &mut Sessions) {
     let ended = sessions.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
     let _ = timeout(GOODBYE_TIMEOUT, futures::future::join_all(ended)).await;

@@ -1,8 +1,7 @@
 //! The session with one shard: connects, introduces the store, carries messages both ways, and
-//! starts again after a loss.
+//! begins again after a loss.
 //!
-//! Messages travel over a direct connection. The pings of gRPC beside it detect a dead shard
-//! sooner.
+//! Messages travel over a direct connection. Pings over gRPC detect a dead shard sooner.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,24 +31,24 @@ use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 use crate::shard_link::ShardLink;
 
-/// Frames to read in a row before queued messages are written.
+/// The number of frames read in a row before queued messages are written.
 const FRAMES_PER_TURN: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
-    /// Not connected; attempts go on.
+    /// Not connected, but attempts continue.
     Down,
     Up,
-    /// The shard refuses this store, and attempts have ended.
+    /// The shard refuses this store, and no attempt follows.
     GivenUp(Error),
 }
 
 pub(crate) struct Session {
     pub(crate) engine: Arc<Engine>,
-    /// The shard's number in the configured list.
+    /// The shard's index in the configured list.
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
     pub(crate) load_reports: LoadReports,
-    /// The data address is the one from the start.
+    /// The description of this store. Its data address is the one from the start.
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
@@ -57,7 +56,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Keeps a session until it ends while `leaving`, or until `stop`.
+    /// Keeps a session. Ends with the session if `leaving`, or at `stop`.
     pub(crate) async fn run(
         mut self,
         state: watch::Sender<SessionState>,
@@ -93,7 +92,7 @@ impl Session {
             match (next, ended) {
                 (Next::GiveUp, Err(error)) => {
                     state.send_replace(SessionState::GivenUp(error));
-                    // The other sessions go on until the daemon ends, which is soon.
+                    // The other sessions continue until the daemon ends, which is soon.
                     return stop.cancelled().await;
                 }
                 (Next::GiveUp, Ok(())) => return,
@@ -119,7 +118,6 @@ impl Session {
         }
         let hello = encode_hello(&self.info, &self.cluster);
         let hello = StoreMessages { hello: Some(hello), messages: Vec::new() };
-        // A shard in this process stops and resumes together with this store.
         let asked_at = if self.link.is_in_process() { Time::NEVER } else { self.engine.now() };
         let opened = timeout(OPEN_TIMEOUT, self.open(hello)).await;
         let (reader, writer, (run, version), first) = opened.map_err(|_| lost())??;
@@ -138,8 +136,8 @@ impl Session {
         Ok(ended?)
     }
 
-    /// Connects and introduces this store. Returns the shard's run, the session's version, and its
-    /// first messages.
+    /// Connects and introduces this store. Returns the shard's run, the session's version, and the
+    /// shard's first messages.
     async fn open(
         &self,
         hello: StoreMessages,
@@ -202,8 +200,8 @@ impl Session {
             ended = &mut reading => return ended.and(Err(lost())),
             written = writing => written,
         };
-        // The shard answers the sent messages before it ends the session. After a failed write it
-        // may send the reason.
+        // The shard answers the sent messages before it ends the session. After a failed write, it
+        // may send the reason for that.
         reading.await?;
         written.map_err(|_| lost())
     }
@@ -212,7 +210,7 @@ impl Session {
         Time::ZERO + self.started.elapsed()
     }
 
-    /// Renews the lease, unless the shard runs in this process and needs none.
+    /// Renews the lease, unless the shard runs in this process: its store needs none.
     fn answered(&self, pinged_at: Time) {
         if !self.link.is_in_process() {
             self.engine.apply(Event::ShardAnswered { shard: self.shard, pinged_at });
@@ -227,8 +225,8 @@ impl Session {
     }
 }
 
-/// The number of answered pings, and the times of the others, oldest first: only a few, before the
-/// session ends.
+/// The number of answered pings, and the times of unanswered pings, oldest first. The session ends
+/// after a few unanswered pings.
 #[derive(Debug, Default)]
 struct SentPings(Mutex<(u64, VecDeque<Time>)>);
 
@@ -238,7 +236,7 @@ impl SentPings {
     }
 
     /// Notes the number of pings that the shard has received; zero if a frame answers none. Returns
-    /// the time of the latest one.
+    /// the time of the latest answered ping.
     fn answered(&self, pings: u64) -> Option<Time> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (answered, times) = &mut *state;
@@ -279,8 +277,8 @@ impl Failure {
     }
 
     fn of_opening(credentials: &Credentials, error: &io::Error) -> Self {
-        // This side rejected the certificate, or the peer sent invalid TLS. A rejection by the peer
-        // ends the connection later, without a reason.
+        // This side rejected the certificate, or the peer sent invalid TLS. If the peer rejects the
+        // certificate, the connection ends later without a reason.
         let is_tls = cause::<rustls::Error>(error).is_some();
         Self { error: credentials.error_of(error), is_tls }
     }

@@ -18,9 +18,9 @@ use hoplite_shm::Backing;
 use hoplite_store::{ClientRules, Directory, LinkSettings, Prefault, SpillSettings, StoreConfig};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Owner and group have access.
+/// The owner and the group have access.
 const DEFAULT_SOCKET_MODE: u32 = 0o660;
-/// The share of memory of Ray's object store, so that both fit side by side.
+/// The same share of memory as that of Ray's object store, so that both fit.
 const DEFAULT_MEMORY_PERCENT: u64 = 30;
 
 /// The settings. Unset fields have defaults.
@@ -263,7 +263,6 @@ pub(crate) enum SettingsError {
 impl Settings {
     pub(crate) fn resolve(self) -> Result<StoreConfig, SettingsError> {
         let limits = self.limits()?;
-        // A store without peers needs no port.
         let is_alone = self.listen.is_none()
             && self.advertise.is_none()
             && self.directory.is_none()
@@ -408,7 +407,7 @@ fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
     }
 }
 
-/// Host name and process id, which differ for stores on one host and for runs of one store.
+/// Makes a name of host name and process id, which differs between stores and between runs.
 fn default_node_id() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };

@@ -19,8 +19,8 @@ pub(crate) struct ShardLink {
 }
 
 impl ShardLink {
-    /// Makes a link to the shard at `address`; `None` if that is not `HOST:PORT`. Connects at first
-    /// use.
+    /// Makes a link to the shard at `address`; `None` if the address is not `HOST:PORT`. Connects
+    /// at first use.
     pub(crate) fn new(
         address: &str,
         credentials: &Credentials,
@@ -28,7 +28,6 @@ impl ShardLink {
         route: Route,
     ) -> Option<Self> {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
-        // The default port of HTTP must not apply.
         endpoint.uri().port()?;
         let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)

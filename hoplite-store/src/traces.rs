@@ -1,10 +1,10 @@
 //! The spans of a store: one for each operation of a client, and one for each step that a shard,
-//! another store or this store performs for it.
+//! another store or this store performs for the operation.
 //!
-//! Like the observer of metrics, [`Traces`] sees every event and effect of the node. An event also
-//! triggers work for other calls, so an effect belongs to the trace of an open call for its object.
-//! Without such a call, it belongs to the event's trace. Requests to shards, pulls, combinations
-//! and hops have numbers, which assign later events to the same trace.
+//! Like the observer of metrics, [`Traces`] sees every event and effect of the node. An event may
+//! also trigger work for other calls, so an effect belongs to the trace of an open call for its
+//! object. Without an open call, it belongs to the trace of the event. Queries to shards, pulls,
+//! combinations and hops have numbers, by which later events find their trace.
 
 mod collective;
 
@@ -21,11 +21,12 @@ use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Most sources of a reduce in its trace. Work for further ones belongs to the event that caused
-/// it.
+/// The largest number of a reduce's sources that are assigned to its trace. Work for further
+/// sources belongs to the event that caused it.
 const MAX_SOURCES: usize = 256;
 
-/// The engine passes each event before the node handles it, and each effect afterwards.
+/// Makes spans. The engine passes each event before the node handles it, and each effect
+/// afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -34,7 +35,7 @@ pub(crate) struct Traces {
     cause: Option<TraceContext>,
     calls: BTreeMap<(ClientId, CallId), Span>,
     writes: BTreeMap<CopyId, Span>,
-    /// Open calls by object, with their spans if recorded.
+    /// The open calls for each object, and their spans if recorded.
     callers: BTreeMap<ObjectId, BTreeMap<(ClientId, CallId), Option<TraceContext>>>,
     objects: BTreeMap<(ClientId, CallId), Vec<ObjectId>>,
     asks: BTreeMap<RequestId, Ask>,
@@ -44,7 +45,7 @@ pub(crate) struct Traces {
     hostings: BTreeMap<HostingId, Span>,
     coordinating: BTreeSet<(ClientId, CallId)>,
     enlistments: BTreeMap<EnlistmentId, Work>,
-    /// Collectives in which this store is a member: the put of the target, and the span if
+    /// The collectives in which this store is a member: the put of each target, and the span if
     /// recorded.
     memberships: BTreeMap<MembershipId, (PutId, Option<Span>)>,
     serves: BTreeMap<ServeId, Span>,
@@ -60,7 +61,7 @@ struct Work {
 struct Ask {
     work: Work,
     shard: usize,
-    /// `true` if the shard answers several times.
+    /// `true` if the shard answers the query several times.
     is_subscription: bool,
 }
 
@@ -86,7 +87,7 @@ impl Traces {
         }
     }
 
-    /// Handles an event. `given` is the caller's span, if named.
+    /// Handles an event. `given` is the span that the caller names.
     pub(crate) fn event(&mut self, event: &Event, given: Option<TraceContext>) {
         self.cause = match event {
             Event::Request { client, call, request } => self.request((*client, *call), request, given),
@@ -98,7 +99,7 @@ impl Traces {
                 open.into_iter().for_each(|key| drop(self.calls.remove(&key)));
                 None
             }
-            // The node repeats its requests, or sends them to another shard.
+            // The node repeats its queries, or sends them to another shard.
             Event::ShardDown { shard } => {
                 self.asks.retain(|_, ask| ask.shard != *shard);
                 None
@@ -229,7 +230,6 @@ impl Traces {
             _ => None,
         };
         if let Some(id) = id {
-            // A client may use one number for two calls.
             self.forget(key);
             let ids: Vec<ObjectId> =
                 [id].into_iter().chain(sources.iter().take(MAX_SOURCES)).cloned().collect();
@@ -259,7 +259,8 @@ impl Traces {
         }
     }
 
-    /// The span of an open call for one of these objects, or else of the present event.
+    /// Returns the span of an open call for one of these objects, or else that of the present
+    /// event.
     fn parent<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) -> Option<TraceContext> {
         let callers = ids.into_iter().find_map(|id| self.callers.get(id));
         callers.map_or(self.cause, |callers| callers.values().flatten().next().copied())
@@ -281,7 +282,7 @@ impl Traces {
             Request::Delete { .. } => self.begin("delete", SpanKind::Server, given),
             Request::Batch(_) => self.begin("batch", SpanKind::Server, given),
             Request::Wait { .. } => self.begin("wait", SpanKind::Server, given),
-            // The second half of a put.
+            // The seal is the second request of a put.
             Request::Seal { copy, .. } => self.writes.remove(copy),
             Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.forget((key.0, *call));
@@ -304,7 +305,7 @@ impl Traces {
         self.begin_for(name, SpanKind::Server, given, id)
     }
 
-    /// Begins a span for a new request, and keeps the span of a repeated one.
+    /// Begins a span for a new query, and keeps the span of a repeated query.
     fn tells(&mut self, shard: usize, message: &ToShard) -> Option<TraceContext> {
         let (id, request) = match message {
             ToShard::Query(query) => (&query.id, query.request),

@@ -17,7 +17,7 @@ use crate::data::SurveyTally;
 use crate::engine::Engine;
 use spill::SpillLevels;
 
-/// Bounds the number of series.
+/// The largest number of links with separate series.
 const MAX_EXPORTED_LINKS: usize = 8;
 const PROBE_RESULTS: [&str; 3] = ["complete", "failed", "cancelled"];
 const PICOSECONDS: i64 = 1_000_000_000_000;
@@ -227,13 +227,12 @@ impl Levels {
 }
 
 impl Levels {
-    /// Exports the slowest links. Removes the series of other peers.
+    /// Exports the slowest links. Removes the series of other stores.
     fn update_links(&self, worst_first: &[PeerLink]) {
         self.slow_links.set(level(worst_first.iter().filter(|link| link.is_slow).count()));
         self.link_rate.reset();
         self.link_round_trip.reset();
         if worst_first.is_empty() {
-            // Creates the series before the first transfer.
             self.link_rate.with_label_values(&[""]).set(0);
             self.link_round_trip.with_label_values(&[""]).set(0);
         }
@@ -272,7 +271,8 @@ impl Levels {
     }
 }
 
-/// Updates the levels. The store is ready while it has a session with a shard.
+/// Sets the metrics to present values on each scrape. The store is ready while it has a session
+/// with a shard.
 pub(crate) fn look(
     metrics: &Metrics,
     engine: &Arc<Engine>,
@@ -280,7 +280,7 @@ pub(crate) fn look(
     prefaulted_bytes: Arc<AtomicU64>,
 ) {
     let levels = Levels::new(metrics);
-    // A weak reference: metrics outlive the engine, whose end must free its memory.
+    // A weak reference, because metrics outlive the engine, whose end must free its memory.
     let engine: Weak<Engine> = Arc::downgrade(engine);
     metrics.look_when_asked(Box::new(move || {
         let ready = match engine.upgrade() {

@@ -1,4 +1,4 @@
-//! A directory for spill files, and this run's part of it.
+//! A directory for spill files, and the part of it for this run of the store.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,7 +17,7 @@ const RUN_PREFIX: &str = "hoplite-spill.run.";
 const FREE_PERCENT: u64 = 5;
 const FREE_BYTES: u64 = 1 << 30;
 
-/// The reason why a directory cannot have spill files.
+/// The reason why a directory cannot be used for spill files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -26,7 +26,7 @@ pub enum SpillDirError {
     Missing { path: PathBuf },
     #[error("{} is not a directory, so it cannot have spill files", path.display())]
     NotADirectory { path: PathBuf },
-    /// Another user could exchange the files.
+    /// Another user could replace the files.
     #[error(
         "the spill directory {} belongs to user {owner}: it must belong to the user of the store, or to root",
         path.display()
@@ -54,15 +54,15 @@ pub enum SpillDirError {
 pub(super) struct RunDirectory {
     parent: PathBuf,
     path: PathBuf,
-    /// Device and inode of the parent.
+    /// The device and inode of the parent directory.
     identity: (u64, u64),
-    /// Locked until closed.
+    /// The lock of the parent directory, held until the file is closed.
     _lock: File,
 }
 
 impl RunDirectory {
-    /// Locks `parent`, removes the files of earlier runs, and makes a directory for this run.
-    /// `others` are in use already.
+    /// Locks `parent`, removes the files of earlier runs, and makes a directory for this run. The
+    /// directories `others` are taken already.
     pub(super) fn take(
         parent: &Path,
         node: &NodeId,
@@ -109,7 +109,7 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Checks that a file of this length leaves enough room on the file system.
+    /// Checks that a file of this length leaves enough free space on the file system.
     pub(super) fn check_room(&self, length_bytes: u64) -> Result<(), SpillFault> {
         let room = statvfs(&self.path)
             .map_err(|error| SpillFault::Failed(format!("{}: {error}", self.path.display())))?;
@@ -153,7 +153,7 @@ fn lock(parent: &Path) -> Result<File, SpillDirError> {
     }
 }
 
-/// Removes the directories of ended stores. The caller has the lock.
+/// Removes the directories of ended stores. The caller must have the lock.
 fn remove_earlier_runs(parent: &Path, user: u32) -> io::Result<()> {
     for entry in fs::read_dir(parent)? {
         let entry = entry?;
@@ -161,7 +161,6 @@ fn remove_earlier_runs(parent: &Path, user: u32) -> io::Result<()> {
         if !is_named_so {
             continue;
         }
-        // Does not follow links.
         let found = entry.metadata()?;
         if found.is_dir() && found.uid() == user {
             let path = entry.path();

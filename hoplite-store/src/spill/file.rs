@@ -40,7 +40,7 @@ pub(crate) enum Source {
 #[derive(Debug)]
 pub(super) struct Owner {
     pub(super) node: NodeId,
-    /// Tells the runs of a store apart.
+    /// A random number that differs between the runs of a store.
     pub(super) run: u64,
 }
 
@@ -70,7 +70,7 @@ fn record_header(copy: CopyId, size_bytes: u64) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Writes a file, and waits until the disk has it.
+/// Writes a file, and waits until it is on the disk.
 pub(super) fn write(
     path: &Path,
     (owner, number): (&Owner, u64),
@@ -119,9 +119,8 @@ pub(super) fn write(
         out.write_all(&checksums).map_err(fault)?;
     }
     let file = out.into_inner().map_err(|error| fault(error.into_error()))?;
-    // Some file systems notice only here that the disk is full.
     file.sync_data().map_err(fault)?;
-    // Otherwise the bytes would be in memory twice, until the kernel needs the room.
+    // Otherwise the kernel would keep the bytes in memory, too.
     let _ = fadvise(&file, 0, None, Advice::DontNeed);
     Ok(())
 }
@@ -151,7 +150,7 @@ fn check_runs(stop: &CancellationToken) -> Result<(), SpillFault> {
     if stop.is_cancelled() { Err(SpillFault::Failed("the store stops".to_owned())) } else { Ok(()) }
 }
 
-/// A record with correct headers and list of checksums.
+/// A record whose headers and list of checksums are correct.
 pub(super) struct Record {
     path: PathBuf,
     file: File,
@@ -209,7 +208,7 @@ impl Record {
     }
 }
 
-/// Marks the failure as one of a compaction's source.
+/// Marks the failure as one to read the source of a compaction.
 fn unread(fault: SpillFault) -> SpillFault {
     match fault {
         SpillFault::Failed(reason) => SpillFault::Unread(reason),

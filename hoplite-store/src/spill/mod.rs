@@ -1,7 +1,7 @@
-//! Spill files: directories, and writes and reads of whole files and records.
+//! Spill files: their directories, and writes and reads of whole files and records.
 //!
 //! Each configured directory has a lock file, and a directory for this run of the store. The lock
-//! ends with the process, so its owner may remove the directories of earlier runs.
+//! ends with its process, so the next owner may remove the directories of earlier runs.
 
 mod directory;
 mod file;
@@ -32,11 +32,11 @@ use file::Owner;
 pub(crate) use file::Source;
 pub(crate) use reader::{NotRead, SpilledCopy};
 
-/// Most whole objects that are read into memory at once.
+/// The largest number of whole objects that are read into memory at once.
 const MAX_LOADS: usize = 16;
-/// Most blocks that are read for other stores at once.
+/// The largest number of blocks that are read for other stores at once.
 const MAX_SERVES: usize = 16;
-/// Longest wait for a permit, and then for one block of a disk.
+/// Longest wait for a permit, and then for one block from a disk.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -45,14 +45,14 @@ pub(crate) struct SpillFiles {
     owner: Owner,
     limit_bytes: Option<u64>,
     loads: Arc<Semaphore>,
-    /// The blocks that loads have read, to tell a busy disk from a hung one.
+    /// The number of blocks that loads have read, which tells a busy disk from a hung one.
     loaded_blocks: AtomicU64,
     serves: Arc<Semaphore>,
 }
 
 impl SpillFiles {
-    /// Takes the configured directories, and removes the files of ended stores. `None` if the store
-    /// does not spill.
+    /// Takes the configured directories, and removes the files of ended stores. Returns `None` if
+    /// the store does not spill.
     ///
     /// # Errors
     /// The reason why a directory cannot be used.
@@ -91,10 +91,10 @@ impl SpillFiles {
         self.directories[file.directory].path().join(format!("{:016x}.spill", file.number))
     }
 
-    /// Writes a file, and waits until the disk has it. `stop` ends it early.
+    /// Writes a file, and waits until it is on the disk. `stop` ends the write early.
     ///
     /// # Errors
-    /// The failure. The file is removed.
+    /// The failure of the write. The file is removed then.
     pub(crate) async fn write(
         self: &Arc<Self>,
         (runtime, stop): (&Handle, CancellationToken),
@@ -117,10 +117,10 @@ impl SpillFiles {
         runtime.spawn_blocking(write).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
-    /// Reads and checks a copy. `stop` ends it early.
+    /// Reads a copy from its file into memory, and checks it. `stop` ends the read early.
     ///
     /// # Errors
-    /// The failure. The copy's memory is then meaningless.
+    /// The failure of the read. The copy's memory is meaningless then.
     pub(crate) async fn read(
         self: &Arc<Self>,
         (runtime, stop): (&Handle, CancellationToken),
@@ -142,7 +142,7 @@ impl SpillFiles {
         runtime.spawn_blocking(read).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
-    /// Waits for a permit while the running loads read blocks; `None` after they have read none for
+    /// Waits for a permit to load an object; `None` after the running loads have read no block for
     /// [`READ_TIMEOUT`].
     async fn load_permit(&self) -> Option<OwnedSemaphorePermit> {
         let mut permit = pin!(Arc::clone(&self.loads).acquire_owned());

@@ -1,4 +1,4 @@
-//! Reads of spilled objects, past the arena.
+//! Reads spilled objects from their files, without a copy in the arena.
 
 use std::fmt;
 use std::ops::Range;
@@ -28,7 +28,7 @@ impl SpilledCopy {
     /// Begins to read a range of the object. The open file stays readable after its removal.
     ///
     /// # Errors
-    /// The reason is in [`NotRead`].
+    /// The reasons in [`NotRead`].
     pub(crate) async fn open(&self, range: Range<u64>) -> Result<SpilledReader<'_>, NotRead> {
         let (files, copy, size_bytes) = (Arc::clone(&self.files), self.copy, self.size_bytes);
         let place = (self.record.file.number, self.record.offset_bytes);
@@ -38,9 +38,9 @@ impl SpilledCopy {
         Ok(SpilledReader { spilled: self, record: Arc::new(record), rest: range, ahead: None })
     }
 
-    /// Starts work on the disk as soon as fewer than [`MAX_SERVES`](super::MAX_SERVES) reads run.
+    /// Starts work on the disk when fewer than [`MAX_SERVES`](super::MAX_SERVES) reads run.
     ///
-    /// A hung read keeps its permit, so a hung disk occupies at most that many threads.
+    /// A hung read keeps its permit, so a hung disk occupies at most this number of threads.
     fn start<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, SpillFault> + Send + 'static,
@@ -74,7 +74,7 @@ impl SpilledCopy {
 #[derive(Debug)]
 pub(crate) struct NotRead;
 
-/// `None` if no permit was free for [`READ_TIMEOUT`].
+/// Work on a disk. Its result is `None` if no permit was free for [`READ_TIMEOUT`].
 type Disk<T> = AbortOnDropHandle<Option<Result<T, SpillFault>>>;
 
 fn lost(error: &tokio::task::JoinError) -> SpillFault {
@@ -95,7 +95,7 @@ impl fmt::Debug for SpilledCopy {
     }
 }
 
-/// Reads one block ahead of the caller.
+/// Reads an object, one block ahead of the caller.
 pub(crate) struct SpilledReader<'a> {
     spilled: &'a SpilledCopy,
     record: Arc<Record>,
@@ -108,7 +108,7 @@ impl SpilledReader<'_> {
     /// cancel safe.
     ///
     /// # Errors
-    /// The reason is in [`NotRead`].
+    /// The reasons in [`NotRead`].
     pub(crate) async fn next(&mut self) -> Result<Option<(u64, Vec<u8>)>, NotRead> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -152,7 +152,6 @@ mod tests {
 
     type Faults = Arc<Mutex<Vec<SpillFault>>>;
 
-    /// A copy in a directory of its own, and the faults of its reads.
     fn spilled(directory: &tempfile::TempDir) -> (SpilledCopy, Faults) {
         let settings = SpillSettings { directories: vec![directory.path().to_owned()], limit_bytes: None };
         let node = NodeId::new("node").unwrap();

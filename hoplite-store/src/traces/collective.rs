@@ -1,5 +1,5 @@
-//! The spans of collectives: the coordinator's call has a child `enlist` for each remote member,
-//! whose child is the member's `take part`. Each member has a span `exchange`.
+//! The spans of collectives. The coordinator's call has a child `enlist` for each remote member,
+//! and its child is the member's `take part`. Each member has a span `exchange`.
 
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Decision, Plan, Report};
@@ -69,7 +69,6 @@ impl Traces {
                 let membership = self.memberships.values().find(|(put, _)| *put == plan.put);
                 let parent = match membership {
                     Some((_, span)) => span.as_ref().map(Span::context)?,
-                    // The coordinator's own store gets no enlistment.
                     None => self.coordinator(plan)?,
                 };
                 let mut span = self.begin_for("exchange", SpanKind::Internal, Some(parent), &plan.target)?;
@@ -84,8 +83,8 @@ impl Traces {
         }
     }
 
-    /// The span of the coordinating call, if recorded. Other calls on the objects have separate
-    /// traces.
+    /// Returns the span of the coordinating call, if recorded. Other calls for the objects have
+    /// separate traces.
     fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
         let callers = self.callers.get(&plan.target).into_iter().flatten();
         let mut coordinating = callers.filter(|(key, _)| self.coordinating.contains(key)).peekable();
