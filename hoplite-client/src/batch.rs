@@ -24,7 +24,7 @@ use crate::options::{Confirmation, GetOptions, PutOptions};
 use crate::view::ObjectView;
 use crate::writer;
 
-/// The largest number of bytes in a batch, which fit into the store's initial read buffer.
+/// Maximum number of bytes in a batch, which fit into the store's initial read buffer.
 const BATCH_BYTES: usize = 48 << 10;
 const ITEM_OVERHEAD_BYTES: usize = 64;
 const MAX_IN_FLIGHT: usize = 64;
@@ -305,7 +305,6 @@ async fn batch_of<T>(
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
     let mut results = Vec::with_capacity(requests.len());
-    // Handles all answers, so that each reference in them is given back.
     for answer in batch(connection, requests, operation, timeout).await? {
         results.push(answer.map_err(Error::from).and_then(&result));
     }

@@ -24,7 +24,7 @@ use crate::options::{AfterLoss, ConnectOptions};
 
 /// The timeout of calls that wait for no object. It expires only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest number of ids in a query for missing objects, because the store limits ids.
+/// Maximum number of ids in a query for missing objects, because the store limits ids.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]

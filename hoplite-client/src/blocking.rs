@@ -375,7 +375,7 @@ impl ObjectWriter {
         self.writer.write(bytes)
     }
 
-    /// The number of bytes written so far.
+    /// Number of bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.writer.written_bytes()
     }
@@ -399,7 +399,7 @@ impl ObjectReader {
         self.reader.size_bytes()
     }
 
-    /// The number of bytes read so far.
+    /// Number of bytes read so far.
     pub fn position_bytes(&self) -> u64 {
         self.reader.position_bytes()
     }

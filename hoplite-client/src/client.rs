@@ -86,7 +86,6 @@ impl Client {
     /// # Errors
     /// The errors of [`Client::connect`].
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
-        // Every language's client reports an invalid default timeout.
         checked_default()?;
         let options = options.with_own_owner();
         let path = options.socket.clone();
@@ -126,7 +125,7 @@ impl Client {
         self.connection().confirmed_from_bytes()
     }
 
-    /// The largest number of objects in one call of [`Client::put_many`], [`Client::get_many`] or
+    /// Maximum number of objects in one call of [`Client::put_many`], [`Client::get_many`] or
     /// [`Client::delete_many`].
     pub fn max_ids(&self) -> usize {
         self.connection().max_ids()

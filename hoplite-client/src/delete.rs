@@ -40,13 +40,13 @@ impl From<Duration> for DeleteOptions {
 /// The result of a delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
-    /// The number of ids that named an object. If a shard fails during the delete, the objects that
-    /// it deleted before do not count.
+    /// Number of ids that named an object. If a shard fails during the delete, the objects that it
+    /// deleted before do not count.
     pub count: usize,
     /// The first nodes that were lost and may still have a copy. They serve no copy, and drop their
     /// copies when they return.
     pub absent: Vec<NodeId>,
-    /// The number of all lost nodes that may still have a copy.
+    /// Number of all lost nodes that may still have a copy.
     pub absent_count: u64,
 }
 
@@ -70,8 +70,8 @@ impl Client {
     /// that may have a copy, or waits for them.
     ///
     /// # Errors
-    /// The errors of [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that did
-    /// not, at most 10 minutes after their loss.
+    /// The errors of [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that
+    /// did not, at most 10 minutes after their loss.
     pub async fn delete_with<I>(&self, ids: I, options: DeleteOptions) -> Result<Deletion>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -79,7 +79,6 @@ impl Client {
         let ids = checked(ids, usize::MAX)?;
         let call = self.begin(options.timeout).await?;
         let connection = &call.connection;
-        // In a forked child, the lock below may be held for ever.
         connection.check_usable()?;
         ids.iter().for_each(|id| connection.recent_puts().forget(id));
         let first = ids.first().cloned();

@@ -58,12 +58,12 @@ pub enum Error {
         /// The size of the buffer.
         given_bytes: u64,
     },
-    /// The number of written bytes differs from the announced size.
+    /// Number of written bytes differs from the announced size.
     #[error("{written_bytes} bytes were written to an object of {size_bytes} bytes")]
     SizeMismatch {
         /// The announced size.
         size_bytes: u64,
-        /// The number of bytes that were written, or that the failed write would have reached.
+        /// Number of bytes that were written, or that the failed write would have reached.
         written_bytes: u64,
     },
     /// Participants of a collective did not call it in time.

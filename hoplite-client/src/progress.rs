@@ -13,7 +13,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Progress>>> = const { RefCell::new(None) };
 }
 
-/// The number of bytes that calls have moved, of the bytes that they will move.
+/// Number of bytes that calls have moved, of the bytes that they will move.
 #[derive(Debug, Default)]
 pub struct Progress {
     done_bytes: AtomicU64,
@@ -21,8 +21,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The number of bytes written or arrived so far. It falls only if a call makes or reads an
-    /// object again.
+    /// Number of bytes written or arrived so far. It falls only if a call makes or reads an object
+    /// again.
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
     }

@@ -16,8 +16,8 @@ use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
-/// The number of bytes between two wake-ups of a reader: 1,000 wake-ups a second at 1 GB/s, instead
-/// of one for each block of 4 KiB.
+/// Number of bytes between two wake-ups of a reader: 1,000 wake-ups a second at 1 GB/s, instead of
+/// one for each block of 4 KiB.
 const STRIDE_BYTES: usize = 1 << 20;
 
 /// Reads an object as its bytes arrive. Holds a reference as a view does; dropping never blocks.
@@ -143,7 +143,7 @@ impl ObjectReader {
         self.size_bytes
     }
 
-    /// The number of bytes read so far.
+    /// Number of bytes read so far.
     pub fn position_bytes(&self) -> u64 {
         self.position_bytes
     }

@@ -24,7 +24,7 @@ pub struct Description {
     pub locations: Locations,
     /// The shard's latest grants for the object, oldest first.
     pub grants: Vec<Grant>,
-    /// The number of nodes that wait for a location of the object.
+    /// Number of nodes that wait for a location of the object.
     pub waiting_receivers: u32,
     /// The reduce or collective that makes the object, if this store knows it.
     pub reduce: Option<ReduceRecord>,
@@ -52,11 +52,11 @@ pub struct Grant {
 pub struct ReduceRecord {
     /// The operation that combines elements, such as `sum`.
     pub op: String,
-    /// The number of sources that the target contains so far.
+    /// Number of sources that the target contains so far.
     pub reduced: u64,
-    /// The number of sources that the call named.
+    /// Number of sources that the call named.
     pub sources: u64,
-    /// The number of nodes that combine sources, without the receiver.
+    /// Number of nodes that combine sources, without the receiver.
     pub hops: u64,
     /// The schedule and the reason for its choice.
     pub plan: String,
@@ -66,9 +66,9 @@ pub struct ReduceRecord {
     pub latency: Duration,
     /// The time from the call to the last byte of the target, or until now.
     pub elapsed: Duration,
-    /// The number of failures that were repaired.
+    /// Number of failures that were repaired.
     pub mendings: u32,
-    /// The number of times that the target was started again.
+    /// Number of times that the target was started again.
     pub restarts: u32,
     /// `true` while the reduce or collective runs.
     pub is_running: bool,
@@ -83,13 +83,13 @@ pub struct ReduceRecord {
 pub struct MemberPosition {
     /// The member's number in the schedule, from 0.
     pub member: u32,
-    /// The number of members of the collective.
+    /// Number of members of the collective.
     pub members: u32,
     /// The stage of the member's work, or its outcome.
     pub stage: String,
-    /// The number of final bytes that the member has so far.
+    /// Number of final bytes that the member has so far.
     pub final_bytes: u64,
-    /// The number of final bytes that the member has at the end.
+    /// Number of final bytes that the member has at the end.
     pub size_bytes: u64,
     /// The member's node, set in [all positions](ReduceRecord::positions).
     pub node: String,
@@ -118,23 +118,23 @@ pub struct NodeStatus {
     pub evictable_bytes: u64,
     /// Bytes reserved for targets that have not begun to grow.
     pub reserved_bytes: u64,
-    /// The number of bytes in the arena whose pages were touched.
+    /// Number of bytes in the arena whose pages were touched.
     pub prefaulted_bytes: u64,
-    /// The number of complete and partial copies.
+    /// Number of complete and partial copies.
     pub copies: u64,
-    /// The number of connected clients.
+    /// Number of connected clients.
     pub clients: u64,
-    /// The number of running transfers from other stores.
+    /// Number of running transfers from other stores.
     pub pulls: u64,
-    /// The number of transfers to other stores since the start.
+    /// Number of transfers to other stores since the start.
     pub serves: u64,
-    /// The number of reduces and collectives that this store coordinates.
+    /// Number of reduces and collectives that this store coordinates.
     pub reduces: u64,
-    /// The number of hops that this store performs, and of its memberships in collectives.
+    /// Number of hops that this store performs, and of its memberships in collectives.
     pub hops: u64,
-    /// The number of hops and members that this store directs as coordinator.
+    /// Number of hops and members that this store directs as coordinator.
     pub directed_hops: u64,
-    /// The number of running combinations of several inputs.
+    /// Number of running combinations of several inputs.
     pub combinations: u64,
     /// Object bytes sent to other stores since the start.
     pub sent_bytes: u64,
@@ -142,17 +142,17 @@ pub struct NodeStatus {
     pub received_bytes: u64,
     /// `true` while the store moves its objects to other stores.
     pub is_draining: bool,
-    /// The number of evicted copies since the start.
+    /// Number of evicted copies since the start.
     pub evictions: u64,
-    /// The number of objects put here that ended with their time to live.
+    /// Number of objects put here that ended with their time to live.
     pub expired: u64,
-    /// The number of objects put here that ended with their owner.
+    /// Number of objects put here that ended with their owner.
     pub abandoned: u64,
     /// The state of spilling; all zero if the store does not spill.
     pub spill: SpillStatus,
-    /// The number of damaged frames, whose bytes were requested again.
+    /// Number of damaged frames, whose bytes were requested again.
     pub corrupt_frames: u64,
-    /// The number of puts that had returned and then lost a conflict with another put.
+    /// Number of puts that had returned and then lost a conflict with another put.
     pub put_conflicts: u64,
     /// The directory shards, in configured order.
     pub shards: Vec<ShardStatus>,
@@ -165,9 +165,9 @@ pub struct NodeStatus {
 /// The present problems of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
-    /// The number of calls and transfers that wait for free memory.
+    /// Number of calls and transfers that wait for free memory.
     pub waiting_for_room: u64,
-    /// The number of clients' calls that have waited for more than 10 s.
+    /// Number of clients' calls that have waited for more than 10 s.
     pub long_waits: u64,
     /// Descriptions of at most 16 of these calls.
     pub waits: Vec<LongWait>,
@@ -259,7 +259,7 @@ pub struct PeerLink {
 pub struct PlaceKeys {
     /// The keys, outermost first; may be empty.
     pub keys: Vec<String>,
-    /// The number of nodes whose labels use exactly these keys.
+    /// Number of nodes whose labels use exactly these keys.
     pub nodes: u32,
 }
 
@@ -272,15 +272,15 @@ pub struct ShardStatus {
     pub connected: bool,
     /// The version of the protocol in the session; zero without a session.
     pub protocol: u32,
-    /// The number of objects in the shard.
+    /// Number of objects in the shard.
     pub objects: u64,
-    /// The number of bytes of inline objects.
+    /// Number of bytes of inline objects.
     pub inline_bytes: u64,
-    /// The number of nodes in the shard.
+    /// Number of nodes in the shard.
     pub nodes: u32,
-    /// The number of queries that wait for a location.
+    /// Number of queries that wait for a location.
     pub waiting_queries: u64,
-    /// The number of objects with too few pinned copies.
+    /// Number of objects with too few pinned copies.
     pub under_replicated: u64,
     /// The sets of label keys in use. Nodes with different keys share no group, even if they are
     /// close.
@@ -302,16 +302,16 @@ pub struct ProbeReport {
     /// Pairs of nodes, by index, that could not reach each other. Their link is the worst round
     /// trip of either node.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of unmeasured pairs, above 2,000 nodes: they get the link of other pairs of their
+    /// Number of unmeasured pairs, above 2,000 nodes: they get the link of other pairs of their
     /// groups.
     pub estimated: u64,
-    /// The number of pairs that were measured over TCP.
+    /// Number of pairs that were measured over TCP.
     pub by_tcp: u32,
-    /// The number of answered round trips.
+    /// Number of answered round trips.
     pub echoes: u64,
-    /// The number of unanswered round trips.
+    /// Number of unanswered round trips.
     pub lost_echoes: u64,
-    /// The number of bytes sent to measure bandwidth.
+    /// Number of bytes sent to measure bandwidth.
     pub train_bytes: u64,
     /// The duration of the probe.
     pub elapsed: Duration,
@@ -324,17 +324,17 @@ pub struct ProbeReport {
 pub struct AppliedPlaces {
     /// The version of these places. Daemons use the highest one.
     pub version: u64,
-    /// The number of innermost groups.
+    /// Number of innermost groups.
     pub groups: u32,
     /// The capacity of groups' uplinks, in thousandths of a host's link; `None` without groups.
     pub uplink_permille: Option<u32>,
-    /// The number of shards that use these places.
+    /// Number of shards that use these places.
     pub shards: u32,
-    /// The number of all shards.
+    /// Number of all shards.
     pub all_shards: u32,
-    /// The number of nodes in measured groups; zero makes daemons ignore the uplinks' capacity.
+    /// Number of nodes in measured groups; zero makes daemons ignore the uplinks' capacity.
     pub nodes: u32,
-    /// The number of measured nodes in groups that their labels define.
+    /// Number of measured nodes in groups that their labels define.
     pub labelled_nodes: u32,
 }
 
@@ -571,7 +571,7 @@ mod tests {
         assert!(refused(|probed| probed.ps_per_byte.push(7)));
         assert!(refused(|probed| probed.guessed[0].high = 3));
         assert!(refused(|probed| probed.guessed[0].low = 2));
-        // One block has a pair, and the other one link to it.
+        // One block has a pair, and another block has one link to it.
         assert!(refused(|probed| probed.blocks = vec![0, 1, 0]));
         let in_blocks = v1::Probed {
             blocks: vec![0, 1, 0],

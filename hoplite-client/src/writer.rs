@@ -17,7 +17,7 @@ use crate::progress::Part;
 use crate::reference::Reference;
 use crate::view::ObjectView;
 
-/// The number of bytes that a write copies before other tasks get a turn: 0.4 ms at 10 GB/s.
+/// Number of bytes that a write copies before other tasks get a turn: 0.4 ms at 10 GB/s.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
 /// An object that is being written.
@@ -89,7 +89,7 @@ impl ObjectWriter {
         self.size_bytes
     }
 
-    /// The number of bytes written so far.
+    /// Number of bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }

@@ -8,7 +8,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 const DESCRIPTORS_PER_PLACE: u64 = 8;
 
-/// The number of descriptors that this process may open.
+/// Number of descriptors that this process may open.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -59,7 +59,6 @@ impl HalfOpen {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is atomic, so a panic of another thread is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

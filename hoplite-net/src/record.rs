@@ -20,8 +20,8 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The largest number of bytes in a record. A reader waits for a whole record. At this size, the
-/// cost per record is negligible.
+/// Maximum number of bytes in a record. A reader waits for a whole record. At this size, the cost
+/// per record is negligible.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
 pub(super) const KEY_BYTES: usize = 16;
 

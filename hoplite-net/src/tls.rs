@@ -135,7 +135,7 @@ pub enum TlsError {
         #[source]
         source: rustls::Error,
     },
-    /// The daemon's certificate is that of an authority.
+    /// The daemon's certificate belongs to an authority.
     #[error(
         "the certificate in {} is that of an authority, with which no daemon can introduce itself: name the \
          certificate that the authority has made for this daemon",
@@ -328,7 +328,6 @@ impl Tls {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Fields are replaced as a whole, so a panic of another thread leaves no partial change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -800,7 +799,6 @@ mod tests {
             (NOON - HOUR, "not valid yet, or a clock is wrong"),
         ] {
             jumping.set(seconds);
-            // The side with the wrong clock refuses the peer.
             for error in [connects(&ours, &theirs).unwrap_err(), connects(&theirs, &ours).unwrap_err()] {
                 assert!(tls_explanation(&error).unwrap().contains(says), "{error}");
             }

@@ -60,7 +60,6 @@ fn main() -> Result<(), Error> {
         std::hint::black_box(buffer.crc32c(0..size_bytes));
         Ok(())
     })?;
-    // A sender's kernel has just received, or will soon send, a frame of this size.
     let frame = &target[..1 << 20];
     let rounds = size_bytes >> 20;
     best_of("crc32c of private memory, 1 MiB again and again", size_bytes, || {
@@ -104,7 +103,6 @@ fn best_of(name: &str, size_bytes: u64, mut action: impl FnMut() -> Result<(), E
 
 type Action<'a> = (&'a str, &'a mut dyn FnMut() -> Result<(), Error>);
 
-/// Runs the actions in turn, so that other load affects all equally.
 fn best_of_each(size_bytes: u64, actions: &mut [Action<'_>]) -> Result<(), Error> {
     let mut best = vec![f64::INFINITY; actions.len()];
     for _ in 0..ROUNDS {

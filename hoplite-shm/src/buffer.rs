@@ -15,7 +15,7 @@ use crate::header::HeaderHandle;
 use crate::progress::State;
 use crate::span::Span;
 
-/// The number of bytes that are copied and then read at a time. Larger chunks do not fit the
+/// Number of bytes that are copied and then read at a time. Larger chunks do not fit the
 /// first-level cache.
 ///
 /// For CRC-32C, 1 GiB that is not cached takes 44 ms (34 ms without the copy), and 1 MiB that is
@@ -35,7 +35,7 @@ pub struct Buffer {
 }
 
 impl Arena {
-    /// Returns the buffer of an object. Leaves the header as it is; see [`Buffer::initialise`].
+    /// Returns the buffer of an object. Does not write the header; see [`Buffer::initialise`].
     ///
     /// # Errors
     /// [`Error::OutOfArena`](crate::Error::OutOfArena) if `extent` is misaligned, out of bounds or
@@ -61,7 +61,7 @@ impl Buffer {
         self.header().initialise(self.size_bytes());
     }
 
-    /// The number of valid leading bytes.
+    /// Number of valid leading bytes.
     pub fn valid_bytes(&self) -> u64 {
         self.header().valid_bytes(self.size_bytes())
     }

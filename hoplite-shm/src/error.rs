@@ -101,7 +101,7 @@ pub enum Error {
     #[error("{length_bytes} bytes were to be written where {remaining_bytes} remain of the object")]
     PastEnd {
         length_bytes: u64,
-        /// The number of bytes of the object that are not written yet.
+        /// Number of bytes of the object that are not written yet.
         remaining_bytes: u64,
     },
     /// A writer was finished before it had written all bytes.

@@ -18,7 +18,7 @@ pub fn file_size_limit_bytes() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
-/// The number of bytes of address space that this process may use (`ulimit -v`).
+/// Number of bytes of address space that this process may use (`ulimit -v`).
 pub fn address_space_limit_bytes() -> u64 {
     getrlimit(Resource::As).current.unwrap_or(u64::MAX)
 }

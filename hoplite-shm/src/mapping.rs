@@ -14,8 +14,8 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// The number of bytes (a piece) whose page tables one system call fills. Calls of 1, 4, 16 or 64
-/// MiB are no faster.
+/// Number of bytes (a piece) whose page tables one system call fills. Calls of 1, 4, 16 or 64 MiB
+/// are no faster.
 const PIECE_BYTES: usize = 2 << 20;
 
 /// Length in bytes from which a copy fills page tables first. For shorter copies, page faults cost
@@ -83,7 +83,7 @@ impl Mapping {
         Ok(Arc::new(Self { region, populated: (0..words).map(|_| AtomicU64::new(0)).collect() }))
     }
 
-    /// The number of mapped bytes.
+    /// Number of mapped bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }

@@ -93,12 +93,10 @@ mod tests {
         for _ in 0..2 {
             sender.write_all(&[1; 4096]).unwrap();
             receiver.read_exact(&mut [0; 4096]).unwrap();
-            // The reply carries the acknowledgement.
             receiver.write_all(&[1]).unwrap();
             sender.read_exact(&mut [0]).unwrap();
         }
         let known = delivery(sender.as_fd()).unwrap();
-        // A connection's first byte is its SYN.
         assert!((8192..=8193).contains(&known.acknowledged_bytes), "{known:?}");
         assert!(known.bytes_per_second > 0 && known.round_trip_us > 0);
         assert!(known.is_application_limited, "the sender had nothing more to send");
@@ -108,7 +106,6 @@ mod tests {
     fn a_limit_of_unsent_bytes_bounds_what_the_kernel_accepts() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        // The receiver never reads, so its window closes.
         let (_receiver, _) = listener.accept().unwrap();
         sender.set_nonblocking(true).unwrap();
         let mut accepted = |limit_bytes| {

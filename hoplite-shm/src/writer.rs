@@ -70,7 +70,7 @@ impl Writer {
         self.span.size_bytes()
     }
 
-    /// The number of bytes written so far.
+    /// Number of bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }

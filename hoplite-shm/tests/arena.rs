@@ -40,7 +40,6 @@ fn more_than_the_machine_has_is_refused_with_both_numbers() {
 fn no_process_with_a_descriptor_can_resize_the_memory_or_seal_it_against_writing() {
     let arena = Arena::create(Backing::Pages, MIB).unwrap();
     let buffer = arena.buffer(extent(MIB - 4096, 5), 5).unwrap();
-    // Any process of the same user can open the arena this way.
     let path = format!("/proc/self/fd/{}", arena.writable_fd().as_raw_fd());
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     for fd in [arena.writable_fd(), opened.as_fd()] {
@@ -59,7 +58,6 @@ fn no_process_with_a_descriptor_can_resize_the_memory_or_seal_it_against_writing
 fn huge_pages_are_there_from_the_start_or_the_error_counts_them() {
     match Arena::create(Backing::HugePages { page_bytes: None }, 5 * MIB) {
         Ok(arena) => {
-            // This machine has reserved huge pages.
             assert_eq!(arena.capacity_bytes() % (2 * MIB), 0);
             assert_eq!(rustix::fs::ftruncate(arena.writable_fd(), 0), Err(Errno::PERM));
             let blocks = rustix::fs::fstat(arena.writable_fd()).unwrap().st_blocks as u64;
@@ -72,7 +70,6 @@ fn huge_pages_are_there_from_the_start_or_the_error_counts_them() {
             assert_eq!(needed_pages, 5 * MIB / page_bytes);
             assert!(free_pages < needed_pages);
         }
-        // Pages of 1 GiB exceed this arena, and some kernels have no huge pages.
         Err(Error::CapacityTooSmall { .. } | Error::System { .. }) => {}
         Err(error) => panic!("{error}"),
     }

@@ -16,7 +16,6 @@ pub mod progress;
 
 const BYTES: usize = 2;
 
-/// The modelled header fields, and bytes that are zero until written.
 #[derive(Debug, Default)]
 struct Object {
     progress: Progress,
@@ -25,7 +24,6 @@ struct Object {
 
 impl Object {
     fn write(&self, index: usize) {
-        // The weakest store: only `Progress` makes it visible.
         self.bytes[index].store(1, Ordering::Relaxed);
     }
 

@@ -206,7 +206,6 @@ fn a_forged_header_hides_no_bytes_that_the_store_has_called_valid() {
     buffer.initialise();
     buffer.write(0, &[7; 100]);
     buffer.set_complete();
-    // A misbehaving client could clear the header.
     rustix::io::pwrite(shared.arena.writable_fd(), &[0; 64], 0).unwrap();
     let mut reader = shared.reading.reader(place, 100).unwrap();
     assert_eq!((reader.valid_bytes(), reader.as_slice()), (0, None));
@@ -225,7 +224,6 @@ fn a_corrupt_header_cannot_make_readers_leave_the_object() {
     let buffer = shared.arena.buffer(place, 100).unwrap();
     buffer.initialise();
     let reader = shared.reading.reader(place, 100).unwrap();
-    // A misbehaving client could forge the header.
     rustix::io::pwrite(shared.arena.writable_fd(), &u64::MAX.to_ne_bytes(), 16).unwrap();
     assert_eq!(reader.valid_bytes(), 100);
     assert_eq!(buffer.valid_bytes(), 100);

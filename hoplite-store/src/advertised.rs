@@ -21,7 +21,6 @@ pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), Tl
     tls.check_reached_at(&address.ip().to_canonical().to_string())
 }
 
-/// The advertised address. Clones share the last lookup.
 #[derive(Debug, Clone)]
 pub(crate) struct Advertised {
     /// The configured `HOST:PORT`; `None` to report the address of the data plane.

@@ -55,7 +55,7 @@ pub struct StoreConfig {
     pub prefault: Prefault,
     pub links: LinkSettings,
     pub allreduce_schedule: SchedulePreference,
-    /// The number of copies of an object whose put requests no number.
+    /// Number of copies of an object whose put requests no number.
     pub replicas: u8,
     pub spill: SpillSettings,
     /// Time for moving pinned copies to other stores before the store stops.

@@ -33,7 +33,7 @@ pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// The number of leading bytes that this store knows to be valid. The shared header, which every
+    /// Number of leading bytes that this store knows to be valid. The shared header, which every
     /// worker can write to, counts only for copies that a worker fills.
     known_bytes: AtomicU64,
     completed: AtomicBool,
@@ -92,9 +92,9 @@ impl LiveCopy {
         self.buffer.size_bytes()
     }
 
-    /// The number of leading bytes that may be read or forwarded. For copies of workers and
-    /// reduces, this omits the last block until the node declares the copy complete: a node with
-    /// all bytes counts as a node with a complete object.
+    /// Number of leading bytes that may be read or forwarded. For copies of workers and reduces,
+    /// this omits the last block until the node declares the copy complete: a node with all bytes
+    /// counts as a node with a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
@@ -113,7 +113,7 @@ impl LiveCopy {
         self.known_bytes.fetch_max(shown_bytes, Ordering::AcqRel).max(shown_bytes)
     }
 
-    /// The number of bytes before `end_bytes` that may be forwarded if the first `valid_bytes` are
+    /// Number of bytes before `end_bytes` that may be forwarded if the first `valid_bytes` are
     /// valid.
     fn forwardable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
         node::forwardable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
@@ -186,7 +186,6 @@ impl LiveCopy {
     pub(crate) async fn beyond_within(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         loop {
             let mut progressed = pin!(self.progressed.notified());
-            // Catches later notifications, so the number read below cannot be stale.
             progressed.as_mut().enable();
             let valid_bytes = self.valid_or_wanted(offset_bytes, end_bytes)?;
             if !self.is_old_news(valid_bytes, offset_bytes, end_bytes) {

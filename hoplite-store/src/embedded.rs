@@ -13,7 +13,6 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Directory, StoreConfig};
 use crate::error::StoreError;
 
-/// The name of a directory that listens on no port.
 const IN_PROCESS: &str = "in-process:0";
 
 pub(crate) struct EmbeddedDirectory {

@@ -75,7 +75,6 @@ enum Verdict {
     File { copy: CopyId, size_bytes: u64, record: SpillRecord },
 }
 
-/// Pulls bytes from other stores, on the runtime of its connections.
 #[derive(Debug, Clone)]
 struct RuntimePuller {
     puller: Arc<Puller>,
@@ -168,7 +167,6 @@ impl Engine {
         self.lock().traces = Some(traces);
     }
 
-    /// Gives an event to the node, and performs the effects.
     pub(crate) fn apply(self: &Arc<Self>, event: Event) {
         self.apply_locked(&mut self.lock(), event);
     }
@@ -262,7 +260,6 @@ impl Engine {
         (0..state.sessions.len()).map(|shard| state.node.shard_version(shard)).collect()
     }
 
-    /// Counts a client or store that was refused because of its version.
     pub(crate) fn refused_version(self: &Arc<Self>, error: Error) {
         self.metrics().incompatible_peers.fetch_add(1, Ordering::Relaxed);
         self.apply(Event::Incompatible { error });
@@ -298,12 +295,10 @@ impl Engine {
         &self.copies
     }
 
-    /// Closes connections to other stores that are idle for too long, until `stop`.
     pub(crate) async fn close_idle_connections(&self, stop: CancellationToken) {
         tokio::join!(self.bulk.puller.maintain(stop.clone()), self.small.puller.maintain(stop));
     }
 
-    /// Returns the puller for requests of clients, on their thread.
     pub(crate) fn asker(&self) -> &Puller {
         &self.small.puller
     }

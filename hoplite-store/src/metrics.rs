@@ -41,7 +41,7 @@ const OPERATIONS: [&str; 11] = [
 const WITH_BYTES: [&str; 2] = ["put", "get"];
 const COLLECTIVES: [Collective; 4] =
     [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll];
-/// The largest number of values of the label `peer`, which bounds the number of series.
+/// Maximum number of values of the label `peer`, which bounds the number of series.
 const MAX_PEERS: usize = 32;
 /// The label of all further stores. No node can have this name.
 const OTHER_PEERS: &str = "(others)";
@@ -97,7 +97,6 @@ pub(crate) struct Observer {
     now: Instant,
     events: u64,
     calls: BTreeMap<(ClientId, CallId), Call>,
-    /// The operations of open batches, in the order of their items.
     batches: BTreeMap<(ClientId, CallId), Vec<Call>>,
     writes: BTreeMap<CopyId, Write>,
     pulls: BTreeMap<PullId, Pull>,
@@ -441,7 +440,6 @@ impl Observer {
         }
     }
 
-    /// Counts a put whose last write has ended.
     fn sealed(&mut self, copy: CopyId) {
         if let Some(Write { began, size_bytes }) = self.writes.remove(&copy) {
             self.put_ended(began, size_bytes);

@@ -20,7 +20,7 @@ use tonic::Status;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// The largest number of queued reports. A shard that does not read gets no further ones.
+/// Maximum number of queued reports. A shard that does not read gets no further ones.
 const MAX_QUEUED: usize = 2;
 
 pub(crate) struct LoadReports {

@@ -178,7 +178,6 @@ struct Running {
     directory_failed: DirectoryFailure,
     /// `None` if the start does not wait for the arena's pages.
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
-    /// Ends after the last client.
     clients: JoinHandle<()>,
     /// Serves clients and shards on one thread, because a small message of one leads to a message
     /// of the other.

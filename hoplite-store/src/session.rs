@@ -31,7 +31,7 @@ use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 use crate::shard_link::ShardLink;
 
-/// The number of frames read in a row before queued messages are written.
+/// Number of frames read in a row before queued messages are written.
 const FRAMES_PER_TURN: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
@@ -92,7 +92,6 @@ impl Session {
             match (next, ended) {
                 (Next::GiveUp, Err(error)) => {
                     state.send_replace(SessionState::GivenUp(error));
-                    // The other sessions continue until the daemon ends, which is soon.
                     return stop.cancelled().await;
                 }
                 (Next::GiveUp, Ok(())) => return,
@@ -225,7 +224,7 @@ impl Session {
     }
 }
 
-/// The number of answered pings, and the times of unanswered pings, oldest first. The session ends
+/// Number of answered pings, and the times of unanswered pings, oldest first. The session ends
 /// after a few unanswered pings.
 #[derive(Debug, Default)]
 struct SentPings(Mutex<(u64, VecDeque<Time>)>);

@@ -21,8 +21,8 @@ use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// The largest number of a reduce's sources that are assigned to its trace. Work for further
-/// sources belongs to the event that caused it.
+/// Maximum number of a reduce's sources that are assigned to its trace. Work for further sources
+/// belongs to the event that caused it.
 const MAX_SOURCES: usize = 256;
 
 /// Makes spans. The engine passes each event before the node handles it, and each effect
@@ -31,7 +31,6 @@ const MAX_SOURCES: usize = 256;
 pub(crate) struct Traces {
     tracer: Tracer,
     node: String,
-    /// The span that caused the present event.
     cause: Option<TraceContext>,
     calls: BTreeMap<(ClientId, CallId), Span>,
     writes: BTreeMap<CopyId, Span>,
@@ -259,8 +258,7 @@ impl Traces {
         }
     }
 
-    /// Returns the span of an open call for one of these objects, or else that of the present
-    /// event.
+    /// Returns the span of an open call for one of these objects, or else the present event's span.
     fn parent<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) -> Option<TraceContext> {
         let callers = ids.into_iter().find_map(|id| self.callers.get(id));
         callers.map_or(self.cause, |callers| callers.values().flatten().next().copied())
@@ -282,7 +280,6 @@ impl Traces {
             Request::Delete { .. } => self.begin("delete", SpanKind::Server, given),
             Request::Batch(_) => self.begin("batch", SpanKind::Server, given),
             Request::Wait { .. } => self.begin("wait", SpanKind::Server, given),
-            // The seal is the second request of a put.
             Request::Seal { copy, .. } => self.writes.remove(copy),
             Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.forget((key.0, *call));

@@ -197,7 +197,6 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     /// Puts this participant's source and receives the parts with `take`. Returns `None` if each
     /// pair of ranks needs a separate object.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
-        // All participants make the same decision.
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
             return Ok(None);
         }

@@ -103,7 +103,6 @@ impl Client {
         let connection = &call.connection;
         let sources = checked(sources, connection.max_ids())?;
         let target = ObjectId::new(target)?;
-        // In a forked child, the lock may be held for ever.
         connection.check_usable()?;
         let all = pin!(async {
             let deadline = Deadline::after(timeout);

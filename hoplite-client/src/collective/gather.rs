@@ -17,8 +17,8 @@ use crate::options::PutOptions;
 use crate::reader::ObjectReader;
 use crate::view::ObjectView;
 
-/// The largest number of objects that are requested at once: more than the senders of most
-/// clusters, and a small part of the limit of calls.
+/// Maximum number of objects that are requested at once: more than the senders of most clusters,
+/// and a small part of the limit of calls.
 const MAX_IN_FLIGHT: usize = 256;
 
 impl Client {

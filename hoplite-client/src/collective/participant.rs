@@ -52,7 +52,6 @@ impl Out<'_> {
 
     pub(super) fn room(&mut self, needed_bytes: u64) -> Result<&mut [u8]> {
         self.check_room(needed_bytes)?;
-        // The source is at least as long, and fits into the mapped arena.
         let length = to_index(needed_bytes);
         match self {
             Self::New(made) => {
@@ -147,7 +146,6 @@ impl Participant {
             Either::Left((Ok(got), coordinate)) => coordinate.await.map(|()| got),
             Either::Left((Err(error), coordinate)) => {
                 if self.is_end(&error) {
-                    // The coordinator is about to report the cause.
                     coordinate.await?;
                 }
                 Err(error)

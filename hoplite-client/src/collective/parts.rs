@@ -284,7 +284,6 @@ impl Parts {
         }
         for (rank, source) in self.sources().iter().enumerate() {
             let part = self.part(rank);
-            // This node's store already has the other ranges.
             if !order.contains(&part) {
                 let (start, end) = (part.offset_bytes, part.offset_bytes + part.length_bytes);
                 let place = &mut out[to_index(start)..to_index(end)];

@@ -32,7 +32,6 @@ pub(crate) struct Greeted {
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
     pub(crate) owner: Owner,
-    /// The version of the protocol in which both sides speak.
     pub(crate) version: Version,
     pub(crate) max_object_bytes: u64,
     pub(crate) on_full: Option<fn()>,
@@ -57,7 +56,6 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
     }
     let version = Version::NEWEST.agree(hello.version, hello.newest_version);
     let version = version.map_err(ConnectFailure::Refused)?;
-    // An older store ignores owners.
     if options.owners.len() > 1 {
         version.require(9).map_err(ConnectFailure::Refused)?;
     }
@@ -121,7 +119,6 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
         match connect(&socket, &address) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
-            // The queue of connections to accept stayed full.
             Err(Errno::AGAIN) => return Err(passed(deadline)),
             Err(error) => return Err(explain(path, error)),
         }

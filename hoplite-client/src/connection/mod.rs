@@ -123,7 +123,6 @@ impl Connection {
         &self.shared.owner
     }
 
-    /// The version of the protocol in which both sides speak.
     pub(crate) fn version(&self) -> Version {
         self.shared.version
     }

@@ -31,8 +31,8 @@ use crate::error::Loss;
 /// store's answer.
 const LOOK: Duration = Duration::from_micros(50);
 const QUICK: Duration = Duration::from_micros(80);
-/// The number of quick answers in a row after which the leader spins. A program that alternates a
-/// put with a remote get must not spin.
+/// Number of quick answers in a row after which the leader spins. A program that alternates a put
+/// with a remote get must not spin.
 const QUICK_IN_A_ROW: u32 = 2;
 
 const CHUNK_BYTES: usize = 16 << 10;
@@ -78,7 +78,6 @@ impl Pump {
             }
             let wake_at = WAKE_AT.get();
             if self.shared.calls.loss().is_some() {
-                // Only another thread can complete the future.
                 sleeper.sleep(wake_at);
             } else if let Some(incoming) = self.try_lead() {
                 self.lead(incoming, &sleeper, asked, wake_at);

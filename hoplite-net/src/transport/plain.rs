@@ -157,7 +157,6 @@ mod tests {
     async fn a_slow_sender_is_heard() {
         let (mut stream, mut peer) = pair().await;
         let mut into = vec![0; MAX_LOW_WATER_BYTES];
-        // The reader sleeps before the byte arrives, and one byte does not wake it.
         let began = Instant::now();
         let (read, ()) = tokio::join!(stream.read(&mut into), async { peer.write_all(&[7]).unwrap() });
         assert_eq!((read.unwrap(), into[0]), (1, 7));

@@ -26,8 +26,8 @@ const FIRST_BYTES: usize = 2 << 10;
 /// The size of the receive buffer during a handshake. The longest message, with the certificates,
 /// has a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// The number of records that one read may receive. Each connection has buffers of this size in
-/// both directions.
+/// Number of records that one read may receive. Each connection has buffers of this size in both
+/// directions.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
@@ -120,7 +120,6 @@ impl TlsStream {
             TlsConnection::Server(session) => Protocol::Data.check(session),
         };
         agreed.map_err(broken)?;
-        // The peer has shown a certificate.
         self.incoming.resize(INCOMING_RECORDS * MAX_RECORD_BYTES, 0);
         self.outgoing.bytes.resize(OUTGOING_RECORDS * MAX_RECORD_BYTES, 0);
         Ok(self)

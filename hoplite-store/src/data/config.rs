@@ -11,11 +11,10 @@ use hoplite_net::{Token, TransportKind};
 use crate::advertised::Advertised;
 use crate::config::LinkSettings;
 
-/// The number of bytes combined at a time. Two pieces stay in the first two levels of the cache
-/// while they are read, combined and written.
+/// Number of bytes combined at a time. Two pieces stay in the first two levels of the cache while
+/// they are read, combined and written.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
-/// The number of bytes combined before other tasks have their turn: the longest frame, about 100
-/// us.
+/// Number of bytes combined before other tasks have their turn: the longest frame, about 100 us.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Clone)]
@@ -29,18 +28,18 @@ pub(crate) struct DataConfig {
     pub(crate) token: Option<Token>,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) sizes: Sizes,
-    /// The largest number of connections from other stores after their handshake. Further
-    /// connections are closed at once.
+    /// Maximum number of connections from other stores after their handshake. Further connections
+    /// are closed at once.
     pub(crate) max_connections: usize,
     pub(crate) max_lanes: usize,
     pub(crate) first_lanes: Start,
-    /// The largest number of connections in their handshake. One more closes the oldest.
+    /// Maximum number of connections in their handshake. One more closes the oldest.
     pub(crate) max_half_open: usize,
-    /// The largest number of idle connections to one store, not counting the lanes of one stream.
+    /// Maximum number of idle connections to one store, not counting the lanes of one stream.
     pub(crate) max_idle_per_peer: usize,
     pub(crate) handshake_timeout: Duration,
     pub(crate) connect_timeout: Duration,
-    /// Longest silence of a sender. Keepalives also end it.
+    /// Longest time without a frame of the sender, keepalives included.
     pub(crate) silence_timeout: Duration,
     /// Longest wait of a receiver for a byte, or for a new sign of the object's producer.
     pub(crate) stall_timeout: Duration,

@@ -86,7 +86,7 @@ pub(super) struct PeerConnection {
     /// The time when bytes last arrived, or were first expected.
     received_at: Instant,
     sent_at: Instant,
-    /// The largest number of unsent bytes that the kernel accepts; zero for its default.
+    /// Maximum number of unsent bytes that the kernel accepts; zero for its default.
     unsent_limit_bytes: u64,
     buffered: [u8; BUFFERED_BYTES],
     /// The part of `buffered` whose bytes have arrived and are not consumed.
@@ -114,7 +114,6 @@ impl PeerConnection {
         matches!(self.sizes, Sizes::Any) || size_bytes <= SMALL_BYTES
     }
 
-    /// Moves the connection to another runtime.
     pub(super) fn on(self, runtime: &Handle) -> io::Result<Self> {
         Ok(Self { transport: self.transport.on(runtime)?, ..self })
     }
@@ -139,7 +138,6 @@ impl PeerConnection {
         let known = self.unsent_limit_bytes;
         let is_alike = bytes == known || (known / 2 < bytes && bytes < 2 * known);
         if !is_alike {
-            // Without the limit, lanes share the work less evenly.
             let _ = self.transport.limit_unsent(bytes);
             self.unsent_limit_bytes = bytes;
         }

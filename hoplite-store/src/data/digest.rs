@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::copies::LiveCopy;
 
-/// The number of bytes hashed between two yields: about 100 us at 10 GB/s.
+/// Number of bytes hashed between two yields: about 100 us at 10 GB/s.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Waits until `live` is complete, and returns its XXH3-128 digest.

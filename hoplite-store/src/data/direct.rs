@@ -60,7 +60,6 @@ impl Puller {
         let keepalive = Keepalive { interval, started: Instant::now(), awaited: Awaited::Producer };
         let combine = v1::Combine { trace: trace::encode(*trace), ..encode_hop(hop) };
         let mut call = Call::begin(self, host.clone(), Kind::Combine, &combine).await?;
-        // The host acknowledges at once; until then the connection may turn out dead.
         let mut next = match ended.run_until_cancelled(call.read_header()).await {
             Some(header) => Until::Frame(header?),
             None => Until::Done(()),

@@ -11,7 +11,7 @@ use hoplite_core::time::Time;
 use super::connection::ConnectionError;
 use super::pool::Peer;
 
-/// The largest number of queued events, which the node takes together with its next event.
+/// Maximum number of queued events, which the node takes together with its next event.
 const MAX_NEWS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -27,7 +27,6 @@ struct State {
 }
 
 impl PeerReports {
-    /// Logs a failed connection, if the failure is new.
     pub(super) fn failed(&self, now: Time, (node, address): &Peer, error: &ConnectionError) {
         let error = match error {
             ConnectionError::Refused(error) => error.clone(),

@@ -12,23 +12,23 @@ use hoplite_core::topology::live::{PeerLink, PeerLinks};
 #[derive(Debug, Default)]
 pub(crate) struct DataMetrics {
     pub(crate) sent_bytes: AtomicU64,
-    /// The number of object bytes that arrived undamaged.
+    /// Number of object bytes that arrived undamaged.
     pub(crate) received_bytes: AtomicU64,
     pub(crate) serves: AtomicU64,
     pub(crate) pulls: AtomicU64,
-    /// The number of transfers that ended with a damaged or unknown frame.
+    /// Number of transfers that ended with a damaged or unknown frame.
     pub(crate) corrupt_frames: AtomicU64,
-    /// The number of open lanes to other stores, beside the first one of each stream.
+    /// Number of open lanes to other stores, beside the first one of each stream.
     pub(crate) lanes: AtomicU64,
     pub(crate) lanes_opened: AtomicU64,
     pub(crate) lanes_left: AtomicU64,
     pub(crate) lanes_lost: AtomicU64,
     pub(crate) lanes_ended: AtomicU64,
-    /// The number of connections that violated the protocol, or came from another cluster.
+    /// Number of connections that violated the protocol, or came from another cluster.
     pub(crate) malformed_connections: AtomicU64,
-    /// The number of connections without a common version of the protocol.
+    /// Number of connections without a common version of the protocol.
     pub(crate) incompatible_peers: AtomicU64,
-    /// The number of connections closed at once, because too many were open.
+    /// Number of connections closed at once, because too many were open.
     pub(crate) refused_connections: AtomicU64,
     links: Mutex<PeerLinks>,
 }

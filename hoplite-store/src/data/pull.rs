@@ -1,5 +1,4 @@
-//! The receiver's side: pulls objects into local copies, and compares local copies with those of
-//! other stores.
+//! The receiver's side: pulls objects into local copies, and compares local copies with remote ones.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -30,7 +30,6 @@ pub(crate) struct Puller {
     origin: Instant,
 }
 
-/// Counts an arriving transfer until dropped.
 pub(super) struct Flow<'a>(&'a Puller);
 
 /// Counts an arriving stream until dropped.
@@ -102,7 +101,6 @@ impl Puller {
         self.lock_link().link()
     }
 
-    /// Counts an arriving stream until the result is dropped.
     pub(super) fn take_in(&self) -> LanedStream {
         self.laned_streams.fetch_add(1, Ordering::Relaxed);
         LanedStream(Arc::clone(&self.laned_streams))

@@ -40,7 +40,6 @@ pub(super) struct RemoteCopy<'a> {
 
 #[derive(Debug)]
 pub(super) enum Sink<'a> {
-    /// The arena, for bytes of the remote object from `base_bytes` on.
     Arena {
         buffer: &'a Buffer,
         /// The position of the buffer's first byte in the remote object.
@@ -191,7 +190,6 @@ impl<'a> InputStream<'a> {
         self.lanes.is_some()
     }
 
-    /// Restarts the time limits after a pause in reading.
     pub(super) fn resume(&mut self) {
         if let Some((lanes, stall)) = &mut self.lanes {
             lanes.resume();
@@ -199,13 +197,11 @@ impl<'a> InputStream<'a> {
         }
     }
 
-    /// Closes the connection. Later bytes need a new request.
     pub(super) fn close(&mut self) {
         (self.lanes, self.arriving) = (None, None);
     }
 }
 
-/// Waits for `work`, for at most `limit` if there is one.
 async fn within<T>(
     limit: Option<Duration>,
     work: impl Future<Output = Result<T, CallError>>,

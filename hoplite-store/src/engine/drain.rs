@@ -31,7 +31,6 @@ impl Engine {
         (self.drained.borrow().clone().unwrap_or_default(), answering)
     }
 
-    /// Waits until this store is drained.
     pub(crate) async fn drained(&self) {
         let mut ended: watch::Receiver<_> = self.drained.subscribe();
         let is_drained = |report: &Option<DrainReport>| {

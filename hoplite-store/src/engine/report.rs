@@ -9,11 +9,10 @@ use hoplite_core::text::cut;
 
 use super::Engine;
 
-/// The largest number of clients in the explanation of a full store.
+/// Maximum number of clients in the explanation of a full store.
 const MAX_NAMED_HOLDERS: usize = 3;
 
 impl Engine {
-    /// Explains the used memory: pinned objects, and clients' references.
     pub(crate) fn holders(&self) -> String {
         let (status, holders, troubles) = {
             let state = self.lock();

@@ -13,7 +13,7 @@ use super::{Engine, RuntimePuller, State};
 use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CompareRequest, Decisions, Exchange, HopRequest, Peer, PullRequest};
 
-/// The largest number of input bytes that are combined under the lock.
+/// Maximum number of input bytes that are combined under the lock.
 const MAX_LITTLE_BYTES: u64 = 64 << 10;
 
 impl Engine {
@@ -170,7 +170,6 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Reports the message of a member to the node, unless the enlistment has ended.
     fn member_reported(self: &Arc<Self>, enlistment: EnlistmentId, report: Report) {
         tracing::debug!(?enlistment, ?report, "a member reported");
         let mut state = self.lock();

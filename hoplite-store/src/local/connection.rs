@@ -36,9 +36,9 @@ use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 use crate::engine::Engine;
 
-/// The number of unwritten bytes from which the connection reads no requests and takes no answers.
+/// Number of unwritten bytes from which the connection reads no requests and takes no answers.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
-/// The largest number of requests handled before other clients have their turn.
+/// Maximum number of requests handled before other clients have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
 /// The read buffer's initial size. Memory for a longer request comes from the user's share.
 const READ_BYTES: usize = 64 << 10;
@@ -352,7 +352,6 @@ impl Connection {
         self.works.push(Box::pin(async move { (call, work.await.ok()) }));
     }
 
-    /// Passes a result to the node, unless the call has ended.
     fn found(&mut self, call: CallId, finding: WorkResult) -> Result<(), Error> {
         self.take_work();
         if self.ends.remove(&call).is_none() {
@@ -515,7 +514,6 @@ impl LongRequest {
     }
 }
 
-/// Waits until the long request has its memory. Fails at its deadline.
 async fn progress(request: &mut Option<LongRequest>) -> Result<(), Error> {
     match request {
         None => std::future::pending().await,

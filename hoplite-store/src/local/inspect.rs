@@ -41,7 +41,7 @@ use super::nodes::{Known, ask, nodes_of};
 use crate::advertised::Advertised;
 use crate::shard_link::ShardLink;
 
-/// The number of bytes for the tag and length of each object.
+/// Number of bytes for the tag and length of each object.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
 /// Time limit for the progress of all members of a collective together.
@@ -196,7 +196,6 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
         join(answers, with_positions(plane, id, reduce)).await;
     let known = answers.iter().map(|answer| Some(&answer.as_ref().ok()?.1));
     let Some(best) = best_informed(known) else {
-        // The first error explains why the shards of the object could not answer.
         return Err(answers.into_iter().find_map(Result::err).unwrap_or(Error::unavailable("the directory")));
     };
     let (object, locations) = answers.swap_remove(best)?;

@@ -1,5 +1,5 @@
 //! The Unix socket on which the store listens. The store replaces the socket file of a dead daemon,
-//! but never that of a live one. It removes its file at the end.
+//! but never the file of a live one. It removes its file at the end.
 //!
 //! A cleaner of `/tmp` may remove the file while the store runs. [`LocalListener::restore`] then
 //! creates it again.
@@ -28,7 +28,6 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Directory permissions: access for this daemon's user only.
 const PRIVATE: u32 = 0o700;
-/// The largest queue of connections that the system allows.
 const LARGEST_BACKLOG: i32 = -1;
 
 /// A reason why the store cannot listen on a socket.

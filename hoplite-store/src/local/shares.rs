@@ -13,17 +13,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use hoplite_core::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The largest number of bytes of a user's long requests that arrive at once. One request always
-/// fits.
+/// Maximum number of bytes of a user's long requests that arrive at once. One request always fits.
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
-/// The largest number of bytes of a user's long requests whose calls are open.
+/// Maximum number of bytes of a user's long requests whose calls are open.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
-/// The largest number of ids in a user's open calls: twice the limit of one client. A shard limits
-/// all clients of a node together, so no user may take all ids.
+/// Maximum number of ids in a user's open calls: twice the limit of one client. A shard limits all
+/// clients of a node together, so no user may take all ids.
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 const UNIT_BYTES: usize = 1 << 10;
 
-/// The number of seats for each seat that is reserved for users without a connection.
+/// Number of seats for each seat that is reserved for users without a connection.
 const SEATS_PER_KEPT_SEAT: usize = 16;
 
 #[derive(Debug)]
@@ -33,7 +32,7 @@ pub(crate) struct Shares {
     kept_seats: usize,
     /// The size of the longest request. Each user may always send one.
     max_request_bytes: usize,
-    /// The largest number of ids in a request. Each user may always send one with this number.
+    /// Maximum number of ids in a request. Each user may always send one with this number.
     max_ids: usize,
     by_user: Mutex<HashMap<u32, Weak<Share>>>,
 }

@@ -28,7 +28,6 @@ impl Socket {
     /// Waits for bytes and appends them to `inbox`, which must have free capacity. Returns zero if
     /// the client has closed the connection. Cancel safe: no bytes are lost.
     pub(super) async fn read(&self, inbox: &mut BytesMut) -> io::Result<usize> {
-        // Yields to other tasks even if the socket always has bytes.
         consume_budget().await;
         loop {
             let mut ready = self.0.readable().await?;

@@ -180,7 +180,6 @@ async fn a_client_that_reads_late_gets_all_answers() {
         let follow = node::Request::Follow { copy: unknown, beyond_bytes: 0, timeout: HOUR };
         calls.push(client.ask(Request::Node(follow)).await);
     }
-    // The store has had turns to answer, but the socket has no room for all answers.
     let mut other = Client::greeted(&plane).await;
     other.ask(STATUS).await;
     other.answer().await.1.unwrap();
@@ -222,7 +221,6 @@ async fn what_a_client_said_before_it_left_counts_even_if_it_takes_no_answer() {
     let (copy, _) = client.create("a", 10).await;
     rustix::net::shutdown(&client.stream, rustix::net::Shutdown::Read).unwrap();
     client.ask(STATUS).await;
-    // These answers show that the first client reads nothing.
     for _ in 0..3 {
         other.ask(STATUS).await;
         other.answer().await.1.unwrap();
@@ -277,6 +275,5 @@ async fn all_that_a_client_held_is_taken_back() {
     let (_, extent) = client.create("a", 10).await;
     drop(client);
     let mut other = Client::greeted(&plane).await;
-    // The second client waits until the other writer is gone, and gets the freed room.
     assert_eq!(other.create("a", 10).await.1, extent);
 }

@@ -17,7 +17,7 @@ use crate::data::SurveyTally;
 use crate::engine::Engine;
 use spill::SpillLevels;
 
-/// The largest number of links with separate series.
+/// Maximum number of links with separate series.
 const MAX_EXPORTED_LINKS: usize = 8;
 const PROBE_RESULTS: [&str; 3] = ["complete", "failed", "cancelled"];
 const PICOSECONDS: i64 = 1_000_000_000_000;
@@ -227,7 +227,6 @@ impl Levels {
 }
 
 impl Levels {
-    /// Exports the slowest links. Removes the series of other stores.
     fn update_links(&self, worst_first: &[PeerLink]) {
         self.slow_links.set(level(worst_first.iter().filter(|link| link.is_slow).count()));
         self.link_rate.reset();

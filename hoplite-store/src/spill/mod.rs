@@ -32,9 +32,9 @@ use file::Owner;
 pub(crate) use file::Source;
 pub(crate) use reader::{NotRead, SpilledCopy};
 
-/// The largest number of whole objects that are read into memory at once.
+/// Maximum number of whole objects that are read into memory at once.
 const MAX_LOADS: usize = 16;
-/// The largest number of blocks that are read for other stores at once.
+/// Maximum number of blocks that are read for other stores at once.
 const MAX_SERVES: usize = 16;
 /// Longest wait for a permit, and then for one block from a disk.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ pub(crate) struct SpillFiles {
     owner: Owner,
     limit_bytes: Option<u64>,
     loads: Arc<Semaphore>,
-    /// The number of blocks that loads have read, which tells a busy disk from a hung one.
+    /// Number of blocks that loads have read, which tells a busy disk from a hung one.
     loaded_blocks: AtomicU64,
     serves: Arc<Semaphore>,
 }

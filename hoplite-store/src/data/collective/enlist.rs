@@ -115,8 +115,6 @@ impl Puller {
         let peer = (member.node.clone(), member.address);
         let enlist = v1::Enlist { trace: trace::encode(trace), ..encode_plan(plan) };
         let mut call = Call::begin(self, peer, Kind::Enlist, &enlist).await?;
-        // The connection may turn out dead before the first report. A short exchange may have ended
-        // before.
         let first = async {
             tokio::select! {
                 header = call.read_header() => header.map(Until::Frame),
@@ -167,8 +165,6 @@ async fn confirmed(connection: &mut PeerConnection) -> Result<(), ConnectionErro
         loop {
             let header = connection.read_header().await?;
             match header.kind() {
-                // The member may send these frames before it reads the release. The end may report
-                // a failure.
                 Kind::Keepalive | Kind::Filled => connection.read_control::<()>(&header).await?,
                 Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),
                 kind => return Err(ConnectionError::Unexpected(kind)),

@@ -70,8 +70,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins an attempt");
         let mut enlisted = self.source.enlist(plan, trace);
         let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
-        // Dropped before the answer, after which the coordinator may expect the membership to be
-        // over.
         drop(enlisted);
         match &ended {
             Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left an attempt"),

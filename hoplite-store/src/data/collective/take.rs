@@ -27,8 +27,8 @@ use super::super::puller::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
-/// The number of missing bytes of an all-to-all's stream at which the next stream begins, to hide
-/// its round trip. One stream at a time keeps each link busy with one pair of members.
+/// Number of missing bytes of an all-to-all's stream at which the next stream begins, to hide its
+/// round trip. One stream at a time keeps each link busy with one pair of members.
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,6 @@ impl Puller {
             Some(Ok(())) => {
                 let plan = exchange.plan();
                 if !plan.properties().awaits_commit {
-                    // Also publishes the end of the last part.
                     target.advance(target.size_bytes());
                 }
                 filled();
@@ -209,7 +208,6 @@ impl Puller {
         match block.taking {
             Some(Taking::Replace) => {
                 exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
-                // The sender may have waited for other members, too.
                 lanes.resume();
                 lanes.connection(lane)?.read_block(header, target.buffer(), block.range.start).await?;
             }
@@ -233,7 +231,6 @@ async fn next_block(lanes: &mut Incoming<'_>, missing: Range<u64>) -> Result<(La
         match lanes.next(missing.start, missing.end).await? {
             Event::Block(lane, header) => return Ok((lane, header)),
             Event::Sign(_) => {}
-            // The taker resumes the stream with a new request.
             Event::Lost(_) => return Err(ConnectionError::Closed.into()),
             Event::End(_) => return Err(TakeError::NothingToGive),
         }

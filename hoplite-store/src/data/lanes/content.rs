@@ -142,7 +142,6 @@ impl Content {
         }
     }
 
-    /// Takes at most `most_bytes` of a ready piece.
     pub(super) fn take(&self, cursor: &mut Cursor, piece: Piece, most_bytes: u64) -> Piece {
         let Range { start, end } = piece.range;
         let length_bytes = most_bytes.min(end - start);

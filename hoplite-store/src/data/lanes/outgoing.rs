@@ -63,7 +63,6 @@ impl OutgoingStreams {
         (Arc::new(Outgoing { peer, content, key, cursor, resting, id }), lane)
     }
 
-    /// Ends a stream, so that no further lane can join.
     pub(super) fn end(&self, stream: &Outgoing) {
         if let Some(key) = stream.key.get() {
             lock(&self.open).remove(key);
@@ -147,7 +146,7 @@ pub(in super::super) struct Outgoing {
 
 pub(super) struct Turn {
     pub(super) action: Action,
-    /// The number of open or requested lanes; `None` if the stream stays with one lane.
+    /// Number of open or requested lanes; `None` if the stream stays with one lane.
     pub(super) lanes: Option<usize>,
     pub(super) delivery: Option<Delivery>,
 }
@@ -189,7 +188,6 @@ impl Outgoing {
         self.id.is_some() || !matches!(self.content, Content::Gift(_))
     }
 
-    /// Returns `true` if other connections may have joined the stream.
     pub(super) fn has_key(&self) -> bool {
         self.key.get().is_some()
     }

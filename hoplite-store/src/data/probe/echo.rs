@@ -36,7 +36,6 @@ impl Echo {
         self.answerer = asker.map(|asker| Answerer::new(nonce, asker));
     }
 
-    /// Answers until the future is dropped.
     pub(super) async fn answer(&mut self) {
         loop {
             self.receive(None).await;
@@ -68,7 +67,6 @@ impl Echo {
     }
 
     async fn receive(&mut self, asker: Option<(&mut Asker, SocketAddr)>) {
-        // One byte longer than a packet, so that longer datagrams are recognized.
         let mut bytes = [0; PACKET_BYTES + 1];
         let Ok((length, from)) = self.socket.recv_from(&mut bytes).await else {
             return sleep(ERROR_PAUSE).await;

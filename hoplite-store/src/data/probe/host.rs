@@ -92,7 +92,6 @@ async fn refuse(connection: &mut PeerConnection) -> Result<(), ConnectionError> 
     connection.write_control(Kind::End, &end_message(Ending::Refused(error))).await
 }
 
-/// Ends all answers of this store when dropped.
 struct Participation<'a>(&'a ProbePlace);
 
 impl Drop for Participation<'_> {
@@ -121,7 +120,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let participation = Participation(&self.probe);
         let limit = Instant::now() + MAX_PARTICIPATION;
         let ended = timeout_at(limit, self.take_part(connection)).await;
-        // Dropped before the answer, after which the coordinator may expect the place to be free.
         drop((participation, place));
         match &ended {
             Ok(Ok(())) => tracing::info!(%coordinator, "a probe ended"),
@@ -206,7 +204,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// The address for echoes to the store with the data plane address `data`.
 pub(super) const fn echo_address(data: SocketAddr, port: u16) -> Option<SocketAddr> {
     if port == 0 { None } else { Some(SocketAddr::new(data.ip(), port)) }
 }

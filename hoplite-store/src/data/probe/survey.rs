@@ -29,9 +29,9 @@ use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::pool::Peer;
 use super::host::echo_address;
 
-/// The largest number of unread directions for a node: one to answer, and others to measure.
+/// Maximum number of unread directions for a node: one to answer, and others to measure.
 const MAX_DIRECTIONS: usize = 4;
-/// The largest number of queued events for the state machine. Further events block their nodes.
+/// Maximum number of queued events for the state machine. Further events block their nodes.
 const MAX_EVENTS: usize = 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +73,7 @@ pub(crate) struct Surveyor {
 pub(crate) struct SurveyTally {
     pub(crate) complete: u64,
     pub(crate) failed: u64,
-    /// The number of probes whose caller went away.
+    /// Number of probes whose caller went away.
     pub(crate) cancelled: u64,
     pub(crate) last: Option<LastSurvey>,
 }
@@ -375,7 +375,6 @@ async fn release(connection: &mut PeerConnection) -> Result<(), ConnectionError>
     loop {
         let header = connection.read_header().await?;
         match header.kind() {
-            // The store may send these frames before it reads the release.
             Kind::Keepalive | Kind::Armed => connection.read_control::<()>(&header).await?,
             Kind::Found => drop(connection.read_control::<v1::Found>(&header).await?),
             Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),

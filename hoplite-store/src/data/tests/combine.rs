@@ -189,7 +189,6 @@ async fn a_chain_of_combinations_streams() {
     });
     source.buffer().write(0, &inputs[0]);
     source.advance(1 << 20);
-    // The last in the chain has the head of the sum while the first still lacks its tail.
     arrived(&outs[1], 1 << 20).await;
     source.complete();
     for (task, out) in tasks.into_iter().zip(&outs) {

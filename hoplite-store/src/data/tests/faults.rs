@@ -136,7 +136,6 @@ async fn a_slow_sender_is_not_left_early_while_bytes_arrive() {
     let silence_limit = Some(Duration::from_millis(500));
     let copy = empty(8);
     let (pull, _) = receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &copy);
-    // The handshake alone takes longer than the limit.
     tokio::time::sleep(Duration::from_millis(600)).await;
     let mut connection = sender.accept().await;
     connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
@@ -263,12 +262,9 @@ pub(super) async fn flipping_proxy(target: SocketAddr, position: usize) -> Socke
     address
 }
 
-/// Positions in a later block, in the first block, and in its header, each with the least number of
-/// valid bytes.
 pub(super) fn damaged_positions() -> Vec<(usize, u64)> {
     let mut positions = vec![(150_000, 65_536), (5_000, 0), (60, 0)];
     if matches!(transport(), TransportKind::Tls(_)) {
-        // Lies within the handshake, which then fails.
         positions.pop();
     }
     positions

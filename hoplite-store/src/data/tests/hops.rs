@@ -157,7 +157,6 @@ async fn a_release_that_meets_a_failure_on_its_way_harms_nobody() {
 
 #[tokio::test]
 async fn both_sides_say_that_they_are_alive() {
-    // A busy machine may keep the test's thread from running for a while.
     let (often, silence) = (Duration::from_millis(20), Duration::from_secs(1));
     let lively = |name| DataConfig {
         keepalive_interval: often,

@@ -63,7 +63,6 @@ async fn a_stream_arrives_whole_over_several_lanes() {
         sender.shelf.add(&name, &source);
         let copy = empty(size);
         let (pull, _) = receiver.start_pull(sender.request(&name), &copy);
-        // The first lane alone cannot send a byte before the others are there.
         source.buffer().write(0, &bytes);
         source.advance(LANE_BYTES);
         await_lanes(&sender, 3).await;
@@ -216,7 +215,6 @@ async fn a_broken_lane_costs_only_its_own_frames() {
     let head = Header::block(3 * BLOCK, BLOCK, 0).unwrap().encode();
     scene.lane.write_raw(&[&head[..], &scene.bytes[3 * BLOCK as usize..][..1000]].concat()).await.unwrap();
     drop(scene.lane);
-    // The last block waits for its predecessor, so the lane may accept only a part.
     let rest = async {
         scene.main.write_block(block(4), &scene.source).await.unwrap();
         scene.main.write_control(Kind::End, &complete()).await.unwrap();
@@ -288,7 +286,6 @@ async fn frames_that_repeat_overlap_or_are_missing_end_the_stream() {
         let mut scene = Scene::start().await;
         arrived(&scene.copy, BLOCK).await;
         for (range, lane) in ranges.iter().zip([&mut scene.lane, &mut scene.main]) {
-            // The receiver may have closed the connection.
             let _ = lane.write_block(range.clone(), &scene.source).await;
         }
         assert_eq!(scene.pull.await.unwrap().1, PullOutcome::Corrupt, "{name}");
@@ -299,7 +296,6 @@ async fn frames_that_repeat_overlap_or_are_missing_end_the_stream() {
 #[tokio::test]
 async fn a_sender_gets_no_more_lanes_than_were_offered() {
     let mut scene = Scene::start().await;
-    // Each request is within the limit of a message.
     for _ in 0..10 {
         scene.main.write_control(Kind::Lanes, &encode_lanes(KEY, 64)).await.unwrap();
     }

@@ -195,7 +195,6 @@ impl TestNode {
 
 fn config(name: &str) -> DataConfig {
     let config = DataConfig::new(ClusterId::new("test").unwrap(), NodeId::new(name).unwrap());
-    // Tests count connections. Tests of lanes set their own limit.
     DataConfig { transport: transport(), max_lanes: 1, ..config }
 }
 

@@ -50,7 +50,6 @@ fn is_closed(ended: &Result<v1::DataProof, ConnectionError>) -> bool {
     matches!(ended, Err(ConnectionError::Closed | ConnectionError::Io(_)))
 }
 
-/// Expects a refusal, and nothing made with the token.
 fn is_refused(answer: &Result<v1::DataProof, ConnectionError>) -> bool {
     matches!(answer, Ok(proof) if proof.tag.is_empty() && proof.refusal.is_some())
 }
@@ -113,8 +112,6 @@ async fn requests_without_a_proof_are_not_answered() {
     assert_eq!(read(&secured.metrics.malformed_connections), 7);
 }
 
-/// Returns the hello and proof of a peer with the token for `node`, and the answers, as a relay
-/// sees them.
 async fn overhear(node: &TestNode) -> (v1::DataHello, v1::DataProof, v1::DataHello, v1::DataProof) {
     let (relay, address) = Impostor::start("unused").await;
     let legitimate = with_token("b", SECRET);
@@ -227,7 +224,6 @@ async fn peers_that_never_finish_their_handshake_keep_nobody_out() {
     }
     let receiver = node("b", SECRET).await;
     assert_eq!(receiver.pull(&secured, "x", &empty(9)).await, (9, PullOutcome::Complete));
-    // All but the last few were closed long before their time.
     for mut stranger in strangers.into_iter().take(190) {
         let _ = timeout(PATIENCE / 2, stranger.read_to_end(&mut Vec::new())).await.unwrap();
     }

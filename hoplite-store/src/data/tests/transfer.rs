@@ -86,8 +86,6 @@ async fn bytes_arrive_while_the_object_is_still_being_written() {
         source.buffer().write(written, &bytes[written as usize..end]);
         written = end as u64;
         source.advance(written);
-        // Each step arrives before the next one is taken, so no receiver waits for more than
-        // exists.
         arrived(&copy, written).await;
         assert!(prefix(&copy, written) == bytes[..end]);
     }

@@ -75,7 +75,6 @@ async fn with_one_name_for_all_either_side_refuses_any_other() {
     connected.unwrap();
     accepted.unwrap();
     let plain = TransportKind::Tls(certificates.tls("127.0.0.1"));
-    // It would connect anywhere, but the other side refuses.
     let (connected, accepted) = meet(plain.clone(), named("127.0.0.1.hoplite", "127.0.0.1.hoplite")).await;
     assert!(connected.is_err() && accepted.is_err());
     let (connected, _) = meet(named("store.hoplite", "store.hoplite"), plain).await;
@@ -165,7 +164,6 @@ async fn what_is_not_tls_is_refused_with_an_alert() {
         ("a message that is too long", endless_message.repeat(20)),
     ] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // The store may close before it has read all.
         let _ = stream.write_all(&said).await;
         let mut answer = Vec::new();
         match timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap() {
