@@ -13,7 +13,7 @@ use rustix::fs::fstat;
 /// copying half of the bytes.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// Most attempts to take the lock of [`MAPPED`], which a forked child may inherit in the locked
+/// Maximum number of attempts to take the lock of [`MAPPED`], which a forked child may inherit in the locked
 /// state.
 const MAX_TRIES: usize = 1000;
 

@@ -58,7 +58,7 @@ pub enum Error {
         /// The size of the buffer.
         given_bytes: u64,
     },
-    /// Number of written bytes differs from the announced size.
+    /// The number of written bytes differs from the announced size.
     #[error("{written_bytes} bytes were written to an object of {size_bytes} bytes")]
     SizeMismatch {
         /// The announced size.

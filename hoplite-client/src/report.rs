@@ -87,9 +87,9 @@ pub struct MemberPosition {
     pub members: u32,
     /// The stage of the member's work, or its outcome.
     pub stage: String,
-    /// Number of final bytes that the member has so far.
+    /// Number of target bytes that are final at this member so far.
     pub final_bytes: u64,
-    /// Number of final bytes that the member has at the end.
+    /// Number of target bytes that are final at this member at the end.
     pub size_bytes: u64,
     /// The member's node, set in [all positions](ReduceRecord::positions).
     pub node: String,
@@ -100,7 +100,7 @@ pub struct MemberPosition {
 pub struct NodeStatus {
     /// The name of the node.
     pub node: String,
-    /// The name of its cluster.
+    /// The name of the store's cluster.
     pub cluster: String,
     /// The store's program version.
     pub version: String,
@@ -130,7 +130,7 @@ pub struct NodeStatus {
     pub serves: u64,
     /// Number of reduces and collectives that this store coordinates.
     pub reduces: u64,
-    /// Number of hops that this store performs, and of its memberships in collectives.
+    /// Number of hops that this store performs, and of collectives in which it is a member.
     pub hops: u64,
     /// Number of hops and members that this store directs as coordinator.
     pub directed_hops: u64,
@@ -186,7 +186,7 @@ pub struct Troubles {
 pub struct PeerFault {
     /// The address of the shard, or the name of the store.
     pub name: String,
-    /// The last failure.
+    /// The failure of the last attempt to connect.
     pub error: hoplite_core::Error,
     /// The time since the attempts began to fail.
     pub since: Duration,
@@ -274,7 +274,7 @@ pub struct ShardStatus {
     pub protocol: u32,
     /// Number of objects in the shard.
     pub objects: u64,
-    /// Number of bytes of inline objects.
+    /// Total size of the inline objects, whose bytes the shard keeps.
     pub inline_bytes: u64,
     /// Number of nodes in the shard.
     pub nodes: u32,

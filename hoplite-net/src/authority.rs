@@ -38,7 +38,7 @@ impl Authority {
     /// Creates an authority.
     ///
     /// # Errors
-    /// [`NotIssued`] without random numbers.
+    /// [`NotIssued`] if the system has no random numbers.
     pub fn new(validity: Range<SystemTime>) -> Result<Self, NotIssued> {
         let key = KeyPair::generate()?;
         let mut params = authority();

@@ -1,4 +1,4 @@
-//! Frames of a direct connection: length-prefixed messages in checked records.
+//! Frames of a direct connection between store and shard: length-prefixed messages in checked records.
 
 use std::io;
 

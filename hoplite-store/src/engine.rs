@@ -63,7 +63,7 @@ struct State {
     enlistments: BTreeMap<EnlistmentId, mpsc::Sender<Decision>>,
     /// Attempts in which this store is a member, with the reports to their coordinators.
     memberships: BTreeMap<MembershipId, mpsc::Sender<Report>>,
-    /// The queue of the current session with each shard.
+    /// The queue of messages to each shard, while it has a session.
     sessions: Vec<Option<Outbox>>,
     observer: Option<Observer>,
     traces: Option<Traces>,

@@ -56,7 +56,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Keeps a session. Ends with the session if `leaving`, or at `stop`.
+    /// Keeps a session with the shard. Ends at `stop`, or with the session once `leaving` is set.
     pub(crate) async fn run(
         mut self,
         state: watch::Sender<SessionState>,

@@ -86,7 +86,7 @@ impl Traces {
         }
     }
 
-    /// Handles an event. `given` is the span that the caller names.
+    /// Handles an event. `given` is the span that the request carries.
     pub(crate) fn event(&mut self, event: &Event, given: Option<TraceContext>) {
         self.cause = match event {
             Event::Request { client, call, request } => self.request((*client, *call), request, given),

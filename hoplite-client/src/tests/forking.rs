@@ -1,4 +1,4 @@
-//! Another process number looks like a fork, which would need unsafe code.
+//! Tests of forked children. Another process number stands for a fork, which needs unsafe code.
 
 use std::sync::Arc;
 

@@ -52,7 +52,6 @@ impl Puller {
     /// Returns the number of computed leading bytes, including those before the offset, and the
     /// outcome. `out` omits the last block until the node completes it. No memory is touched after
     /// the future ends or is dropped.
-    ///
     pub(crate) async fn combine(
         &self,
         request: &CombineRequest,

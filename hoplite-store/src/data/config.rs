@@ -1,4 +1,4 @@
-//! The settings of the data plane.
+//! The settings of the data plane: connections and transfers between stores.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use hoplite_core::link::Delivery;
 use hoplite_core::time::Time;
 use hoplite_core::topology::live::{PeerLink, PeerLinks};
 
-/// Counters since the start of the store.
+/// Counts since the start of the store, except `lanes`.
 #[derive(Debug, Default)]
 pub(crate) struct DataMetrics {
     pub(crate) sent_bytes: AtomicU64,

@@ -69,7 +69,7 @@ pub(crate) enum Role {
     /// Root or the store's user, who may also drain other stores.
     Owner,
     Writer,
-    /// A client that never gets writable memory.
+    /// A client that may only read: it never gets writable memory.
     Reader,
 }
 

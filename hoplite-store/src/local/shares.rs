@@ -22,7 +22,7 @@ pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 const UNIT_BYTES: usize = 1 << 10;
 
-/// Number of seats for each seat that is reserved for users without a connection.
+/// One of this number of seats is reserved for users without a connection.
 const SEATS_PER_KEPT_SEAT: usize = 16;
 
 #[derive(Debug)]

@@ -208,7 +208,7 @@ impl Record {
     }
 }
 
-/// Marks the failure as one to read the source of a compaction.
+/// Marks a failure to read the source of a compaction.
 fn unread(fault: SpillFault) -> SpillFault {
     match fault {
         SpillFault::Failed(reason) => SpillFault::Unread(reason),

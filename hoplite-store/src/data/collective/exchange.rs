@@ -105,7 +105,7 @@ impl Exchange {
         self.steps[block.step].notify_waiters();
     }
 
-    /// Notes that a block that a stream had skipped was sent, and all blocks before it.
+    /// Notes that a giver has sent a block that its stream skipped, and all blocks before it.
     pub(in super::super) fn given(&self, block: &Block) {
         self.progress().given(block);
         self.steps[block.step].notify_waiters();

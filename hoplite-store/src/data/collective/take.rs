@@ -68,7 +68,6 @@ impl Puller {
     /// Performs the program until `target` is complete, then calls `filled`. Goes on until the
     /// other members are complete, or until `cancel`. Afterwards only copies that this store serves
     /// are still read.
-    ///
     pub(crate) async fn exchange(
         &self,
         exchange: &Exchange,

@@ -327,7 +327,7 @@ impl<'a> Incoming<'a> {
         self.lanes.iter_mut().find(|lane| lane.id == id)
     }
 
-    /// Returns the connection of a lane with a block.
+    /// Returns the connection of lane `id`, to read its block.
     ///
     /// # Errors
     /// [`ConnectionError::Closed`] if the lane is gone.

@@ -1,4 +1,4 @@
-//! The tests, with their nodes and peers.
+//! The tests for each transport, and their test nodes and peers.
 
 mod bad_input;
 mod combine;

@@ -1,4 +1,4 @@
-//! Peers with bad certificates, or without any.
+//! Tests with peers that have bad certificates, or none.
 
 use std::io;
 
