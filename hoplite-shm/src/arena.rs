@@ -143,7 +143,6 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     if capacity_bytes > total_bytes {
         return Err(Error::NotEnoughMemory { needed_bytes: capacity_bytes, available_bytes: total_bytes });
     }
-    // The kernel's SIGXFSZ ends a process that does not ignore it.
     let limit_bytes = file_size_limit_bytes();
     if capacity_bytes > limit_bytes {
         return Err(Error::FileSizeLimit { needed_bytes: capacity_bytes, limit_bytes });

@@ -35,7 +35,6 @@ use crate::shard_link::ShardLink;
 const FRAMES_PER_TURN: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
-    /// Not connected, but attempts continue.
     Down,
     Up,
     /// The shard refuses this store, and no attempt follows.

@@ -1,5 +1,5 @@
-//! Keepalives to a waiting peer: they show that this store is alive, and forward signs of the
-//! object's producer.
+//! Keepalives to a waiting peer: they show that this store is alive, and forward signs that
+//! prove the object's producer alive.
 
 use std::future::pending;
 use std::pin::pin;

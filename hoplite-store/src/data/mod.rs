@@ -6,9 +6,9 @@
 //! again. The data plane makes no decisions: the sender queries a [`ServeSource`], and the receiver
 //! gets a [`PullRequest`].
 //!
-//! A hop of a reduce has a separate connection, on which the coordinator sends `Combine` and later
-//! `Release`, and the hop's host sends its reports. The host queries a [`HopHost`], and combines
-//! the inputs that it pulls (a [`CombineRequest`]).
+//! A hop (the combination that one node, its host, computes for a reduce) has a separate
+//! connection. The coordinator sends `Combine` and later `Release`, and the host sends its reports.
+//! The host queries a [`HopHost`], and combines the inputs that it pulls (a [`CombineRequest`]).
 //!
 //! A [`Surveyor`] directs the stores to measure the links between them.
 

@@ -39,7 +39,6 @@ pub enum SocketError {
     InUse { path: PathBuf },
     #[error("{} exists and is not a socket", path.display())]
     NotASocket { path: PathBuf },
-    /// Another user could replace the socket.
     #[error("cannot listen on {}", path.display())]
     Untrusted {
         path: PathBuf,

@@ -23,9 +23,9 @@ pub(crate) struct Exchange {
     sources: Vec<Arc<LiveCopy>>,
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// The streams that wait for a step of the program. A block wakes only the streams of its step.
-    /// `fold` has the streams that wait for the fold.
+    /// The streams that wait for each step of the program, so that a block wakes only its streams.
     steps: Vec<Notify>,
+    /// The streams that wait until this member's sources are combined in the target.
     fold: Notify,
     givers: TaskTracker,
     /// Cancelled when no further stream may begin to give blocks.

@@ -3,8 +3,8 @@
 //!
 //! The coordinator directs a remote member over a separate connection: it sends `Enlist` and later
 //! `Commit` or `Stop`, and the member sends its reports. Members take blocks from each other over
-//! pooled connections: the taker sends `Take`, and the giver sends the blocks of its program, in
-//! order. Both know the last block.
+//! pooled connections: the taker sends `Take`, and the giver sends the blocks of its program (the
+//! member's sequence of sends and receives), in order. Both know the last block.
 
 mod enlist;
 mod exchange;
