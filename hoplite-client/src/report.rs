@@ -150,9 +150,9 @@ pub struct NodeStatus {
     pub abandoned: u64,
     /// The state of spilling; all zero if the store does not spill.
     pub spill: SpillStatus,
-    /// Number of damaged frames, whose bytes were requested again.
+    /// Number of transfers and hops that ended because a frame was damaged or unknown.
     pub corrupt_frames: u64,
-    /// Number of puts that had returned and then lost a conflict with another put.
+    /// Number of puts that lost a conflict with another put of the id.
     pub put_conflicts: u64,
     /// The directory shards, in configured order.
     pub shards: Vec<ShardStatus>,

@@ -16,7 +16,7 @@ pub(crate) struct DataMetrics {
     pub(crate) received_bytes: AtomicU64,
     pub(crate) serves: AtomicU64,
     pub(crate) pulls: AtomicU64,
-    /// Number of transfers that ended with a damaged or unknown frame.
+    /// Number of transfers and hops that ended because a frame was damaged or unknown.
     pub(crate) corrupt_frames: AtomicU64,
     /// Number of open lanes to other stores, beside the first one of each stream.
     pub(crate) lanes: AtomicU64,
