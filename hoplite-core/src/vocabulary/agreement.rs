@@ -11,21 +11,21 @@ use super::reduce::{Reduce, ReduceOrder};
 /// A kind of collective, by its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Collective {
-    /// Every member gets the full result.
+    /// Every participant gets the full result.
     #[default]
     Allreduce,
-    /// Every member gets its own parts of the result.
+    /// Every participant gets its parts of the result.
     ReduceScatter,
-    /// Every member gets all parts.
+    /// Every participant gets all parts.
     Allgather,
-    /// Every member gets its part from each member.
+    /// Every participant gets its part from each participant.
     AllToAll,
 }
 
 /// The properties of a collective that all participants must request alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// The collective.
+    /// The kind of the collective.
     pub kind: Collective,
     /// The operation on elements; meaningless for an allgather or an all-to-all.
     pub op: ReduceOp,

@@ -1,16 +1,16 @@
 //! Blocks: the unit in which the progress of a copy is counted.
 
-/// The size of a block: the page size, and the smallest amount that is worth a system call.
+/// The size of a block in bytes: a page, the smallest transfer that is worth a system call.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Returns the number of valid leading bytes that may be forwarded: whole blocks, and the object's
-/// end.
+/// Returns the number of leading bytes that a store may forward: whole blocks, or the whole object
+/// once all bytes are valid.
 pub const fn publishable(valid_bytes: u64, size_bytes: u64) -> u64 {
     if valid_bytes >= size_bytes { size_bytes } else { valid_bytes / BLOCK_BYTES * BLOCK_BYTES }
 }
 
-/// Does the same as [`publishable`] for an unsealed object, but excludes the object's end, because
-/// a node with the end considers the object complete.
+/// Does the same as [`publishable`] for an unsealed object, but excludes the object's last byte,
+/// because a node with all bytes considers the object complete.
 pub const fn publishable_unsealed(valid_bytes: u64, size_bytes: u64) -> u64 {
     let before_the_end = size_bytes.saturating_sub(1);
     let valid_bytes = if valid_bytes < before_the_end { valid_bytes } else { before_the_end };

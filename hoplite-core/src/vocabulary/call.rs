@@ -1,11 +1,11 @@
-//! The calls and planes that errors name.
+//! The kinds of calls and of connections (planes) that errors name.
 
 use std::fmt;
 
-/// The blocking call that timed out, with the things that it waits for.
+/// The kind of a call that timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Waits for space, another put of the same id, or the directory.
+    /// Waits for memory, another put of the same id, or the directory.
     Put,
     /// Waits for an object.
     Get,
@@ -40,7 +40,7 @@ impl fmt::Display for Operation {
 pub enum Plane {
     /// Client to store, Unix socket.
     Local,
-    /// Store to shard, gRPC.
+    /// Store to shard, direct connection or gRPC.
     Control,
     /// Store to store, TCP.
     Data,

@@ -1,4 +1,4 @@
-//! The messages between a store and a shard, and the types that both directions use.
+//! The messages between a store and a directory shard, and the types that both directions use.
 //!
 //! The wire form is in `proto/hoplite/v1/directory.proto`.
 
@@ -26,7 +26,8 @@ pub use to_store::*;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// The number of a sender slot that a shard granted to a receiver; unique per run of the shard.
+/// Names a slot that a shard granted: a receiver's right to pull an object from one sender. Unique
+/// per run of the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
 
@@ -34,7 +35,7 @@ pub struct GrantId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardRun(pub u64);
 
-/// The data address of a store without a data plane.
+/// The data address of a store that accepts no connections of other stores.
 pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The identity of a store, sent at the start of a session.
@@ -42,16 +43,16 @@ pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECI
 pub struct NodeInfo {
     /// The node's name.
     pub node: NodeId,
-    /// The run of the store.
+    /// Names the run of the store.
     pub incarnation: Incarnation,
-    /// The address of its data plane, or [`UNREACHABLE`].
+    /// The address for connections of other stores, or [`UNREACHABLE`].
     pub data_address: SocketAddr,
     /// The operator's labels, such as `rack=7`; at most 32.
     pub labels: Vec<(String, String)>,
     /// The directory shards in the store's configuration.
     pub shards: ShardList,
-    /// The newest version of the protocol that the store speaks; after its hello, the version of
-    /// the session.
+    /// In the store's hello, the newest protocol version that the store speaks; later, the
+    /// session's version.
     pub version: Version,
 }
 
@@ -66,19 +67,21 @@ pub enum LocationState {
     Complete,
 }
 
-/// The lifetime of a copy.
+/// The rule by which a store keeps a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Retention {
-    /// Stays until `Delete`. The copy was put here, or pinned after the last pinned copy was lost.
+    /// Stays until the object ends. A client put the copy here, or a shard ordered the store to
+    /// keep it.
     Pinned,
-    /// May be evicted when the store needs room.
+    /// May be evicted when the store needs memory.
     Evictable,
 }
 
-/// A store's place, and the version of the measured places to which it belongs.
+/// A store's groups, as a probe (a measurement of all links) found them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
-    /// The place with the highest version counts. Zero, which is never sent, means unmeasured.
+    /// The version of the measurement: the highest one counts. Zero, which is never sent, means
+    /// unmeasured.
     pub version: u64,
     /// The store's groups, by labels or by measurements.
     pub path: Path,
@@ -88,28 +91,28 @@ pub struct Placed {
 
 impl Placed {
     /// Merges two places of one version: a restarted shard may know less, and two probes may share
-    /// a version. The result only grows, so exchanges end.
+    /// a version. Places only grow, so stores and shards soon agree.
     pub(crate) fn or_larger(self, other: Self) -> Self {
         Self { path: self.path.max(other.path), uplink: self.uplink.max(other.uplink), ..self }
     }
 }
 
-/// A node that has an object, for subscribers and tools.
+/// A node with a complete or partial copy of an object, for subscribers and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// The node.
     pub node: NodeId,
-    /// The address of its data plane.
+    /// The address for connections of other stores.
     pub data_address: SocketAddr,
     /// The copy's completeness.
     pub state: LocationState,
-    /// The copy's lifetime.
+    /// `Pinned` if the store must keep the copy.
     pub retention: Retention,
-    /// The node from which it pulls the object now.
+    /// The node from which this node pulls the object now.
     pub pulling_from: Option<NodeId>,
     /// The node's groups.
     pub path: Path,
-    /// The peers to which its links are persistently slow.
+    /// The peers to which this node's links are persistently slow.
     pub slow_peers: Vec<NodeId>,
 }
 
@@ -118,7 +121,7 @@ pub struct Location {
 pub struct Locations {
     /// The object.
     pub id: ObjectId,
-    /// `None` if the object is unknown.
+    /// `None` if the shard does not know the object.
     pub object: Option<ObjectSummary>,
     /// The copies, sorted by node id.
     pub locations: Vec<Location>,
@@ -127,7 +130,7 @@ pub struct Locations {
 /// The properties of an object without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
-    /// The put.
+    /// The object's put.
     pub put: PutId,
     /// The size in bytes.
     pub size_bytes: u64,
@@ -137,11 +140,11 @@ pub struct ObjectSummary {
     pub inline: bool,
     /// `true` if all copies are lost.
     pub lost: bool,
-    /// The creator and the age, in listings and descriptions.
+    /// The creator and the age; only in listings and descriptions.
     pub origin: Option<Origin>,
 }
 
-/// The origin of an object, as far as a shard knows. A restarted shard learns of objects again.
+/// The origin of an object, as far as the present run of the shard knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// The node that first published the object.

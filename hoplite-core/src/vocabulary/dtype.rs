@@ -29,7 +29,7 @@ macro_rules! dtypes {
                 match self { Self::Opaque => "opaque", $(Self::$variant => $name,)* }
             }
 
-            /// The name in numpy and torch, such as `float32`.
+            /// The name in numpy and torch, such as `float32`; `None` for opaque bytes.
             pub const fn numpy_name(self) -> Option<&'static str> {
                 match self { Self::Opaque => None, $(Self::$variant => Some($numpy),)* }
             }

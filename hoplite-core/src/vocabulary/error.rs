@@ -1,7 +1,7 @@
 //! The failures of operations on objects.
 //!
 //! Shards, stores, clients and the wire share one enum, because a shard's error reaches a client
-//! unchanged. The crates of the transports convert their own errors to it.
+//! unchanged.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -44,7 +44,7 @@ pub enum Error {
     /// Element type, shape and size of an object do not fit together.
     #[error(transparent)]
     InvalidMetadata(#[from] MetadataError),
-    /// A well-formed request that makes no sense.
+    /// A well-formed request whose values contradict each other or are not allowed.
     #[error("invalid request: {reason}")]
     InvalidRequest {
         /// The mistake.
@@ -56,7 +56,8 @@ pub enum Error {
         /// The id.
         id: ObjectId,
     },
-    /// An accepted put lost after a network split. Reported once, to the client of the lost put.
+    /// An accepted put lost to another put of its id after a network split. Reported once, to the
+    /// client of the lost put.
     #[error("the put of {id} was accepted, and has lost to another one on the other side of a network split")]
     PutConflict {
         /// The id of both puts.
@@ -67,12 +68,12 @@ pub enum Error {
     ObjectTooLarge {
         /// The object.
         id: ObjectId,
-        /// Its size.
+        /// The object's size.
         size_bytes: u64,
         /// The arena's capacity or the configured limit in bytes.
         limit_bytes: u64,
     },
-    /// Even eviction made no room for an object before the deadline.
+    /// The deadline passed before enough memory was free, even with evictions.
     #[error(
         "store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free{}",
         Holders(holders)
@@ -115,8 +116,8 @@ pub enum Error {
         /// The object.
         id: ObjectId,
     },
-    /// The object's type, shape or size differs from the expected one, or its type lacks the
-    /// operation.
+    /// The object's type, shape or size differs from the expected one, or the operation is
+    /// undefined for its type.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
         /// The object.
@@ -144,7 +145,7 @@ pub enum Error {
         /// The copy that the client named.
         reference: u64,
     },
-    /// Another daemon of this name is alive.
+    /// Another live store has this node id.
     #[error("node id {node} is in use by another store of this cluster")]
     NodeIdInUse {
         /// The name.
@@ -169,7 +170,7 @@ pub enum Error {
         /// The connected stores' list.
         in_use: String,
     },
-    /// The peer speaks another protocol version.
+    /// Both sides have no protocol version in common.
     #[error("the peer speaks protocol version {theirs}, this is version {ours}")]
     VersionMismatch {
         /// This side's version.
@@ -200,12 +201,12 @@ pub enum Error {
     /// The daemon is shutting down.
     #[error("the daemon is shutting down")]
     ShuttingDown,
-    /// A put wants more copies than there are stores that do not drain.
+    /// A put requests more copies than stores can keep. Stores that drain do not count.
     #[error("{wanted} replicas are wanted, but only {present} stores can keep one")]
     NotEnoughNodes {
         /// Copies that the put wants.
         wanted: u64,
-        /// Stores that can keep one.
+        /// Stores that can keep a copy.
         present: u64,
     },
     /// The store moves its objects away before it stops, and accepts no new ones.
@@ -372,12 +373,13 @@ pub enum Missing {
         /// The collective's target.
         target: ObjectId,
     },
-    /// These stores have not finished their hops or exchanges of a reduce or collective.
+    /// These stores have not finished their part of the call, such as a step of a reduce.
     Stores {
         /// The stores.
         nodes: Named<NodeId>,
     },
-    /// The store has no room. Calls that wait for room fail with [`Error::StoreFull`] instead.
+    /// The store lacks memory. A call that times out for this cause fails with [`Error::StoreFull`]
+    /// instead.
     Room {
         /// Bytes that the call needs.
         needed_bytes: u64,

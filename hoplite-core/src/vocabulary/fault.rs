@@ -12,8 +12,7 @@ const REPEAT_PAUSE: Duration = Duration::from_secs(10);
 const MAX_KINDS: usize = 8;
 /// Most peers with remembered failures.
 pub const MAX_FAULTY_PEERS: usize = 64;
-/// Time for which a failure is shown as the cause of a wait. A store retries an object's senders
-/// within seconds.
+/// Time for which a failure is shown as the cause of a wait.
 pub const FAULT_TTL: Duration = Duration::from_secs(60);
 
 /// The kind of a failure: its code, and its text without numbers, which differ between attempts.
@@ -53,7 +52,7 @@ impl ToldFailures {
 pub struct Fault {
     /// The failure.
     pub error: Error,
-    /// The time of the first failed attempt.
+    /// The time of the first failed attempt after the last success.
     pub since: Time,
     /// The time of the last failed attempt.
     pub at: Time,
@@ -90,13 +89,13 @@ impl PeerFaults {
         self.faults.remove(peer).is_some()
     }
 
-    /// A peer's last failure, if recent.
+    /// A peer's last failure, if at most [`FAULT_TTL`] old.
     pub fn of(&self, now: Time, peer: &NodeId) -> Option<&Fault> {
         let (fault, _) = self.faults.get(peer)?;
         (now.since(fault.at) <= FAULT_TTL).then_some(fault)
     }
 
-    /// All recent failures.
+    /// All failures that are at most [`FAULT_TTL`] old.
     pub fn recent(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
         let faults = self.faults.iter().map(|(peer, (fault, _))| (peer, fault));
         faults.filter(move |(_, fault)| now.since(fault.at) <= FAULT_TTL)

@@ -54,7 +54,7 @@ impl ObjectId {
         Ok(Self(bytes.into()))
     }
 
-    /// Returns the id of a hop's output, which only the stores of that reduce know.
+    /// Returns the private id of the output of a hop, a step of a reduce.
     pub fn of_hop(put: PutId) -> Self {
         Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
     }
@@ -105,7 +105,7 @@ impl TryFrom<&[u8]> for ObjectId {
 }
 
 impl fmt::Display for ObjectId {
-    /// Writes the id for people, and unreadable ids as a Rust byte string.
+    /// Writes the id with all bytes except printable ASCII escaped, as in a Rust byte string.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.escape_ascii())
     }
@@ -202,7 +202,7 @@ impl fmt::Debug for ClusterId {
 /// Names the `Put` that made an object, so that stale copies of a deleted object differ from a
 /// later object of the same id.
 ///
-/// The store chooses it at random (a simulation counts), and all copies of the object share it.
+/// The store chooses it pseudo-randomly, and all copies of the object share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 

@@ -9,7 +9,7 @@ use crate::vocabulary::error::{Error, Result};
 
 /// Longest name of an owner, in bytes.
 pub const MAX_OWNER_BYTES: usize = 255;
-/// Most owners that one client holds, with its own name.
+/// Most owners that one client holds, including its unique one.
 pub const MAX_OWNERS_PER_CLIENT: usize = 8;
 /// Longest time to live.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -33,15 +33,17 @@ impl Lifetime {
 
 /// The name of an owner: 1 to 255 bytes of text without control characters.
 ///
-/// Clients hold names while they are connected. Each client also holds one name that is unique to it.
+/// Clients hold owners while they are connected. Each client also holds one owner that is unique to
+/// it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// Checks `name`.
+    /// Makes an owner from a checked name.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] if the name is empty or too long, or has other characters.
+    /// [`Error::InvalidRequest`] if the name is empty, too long, not UTF-8, or has control
+    /// characters.
     pub fn new(name: impl AsRef<[u8]>) -> Result<Self> {
         let name = name.as_ref();
         if name.is_empty() || name.len() > MAX_OWNER_BYTES {
@@ -99,10 +101,10 @@ pub enum TtlAction {
 }
 
 impl Ttl {
-    /// Checks the time, and rounds it up to milliseconds.
+    /// Makes a time to live, rounded up to milliseconds.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] if it is zero or longer than [`MAX_TTL`].
+    /// [`Error::InvalidRequest`] if `after` is zero or longer than [`MAX_TTL`].
     pub fn new(after: Duration, action: TtlAction) -> Result<Self> {
         if after.is_zero() {
             return Err(Error::invalid_request("a ttl is longer than zero"));
@@ -117,28 +119,28 @@ impl Ttl {
     /// Returns a time to live of this number of seconds.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] if the number is not one from above 0 to 30 days.
+    /// [`Error::InvalidRequest`] unless the time is above zero and at most [`MAX_TTL`].
     pub fn of_seconds(seconds: f64, action: TtlAction) -> Result<Self> {
         if seconds.is_nan() || seconds < 0.0 {
             return Err(Error::invalid_request("a ttl is a number of seconds above 0"));
         }
-        // The only numbers that no duration can hold are too large.
+        // A number that no duration can hold is too large.
         Self::new(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX), action)
     }
 
-    /// The time, in whole milliseconds.
+    /// The time to live, in whole milliseconds.
     pub const fn after(self) -> Duration {
         Duration::from_millis(self.after_ms)
     }
 
-    /// The action at the end.
+    /// The action at the end of the time to live.
     pub const fn action(self) -> TtlAction {
         self.action
     }
 }
 
 impl TtlAction {
-    /// The name in commands and reports.
+    /// The action's name in commands and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Delete => "delete",

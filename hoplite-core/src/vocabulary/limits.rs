@@ -20,7 +20,7 @@ pub struct Limits {
     pub max_references_per_client: usize,
     /// Most copies in one store, and most objects known to one shard.
     pub max_objects: usize,
-    /// Most ids in a client's open `delete`s and `wait`s.
+    /// Most ids in a client's open deletes, waits, reduces and batches.
     pub max_ids_per_request: usize,
     /// Most receivers that pull an object from one location at once.
     pub slots_per_location: u32,

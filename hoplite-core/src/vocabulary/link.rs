@@ -2,10 +2,10 @@
 
 use super::place::{MAX_LEVELS, Path};
 
-/// The capacity of groups' uplinks by level, in thousandths of a host's link.
+/// The capacity of the links that lead out of groups such as racks, by level, in thousandths of a
+/// host's link.
 ///
-/// An unmeasured uplink counts as one host's link: pessimistic for faster uplinks, and optimistic
-/// for slower ones.
+/// An unmeasured uplink counts as one host's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Uplink {
     permille: [u32; MAX_LEVELS],
@@ -30,7 +30,7 @@ impl Uplink {
         self.permille
     }
 
-    /// The least measured capacity in thousandths of a host's link, or zero.
+    /// The least measured capacity in thousandths of a host's link; zero if unmeasured.
     pub fn permille(self) -> u32 {
         self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
     }
@@ -40,8 +40,8 @@ impl Uplink {
         self.permille() > 0
     }
 
-    /// Returns the capacity of a group's uplink in hosts' links. An unmeasured level counts as the
-    /// slowest other level, because a label may use another key for it.
+    /// Returns the capacity of a group's uplink as a multiple of a host's link. An unmeasured level
+    /// counts as the slowest measured level.
     pub fn links(self, group: Path) -> f64 {
         let level = group.iter().rposition(|number| *number != 0);
         let measured = level.map(|level| self.permille[level]).filter(|permille| *permille > 0);

@@ -1,6 +1,6 @@
 //! The load that a store reports, for the dashboard and `hoplite top`. No decision depends on it.
 //!
-//! A store reports only while a tool watches ([`Reporter`]). Every list is bounded.
+//! A store reports only while a shard requests it ([`Reporter`]). Every list is bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 use crate::vocabulary::tally::Tally;
 use crate::vocabulary::time::Time;
 
-/// Most transfers or reduces in a report: about the pulls of a busy receiver.
+/// Most transfers, and most reduces, in a report.
 pub const MAX_REPORTED: usize = 16;
-/// Most links in a report, as many as one view shows.
+/// Most links in a report.
 pub const MAX_LINKS: usize = 32;
-/// Longest description of a plan, in bytes.
+/// Longest description of a reduce's plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
 /// Most troubles in a report.
 pub const MAX_TROUBLES: usize = 16;
@@ -47,11 +47,11 @@ pub struct Load {
     pub reserved_bytes: u64,
     /// The number of copies, complete and partial.
     pub copies: u64,
-    /// Connected clients.
+    /// The number of connected clients.
     pub clients: u64,
     /// The number of running transfers from other stores.
     pub pulls: u64,
-    /// The number of hops that the store performs.
+    /// The number of hops (steps of reduces) that the store performs.
     pub hops: u64,
     /// Object bytes sent since the start.
     pub sent_bytes: u64,
@@ -80,9 +80,9 @@ pub struct Load {
 /// The kind of a trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TroubleKind {
-    /// Calls or transfers wait for room.
+    /// Calls or transfers wait for memory.
     Full,
-    /// A shard has no session.
+    /// The store has no session with a shard.
     Shard,
     /// A store is unreachable or refuses this one.
     Peer,
@@ -119,12 +119,12 @@ pub struct ClientLoad {
     pub name: String,
     /// The number of references to copies that the client holds.
     pub references: u64,
-    /// The size of those copies.
+    /// The size of the copies to which the client refers.
     pub bytes: u64,
     /// The size of the deleted or evictable copies that exist only because of the client's
     /// references.
     pub held_bytes: u64,
-    /// Open calls.
+    /// The number of open calls.
     pub calls: u64,
 }
 
@@ -135,9 +135,9 @@ pub struct TransferLoad {
     pub id: ObjectId,
     /// The object's size.
     pub size_bytes: u64,
-    /// Arrived bytes.
+    /// The number of bytes that have arrived.
     pub valid_bytes: u64,
-    /// Bytes per second since the last report.
+    /// Arrived bytes per second since the last report.
     pub rate: u64,
 }
 
@@ -148,13 +148,13 @@ pub struct ReduceLoad {
     pub target: ObjectId,
     /// The operation: `sum`.
     pub op: String,
-    /// Joined sources.
+    /// The number of sources that are ready.
     pub joined: u64,
-    /// Named sources.
+    /// The number of sources in the request.
     pub sources: u64,
-    /// The schedule so far.
+    /// A description of the schedule so far.
     pub plan: String,
-    /// The time since the start.
+    /// The time since the start of the reduce.
     pub elapsed: Duration,
 }
 
@@ -191,8 +191,8 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX)
 }
 
-/// Decides when a store reports its load to one shard: regularly while a tool watches, and only
-/// changes.
+/// Decides when a store reports its load to one shard: regularly while the shard requests it, and
+/// only changes.
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
     watched: Option<(Time, Duration)>,
@@ -209,7 +209,6 @@ impl Reporter {
             // The last report may be old, and the shard may have forgotten it.
             (self.last, self.told, self.next) = (None, None, Some(now));
         }
-        // A shorter interval begins at once.
         if self.watched.is_some_and(|(_, known)| interval < known) {
             self.next = Some(now);
         }
@@ -246,15 +245,15 @@ impl Reporter {
 /// The interval of reports for the dashboard's history, without a watching tool.
 pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
 const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
-/// Time for which one request of a shard makes stores report.
+/// Time for which stores report after a shard's request for a watching tool.
 pub const ASKED_FOR: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
 /// Most reports per second that a shard requests of all stores together. Each costs some ten
 /// microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
-/// Decides when a shard requests load reports from its stores: while a tool watches, at a rate that
-/// the shard can handle.
+/// Decides when a shard requests load reports from its stores: for tools and the dashboard's
+/// history, at a rate that the shard can handle.
 #[derive(Debug, Clone, Default)]
 pub struct ReportRequests {
     requested: Option<Time>,
@@ -270,14 +269,12 @@ pub struct ReportRequest {
     /// Time for which the stores report.
     pub duration: Duration,
     /// `true` if earlier reports are too old to be shown.
-    ///
-    /// A store does not repeat an unchanged load, and may report one interval longer than
-    /// requested, so recent reports are still valid.
     pub forget: bool,
 }
 
 impl ReportRequests {
-    /// Notes that a tool watches. Returns a request for the stores unless one was sent just now.
+    /// Notes that a tool watches. Returns a request for the stores unless one was sent in the last
+    /// five seconds.
     pub fn look(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         if self.requested.is_some_and(|requested| now.since(requested) < RENEWAL) {
             return None;
@@ -305,7 +302,7 @@ impl ReportRequests {
         ReportRequest { interval, duration, forget }
     }
 
-    /// Returns `true` while stores must report, so that new ones do too.
+    /// Returns `true` while stores must report: a store that connects then also gets a request.
     pub fn holds(&self, now: Time) -> bool {
         self.reporting_until.is_some_and(|until| now < until)
     }

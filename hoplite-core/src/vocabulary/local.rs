@@ -1,6 +1,6 @@
 //! The numbers by which a store names its calls, copies and transfers.
 
-/// The number of a client's connection.
+/// Names a client's connection to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
@@ -8,7 +8,7 @@ impl ClientId {
     pub(crate) const STORE: Self = Self(u64::MAX);
 }
 
-/// The number that a client gave its request, unique among its open ones.
+/// The number that a client gave its request; unique among the client's open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
@@ -30,8 +30,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the holder of the references in the call's answer. The store itself holds a batch's
-    /// references until the answer, because a client can release its own at any time.
+    /// Returns the client that gets the references in the call's answer. The store itself holds a
+    /// batch's references until the answer, because a client can release references at any time.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }
@@ -41,28 +41,28 @@ impl CallKey {
     }
 }
 
-/// Names a local copy, from the allocation of its space until that is free. Unique in a run of the
-/// store; clients name references by it.
+/// Names a local copy, from the allocation of its memory until the memory is freed. Unique in a run
+/// of the store; clients name references by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId(pub u64);
 
-/// A transfer into a local copy.
+/// Names a transfer from another store into a local copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PullId(pub u64);
 
-/// A transfer from a local copy to another store; numbered by the shell.
+/// Names a transfer from a local copy to another store. The shell numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServeId(pub u64);
 
-/// A computation that fills a local copy from several inputs.
+/// Names a computation that fills a local copy from several inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CombineId(pub u64);
 
-/// A hop of a reduce that this store coordinates.
+/// Names a hop (a combining step) of a reduce that this store coordinates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HopId(pub u64);
 
-/// A hop performed for a remote coordinator; numbered by the shell.
+/// Names a hop that this store performs for a remote coordinator. The shell numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostingId(pub u64);
 
@@ -97,8 +97,8 @@ pub enum Urgency {
 /// A range of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ByteRange {
-    /// The start.
+    /// The offset of the first byte in the object.
     pub offset_bytes: u64,
-    /// The length.
+    /// The length of the range.
     pub length_bytes: u64,
 }

@@ -21,16 +21,16 @@ pub const MAX_REPLICAS: u8 = 64;
 /// The number of pinned copies that a put requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Replicas {
-    /// The number of pinned copies, each on another node. Zero means the store's default.
+    /// The number of pinned copies, each on a different node. Zero means the store's default.
     pub wanted: u8,
     /// The number of copies that the put waits for. Zero means all.
     pub awaited: u8,
-    /// `true` if both shards of the id must accept the put.
+    /// `true` if both directory shards of the id must accept the put.
     pub quorum: bool,
 }
 
 impl Replicas {
-    /// Returns the number of copies to keep: at least one.
+    /// Returns the number of pinned copies to keep: at least one.
     pub fn to_keep(self) -> usize {
         usize::from(self.wanted.max(1))
     }
@@ -57,11 +57,12 @@ pub struct Metadata {
     pub shape: Option<Vec<u64>>,
     /// The application's bytes, at most 4 KiB.
     pub user: Bytes,
-    /// The agreement of the participants, if the object is a collective's target.
+    /// The parameters that all participants requested, if the object is a collective's target.
     pub agreement: Option<Agreement>,
-    /// The number of copies to keep. Equal puts may differ in it.
+    /// The number of copies to keep. Puts with equal contents may differ in it.
     pub replicas: Replicas,
-    /// The owner and the time to live, if any. Equal puts may differ in it: the first one counts.
+    /// The owner and the time to live. Puts with equal contents may differ in it: the first put's
+    /// lifetime counts.
     pub lifetime: Option<Arc<Lifetime>>,
 }
 
@@ -102,17 +103,17 @@ impl Metadata {
         }
     }
 
-    /// Returns `true` if both are equal, except for the number of copies and the lifetime.
+    /// Returns `true` if both metadata are equal, except for the number of copies and the lifetime.
     pub fn describes_same(&self, other: &Self) -> bool {
         let Self { dtype, shape, user, agreement, replicas: _, lifetime: _ } = self;
         (dtype, shape, user, agreement) == (&other.dtype, &other.shape, &other.user, &other.agreement)
     }
 
-    /// Checks that the existing object `target` is the result that a participant with the agreement
-    /// `asked` wants.
+    /// Checks that the existing object `target` is the result of the collective that a participant
+    /// requested with `asked`.
     ///
     /// # Errors
-    /// [`Error::TypeMismatch`], which names the collective that made the object, or none.
+    /// [`Error::TypeMismatch`], which names the collective that made the object, if any.
     pub fn check_made_by(&self, target: &ObjectId, asked: &Agreement) -> Result<()> {
         match &self.agreement {
             Some(coordinator) => asked.check(target, coordinator),

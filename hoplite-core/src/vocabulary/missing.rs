@@ -1,16 +1,16 @@
-//! The things for which a call waits, some of them by name.
+//! The things for which a call waits: the first few by name, and the number of all.
 
 use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Most names in the cause of a wait, so that the text stays readable.
+/// Most missing things that an error names, so that its text stays readable.
 pub const MAX_NAMED: usize = 8;
 
-/// The first few missing things, and their number.
+/// The first few of the missing things, and the number of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named<T> {
-    /// At most [`MAX_NAMED`].
+    /// At most [`MAX_NAMED`] missing things.
     pub first: Vec<T>,
     /// The number of all missing things.
     pub count: u64,
@@ -42,9 +42,9 @@ impl<T> Named<T> {
 /// A participant of a collective whose source is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
-    /// Its rank.
+    /// The participant's rank.
     pub rank: u32,
-    /// Its source.
+    /// The source that the participant must put.
     pub source: ObjectId,
 }
 

@@ -1,6 +1,6 @@
-//! The words that all other modules use: names, errors, limits, places, requests, messages.
+//! The types that all other modules use: names, errors, limits, places, requests, messages.
 //!
-//! It has no state machine, and imports no other module of this crate.
+//! This module has no state machine, and imports no other module of this crate.
 
 pub mod agreement;
 pub mod block;

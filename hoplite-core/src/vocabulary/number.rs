@@ -6,7 +6,7 @@ use super::placement::mix;
 #[derive(Debug)]
 pub(crate) struct Numbers {
     last: u64,
-    /// Names the store's run: makes [`PutId`]s unique among runs and nodes.
+    /// Differs between runs and nodes, so that all [`PutId`]s are unique.
     seed: u64,
 }
 
@@ -20,7 +20,7 @@ impl Numbers {
         self.last
     }
 
-    /// Returns the number of this run, which differs between runs and nodes.
+    /// Returns a number that differs between runs and nodes.
     pub(crate) fn run(&self) -> u64 {
         mix(self.seed)
     }

@@ -1,7 +1,6 @@
 //! The place of a node: a path of groups, and a position in the order of all nodes.
 //!
-//! A place has 20 bytes per node; a matrix of distances would have 8 bytes per pair. A labelled
-//! group's number depends only on the label, so all processes agree on it.
+//! A labelled group's number depends only on the label, so all processes agree on it.
 
 use crate::vocabulary::placement::{fnv1a, mix};
 
@@ -11,7 +10,7 @@ pub const MAX_LEVELS: usize = 4;
 /// The keys of place labels, outermost first. A prefix is allowed: `topology.kubernetes.io/zone`.
 pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 
-/// Numbers of a node's groups, outermost first; zero where it is in no group.
+/// Numbers of a node's groups, outermost first; zero at levels where the node is in no group.
 ///
 /// A path also names a group: the numbers from the outermost group to this one, then zeros. All
 /// zeros name the group of all nodes.
@@ -40,14 +39,14 @@ impl Place {
         Self { path: LEVEL_KEYS.map(number), position: 0 }
     }
 
-    /// Returns the lowest level on which both nodes are in the same group: 0 for the innermost one,
-    /// [`MAX_LEVELS`] for none.
+    /// Returns the innermost level at which both nodes share a group: 0 for a host, [`MAX_LEVELS`]
+    /// if they share none.
     pub fn level(&self, other: &Self) -> usize {
         level(self.path, other.path)
     }
 
-    /// Returns the positions from this node forward to `to`, wrapping around: earlier nodes are
-    /// farther away than later ones.
+    /// Returns the number of positions from this node forward to `to`. It wraps around, so earlier
+    /// nodes are farther away than later ones.
     pub const fn forward(&self, to: &Self) -> u32 {
         to.position.wrapping_sub(self.position)
     }
@@ -67,26 +66,26 @@ fn is_of(key: &str, level: &str) -> bool {
     key.rsplit('/').next() == Some(level)
 }
 
-/// Returns a measured group's number: a hash of its first member's name, equal in every probe. The
-/// zero byte keeps it apart from labels.
+/// Returns the number of a group that a probe found: a hash of its level and its first node's name.
+/// The zero byte keeps it apart from labels.
 pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }
 
-/// Returns the number of the group that a label names, a hash. A collision merges two groups: with
-/// a thousand groups, in one of ten thousand clusters.
+/// Returns the number of the group that a label names: the label's hash. Equal hashes merge two
+/// groups: with a thousand groups, in one of ten thousand clusters.
 pub fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)
 }
 
-/// Returns the groups of a path, innermost first, down to the group of all nodes.
+/// Returns the groups of a node with this path, innermost first, up to the group of all nodes.
 pub fn groups_of(path: Path) -> impl Iterator<Item = Path> {
     let within = move |levels: usize| (path[levels - 1] != 0).then(|| group(path, levels));
     (1..=MAX_LEVELS).rev().filter_map(within).chain([EVERYWHERE])
 }
 
-/// Returns the level of [`Place::level`] for two paths.
+/// Returns [`Place::level`] of two paths.
 pub fn level(one: Path, other: Path) -> usize {
     let shared = one.iter().zip(&other).take_while(|(one, other)| one == other);
     MAX_LEVELS - shared.count()

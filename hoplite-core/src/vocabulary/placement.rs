@@ -1,8 +1,8 @@
-//! Ranks the shards of an id by rendezvous hashing: the hash of a shard's name and the id is the
-//! rank.
+//! Assigns ids to directory shards by rendezvous hashing: each id ranks the shards by the hash of
+//! the shard's name and the id.
 //!
-//! When a shard joins or leaves, only the ids that rank it first move (Thaler and Ravishankar,
-//! "Using name-based mappings to increase hit rates", 1998).
+//! When a shard joins or leaves, only the ids that rank it among their first [`REPLICAS`] move
+//! (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998).
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -10,17 +10,17 @@ use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Shards that know each id, so that a lost shard loses nothing.
+/// The number of shards that know each id, so that the loss of one shard loses no location.
 pub const REPLICAS: usize = 2;
 
-/// Most shards of a cluster. A store has a session with each; 16 handle a million messages per
-/// second.
+/// Most shards of a cluster. 16 shards handle a million messages per second.
 pub const MAX_SHARDS: usize = 256;
 /// Longest name of a shard: a DNS host name, a colon and a port.
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
 const MAX_SHOWN_BYTES: usize = 480;
 
-/// The configured shards. Their spelling, but not their order, decides where an id belongs.
+/// The addresses of the configured shards. Their spelling, but not their order, decides to which
+/// shards an id belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardList(BTreeSet<String>);
 
@@ -70,7 +70,7 @@ impl ShardMap {
         Self { seeds: names.iter().map(|name| fnv1a(name.as_bytes())).collect(), names }
     }
 
-    /// The name of shard `shard`, or an empty one.
+    /// Returns the configured address of a shard; empty for an unknown shard.
     pub fn name(&self, shard: usize) -> &str {
         self.names.get(shard).map_or("", String::as_str)
     }
@@ -85,7 +85,7 @@ impl ShardMap {
         self.seeds.is_empty()
     }
 
-    /// Returns all shards in rank order for `id`, in O(K log K).
+    /// Returns the indices of all K shards, the best ranked for `id` first, in O(K log K).
     pub fn ranked(&self, id: &ObjectId) -> Vec<usize> {
         let hash = fnv1a(id.as_bytes());
         let mut ranked: Vec<usize> = (0..self.seeds.len()).collect();
@@ -97,8 +97,7 @@ impl ShardMap {
         (mix(hash ^ self.seeds[shard]), Reverse(shard))
     }
 
-    /// Returns the first [`REPLICAS`] shards for `id` that are usable, in O(K) without allocating:
-    /// a store calls it for each copy when a shard comes or goes.
+    /// Returns the first [`REPLICAS`] shards for `id` that are usable, in O(K) without allocating.
     pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
         let hash = fnv1a(id.as_bytes());
         let mut first = [const { None }; REPLICAS];

@@ -1,22 +1,22 @@
-//! The problems of a cluster, in the words of all tools.
+//! The problems of a cluster, with the texts that all tools show.
 
 use crate::vocabulary::id::{NodeId, ObjectId};
 
-/// Most places that a problem names.
+/// Most places (nodes or objects) that a problem names.
 pub const MAX_PLACES: usize = 8;
 
 /// The kinds of problems, the most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProblemKind {
-    /// Calls or transfers wait for room.
+    /// Calls or transfers wait for memory.
     Full,
-    /// A store cannot spill.
+    /// A store cannot write spill files.
     Disk,
     /// A store has no session with a shard.
     Shard,
     /// A store refuses another one, or cannot be reached.
     Peer,
-    /// Programs share no protocol version with the shard.
+    /// Refused programs share no protocol version with a daemon.
     Incompatible,
     /// All complete copies of an object are gone.
     Lost,
@@ -50,7 +50,7 @@ pub enum Severity {
 pub struct Problem {
     /// The kind.
     pub kind: ProblemKind,
-    /// The number of places.
+    /// The number of all places with the problem.
     pub count: usize,
     /// The first [`MAX_PLACES`] places.
     pub places: Vec<Place>,
@@ -116,12 +116,12 @@ impl ProblemKind {
         self.words().severity
     }
 
-    /// Returns the cause.
+    /// Returns the text about the cause.
     pub fn cause(self) -> &'static str {
         self.words().cause
     }
 
-    /// Returns the cure.
+    /// Returns the text about the cure.
     pub fn cure(self) -> &'static str {
         self.words().cure
     }

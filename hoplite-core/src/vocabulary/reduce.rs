@@ -8,31 +8,32 @@ use super::id::ObjectId;
 use super::local::ByteRange;
 use super::op::ReduceOp;
 
-/// A request for a reduce.
+/// A request to combine source objects, element by element, into a target object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reduce {
     /// The object to make.
     pub target: ObjectId,
     /// The objects to combine, without duplicates. They need not exist yet.
     pub sources: Vec<ObjectId>,
-    /// The number of sources to combine, as they become ready.
+    /// The number of sources to combine: the first ones that become ready.
     pub count: usize,
-    /// The operation.
+    /// The operation on elements.
     pub op: ReduceOp,
-    /// The operands' order.
+    /// The order in which sources are combined.
     pub order: ReduceOrder,
-    /// The part of each source to combine, aligned to elements; `None` for all. The plan assumes
-    /// that the other parts are reduced at the same time.
+    /// The range of each source to combine, aligned to elements; `None` for whole sources. The plan
+    /// assumes that other reduces combine the other ranges at the same time.
     pub range: Option<ByteRange>,
-    /// The timeout.
+    /// Time until the reduce fails.
     pub timeout: Duration,
 }
 
 impl Reduce {
-    /// Checks a reduce before any source exists.
+    /// Checks the parts of a reduce that need no source.
     ///
     /// # Errors
-    /// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
+    /// [`Error::DuplicateId`] if two sources, or a source and the target, have the same id.
+    /// [`Error::InvalidRequest`] for a wrong count or range.
     pub fn check(&self) -> Result<(), Error> {
         if self.sources.is_empty() {
             return Err(Error::invalid_request("a reduce of no objects"));
@@ -53,11 +54,11 @@ impl Reduce {
     }
 }
 
-/// The order of combining sources.
+/// The order in which a reduce combines its sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReduceOrder {
-    /// Combine in the order of readiness and topology. Sums and products of floats may differ by
-    /// rounding.
+    /// Combine in the order of readiness and topology. Sums and products of floats may differ
+    /// between runs by rounding.
     #[default]
     Any,
     /// Combine in the order of the request, from left to right: the same bits in every run.

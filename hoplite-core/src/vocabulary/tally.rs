@@ -11,7 +11,7 @@ pub const WAIT_CLASSES: usize = 28;
 pub struct Tally {
     /// The number of calls answered with an object.
     pub gets: u64,
-    /// Failed calls.
+    /// The number of failed calls.
     pub failures: u64,
     /// The waiting times of the calls in `gets`.
     pub waits: Waits,
@@ -24,7 +24,7 @@ impl Tally {
         self.waits.add(waited);
     }
 
-    /// Returns the counts since `before`; zero after a restart of the store.
+    /// Returns the growth of each count since `before`; zero for a count that a restart has reset.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             gets: self.gets.saturating_sub(before.gets),
@@ -34,7 +34,7 @@ impl Tally {
     }
 }
 
-/// A histogram of waiting times, by class.
+/// The number of calls in each class of waiting times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Waits(pub [u64; WAIT_CLASSES]);
 
@@ -45,7 +45,7 @@ impl Waits {
         self.0[class] += 1;
     }
 
-    /// Adds `other`.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count = count.saturating_add(more));
     }
@@ -56,8 +56,8 @@ impl Waits {
         Self(counts)
     }
 
-    /// Returns a time within which this share of the calls was answered, at most twice the least
-    /// one.
+    /// Returns a time within which this share of the calls was answered, at most twice the exact
+    /// one; `None` without calls.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let all: u64 = self.0.iter().fold(0, |sum, count| sum.saturating_add(*count));
         #[expect(clippy::cast_precision_loss, reason = "a rounded rank is precise enough")]

@@ -1,6 +1,6 @@
 //! Text from other parties, made safe for a terminal or a table.
 
-/// Appends `text` to `out`. Escapes characters that disturb a terminal or table, as in Rust.
+/// Appends `text` to `out`, escaped like [`escape`].
 pub(crate) fn escape_into(out: &mut String, text: &str) {
     for character in text.chars() {
         if disturbs(character) {

@@ -1,4 +1,4 @@
-//! The trace context of calls and messages. Recording spans is up to the shells.
+//! The trace context that travels with calls and messages. The daemons record the spans.
 
 use std::str::FromStr;
 
@@ -16,7 +16,7 @@ pub struct TraceContext {
 pub struct NotATraceparent;
 
 impl TraceContext {
-    /// The length of the binary form: two ids and the flags.
+    /// The length in bytes of the binary form: the trace's id, the span's id, and the flags.
     pub const BYTES: usize = 25;
     const SAMPLED: u8 = 1;
 
@@ -40,7 +40,7 @@ impl TraceContext {
         self.is_sampled
     }
 
-    /// The binary form.
+    /// Returns the binary form.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..16].copy_from_slice(&self.trace);

@@ -1,8 +1,9 @@
 //! Versions of the protocol, and the agreement of two programs on one.
 //!
 //! Each program speaks a range of versions. Its first message on a connection offers the range, and
-//! the connection uses the newest version that both sides speak. A program sends a message or field
-//! that an older peer would not ignore without harm only where [`Version::require`] permits it.
+//! the connection uses the newest version that both sides speak. An older peer ignores new messages
+//! and fields. Where that would do harm, a program sends them only if [`Version::require`] permits
+//! it.
 
 use std::str::FromStr;
 
@@ -17,7 +18,7 @@ impl Version {
     pub const OLDEST: Self = Self(8);
     /// The newest version that this program speaks.
     pub const NEWEST: Self = Self(9);
-    /// The version with terms of deletes and a quorum of puts.
+    /// The first version with terms of deletes and quorums of puts.
     pub const WITH_TERMS: u32 = 9;
 
     /// Returns the version of this number; `None` if this program does not speak it.
@@ -51,7 +52,8 @@ impl Version {
     /// speaks [`Version::OLDEST`] to `self`.
     ///
     /// # Errors
-    /// [`Error::VersionMismatch`] if the ranges do not overlap. It has the closest two versions.
+    /// [`Error::VersionMismatch`] if the ranges do not overlap. The error has the two closest
+    /// versions.
     pub fn agree(self, oldest: u32, newest: u32) -> Result<Self> {
         let newest = newest.max(oldest);
         if newest < Self::OLDEST.0 {

@@ -23,7 +23,7 @@ impl InlineBytes {
         &self.bytes
     }
 
-    /// Their CRC-32C.
+    /// The CRC-32C of the bytes.
     pub const fn crc(&self) -> u32 {
         self.crc
     }

@@ -5,16 +5,15 @@ use std::fmt;
 use crate::vocabulary::id::{ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
-/// A store's message to a shard that says if the shard is the first connected one of an object.
-/// Only that shard creates copies, so that two shards do not create twice as many.
+/// Tells a shard if it leads: it is the first connected shard of an object. Only the leading shard
+/// creates copies, because two shards would create twice as many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lead {
     /// The object of the pinned copy.
     pub id: ObjectId,
-    /// The put.
+    /// The object's put.
     pub put: PutId,
-    /// `true` if the shard is the first one. It answers with [`Replication`] now and at each
-    /// change.
+    /// `true` if the shard leads. It then answers with [`Replication`] now and at each change.
     pub leads: bool,
     /// `true` until the put is answered. Until then, the shard creates copies without a pause.
     pub is_new: bool,
@@ -25,7 +24,7 @@ pub struct Lead {
 pub struct Replication {
     /// The object.
     pub id: ObjectId,
-    /// The put.
+    /// The object's put.
     pub put: PutId,
     /// The number of complete pinned copies at connected stores that do not drain.
     pub copies: u32,
@@ -41,7 +40,7 @@ pub struct Replication {
 pub struct Replicate {
     /// The object.
     pub id: ObjectId,
-    /// The put.
+    /// The object's put.
     pub put: PutId,
     /// The object's size.
     pub size_bytes: u64,
@@ -54,7 +53,7 @@ pub struct Replicate {
 pub enum Obstacle {
     /// A store could not fetch the object.
     Failed,
-    /// A store has no room.
+    /// A store lacks memory.
     NoRoom,
     /// Every connected store has a copy or drains.
     NoNode,

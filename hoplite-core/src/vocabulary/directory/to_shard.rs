@@ -15,10 +15,11 @@ pub enum ToShard {
     Publish(Publish),
     /// The store's copy is gone.
     Unpublish { id: ObjectId, put: PutId, reason: UnpublishReason },
-    /// A location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
+    /// Requests a sender of an object, and takes one of the sender's slots. Answered by `Granted`,
+    /// `Inline` or `Failed`.
     Query(Query),
-    /// Withdraws a `Query`, or stops waiting for the answer to a `Delete`, which itself goes on. A
-    /// slot `Granted` at the same time must still be returned.
+    /// Withdraws a `Query`, or the wait for the answer to a `Delete`, which goes on. The store must
+    /// still return a slot that was `Granted` at the same time.
     Cancel {
         /// The query, or the delete.
         request: RequestId,
@@ -32,14 +33,14 @@ pub enum ToShard {
         outcome: PullOutcome,
     },
     /// Deletes an object at all stores. Answered by `DeleteDone` when all nodes have dropped their
-    /// copies or are lost; answered again if it waits for lost nodes.
+    /// copies or are lost; answered again if the delete waits for lost nodes.
     Delete {
-        /// Matches the answer.
+        /// The number that the answer repeats.
         request: RequestId,
         id: ObjectId,
         terms: DeleteTerms,
     },
-    /// Tells the second shard of an id that a put was deleted.
+    /// Tells a shard that a put was deleted at another shard of the id.
     Forget {
         id: ObjectId,
         /// The deleted put.
@@ -47,7 +48,7 @@ pub enum ToShard {
     },
     /// Requests `Locations` now and at every change, until `Unsubscribe`.
     Subscribe {
-        /// Matches the answers.
+        /// The number that the answers repeat.
         request: RequestId,
         id: ObjectId,
         /// The content of the first answer.
@@ -63,7 +64,7 @@ pub enum ToShard {
         /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
         peers: Vec<NodeId>,
     },
-    /// The store's place, which it has from another shard or from an earlier run of this shard.
+    /// The store's place, which it learned from another shard or from an earlier run of this shard.
     Placed(Placed),
     /// Tells the shard if it is the first connected shard of an object. Answered by `Replication`.
     Lead(Lead),
@@ -123,7 +124,7 @@ impl ToShard {
 pub struct Publish {
     /// The object.
     pub id: ObjectId,
-    /// The put.
+    /// The object's put.
     pub put: PutId,
     /// The object's size.
     pub size_bytes: u64,
@@ -131,7 +132,7 @@ pub struct Publish {
     pub metadata: Metadata,
     /// The copy's completeness.
     pub state: LocationState,
-    /// The copy's lifetime.
+    /// `Pinned` if the store must keep the copy.
     pub retention: Retention,
     /// The sender of a [`LocationState::Partial`] copy, so that the shard grants no cycle of pulls.
     pub pulling_from: Option<NodeId>,
@@ -147,11 +148,11 @@ pub struct Publish {
     pub returning: Option<Duration>,
 }
 
-/// The terms of a delete. Since version 9.
+/// The conditions of a delete, since protocol version 9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DeleteTerms {
-    /// The put to remove, which the other shard of the id has deleted; `None` removes the listed
-    /// put.
+    /// The put to remove, because the other shard of the id has deleted it; `None` removes the put
+    /// that the shard lists.
     pub only: Option<PutId>,
     /// The stores to wait for.
     pub wait: DeleteWait,
@@ -170,7 +171,7 @@ pub enum DeleteWait {
 /// The reason why a copy is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnpublishReason {
-    /// Evicted to make room.
+    /// Evicted to free memory.
     Evicted,
     /// The pull ended early.
     PullEnded,
@@ -197,7 +198,7 @@ pub enum PullOutcome {
     SenderHasNoCopy,
     /// A frame was damaged.
     Corrupt,
-    /// The receiver cancelled the pull or has no room.
+    /// The receiver cancelled the pull or lacks memory.
     Cancelled,
     /// The receiver returned the slot on request: [`ToStore::GiveWay`](super::ToStore::GiveWay).
     GaveWay,
@@ -206,13 +207,13 @@ pub enum PullOutcome {
 /// A request for a sender, which the shard answers when a sender is free, or at the deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// Matches the answer.
+    /// The number that the answer repeats.
     pub request: RequestId,
     /// The object.
     pub id: ObjectId,
     /// Longest wait, counted from the arrival at the shard.
     pub timeout: Duration,
-    /// The put of which the receiver already has bytes.
+    /// The put whose first bytes the receiver already has.
     pub resume: Option<PutId>,
     /// Senders that failed this receiver lately, granted only as a last resort.
     pub avoid: Vec<NodeId>,

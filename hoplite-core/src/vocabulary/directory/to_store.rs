@@ -44,7 +44,7 @@ pub enum ToStore {
     /// The store must pin its copy.
     Promote { id: ObjectId, put: PutId },
     /// The store must keep a pinned copy, because the last copy of an inline object is lost. It
-    /// answers with `Publish` if it has room.
+    /// answers with `Publish` if it has memory.
     TakeOver {
         id: ObjectId,
         put: PutId,
@@ -166,7 +166,7 @@ pub struct Grant {
     pub grant: GrantId,
     /// The object.
     pub id: ObjectId,
-    /// The put.
+    /// The object's put.
     pub put: PutId,
     /// The object's size.
     pub size_bytes: u64,
@@ -180,7 +180,7 @@ pub struct Grant {
     pub sender_state: LocationState,
     /// The reason for this choice.
     pub reason: GrantReason,
-    /// The number of complete copies at connected stores, with that of the sender.
+    /// The number of complete copies at connected stores, including the sender's.
     pub complete_copies: u32,
 }
 
@@ -212,7 +212,7 @@ pub enum Equality {
     Different,
     /// Size and metadata are equal, and the store must compare the bytes.
     Unknown {
-        /// A node with a copy of the winner, and the address of its data plane.
+        /// A node with a copy of the winning put, and the address of its data plane.
         holder: Option<(NodeId, SocketAddr)>,
     },
 }
