@@ -1,7 +1,7 @@
 use crate::id::ObjectId;
 use crate::shard::Obstacle;
 
-/// Most objects in a report.
+/// Most unmoved objects in a report.
 pub const MAX_UNMOVED: usize = 1000;
 
 /// The state of a drain.
@@ -23,7 +23,7 @@ pub enum DrainState {
 #[expect(missing_docs, reason = "the names say it")]
 pub struct DrainReport {
     pub state: DrainState,
-    /// Objects that other stores have now.
+    /// Objects that have enough copies at other stores.
     pub moved_objects: u64,
     pub moved_bytes: u64,
     pub left_objects: u64,

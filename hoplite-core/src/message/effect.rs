@@ -14,7 +14,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
 use crate::shard::ToShard;
 
-/// One thing that the shell must do. The shell keeps the order of effects.
+/// One action for the shell: the daemon around the node. The shell keeps the order of effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Effect {
@@ -23,7 +23,8 @@ pub enum Effect {
         call: CallId,
         response: Result<Response, Error>,
     },
-    /// Report `Followed` when a copy has more valid leading bytes than this, is complete, or fails.
+    /// Report `Followed` when a copy has more than `beyond_bytes` valid leading bytes, is complete,
+    /// or fails.
     Follow {
         client: ClientId,
         call: CallId,
@@ -42,9 +43,8 @@ pub enum Effect {
         client: ClientId,
         call: CallId,
     },
-    /// Send a message to a shard.
     ToShard {
-        /// An index in the configured list.
+        /// The shard's index in the configured list.
         shard: usize,
         message: ToShard,
         /// Makes the shell fill the `inline` of a `Publish` with this copy's bytes.
@@ -72,14 +72,14 @@ pub enum Effect {
         copy: CopyId,
         error: Error,
     },
-    /// Free the space of a copy without users. A copy that a spill file has may be opened again.
+    /// Free the memory of a copy without users. A copy in a spill file may be opened again.
     CopyClosed {
         copy: CopyId,
     },
     /// Write copies to a new spill file. Report `Spilled` when their bytes are on the disk.
     Spill {
         file: SpillFile,
-        /// In the order of their records.
+        /// Copies, in the order of their records.
         items: Vec<SpillItem>,
     },
     /// Read a copy from its record, and check all bytes. Report `Loaded`.
@@ -127,7 +127,6 @@ pub enum Effect {
     },
     /// Compare a complete local copy with another node's put of the id, and report `Compared`.
     Compare {
-        /// The copy of the second put.
         copy: CopyId,
         id: ObjectId,
         /// The first put.
@@ -154,14 +153,14 @@ pub enum Effect {
     CancelCombine {
         combine: CombineId,
     },
-    /// Request a hop from another node until `EndHop`, and forward its reports.
+    /// Request a hop from another node, and forward the hop's reports until `EndHop`.
     StartHop {
         hop: HopId,
         node: NodeId,
         address: SocketAddr,
         spec: Hop,
     },
-    /// End a hop, and tell its node if reachable.
+    /// End a hop, and tell the node that performs it, if reachable.
     EndHop {
         hop: HopId,
     },

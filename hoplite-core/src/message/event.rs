@@ -47,7 +47,7 @@ pub enum Event {
     },
     ClientConnected {
         client: ClientId,
-        /// Held while connected, at most
+        /// Owners that the client holds while connected, at most
         /// [`MAX_OWNERS_PER_CLIENT`](crate::lifetime::MAX_OWNERS_PER_CLIENT).
         owners: Vec<Owner>,
     },
@@ -56,10 +56,11 @@ pub enum Event {
         client: ClientId,
     },
     ShardUp {
-        /// An index in the configured list.
+        /// The shard's index in the configured list.
         shard: usize,
         run: ShardRun,
-        /// The time of the store's request; [`Time::NEVER`] for a shard in the store's process.
+        /// The time when the store requested the session; [`Time::NEVER`] for a shard in the
+        /// store's process.
         asked_at: Time,
         version: Version,
     },
@@ -81,7 +82,6 @@ pub enum Event {
         peer: NodeId,
         error: Error,
     },
-    /// A store is reachable again after `PeerFailed`.
     PeerReached {
         peer: NodeId,
     },
@@ -100,9 +100,8 @@ pub enum Event {
         outcome: PullOutcome,
     },
     /// Another node requests a copy. Answered by `ServeAccepted`, `ServeSpilled` or `ServeRefused`:
-    /// at once, or, if `awaits_hop`, when this hop begins here.
+    /// at once, or, if `awaits_hop`, when the hop begins here.
     ServeRequested {
-        /// A number of the shell.
         serve: ServeId,
         /// The node's name from its handshake.
         peer: NodeId,
@@ -116,7 +115,7 @@ pub enum Event {
     ServeEnded {
         serve: ServeId,
     },
-    /// The result of [`Effect::Compare`](super::Effect::Compare).
+    /// The result of [`Effect::Compare`](super::Effect::Compare); `None` if it failed.
     Compared {
         copy: CopyId,
         equal: Option<bool>,
@@ -145,10 +144,9 @@ pub enum Event {
         valid_bytes: u64,
         outcome: CombineOutcome,
     },
-    /// A coordinator elsewhere requests a hop. Answered by `HopReport`s: at most `Complete`, and
-    /// any time `Failed`, which is the last.
+    /// A remote coordinator requests a hop. Answered by `HopReport`s: `Complete`, if at all, and
+    /// `Failed` at any time as the last.
     HopRequested {
-        /// A number of the shell.
         hosting: HostingId,
         hop: Hop,
     },

@@ -15,7 +15,7 @@ use crate::shard::PullOutcome;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Hop {
-    /// A private id.
+    /// The private id of the new object.
     pub output: ObjectId,
     pub put: PutId,
     pub op: ReduceOp,
@@ -26,14 +26,14 @@ pub struct Hop {
     pub offset_bytes: u64,
     /// At most [`MAX_HOP_INPUTS`], combined in this order.
     pub inputs: Vec<HopInput>,
-    /// Time to wait for room.
+    /// Time to wait for memory.
     pub timeout: Duration,
 }
 
 /// Most inputs of a hop: their ids must fit in one message.
 pub const MAX_HOP_INPUTS: usize = 64;
 
-/// A range of an object at some node.
+/// An input of a hop: a range of an object at some node, from byte `base_bytes` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct HopInput {
@@ -48,7 +48,7 @@ pub struct HopInput {
     pub is_hop: bool,
 }
 
-/// The report of a [`Hop`].
+/// A report to the coordinator of a [`Hop`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum HopReport {

@@ -15,22 +15,23 @@ use crate::version::Version;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Request {
-    /// Makes room for an object and starts to publish it. Answered by `Created` or `Existing`.
+    /// Allocates memory for an object that the client will write. Answered by `Created` or
+    /// `Existing`.
     Create {
         id: ObjectId,
         size_bytes: u64,
         metadata: Metadata,
-        /// Time to wait for room, or for another writer of the id.
+        /// Time to wait for memory, or for another writer of the id.
         timeout: Duration,
     },
-    /// Puts a small object. Answered by `Sealed` when `confirm` says, or by `Existing`; then the
-    /// caller compares the bytes.
+    /// Puts a small object. Answered by `Sealed`, at the time that `confirm` sets. If the id
+    /// exists, answered by `Existing`: the caller compares the bytes.
     Put {
         id: ObjectId,
         metadata: Metadata,
         bytes: Bytes,
         confirm: Confirm,
-        /// Time to wait for room, another writer of the id, and the directory.
+        /// Time to wait for memory, another writer of the id, and the directory.
         timeout: Duration,
     },
     /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory has
@@ -39,8 +40,8 @@ pub enum Request {
         copy: CopyId,
         timeout: Duration,
     },
-    /// Seals without an answer or a wait for the directory, where the first of several puts wins
-    /// and the others are dropped.
+    /// Seals without an answer or a wait for the directory. If another put of the id was first, the
+    /// store drops this copy.
     SealUnconfirmed {
         copy: CopyId,
     },
@@ -54,11 +55,12 @@ pub enum Request {
         id: ObjectId,
         until: Until,
         timeout: Duration,
-        /// Permits a complete local copy that may not be served now. Its view is stale.
+        /// Permits a complete local copy whose object may have been deleted or replaced. Its view
+        /// is marked stale.
         allow_stale: bool,
     },
-    /// Waits until more leading bytes of a copy than this are valid, or the copy is complete.
-    /// Answered by `Progress`; fails with the copy.
+    /// Waits until more than `beyond_bytes` leading bytes of a copy are valid, or the copy is
+    /// complete. Answered by `Progress`; fails with the copy.
     Follow {
         copy: CopyId,
         beyond_bytes: u64,
@@ -82,13 +84,13 @@ pub enum Request {
     Reduce(Reduce),
     /// Coordinates a collective of all nodes with sources. Answered by `Reduced`.
     ///
-    /// * Allreduce: as `Reduce`, of a target that the nodes make together, if they can.
-    /// * Collectives of parts: the nodes exchange parts, if they can. The target is an object
+    /// * Allreduce: makes the target of a `Reduce`. If possible, the nodes make it together.
+    /// * Collectives of parts: if possible, the nodes exchange parts. The target is an object
     ///   without bytes, made after the exchange or instead of it. Without an exchange, participants
     ///   get their missing parts. An allgather ignores the operation.
     Collective(Collective, Reduce),
-    /// Gets the target of a collective once it is started. Also answered by `Ranges`, if the parts
-    /// arrive here in turn and are worth following.
+    /// Gets the target of a collective as soon as a copy has begun here. Answered like `Get`, or by
+    /// `Ranges` if the copy grows range by range.
     Join {
         target: ObjectId,
         agreement: Agreement,
@@ -138,14 +140,14 @@ pub enum Request {
         after: Bytes,
         limit: usize,
     },
-    /// Ends a call, whose answer may still come. Not answered.
+    /// Ends a call, whose answer may be under way. Not answered.
     Cancel {
         call: CallId,
     },
 }
 
 impl Request {
-    /// The most ids that the call waits for.
+    /// An upper limit for the number of ids that the call waits for.
     pub const fn id_count(&self) -> usize {
         match self {
             Self::Delete { ids, .. } | Self::Wait { ids, .. } => ids.len(),
@@ -172,7 +174,7 @@ impl Request {
         }
     }
 
-    /// Returns `true` for requests about one object, with one answer.
+    /// Returns `true` if a batch may have the request: it is about one object, with one answer.
     pub fn is_for_batches(&self) -> bool {
         match self {
             Self::Put { .. } => true,
@@ -182,8 +184,8 @@ impl Request {
         }
     }
 
-    /// Returns `true` for requests of clients without the right to change objects. Excludes probes,
-    /// which make traffic between all stores.
+    /// Returns `true` if the request needs no right to change objects. Probes need it, because they
+    /// make traffic between all stores.
     pub fn is_for_readers(&self) -> bool {
         if let Self::Batch(requests) = self {
             return requests.iter().all(Self::is_for_readers);
@@ -230,16 +232,16 @@ pub enum Until {
 /// no reference to release. Larger objects are mapped.
 pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
-/// The time of the answer to a put.
+/// The moment at which a put is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Confirm {
-    /// The directory has accepted the object, as by [`Request::Seal`].
+    /// Once the directory has accepted the object, as after [`Request::Seal`].
     Yes,
-    /// The store has the object, as after [`Request::SealUnconfirmed`].
+    /// Once the store has the object, as after [`Request::SealUnconfirmed`].
     No,
 }
 
-/// A question of people and tools.
+/// A query of people and tools about the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Inspection {
@@ -251,21 +253,19 @@ pub enum Inspection {
         after: Bytes,
         limit: usize,
     },
-    /// The directory's knowledge of one object.
     Describe {
         id: ObjectId,
     },
     Status,
-    /// The nodes, and how their stores are.
+    /// The nodes and the state of their stores.
     Cluster,
     Probe {
         /// Empty for all nodes.
         nodes: Vec<NodeId>,
         options: SurveyOptions,
     },
-    /// The progress of the store's own probe.
+    /// The progress of the probe that this store coordinates.
     ProbeProgress,
-    /// Drains another store.
     DrainNode {
         /// The store's name or data plane address.
         node: String,

@@ -8,11 +8,11 @@ use crate::metadata::Metadata;
 use crate::missing::Named;
 use crate::shard::Locations;
 
-/// The place of a copy for a client.
+/// A copy in the arena, for the client that maps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ObjectView {
-    /// The reference, until [`Request::Release`](super::Request::Release).
+    /// Names the client's reference, until [`Request::Release`](super::Request::Release).
     pub copy: CopyId,
     pub extent: Extent,
     pub put: PutId,
@@ -26,17 +26,16 @@ pub struct ObjectView {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Response {
-    /// Room was made: the client writes the bytes, publishes progress, and seals.
+    /// Memory was allocated: the client writes the bytes, publishes progress, and seals.
     Created(ObjectView),
     /// The id exists with the same size and metadata. The client compares the bytes, then releases;
     /// the put succeeds if they are equal.
     Existing(ObjectView),
-    /// The directory has accepted the sealed object.
     Sealed,
     Object(ObjectView),
     /// The bytes of an object, without a reference.
     Contents {
-        /// The source of the bytes, which may be gone.
+        /// The copy with the bytes, which may be gone.
         view: ObjectView,
         /// Empty in the node's effects: the store reads the bytes when it performs the effect.
         bytes: Bytes,
@@ -65,7 +64,6 @@ pub enum Response {
     Locations(Locations),
     Drain(DrainReport),
     Ownerless(OwnerlessPage),
-    /// Valid leading bytes of a followed copy.
     Progress {
         valid_bytes: u64,
     },

@@ -5,7 +5,7 @@ use super::CopyId;
 /// The settings of spilling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpillConfig {
-    /// Names for messages; at least one.
+    /// The directories of spill files, as messages name them; at least one.
     pub directories: Vec<String>,
     /// Most bytes of spill files; `None` if only the disks limit them.
     pub limit_bytes: Option<u64>,
@@ -14,7 +14,7 @@ pub struct SpillConfig {
 /// A spill file of this run of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpillFile {
-    /// An index in the settings.
+    /// Index of the directory in the settings.
     pub directory: usize,
     /// A number that is unique in this run.
     pub number: u64,
@@ -34,7 +34,8 @@ impl SpillRecord {
     pub const FILE_HEADER_BYTES: u64 = 128;
     /// The size of a record's header.
     pub const HEADER_BYTES: u64 = 32;
-    /// The size of a block of an object. The checksums of all blocks follow the last one.
+    /// The size of a block of an object, which has one checksum. The checksums follow the last
+    /// block.
     pub const BLOCK_BYTES: u64 = 1 << 20;
 
     /// Returns the length of an object's record.
@@ -58,7 +59,7 @@ pub struct SpillItem {
 /// The reason why a spill file fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpillFault {
-    /// The disk, a quota or the spill limit has no room.
+    /// The disk is full, or a quota or the spill limit is reached.
     Full(String),
     /// An error of the operating system.
     Failed(String),
@@ -81,7 +82,7 @@ impl fmt::Display for SpillFault {
 pub struct SpillStatus {
     /// Objects that are only in spill files.
     pub objects: u64,
-    /// Their size.
+    /// The size of these objects.
     pub bytes: u64,
     /// Size of copies in both the arena and spill files. Their memory can be freed at once.
     pub clean_bytes: u64,
@@ -89,10 +90,8 @@ pub struct SpillStatus {
     pub file_bytes: u64,
     /// Zero if only the disks limit spill files.
     pub limit_bytes: u64,
-    /// Objects written so far.
     pub spilled_objects: u64,
     pub spilled_bytes: u64,
-    /// Objects read so far.
     pub loaded_objects: u64,
     pub loaded_bytes: u64,
     /// Failed writes and reads so far.

@@ -17,48 +17,46 @@ pub struct NodeConfig {
     pub capacity_bytes: u64,
     pub limits: Limits,
     pub shards: ShardMap,
-    /// The schedule of coordinated allreduces.
+    /// The schedule of the allreduces that this store coordinates.
     pub allreduce_schedule: SchedulePreference,
-    /// Copies of an object whose put requests no number.
+    /// The number of copies of an object whose put requests none.
     pub replicas: u8,
-    /// The settings of spilling, if the store spills.
     pub spill: Option<SpillConfig>,
     /// Makes the [`PutId`](crate::id::PutId)s unique among all runs and nodes.
     pub seed: u64,
 }
 
-/// The contents of a store.
+/// Counts of a store's memory, objects and work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct NodeStatus {
-    /// The size of the arena.
     pub capacity_bytes: u64,
     pub free_bytes: u64,
     pub pinned_bytes: u64,
     pub evictable_bytes: u64,
     pub copies: usize,
     pub pulls: usize,
-    /// Room for targets of reduces.
+    /// Memory for targets of reduces.
     pub reserved_bytes: u64,
     /// Reduces that this store coordinates.
     pub reductions: usize,
-    /// Hops here, including failed ones before their release.
+    /// Hops that this store performs, including failed ones before their release.
     pub hops: usize,
     /// Evicted copies so far.
     pub evictions: u64,
     /// Objects whose time to live has ended here.
     pub expired: u64,
-    /// Objects that were deleted here after their owner.
+    /// Objects that were deleted here after their owner's grace period.
     pub abandoned: u64,
-    /// Puts so far that met another put of the id.
+    /// Puts so far that lost to another put of their id.
     pub put_conflicts: u64,
-    /// Hops of its reduces, here or elsewhere.
+    /// Hops of the reduces that this store coordinates, here or elsewhere.
     pub directed_hops: usize,
     pub combinations: usize,
     pub is_draining: bool,
-    /// Calls, fetches, hops and reduces.
+    /// Calls, fetches, hops and reduces that wait for memory.
     pub waiting_for_room: usize,
-    /// The node's place; version zero if it was told none.
+    /// The node's place; version zero before a probe.
     pub place: Placed,
     pub spill: SpillStatus,
 }

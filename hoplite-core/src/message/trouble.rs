@@ -6,7 +6,7 @@ use crate::error::Operation;
 use crate::fault::Fault;
 use crate::id::NodeId;
 
-/// A call that has waited for long.
+/// A call that has waited for at least [`LONG_WAIT`](crate::node::LONG_WAIT).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct LongWait {
@@ -20,12 +20,12 @@ pub struct LongWait {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ShardFault {
-    /// An index in the configured list.
+    /// The shard's index in the configured list.
     pub shard: usize,
     pub fault: Fault,
 }
 
-/// A store that refuses this one, or is unreachable.
+/// A peer that refuses this store, or is unreachable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct PeerFault {
@@ -36,7 +36,7 @@ pub struct PeerFault {
 /// The troubles of a store now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
-    /// Calls, fetches, hops and reduces without room.
+    /// Calls, fetches, hops and reduces that wait for memory.
     pub full_waiters: usize,
     /// Calls that have waited for [`LONG_WAIT`](crate::node::LONG_WAIT).
     pub long_waits: usize,
