@@ -22,7 +22,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Answers with the bytes of small objects instead of references.
+    /// Answers a batch, with bytes instead of references for small objects.
     pub(crate) fn end_batch(&mut self, key: CallKey) {
         let Some(mut answers) = self.ctx.batches.remove(key) else { return };
         self.calls.leave_batch(key);
@@ -45,8 +45,8 @@ impl Objects {
             }
         }
         self.ctx.push(Effect::Reply { client, call, response: Ok(Response::Batch(answers)) });
-        // The store reads the bytes when it performs the effect above; the copies may go
-        // afterwards.
+        // The store reads the bytes when it performs the effect above; then the copies may be
+        // freed.
         held.into_iter().for_each(|copy| self.release(ClientId::STORE, copy));
     }
 

@@ -1,6 +1,6 @@
 //! Open calls of clients with their deadlines, and the references that clients hold.
 //!
-//! Calls that wait for a change of an object's copies stand here in the order of their arrival.
+//! Calls that wait for a change of an object's copies queue here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::metadata::Metadata;
 use crate::shard::RequestId;
 use crate::time::Time;
 
-/// Most bytes of waiting puts: they lie beside the arena.
+/// Most bytes of waiting puts, which the store keeps outside the arena.
 const MAX_WAITING_PUT_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone)]
@@ -41,7 +41,6 @@ pub(crate) struct Contents {
 pub(crate) struct GetTerms {
     pub(crate) until: Until,
     pub(crate) join: Option<Agreement>,
-    /// Accepts a complete copy that may not be served now.
     pub(crate) allow_stale: bool,
 }
 
@@ -69,8 +68,8 @@ pub(crate) enum Call {
     Subscription {
         query: RequestId,
     },
-    /// `sources` is their number; `reduced` has their indices in joining order, once the target is
-    /// complete.
+    /// `sources` is the number of sources. `reduced` has their indices in joining order, once the
+    /// target is complete.
     Reduce {
         target: ObjectId,
         sources: usize,
@@ -89,7 +88,7 @@ pub(crate) struct WaitCall {
     pub(crate) count: usize,
     pub(crate) ready: BTreeSet<usize>,
     pub(crate) queries: BTreeSet<RequestId>,
-    /// Indices without an answer of the directory, if its first one is enough.
+    /// Indices of objects without an answer, if the directory's first answers are enough.
     pub(crate) unanswered: Option<BTreeSet<usize>>,
 }
 
@@ -105,7 +104,6 @@ impl WaitCall {
         }
     }
 
-    /// Returns `true` with enough objects, or with all first answers if those are enough.
     pub(crate) fn is_over(&self) -> bool {
         self.ready.len() >= self.count || self.unanswered.as_ref().is_some_and(BTreeSet::is_empty)
     }
@@ -183,7 +181,8 @@ impl Calls {
         self.clients.get(&client).map_or(0, |holder| holder.calls)
     }
 
-    /// Counts the ids of a client's open calls, too. An item of a batch was checked with its batch.
+    /// Checks the number of ids in a client's open calls and this one. An item of a batch was
+    /// checked with its batch.
     pub(crate) fn check_ids(&self, limits: &Limits, key: CallKey, ids: usize) -> Result<()> {
         if key.is_item() {
             return Ok(());
@@ -275,7 +274,7 @@ impl Calls {
         timeout: Duration,
     ) {
         if let Call::Create(CreateCall { contents: Some(contents), .. }) = &mut call {
-            // The original bytes are a part of a connection's much larger buffer.
+            // The original bytes keep a connection's much larger buffer in memory.
             contents.bytes = Bytes::copy_from_slice(&contents.bytes);
         }
         self.handed_over_bytes += call.handed_over_bytes();
@@ -285,7 +284,6 @@ impl Calls {
         ctx.schedule(deadline, Deadline::Call(key));
     }
 
-    /// Counts a batch as one call, without its items.
     pub(crate) fn enter_batch(&mut self, key: CallKey) {
         self.clients.entry(key.client).or_default().calls += 1;
     }
@@ -353,8 +351,8 @@ impl Calls {
 
     /// Checks that `client` may have one more reference.
     ///
-    /// A client at its limit of views can still put: each possible open call has an extra
-    /// reference.
+    /// A client at its limit of views can still put: `Write` gets an extra reference for each
+    /// possible open call.
     pub(crate) fn check_may_refer(&self, limits: &Limits, client: ClientId, access: Access) -> Result<()> {
         let limit = limits.max_references_per_client;
         let reserve = match access {
@@ -381,7 +379,6 @@ impl Calls {
         holder.reference_count += 1;
     }
 
-    /// Returns `false` if there was no reference.
     pub(crate) fn remove_reference(&mut self, client: ClientId, copy: CopyId) -> bool {
         let Some(holder) = self.clients.get_mut(&client) else { return false };
         let Some(count) = holder.references.get_mut(&copy) else { return false };
@@ -399,7 +396,6 @@ impl Calls {
         held.flat_map(|(copy, count)| std::iter::repeat_n(*copy, *count as usize)).collect()
     }
 
-    /// Returns the clients' copies, each once per client.
     pub(crate) fn all_references(&self) -> impl Iterator<Item = (ClientId, CopyId)> {
         self.clients
             .iter()

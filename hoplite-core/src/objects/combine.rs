@@ -33,7 +33,7 @@ impl Objects {
         plan: Box<Plan>,
         membership: MembershipId,
     ) -> CombineId {
-        // The copy too: once complete, its exchange goes on for others.
+        // The copy too: once it is complete, its exchange goes on for other members.
         let held: Vec<CopyId> = sources.iter().copied().chain([copy]).collect();
         let combine = self.enter_combination(copy, held, CombineUser::Membership(membership));
         self.ctx.push(Effect::Collective(CollectiveEffect::StartExchange { combine, copy, sources, plan }));
@@ -50,7 +50,6 @@ impl Objects {
         combine
     }
 
-    /// Returns `false` without a combination.
     pub(crate) fn cancel_combine(&mut self, copy: CopyId) -> bool {
         let combine = self.copies.get(&copy).and_then(LocalCopy::combination);
         combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
@@ -72,14 +71,15 @@ impl Objects {
         Some((user, is_live.then_some(valid_bytes)))
     }
 
-    /// Returns an input's place; `None` if it should be here and is not, or has another size.
+    /// Returns the place of an input; `None` if this node should have the input, but lacks it or
+    /// has another size.
     pub(crate) fn resolve_input(&self, input: &HopInput) -> Option<CombineInput> {
         if input.node != *self.ctx.node() {
             return Some(CombineInput::Remote(input.clone()));
         }
         let copy = self.copies.live_put(&input.id, input.put);
         match copy.filter(|copy| self.copies[copy].size_bytes == input.size_bytes) {
-            // This store serves itself from the spill file.
+            // The store reads its spill file like a remote input.
             Some(copy) if !self.copies[&copy].is_resident() => Some(CombineInput::Remote(input.clone())),
             Some(copy) => Some(CombineInput::Local { copy, base_bytes: input.base_bytes }),
             // A hop of this node that has not begun is awaited like a remote one.

@@ -9,10 +9,9 @@ use crate::message::{ClientId, Inspection, Request};
 
 const MAX_CONFLICTS: usize = 4096;
 
-/// The puts of connected clients that lost. See the [module documentation](self).
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    /// By client, with the number of the conflict.
+    /// By client and id, with the number of the conflict.
     waiting: BTreeMap<(ClientId, ObjectId), u64>,
     noted: u64,
 }
@@ -30,7 +29,7 @@ impl Conflicts {
         self.waiting.insert((client, id), self.noted);
     }
 
-    /// Takes a lost put that the request names.
+    /// Removes and returns a lost put that the request names.
     pub(crate) fn take(&mut self, client: ClientId, request: &Request) -> Option<ObjectId> {
         if self.waiting.is_empty() {
             return None;

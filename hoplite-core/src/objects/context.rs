@@ -85,7 +85,6 @@ impl Context {
         }
     }
 
-    /// Moves the clock, which never goes back.
     pub(crate) fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
     }
@@ -98,7 +97,7 @@ impl Context {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
-    /// Notes this node's groups and uplinks. Returns `true` if they are news.
+    /// Notes this node's groups and uplinks. Returns `true` if they have changed.
     pub(crate) fn be_placed(&mut self, placed: Placed) -> bool {
         let known = self.place();
         let place = match placed.version.cmp(&known.version) {
@@ -110,7 +109,6 @@ impl Context {
         place != known
     }
 
-    /// The place from the directory; version zero if nothing was measured.
     pub(crate) const fn place(&self) -> Placed {
         Placed { version: self.places_version, path: self.config.path, uplink: self.link.uplink }
     }
@@ -156,7 +154,7 @@ impl Context {
         effects.append(&mut self.effects);
     }
 
-    /// Answers a call that was never entered, or goes on.
+    /// Answers a call that did not wait, or that stays open.
     pub(crate) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
         self.reply_after(Duration::ZERO, key, response);
     }
@@ -192,7 +190,6 @@ impl Context {
         self.notices.pop_front()
     }
 
-    /// Sets a deadline, unless it is never.
     pub(crate) fn schedule(&mut self, time: Time, deadline: Deadline) {
         if time != Time::NEVER {
             self.deadlines.insert((time, deadline));
@@ -221,7 +218,6 @@ impl Context {
         self.numbers.next_put()
     }
 
-    /// Returns `false` for an unknown shard.
     pub(crate) fn is_up(&self, shard: usize) -> bool {
         self.sessions.is_up(shard)
     }
@@ -230,12 +226,12 @@ impl Context {
         self.sessions.count()
     }
 
-    /// Connected shards that are responsible for `id`, the deciding one first.
+    /// Connected shards that are responsible for `id`, the best ranked first.
     pub(crate) fn responsible_shards(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
         self.config.shards.replicas(id, |shard| self.sessions.is_up(shard))
     }
 
-    /// Returns the shard that decides about `id`.
+    /// Returns the connected shard that decides about `id`: the first trusted one, if any.
     pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
         self.responsible_shards(id).min_by_key(|shard| !self.sessions.is_trusted(*shard))
     }

@@ -16,7 +16,7 @@ impl Objects {
         self.make_room(|copies, limits| copies.find_room(limits, size_bytes))
     }
 
-    /// Allocates for an existing copy, so the limit of objects does not matter.
+    /// Allocates memory for an existing copy, so the limit of objects does not matter.
     pub(crate) fn allocate_again(&mut self, size_bytes: u64) -> Option<Extent> {
         self.make_room(|copies, _| copies.find_extent(size_bytes))
     }
@@ -29,7 +29,7 @@ impl Objects {
                     self.copies.count_eviction();
                     let id = self.copies[&copy].id.clone();
                     self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::Evicted);
-                    // Gets may wait until the copy may be served.
+                    // Gets that waited for the copy's lease fetch the object now.
                     self.wake(&id);
                 }
                 Room::AfterDropping(copy) => self.copies.drop_memory(&mut self.ctx, copy),
@@ -66,7 +66,7 @@ impl Objects {
 
     /// Takes a copy out of the index. Its users keep it until they let go.
     ///
-    /// The caller decides if it wakes waiting calls.
+    /// The caller wakes waiting calls.
     pub(crate) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         if local.is_live() {
@@ -100,13 +100,12 @@ impl Objects {
         self.copies.detach(&mut self.ctx, copy, error);
     }
 
-    /// Detaches and unpublishes a copy that the store itself gives up.
     pub(crate) fn abandon(&mut self, copy: CopyId, error: Error, reason: UnpublishReason) {
         self.unpublish(copy, reason);
         self.detach(copy, error);
     }
 
-    /// Acts as [`Objects::abandon`] for a partial copy whose fetch goes on.
+    /// Gives up a partial copy whose fetch goes on.
     pub(crate) fn abandon_received(&mut self, copy: CopyId, error: Error) {
         self.unpublish(copy, UnpublishReason::PullEnded);
         self.detach_copy(copy, error);
@@ -139,7 +138,7 @@ impl Objects {
         Ok(self.copies.view(copy))
     }
 
-    /// Keeps other references of the same client.
+    /// Aborts a client's unsealed put, and releases one of the client's references.
     pub(crate) fn give_up(&mut self, client: ClientId, copy: CopyId) {
         if self.copies.get(&copy).is_some_and(|local| local.is_written_by(client)) {
             self.abort(copy);
@@ -147,7 +146,7 @@ impl Objects {
         self.release(client, copy);
     }
 
-    /// Ignores an unknown reference: the client may have raced with its own release.
+    /// Ignores an unknown reference, because the client may have released it already.
     pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {
         if !self.calls.remove_reference(client, copy) {
             return;

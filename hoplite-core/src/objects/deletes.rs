@@ -21,7 +21,7 @@ use crate::shard::{DeleteWait, RequestId, ToShard};
 use crate::version::Version;
 
 impl Objects {
-    /// `ended` counts the targets that the caller ended.
+    /// `ended` is the number of unfinished targets that the caller has deleted.
     pub(crate) fn delete(
         &mut self,
         key: CallKey,
@@ -47,8 +47,9 @@ impl Objects {
         shards.try_for_each(|shard| self.ctx.sessions.require(shard, Version::WITH_TERMS))
     }
 
-    /// A shard of version 8 ignores the terms. So it gets only the end of a deleted put, because it
-    /// might remove a newer one. A delete that waits for all stores fails.
+    /// Sends a delete to a shard. A shard of protocol version 8 ignores the terms, and might remove
+    /// a newer put: it is only told to forget the deleted put. A delete that waits for all stores
+    /// fails.
     pub(super) fn send_delete(
         &mut self,
         shard: usize,
@@ -101,12 +102,12 @@ impl Objects {
         }
     }
 
-    /// Returns `false` if a young shard could only wait, because no put is known.
+    /// Returns `false` if a restarted shard could only wait, because no put is known.
     fn must_confirm(&self, shard: usize, step: DeleteStep) -> bool {
         step.has_found() || self.ctx.sessions.is_trusted(shard)
     }
 
-    /// A third shard may know the put from an outage of another one.
+    /// Tells further shards, which may know the put from an outage of another one.
     fn tell_other_shards(&mut self, (by, next): (usize, Option<usize>), id: &ObjectId, put: PutId) {
         for other in 0..self.ctx.shard_count() {
             if other != by && Some(other) != next && self.ctx.is_up(other) {

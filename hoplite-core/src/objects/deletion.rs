@@ -7,12 +7,12 @@ use crate::id::{NodeId, PutId};
 use crate::missing::Named;
 use crate::shard::{DeleteTerms, DeleteWait, RequestId};
 
-/// The delete of one id.
+/// The progress of the delete of one id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeleteStep {
     wait: DeleteWait,
     put: Option<PutId>,
-    /// The first shard, while another one confirms the delete.
+    /// The shard that has deleted the object, while the id's other shard confirms it.
     done_by: Option<usize>,
 }
 
@@ -62,9 +62,9 @@ impl DeleteStep {
 pub(crate) struct DeleteCall {
     pub(crate) queries: BTreeSet<RequestId>,
     deleted: usize,
-    /// By query and shard.
+    /// Lost stores that may have a copy, by query and shard.
     absent: BTreeMap<(RequestId, usize), Named<NodeId>>,
-    /// Restarted shards that have carried out a delete alone.
+    /// Restarted shards that have confirmed a delete without an older shard.
     young: BTreeSet<usize>,
 }
 
@@ -81,7 +81,7 @@ impl DeleteCall {
         }
     }
 
-    /// `young` is a shard to wait for.
+    /// `young` is a restarted shard for which the call must wait.
     pub(crate) fn answered(&mut self, query: RequestId, was_there: bool, young: Option<usize>) {
         self.queries.remove(&query);
         self.deleted += usize::from(was_there);
@@ -92,7 +92,7 @@ impl DeleteCall {
         (self.queries.is_empty() && self.awaited_shard(sessions).is_none()).then_some(self.deleted)
     }
 
-    /// Returns a shard until leases of its previous run have ended.
+    /// Returns a restarted shard whose previous run's leases have not ended.
     pub(crate) fn awaited_shard(&self, sessions: &ShardSessions) -> Option<usize> {
         self.young.iter().copied().find(|shard| !sessions.is_trusted(*shard))
     }

@@ -91,7 +91,6 @@ impl Objects {
         self.queries.withdraw(&mut self.ctx, request);
     }
 
-    /// Moves queries, because the session with `changed` came or went.
     pub(crate) fn rehome_queries(&mut self, changed: usize) {
         self.move_queries(Some(changed));
         // A lost shard needs no slots back.
@@ -202,7 +201,6 @@ impl Objects {
         }
     }
 
-    /// Repeats the measured place to a connected shard, which may have restarted.
     pub(crate) fn tell_place(&mut self, shard: usize) {
         let placed = self.ctx.place();
         if placed.version > 0 && self.ctx.is_up(shard) {

@@ -3,7 +3,7 @@
 //! 1. The store tells its shards that it drains, and for each pinned copy which shard is the first
 //!    one ([`ToShard::Drain`], [`ToShard::Lead`]). It refuses new puts, and serves reads as before.
 //! 2. The shards assign each object to another store (`shard/replicas.rs`). Once enough copies
-//!    exist, the store gives its pin up.
+//!    exist, the store unpins its copy.
 //! 3. The drain ends when no pinned copy is left, and no call and no put from before the drain is
 //!    open. The shell then stops the store.
 //!
@@ -76,14 +76,14 @@ impl Objects {
         }
     }
 
-    /// Gives up a copy's pin if enough other stores have one, or notes the obstacle.
+    /// Unpins a copy if enough other stores have a pinned one; otherwise notes the obstacle.
     pub(crate) fn drain_told(&mut self, copy: CopyId, news: &Replication) {
         let Some(drain) = self.drain.as_mut().filter(|drain| drain.left.contains_key(&copy)) else { return };
         let local = &self.copies[&copy];
         let wanted = u32::try_from(local.metadata.replicas.to_keep()).unwrap_or(u32::MAX);
         let is_safe = news.copies >= wanted.min(news.nodes).max(1);
         if !is_safe {
-            // With other stores, a copy may still come about once one has room.
+            // If there are other stores, one may still make a copy once it has memory.
             let obstacle = news.obstacle.filter(|obstacle| *obstacle != Obstacle::NoNode || news.nodes == 0);
             return drain.set_obstacle(copy, obstacle);
         }
@@ -94,8 +94,8 @@ impl Objects {
         self.publish(copy);
     }
 
-    /// Ends the drain if nothing is left to do, or nothing can be done. `is_busy` if the store
-    /// still works for others.
+    /// Ends the drain once all objects have moved, or none can move. `is_busy` is `true` while the
+    /// store works for other stores.
     pub(crate) fn settle_drain(&mut self, is_busy: bool) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining) else {
             return;
@@ -112,7 +112,7 @@ impl Objects {
         }
     }
 
-    /// Handles the drain's deadline: calls alone do not make it fail.
+    /// Ends the drain at its deadline. Open calls alone do not make it fail.
     pub(crate) fn drain_expired(&mut self) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining) else {
             return;

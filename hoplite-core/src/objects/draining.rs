@@ -11,7 +11,7 @@ pub(crate) struct Drain {
     pub(crate) began: Time,
     pub(crate) deadline: Time,
     pub(crate) callers: BTreeSet<CallKey>,
-    /// Pinned copies that are not safe elsewhere, with the obstacle.
+    /// Pinned copies without enough copies elsewhere, with the obstacle.
     pub(crate) left: BTreeMap<CopyId, Option<Obstacle>>,
     pub(crate) without_node: usize,
     pub(crate) moved_objects: u64,

@@ -61,7 +61,6 @@ impl Objects {
         self.delete_doomed();
     }
 
-    /// Deletes the objects of an owner after the grace period.
     pub(crate) fn owner_due(&mut self, owner: &Owner) {
         for copy in self.lifetimes.owners.end(owner) {
             if self.lifetimes.end(&mut self.ctx, copy) {
@@ -99,8 +98,8 @@ impl Objects {
         self.delete(CallKey::of(ClientId::STORE, call), ids, 0, terms);
     }
 
-    /// Handles the answer to the store's own call. Returns `false` unless it was a delete at an
-    /// end. Copies that are still there are deleted later.
+    /// Handles the answer to the store's own call. Returns `false` unless it was a delete of ended
+    /// objects. Remaining copies are deleted later.
     pub(crate) fn doomed_deleted(&mut self, call: CallId) -> bool {
         let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call) else {
             return false;
@@ -118,8 +117,8 @@ impl Objects {
         }
     }
 
-    /// Ends the store's own delete once the store has no lease on one of its objects, before the
-    /// delete reaches a shard that may know a newer put.
+    /// Ends the store's own delete once the store lacks a lease on one of the objects. Otherwise,
+    /// the delete could reach a shard that knows a newer put.
     pub(super) fn hold_delete(&mut self) {
         let Some((call, copies)) = &self.lifetimes.deleting else { return };
         let is_unsure = |copy: &CopyId| self.copies.is_live(*copy) && !self.may_serve(*copy);
@@ -129,7 +128,6 @@ impl Objects {
         }
     }
 
-    /// Describes an object's lifetime, if this store ends it.
     pub(crate) fn lifetime(&self, id: &ObjectId, now: Time) -> Option<LifetimeReport> {
         let (copy, _) = self.copies.live(id)?;
         let Ending { lifetime, due, is_over } = self.lifetimes.endings.get(&copy)?;

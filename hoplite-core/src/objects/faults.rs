@@ -45,7 +45,6 @@ impl Faults {
         self.incompatible = Some(Fault { error, since, at: ctx.now() });
     }
 
-    /// The last refusal of an incompatible version, if recent.
     pub(crate) fn incompatible(&self, now: Time) -> Option<&Fault> {
         self.incompatible.as_ref().filter(|fault| now.since(fault.at) <= FAULT_TTL)
     }

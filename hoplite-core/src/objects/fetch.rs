@@ -9,9 +9,8 @@ use crate::id::{NodeId, ObjectId};
 use crate::shard::RequestId;
 use crate::time::Time;
 
-/// A few round trips to a busy shard. The first retry is at once.
+/// Pause before the second retry: a few round trips to a busy shard. The first retry is at once.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
-/// Longest pause between attempts: shorter than a hang that a person notices.
 const MAX_BACK_OFF: Duration = Duration::from_secs(1);
 /// Most senders that a query avoids: the limit of the wire format.
 const MAX_AVOIDED: usize = 64;
@@ -21,10 +20,10 @@ const MAX_AVOIDED: usize = 64;
 struct Fetch {
     step: FetchStep,
     avoid: Vec<NodeId>,
-    /// Attempts in a row without a byte.
+    /// Failed attempts since bytes last arrived.
     failures: u32,
-    /// A shard was told that an answer to an earlier fetch was declined. It may have answered this
-    /// one before that, and then regards the copy as gone.
+    /// `true` if the store has declined an answer with inline bytes. A shard that has answered this
+    /// fetch may then regard the copy as gone.
     has_declined: bool,
 }
 
@@ -41,7 +40,8 @@ pub(crate) enum FetchStep {
         size_bytes: u64,
     },
     Pulling,
-    /// The end of a pause after failures, or of the time to expect the object without a query.
+    /// `until` ends a pause after failures, or the time in which the object may come without a
+    /// query.
     BackingOff {
         until: Time,
     },
@@ -50,7 +50,7 @@ pub(crate) enum FetchStep {
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     by_id: BTreeMap<ObjectId, Fetch>,
-    /// Fetches that back off, after a pull without a byte.
+    /// Fetches that back off after pulls without a byte.
     stalled: BTreeSet<ObjectId>,
 }
 
@@ -72,7 +72,7 @@ impl Fetches {
         self.by_id.entry(id.clone()).or_insert_with(|| Fetch::new(step)).step = step;
     }
 
-    /// Begins a fetch, unless there is one. It queries the directory at `until`.
+    /// Begins a fetch, unless there is one. The fetch queries the directory only at `until`.
     pub(crate) fn expect(&mut self, ctx: &mut Context, id: &ObjectId, until: Time) {
         if !self.contains(id) {
             self.by_id.insert(id.clone(), Fetch::new(FetchStep::BackingOff { until }));

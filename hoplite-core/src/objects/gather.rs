@@ -1,6 +1,7 @@
-//! Room for a step's output, together with its inputs in the arena: all or none.
+//! Memory for the output of a step of a reduce, together with the step's inputs in the arena: all
+//! or none.
 //!
-//! Single loads would evict each other in a small arena.
+//! In a small arena, single loads of spilled inputs would evict each other.
 
 use super::Objects;
 use super::gatherings::Gathering;
@@ -11,15 +12,16 @@ use crate::message::CopyId;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gathered {
-    /// Room for the output. The inputs are in the arena.
+    /// Memory for the output. The inputs are in the arena.
     Here(Extent),
-    /// The waiter is queued for room.
+    /// The waiter is queued until memory is free.
     Coming,
     Failed(Error),
 }
 
 impl Objects {
-    /// The inputs stay until the step begins, or until [`Objects::stop_gathering`].
+    /// The inputs stay in the arena until the result is `Here`, or until
+    /// [`Objects::stop_gathering`].
     pub(crate) fn gather(&mut self, waiter: SpaceWaiter, inputs: &[CopyId], size_bytes: u64) -> Gathered {
         let now = self.ctx.now();
         if let Some(error) = inputs.iter().find_map(|input| self.copies[input].spill_error(now)) {
@@ -52,7 +54,7 @@ impl Objects {
         }
     }
 
-    /// Returns `None`, and holds nothing, if there is too little room now.
+    /// Returns `None`, and holds nothing, if there is too little memory now.
     fn begin_gathering(&mut self, inputs: &[CopyId], size_bytes: u64) -> Result<Option<Gathering>, Error> {
         let mut inputs = inputs.to_vec();
         inputs.sort_unstable();

@@ -18,11 +18,11 @@ use crate::message::{
 };
 use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, UnpublishReason};
 
-/// Most failed senders of a fetch that leaves silent senders early.
+/// After this many failed senders, a fetch leaves no silent sender early.
 const MOST_EARLY_LEAVES: usize = 3;
 
 /// A client with more open calls gets references instead of bytes, which would wait in the store
-/// until it reads its answers.
+/// until the client reads its answers.
 const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Objects {
@@ -36,9 +36,8 @@ impl Objects {
         self.retry_get(key, &id, terms);
     }
 
-    /// Answers a get if a copy can. An empty object must be complete. Only participants that join
-    /// get a copy that a member of a collective fills. A complete copy that may not be served
-    /// answers only gets that allow it.
+    /// Returns the answer to a get if a local copy has it. An empty object or a private copy must
+    /// be complete. A stale copy answers only gets that allow it.
     fn ready_copy(
         &mut self,
         key: CallKey,
@@ -53,7 +52,7 @@ impl Objects {
         if !is_ready || (is_stale && !(allow_stale && local.is_complete())) {
             return None;
         }
-        // Without an attempt, this store is the first to compare the agreements.
+        // If no attempt ran here, no store has compared the agreements yet.
         let checked = join.map_or(Ok(()), |agreement| local.metadata.check_made_by(id, &agreement));
         // A batch holds references until all of its objects are there.
         let is_small = until == Until::Contents && !key.is_item() && local.size_bytes <= MAX_CONTENTS_BYTES;
@@ -103,8 +102,7 @@ impl Objects {
         }
     }
 
-    /// Acts as [`Objects::end_fetch`] before the awaiting serves are accepted. Returns `true` if
-    /// there was a fetch.
+    /// Ends a fetch, but keeps the serves that await its copy. Returns `true` if there was a fetch.
     pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         self.decline_order(id, Obstacle::Failed);
@@ -118,8 +116,8 @@ impl Objects {
         true
     }
 
-    /// Ends a fetch without waiting calls, unless a pull runs, because other nodes may stream from
-    /// the pulled bytes.
+    /// Ends a fetch that no call, order or reference needs. A running pull goes on, because other
+    /// nodes may stream its bytes.
     pub(crate) fn reconsider_fetch(&mut self, id: &ObjectId) {
         let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
         if !is_pending || self.is_wanted(id) {
@@ -129,22 +127,20 @@ impl Objects {
         if let Some((copy, _)) = self.copies.live(id) {
             self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
         }
-        // A create may have waited for the copy.
+        // A create may wait for the copy's end.
         self.wake(id);
     }
 
     /// Handles another node's request for a copy.
     ///
-    /// Two shards with different knowledge may send two stores to each other. Neither would get a
-    /// byte that the other lacks, so the requested store leaves its sender, and serves it. A store
-    /// that does not want the copy itself would not query for another sender, so it refuses
-    /// instead.
+    /// Two shards with different knowledge may send two stores to each other. Neither would get new
+    /// bytes. So a store that gets a request from its sender leaves the sender, and serves it. A
+    /// store that does not need the copy refuses instead, because it would not look for another
+    /// sender.
     ///
     /// If two stores request from each other at once, both leave. Without another sender they come
     /// back to each other, after growing pauses. Longer cycles end because they stall
     /// ([`stall`](crate::stall)).
-    ///
-    /// A false name of the peer only makes this store query for another sender without need.
     pub(crate) fn serve_receiver(&mut self, serve: ServeId, peer: &NodeId, id: &ObjectId, put: PutId) {
         if let Some(copy) = self.copies.live_put(id, put)
             && self.copies[&copy].sender() == Some(peer)
@@ -159,7 +155,6 @@ impl Objects {
         self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
     }
 
-    /// Returns `true` if an open query may have made the directory send receivers here.
     fn is_querying(&self, id: &ObjectId) -> bool {
         matches!(self.fetches.step(id), Some(FetchStep::Querying(_)))
     }
@@ -170,8 +165,7 @@ impl Objects {
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
-    /// Queries again after room has appeared, because the granted sender serves another receiver
-    /// now.
+    /// Queries for a sender again once memory is free, because the fetch has returned its slot.
     pub(crate) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
         if self.copies.may_fit(size_bytes) {
@@ -181,7 +175,8 @@ impl Objects {
         }
     }
 
-    /// Opens a copy, or finds the present one. `None` if the fetch waits for room, or has failed.
+    /// Opens a copy, or finds the one of an earlier pull. `None` if the fetch waits for memory, or
+    /// has failed.
     fn receiving_copy(&mut self, object: Object) -> Option<CopyId> {
         if !self.fetches.contains(&object.id) {
             return None;
@@ -247,7 +242,8 @@ impl Objects {
         self.wake(&grant.id);
     }
 
-    /// A slow network must not send a fetch from holder to holder.
+    /// Returns `true` if another complete copy is left. In a slow network, a fetch must not change
+    /// senders again and again.
     fn is_replaceable(&self, grant: &Grant) -> bool {
         let failed = self.fetches.avoided(&grant.id).len();
         failed < MOST_EARLY_LEAVES
@@ -294,7 +290,8 @@ impl Objects {
         }
     }
 
-    /// The fetch goes on. Returns `true` if there is new room.
+    /// Frees the copy of a fetch whose last pull brought no bytes; the fetch goes on. Returns
+    /// `true` if it freed memory.
     pub(crate) fn give_up_stalled(&mut self) -> bool {
         while let Some(id) = self.fetches.take_stalled() {
             if let Some((copy, local)) = self.copies.live(&id)
@@ -359,18 +356,18 @@ impl Objects {
         self.publish_elsewhere(copy, shard);
     }
 
-    /// Opens a copy of an object whose bytes are available; `None` without room, or beyond a limit.
+    /// Opens a copy of an object whose bytes are available; `None` without memory, or beyond a
+    /// limit.
     fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
         self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
         let room = self.allocate(object.size_bytes)?;
         Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }))
     }
 
-    /// Keeps an inline object whose last copy elsewhere is gone, if there is room.
+    /// Keeps an inline object whose last copy elsewhere is gone, if there is memory.
     pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let id = object.id.clone();
         if self.copies.live(&id).is_some() {
-            // This put or another one is here already.
             return self.promoted(shard, &id, object.put);
         }
         let Some(copy) = self.copy_to_fill(object) else { return };

@@ -1,26 +1,25 @@
-//! Clients whose references alone keep room in use. A full store names them to a caller without
-//! room.
+//! Clients whose references alone keep memory in use. A full store names them in its errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Objects;
 use crate::message::ClientId;
 
-/// As many as one client may hold by default. Bounds the time for an explanation.
+/// Most examined references, which bounds the time.
 const MAX_LOOKED_AT: usize = 1 << 16;
 
-/// The room that one client's references keep in use.
+/// The memory that one client's references keep in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Holder {
     pub client: ClientId,
     /// Copies that would be free or evictable without references.
     pub copies: usize,
-    /// Their size. A copy counts for each client that refers to it.
+    /// The size of these copies, which count for each client that refers to them.
     pub bytes: u64,
 }
 
-/// The room that only references keep in use.
+/// The memory that only references keep in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holders {
     /// Clients with references to copies that are deleted or could be evicted, most bytes first.

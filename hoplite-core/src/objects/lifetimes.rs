@@ -1,4 +1,4 @@
-//! The lifetimes of copies. `endings` acts at their ends.
+//! The lifetimes of copies. The module `endings` acts at their ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -65,7 +65,6 @@ impl Lifetimes {
         self.endings.insert(copy, Ending { lifetime, due, is_over: false });
     }
 
-    /// Forgets the lifetime of a copy that has left the index, or changed its put.
     pub(super) fn forget(&mut self, ctx: &mut Context, copy: CopyId) {
         let Some(Ending { lifetime, due, .. }) = self.endings.remove(&copy) else { return };
         if let Some(time) = due {
@@ -76,7 +75,7 @@ impl Lifetimes {
         }
     }
 
-    /// Returns `false` if the lifetime was over before.
+    /// Queues a copy for deletion. Returns `false` if its lifetime was over before.
     pub(super) fn end(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
         let Some(ending) = self.endings.get_mut(&copy).filter(|ending| !ending.is_over) else { return false };
         ending.is_over = true;

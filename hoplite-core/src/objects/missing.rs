@@ -1,4 +1,4 @@
-//! The causes of calls' waits for objects.
+//! Finds the causes of waits, for timeouts and reports.
 
 use super::Objects;
 use super::deletion::DeleteCall;
@@ -25,7 +25,7 @@ impl Objects {
         }
     }
 
-    /// The object whose answer a query awaits, or the reason why no shard can answer.
+    /// Returns the object that a query is about, or the reason why no shard can answer.
     pub(crate) fn missing_of_query(&self, query: RequestId) -> Option<Missing> {
         let id = self.queries.id(query)?;
         let refused = self.faults.directory(&self.ctx, id);

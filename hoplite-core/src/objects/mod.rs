@@ -1,9 +1,9 @@
 //! The copies of a store, and all that concerns single objects: gets, puts, deletes, publication
-//! and room.
+//! and memory.
 //!
-//! [`Objects`] knows nothing of reduces and collectives. Machines of higher levels call it. It
-//! informs them through a [`Notice`](notice::Notice) in the queue of the [`Context`], which the
-//! router of [`node`](crate::node) delivers after the current event is complete.
+//! [`Objects`] knows nothing of reduces and collectives. Machines of higher levels call it.
+//! [`Objects`] informs them through a [`Notice`](notice::Notice) in the queue of the [`Context`],
+//! which the router of [`node`](crate::node) delivers after the current event is complete.
 //!
 //! | files | tasks |
 //! | --- | --- |

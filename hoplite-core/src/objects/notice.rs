@@ -1,4 +1,4 @@
-//! Deadlines of machines, notices between machines, and waiters for room.
+//! Deadlines of machines, notices between machines, and waiters for memory.
 
 use crate::collective::MembershipId;
 use crate::error::Error;
@@ -20,7 +20,6 @@ pub(crate) enum Deadline {
     Spill,
     /// The end of a time to live, or the next attempt to delete.
     Lifetime(CopyId),
-    /// The end of an owner's grace period.
     Owner(Owner),
 }
 
@@ -31,7 +30,7 @@ pub(crate) enum Notice {
     /// The answer to a call of [`ClientId::STORE`](crate::message::ClientId::STORE).
     Answer(CallId, Result<Response, Error>),
     BatchAnswered(CallKey),
-    /// The report of a hop that this store both coordinates and performs.
+    /// The report on a hop that this store both coordinates and performs.
     Report(HopId, HopReport),
     Changed(ObjectId),
     TargetPublished(ObjectId),
@@ -39,9 +38,9 @@ pub(crate) enum Notice {
     Gone(ObjectId, CopyId, Error),
     /// A reduce's or collective's call has ended, with an error unless it was answered.
     ReduceEnded(CallKey, ObjectId, Option<Error>),
-    /// A source's locations, with its index in the request for the target.
+    /// A source's locations, with the source's index in the request for the target.
     SourceLocated(ObjectId, usize, Locations),
-    /// A target's locations; none if it is unknown.
+    /// A target's locations; empty if it is unknown.
     TargetLocated(Locations),
     /// A target was deleted that the directory does not know yet.
     TargetDeleted(ObjectId),

@@ -23,7 +23,6 @@ struct Record {
 }
 
 impl Owners {
-    /// Adds a client that holds `owners` while connected.
     pub(super) fn connected(&mut self, ctx: &mut Context, client: ClientId, mut owners: Vec<Owner>) {
         owners.sort_unstable();
         owners.dedup();
@@ -51,12 +50,10 @@ impl Owners {
         self.owners.get(owner).is_some_and(|record| record.holders > 0)
     }
 
-    /// Returns the end of the grace period, if no client holds the owner.
     pub(super) fn ends_at(&self, owner: &Owner) -> Option<Time> {
         self.owners.get(owner)?.ends_at
     }
 
-    /// Lets a copy end with its owner.
     pub(super) fn add(&mut self, ctx: &mut Context, owner: &Owner, copy: CopyId) {
         self.owners.entry(owner.clone()).or_default().copies.insert(copy);
         self.changed(ctx, owner);
@@ -73,7 +70,6 @@ impl Owners {
         self.owners.remove(owner).unwrap_or_default().copies
     }
 
-    /// Begins or ends an owner's grace period, or forgets the owner.
     fn changed(&mut self, ctx: &mut Context, owner: &Owner) {
         let Some(record) = self.owners.get_mut(owner) else { return };
         let is_gone = record.holders == 0 && !record.copies.is_empty();

@@ -9,9 +9,9 @@ use crate::message::{CallKey, ClientId};
 use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
-/// Most publications before a shard is told to forget the put in the way, which its own store
-/// should have withdrawn by then. They take more than five seconds, because a store waits two
-/// seconds before it concedes to a shard that was away.
+/// Disputed publications before a shard is told to forget the conflicting put. They take more than
+/// five seconds. By then, that put's store should have withdrawn it: a store waits two seconds
+/// before it concedes to a shard that was away.
 const DISPUTES: u32 = 9;
 
 pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
@@ -22,7 +22,7 @@ struct ShardView {
     shard: usize,
     /// The latest run of the shard that certainly listed the put.
     listed_in: Option<ShardRun>,
-    /// `true` if the shard was told in this session.
+    /// `true` if the shard was told of the copy in this session.
     is_told: bool,
     /// `true` until the shard confirms the put.
     is_unverified: bool,
@@ -33,14 +33,14 @@ struct ShardView {
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     shards: Vec<ShardView>,
-    /// Another, earlier put. The store compares the two once this copy is complete.
+    /// An earlier put of the id. The store compares both once this copy is complete.
     pub(crate) rival: Option<Rival>,
     pub(crate) sealer: Option<CallKey>,
     was_told: bool,
-    /// The shard that was told that it is the first connected one.
+    /// The shard that was told that it leads: it is the first connected one.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
-    /// The time and number of publications after disputes.
+    /// The time of the next publication after a dispute.
     republish_at: Option<Time>,
     disputes: u32,
     is_confirmed: bool,
@@ -65,7 +65,7 @@ impl Publication {
         &mut self.shards[index]
     }
 
-    /// The shards that were told in their present session.
+    /// The shards that were told of the copy in their present session.
     pub(crate) fn known_at(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.is_told).map(|view| view.shard)
     }
@@ -125,7 +125,7 @@ impl Publication {
         self.was_told && self.watched_by().next().is_none()
     }
 
-    /// A new session knows nothing, even of a shard that was there before.
+    /// Forgets a shard's view, because a new session begins without publications.
     pub(crate) fn session_changed(&mut self, shard: usize) {
         if let Some(view) = self.shards.iter_mut().find(|view| view.shard == shard) {
             (view.is_told, view.is_unverified, view.has_accepted) = (false, false, false);
@@ -139,12 +139,11 @@ impl Publication {
         self.lead
     }
 
-    /// Drops the reports of the earlier shard.
+    /// Notes the leading shard, and drops the earlier shard's reports.
     pub(crate) fn set_lead(&mut self, lead: Option<usize>) {
         (self.lead, self.replication) = (lead, None);
     }
 
-    /// Returns `true` if shards know this put, without a rival.
     pub(crate) fn is_only_known_put(&self) -> bool {
         self.known_at().next().is_some() && self.rival.is_none()
     }
@@ -153,13 +152,13 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.has_accepted)
     }
 
-    /// Notes a shard's acceptance, which counts as long as it decides.
+    /// Notes a shard's acceptance, which counts as long as the shard decides.
     pub(crate) fn accept(&mut self, shard: usize) {
         self.view_mut(shard).has_accepted = true;
     }
 
-    /// Forgets the rival after the deciding shard's acceptance: it is gone, or was never first
-    /// there. Otherwise two equal puts could each take the other's name.
+    /// Forgets the rival after the deciding shard's acceptance: the rival is gone, or was never
+    /// first there. Otherwise two equal puts could each take the other's put id.
     pub(crate) fn settle(&mut self) {
         self.rival = None;
         (self.is_confirmed, self.was_accepted) = (true, true);
@@ -177,7 +176,8 @@ impl Publication {
         self.set_lead(None);
     }
 
-    /// Notes that the deciding shard knows another put, even if an earlier one has accepted this.
+    /// Notes that the deciding shard knows another put, even if an earlier deciding shard has
+    /// accepted this put.
     pub(crate) fn contest(&mut self) {
         for view in &mut self.shards {
             view.has_accepted = false;
@@ -200,8 +200,8 @@ impl Publication {
         self.disputes > 0
     }
 
-    /// Returns `true` if the put in the way is a remainder: it has lost at the deciding shard, or
-    /// is gone there, and was not withdrawn.
+    /// Returns `true` if the conflicting put is a leftover: the deciding shard has accepted this
+    /// put, but the conflicting put has not been withdrawn in time.
     pub(crate) const fn has_outlasted_rivals(&self) -> bool {
         self.is_confirmed && self.disputes >= DISPUTES
     }

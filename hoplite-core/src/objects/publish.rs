@@ -11,7 +11,8 @@ use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToS
 use crate::version::Version;
 
 impl Objects {
-    /// The responsible shards, and all that were told before.
+    /// Returns the connected shards that must hear of a copy: the responsible ones, and those told
+    /// before.
     fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
         let local = &self.copies[&copy];
         let responsible = self.ctx.responsible_shards(&local.id);
@@ -31,7 +32,6 @@ impl Objects {
         self.publish_and_return(copy, None);
     }
 
-    /// Also returns the slot of the pull, if a shard waits for it.
     pub(crate) fn publish_and_return(&mut self, copy: CopyId, mut slot: Option<(usize, GrantId)>) {
         if self.copies[&copy].is_public {
             let shards = self.informed_shards(copy);
@@ -45,7 +45,7 @@ impl Objects {
         }
     }
 
-    /// Skips the answering shard, which knows.
+    /// Publishes a copy at all shards except `answered_by`, which lists it already.
     pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
         self.is_listed_at(copy, answered_by);
         for shard in self.informed_shards(copy) {
@@ -89,7 +89,8 @@ impl Objects {
         self.tell_lead(copy);
     }
 
-    /// Returns the store's absence from the shard if the copy returns to it.
+    /// Notes that a shard is told of a copy. If the copy returns to the shard, returns the store's
+    /// absence from it.
     fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -132,8 +133,8 @@ impl Objects {
         }
     }
 
-    /// Handles a second put at a shard that does not decide. Two shards may hear of two puts in
-    /// different order; if each could reject a put, both would be lost.
+    /// Handles a conflict at a shard that does not decide about the id. Two shards may hear of two
+    /// puts in different order; if each could reject a put, both would be lost.
     pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
         if local.publication.has_outlasted_rivals() {
@@ -154,8 +155,8 @@ impl Objects {
         let local = &self.copies[&copy];
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
         for shard in 0..self.ctx.shard_count() {
-            // A shard may have handed the bytes over while another shard was away. Without this
-            // message it would do so again, and bring the put back when the first put is deleted.
+            // A shard may have sent the put's inline bytes to a store while another shard was away.
+            // Otherwise it would send them again, and revive the put once the first put is deleted.
             let has_bytes = reason == UnpublishReason::Conceded && self.ctx.is_up(shard);
             if has_bytes || local.publication.is_known_at(shard) {
                 self.ctx.tell_shard(shard, message.clone());
@@ -227,7 +228,7 @@ impl Objects {
             DropReason::Lost => {
                 let Some(copy) = self.copies.public_put(id, put) else { return };
                 match self.copies[&copy].location_state() {
-                    // The first shard knows better; this one may have lost a session that the other
+                    // The first shard decides. This one may have lost a session that the first one
                     // has.
                     LocationState::Partial if self.ctx.first_shard(id) != Some(shard) => {
                         self.publish_again_later(copy);
@@ -257,7 +258,7 @@ impl Objects {
         }
     }
 
-    /// Also tells every shard that may count on the copy.
+    /// Drops a deleted copy, and tells every shard that may list it.
     pub(crate) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
         self.remember_deletion(id, put);
         let copy = self.copies.public_put(id, put);
@@ -294,8 +295,8 @@ impl Objects {
         }
     }
 
-    /// Tells all shards of a copy that one of them asked to keep, even if that one is not
-    /// responsible any more: it would look for another keeper, and not hear of the copy's end.
+    /// Publishes a copy that `shard` ordered to keep, also at `shard` if it is no longer
+    /// responsible. Otherwise, the shard would order another store, and miss the copy's end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

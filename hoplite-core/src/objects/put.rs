@@ -4,22 +4,21 @@
 //! seals it at once. A larger put, and every writer, takes these steps:
 //!
 //! 1. The client sends `Create` with the id, the size and the metadata. If the store has a complete
-//!    copy of equal size and metadata, the client compares the bytes with it. A different copy
-//!    fails the call with `AlreadyExists`; the call waits for an incomplete one.
+//!    copy of equal size and metadata, the client compares the bytes with it. A copy of another
+//!    size or metadata fails the call with `AlreadyExists`. The call waits for an incomplete copy.
 //! 2. The node finds an extent (`table/space.rs`). If the arena is full, it evicts unpinned,
-//!    unreferenced copies, the least recently used first, unless even all of them would make too
-//!    little room. Otherwise the call waits for room.
-//! 3. The node publishes the copy as *producing* at the first two connected shards of the id, but
-//!    small objects, below 64 KiB by default, only when complete.
+//!    unreferenced copies, the least recently used first, unless even all of them would free too
+//!    little. Without memory, the call waits.
+//! 3. The node publishes the copy as *producing* at the first two connected shards of the id. It
+//!    publishes small objects, below 64 KiB by default, only when complete.
 //! 4. The client copies the bytes into the arena and advances the progress in the extent's header.
-//!    A waiting task of the store sets a flag there; the client then rings a doorbell on the
-//!    socket.
+//!    If a task of the store waits for progress, it sets a flag there. The client then sends a
+//!    doorbell message on the socket.
 //! 5. The client seals the object. The node completes the copy and publishes it again, with its
 //!    bytes if it is inline.
 //!
-//! The seal of a large object is answered when the directory has accepted it. The seal of a small
-//! object is answered at once, so its put costs one round trip on the socket, unless the client
-//! requests a confirmed put. A seal that waits while no shard is connected ends with `Timeout`.
+//! The seal of a large object is answered when the directory has accepted the object. The seal of a
+//! small object is answered at once, unless the client requests a confirmed put.
 
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ enum Attempt {
 }
 
 impl Objects {
-    /// Makes room for an object, refers to an existing copy, or waits for either.
+    /// Allocates memory for an object, refers to an existing copy, or waits for either.
     pub(crate) fn create(&mut self, key: CallKey, create: CreateCall, timeout: Duration) {
         if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
             return self.ctx.reply(key, Err(error));
@@ -119,7 +118,7 @@ impl Objects {
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
-    /// Returns `None` if enough copies exist.
+    /// Handles a repeated put. Returns `None` if enough copies exist.
     fn repeat_replicated(&mut self, copy: CopyId, replicas: Replicas) -> Option<Attempt> {
         if replicas.to_keep() == 1 || !self.is_put(copy) {
             return None;
@@ -177,7 +176,8 @@ impl Objects {
         }
     }
 
-    /// Trusts the writer. Answers `confirm` after the directory's verdict.
+    /// Seals a copy that its writer declares complete. With `confirm`, answers after the
+    /// directory's verdict.
     pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
         if !is_writer {
@@ -226,7 +226,6 @@ impl Objects {
         if self.copies.live(id).is_some() {
             return Err(Error::AlreadyExists { id: id.clone() });
         }
-        // Waiting calls get this copy.
         self.end_fetch(id);
         let put = self.ctx.next_put();
         let object = Object { id: id.clone(), put, size_bytes, metadata };
@@ -238,7 +237,8 @@ impl Objects {
         Ok(copy)
     }
 
-    /// The call gets the indices of the `reduced` sources after the directory's acceptance.
+    /// Completes a reduce's target. The call gets the indices of the `reduced` sources once the
+    /// directory accepts the target.
     pub(crate) fn complete_target(&mut self, key: CallKey, copy: CopyId, reduced: Vec<usize>) {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
@@ -264,8 +264,8 @@ impl Objects {
     pub(crate) fn abandon_put(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let id = local.id.clone();
-        // Without a shard that knows this put, or after another put, waiting calls may still get
-        // the object.
+        // If no shard knows this put, or another put exists, waiting calls may still get the
+        // object.
         let is_all_there_was = local.publication.is_only_known_put();
         let error = Error::ObjectLost { id: id.clone() };
         self.abandon(copy, error.clone(), UnpublishReason::Aborted);
@@ -314,7 +314,7 @@ impl Objects {
             Verdict::Conflict { winner, equality } => match equality {
                 Equality::Equal => self.adopt(copy, winner),
                 Equality::Unknown { holder: Some(holder) } if self.is_put(copy) => {
-                    // Another shard may have accepted it while this one, which decides now, was
+                    // Another shard may have accepted the put while the shard that decides now was
                     // away.
                     self.copies.publication_mut(copy).contest();
                     let is_complete = self.copies[&copy].is_complete();
@@ -343,8 +343,7 @@ impl Objects {
     ) {
         let local = &self.copies[&copy];
         if local.is_comparing {
-            // Only one comparison at a time: during one with another put, publish again once it is
-            // done.
+            // Only one comparison runs at a time. During one with another put, publish again later.
             if local.publication.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
                 self.publish_again_later(copy);
             }
@@ -373,9 +372,9 @@ impl Objects {
         }
     }
 
-    /// Makes the copy one of the first put, which has the same contents.
+    /// Turns the copy into a copy of the first put, which has the same contents.
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
-        // The second shard may have accepted the put under its own name.
+        // The second shard may have accepted the copy under its old put id.
         self.unpublish(copy, UnpublishReason::Conceded);
         self.lifetimes.forget(&mut self.ctx, copy);
         self.copies.rename_put(copy, winner);
@@ -425,7 +424,7 @@ impl Objects {
                 self.ctx.notify(Notice::TargetPublished(id.clone()));
             }
             self.answer_sealer(copy);
-            // The same put may have been repeated.
+            // A repetition of the put may wait.
             self.wake(&id);
         }
     }
@@ -436,8 +435,8 @@ impl Objects {
         }
     }
 
-    /// Answers a seal once the directory has accepted the put, is connected, and knows enough
-    /// copies.
+    /// Answers the seal of a complete copy once the deciding shard, or both shards for a quorum,
+    /// have accepted it and enough copies exist.
     pub(crate) fn answer_sealer(&mut self, copy: CopyId) {
         if self.copies[&copy].is_complete()
             && self.is_accepted(copy)

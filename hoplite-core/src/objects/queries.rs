@@ -1,5 +1,5 @@
-//! Queries to the directory. Each one waits at the first connected shard of its id, and moves when
-//! another shard becomes the first. So the loss of a shard costs a delay and no call.
+//! Queries to the directory. Each query waits at the first connected shard of its id, and moves
+//! when another shard becomes the first. So the loss of a shard delays calls, but fails none.
 
 use std::collections::BTreeMap;
 
@@ -23,9 +23,10 @@ pub(crate) enum Purpose {
     Delete(CallKey, DeleteStep),
     /// Locations for a call, with the object's index in the call.
     Locations(CallKey, usize),
-    /// A source for the reduce or collective that makes this object, with its index.
+    /// Locations of a source for the reduce or collective that makes this target, with the source's
+    /// index.
     Source(ObjectId, usize),
-    /// The existence or deletion of a target, until the directory knows it.
+    /// News of a target that the directory does not know yet: a copy, or a delete.
     Target,
 }
 
@@ -48,7 +49,7 @@ impl Queries {
         request
     }
 
-    /// `None` if the query is answered, or no shard is connected.
+    /// Returns an open query and the shard at which it waits.
     pub(crate) fn sitting(&self, request: RequestId) -> Option<(usize, &OpenQuery)> {
         let query = self.open.get(&request)?;
         Some((query.shard?, query))
@@ -84,7 +85,8 @@ impl Queries {
         }
     }
 
-    /// `changed` is `None` if a shard is trusted now. Returns the queries to send again.
+    /// Moves queries after the session with `changed` began or ended; `None` if a shard is trusted
+    /// now. Returns the queries to send again.
     pub(crate) fn rehome(&mut self, ctx: &mut Context, changed: Option<usize>) -> Vec<RequestId> {
         let mut moved = Vec::new();
         for (request, query) in &mut self.open {
@@ -109,8 +111,8 @@ impl Queries {
 
 fn withdraw_at(ctx: &mut Context, shard: usize, request: RequestId, purpose: &Purpose) {
     match purpose {
-        // The deletion goes on. The query may come back to this shard, so its number must be free
-        // again.
+        // The shard goes on with a delete. The query may come back to the shard, so the shard must
+        // forget its number.
         Purpose::Fetch | Purpose::Delete(..) => ctx.tell_shard(shard, ToShard::Cancel { request }),
         Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
             ctx.tell_shard(shard, ToShard::Unsubscribe { request });

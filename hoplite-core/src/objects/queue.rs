@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-/// A set in the order of arrival. O(log n) per operation: thousands may wait for one object.
+/// A set in the order of arrival, in O(log n) per operation.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     by_place: BTreeMap<u64, T>,

@@ -1,6 +1,6 @@
-//! Puts that need both shards of their id.
+//! Puts that both directory shards of their id must accept.
 //!
-//! In a network split, each side reaches at most one of them, so at most one put succeeds.
+//! In a network split, at most one side reaches both shards, so at most one put succeeds.
 
 use super::Objects;
 use super::table::LocalCopy;

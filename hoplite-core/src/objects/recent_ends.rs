@@ -11,7 +11,7 @@ use crate::id::{ObjectId, PutId};
 use crate::shard::ToShard;
 use crate::time::Time;
 
-/// Enough for some seconds of a busy store, and a burst that a shard digests in milliseconds.
+/// Enough for some seconds of a busy store.
 const MAX_RECENT_ENDS: usize = 4096;
 
 /// The latest messages, oldest first.
@@ -36,7 +36,6 @@ impl RecentEnds {
         self.0.iter().map(|(_, message)| message).find(is_meant)
     }
 
-    /// Returns the messages of the last `age`.
     pub(crate) fn latest(&self, now: Time, age: Duration) -> impl Iterator<Item = &ToShard> {
         self.0.iter().filter(move |(time, _)| now.since(*time) <= age).map(|(_, message)| message)
     }

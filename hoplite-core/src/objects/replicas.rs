@@ -16,7 +16,6 @@ impl Objects {
         }
     }
 
-    /// Fetches an object and keeps it, by a shard's order.
     pub(crate) fn replicate(&mut self, shard: usize, order: Replicate) {
         let Replicate { id, put, size_bytes, metadata } = order;
         let refusal = match self.copies.live(&id) {
@@ -46,7 +45,7 @@ impl Objects {
         }
     }
 
-    /// Fulfils an order, because all bytes are here. Pins the copy.
+    /// Pins a complete copy if a shard ordered the store to keep it.
     pub(crate) fn keep_ordered(&mut self, copy: CopyId) -> bool {
         let (id, put) = (self.copies[&copy].id.clone(), self.copies[&copy].put);
         if self.orders.get(&id).is_none_or(|order| order.put != put) {
@@ -65,7 +64,7 @@ impl Objects {
         }
     }
 
-    /// Ends an order for another put than the present one.
+    /// Declines an order to keep another put of the id.
     pub(crate) fn decline_order_of_other(&mut self, id: &ObjectId, put: PutId) {
         if self.orders.get(id).is_some_and(|order| order.put != put) {
             self.decline_order(id, Obstacle::Failed);
@@ -111,7 +110,7 @@ impl Objects {
         told.map_or(0, |told| usize::try_from(told.copies).unwrap_or(usize::MAX))
     }
 
-    /// Fails a repeated put with more replicas than stores.
+    /// Returns the error of a repeated put with more replicas than stores.
     pub(crate) fn check_nodes(&self, copy: CopyId, replicas: Replicas) -> Option<Error> {
         let told = self.copies[&copy].publication.replication.as_ref()?;
         let (wanted, present) = (replicas.to_keep() as u64, u64::from(told.nodes));

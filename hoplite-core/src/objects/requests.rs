@@ -13,7 +13,7 @@ use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Reduce, Requ
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::Locations;
 
-/// Lets a timeout of zero stand for one answer of the directory.
+/// Replaces a timeout of zero, which means one answer of the directory.
 const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
@@ -27,8 +27,7 @@ fn of_client(mut request: Request) -> Request {
 }
 
 impl Objects {
-    /// Serves a checked request, except those for targets that are being made: reduces, collectives
-    /// and deletes.
+    /// Serves a checked request, except reduces, collectives and deletes, which concern targets.
     pub(crate) fn request(&mut self, key: CallKey, request: Request) {
         match self.with_default_replicas(of_client(request)) {
             Request::Create { id, size_bytes, metadata, timeout } => {
@@ -70,7 +69,7 @@ impl Objects {
         request
     }
 
-    /// Checks a request. One that gives something back is always allowed.
+    /// Checks a request. Requests without an answer are always allowed.
     pub(crate) fn check_request(&self, key: CallKey, request: &Request) -> Result<()> {
         if !request.is_answered() {
             return Ok(());
@@ -204,7 +203,7 @@ impl Objects {
         }
     }
 
-    /// Waits for more bytes of a growing copy, which the shell sees.
+    /// Waits for more bytes of a growing copy, whose progress the shell sees.
     fn follow(&mut self, key: CallKey, copy: CopyId, beyond_bytes: u64, timeout: Duration) {
         if !self.calls.refers(key.client, copy) {
             return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));

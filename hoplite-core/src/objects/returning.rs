@@ -4,8 +4,7 @@
 //!
 //! The store serves a copy while a shard that knows the copy has a lease
 //! ([`shard_sessions`](super::shard_sessions)). Otherwise gets wait as if there were no copy. A
-//! copy that no shard was told of, or that is being produced here, needs no lease. So a small put
-//! works without any shard until it is published.
+//! copy that no shard was told of, or that is being produced here, needs no lease.
 //!
 //! # Returning
 //!
@@ -17,8 +16,7 @@
 //! has not lost it.
 //!
 //! The store is sure that a shard has listed a put if the shard has accepted a publication, or has
-//! granted or sent the object. A publication alone proves nothing, because the session may have
-//! ended before the shard read it.
+//! granted or sent the object. An unanswered publication proves nothing.
 //!
 //! After the store has lost contact with all shards of a copy, the copy *returns*: it is served
 //! only after a shard has confirmed the put. The store first queries shards that have listed the

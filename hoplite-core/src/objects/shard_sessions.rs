@@ -1,8 +1,8 @@
 //! The sessions with the shards, and their leases.
 //!
 //! A delete waits until each store with a copy has confirmed it. A shard stops waiting for a store
-//! that was silent for six seconds and then away for the grace period. Then others may put the id
-//! again, so the store must not serve its copy. A store that is cut off or frozen hears of none of
+//! that was silent for six seconds and then away for the grace period. Then a client may put the id
+//! again, so the store must not serve its copy. A store that is cut off or frozen does not hear of
 //! this.
 //!
 //! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping,
@@ -21,8 +21,8 @@ use crate::shard::ShardRun;
 use crate::time::Time;
 use crate::version::Version;
 
-/// Time for other shards to connect after the first one. Longer than the pause between two
-/// attempts, and shorter than the time for which a new shard waits for copies.
+/// Time for other shards to connect after the first one. Longer than the pause between two attempts
+/// to connect.
 const SETTLING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct ShardSession {
     run: Option<ShardRun>,
     /// The time of the latest message that the shard is known to have answered.
     heard_at: Time,
-    /// The same for the previous session.
+    /// `heard_at` of the previous session.
     heard_before: Time,
     /// The end of leases of the shard's previous run, after a restart.
     young_until: Option<Time>,
@@ -86,7 +86,7 @@ impl ShardSessions {
         };
     }
 
-    /// Returns the times for [`trust`](Self::trust).
+    /// Returns the times at which to call [`trust`](Self::trust).
     pub(crate) fn doubted_until(&self, shard: usize) -> impl Iterator<Item = Time> + use<> {
         let session = self.shards.get(shard).copied();
         session.into_iter().flat_map(|session| [session.young_until, session.returned_until]).flatten()
@@ -104,7 +104,7 @@ impl ShardSessions {
         self.shards.get(shard).is_some_and(|session| session.returned_until.is_some())
     }
 
-    /// Returns `true` if the shard is trusted from now on.
+    /// Ends doubts about a shard that are due. Returns `true` if there were any.
     pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
         let Some(session) = self.shards.get_mut(shard) else { return false };
         let doubts = [&mut session.young_until, &mut session.returned_until];
@@ -124,7 +124,6 @@ impl ShardSessions {
         had_expired && self.has_lease(now, shard)
     }
 
-    /// Returns `false` for an unknown shard.
     pub(crate) fn is_up(&self, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|session| session.is_up)
     }
@@ -142,7 +141,7 @@ impl ShardSessions {
         self.version(shard).is_some_and(|version| version.at_least(number))
     }
 
-    /// Accepts a shard that is not connected.
+    /// Checks a shard's version. Accepts a shard that is not connected.
     ///
     /// # Errors
     /// [`Error::VersionMismatch`] with the shard as this side: decoding at the client swaps the

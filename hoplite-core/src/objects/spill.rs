@@ -1,21 +1,21 @@
-//! Spilling: unused pinned copies move to files, so that the arena has room, and return on demand.
+//! Spilling: unused pinned copies move to files, so that the arena has free memory, and return on
+//! demand.
 //!
-//! 1. Once the arena is 80% full, or a call waits for room, the store writes the least recently
+//! 1. Once the arena is 80% full, or a call waits for memory, the store writes the least recently
 //!    used copies to a file: up to 100 MiB in one file (`Effect::Spill`). It spills down to 70%.
 //!    Copies that clients map, other stores read, or reduces need stay.
-//! 2. A written copy is *clean*: in the arena and in the file. The store frees a clean copy once
-//!    its room is needed, after the unpinned copies. The directory does not notice.
+//! 2. A written copy is *clean*: in the arena and in the file. The store frees clean copies when it
+//!    needs memory, after the unpinned copies. The directory still lists them.
 //! 3. Other stores and hops read the copy from the file (`Effect::ServeSpilled`). For a get or a
-//!    collective, the store finds room and reads it again (`Effect::Load`). The record stays, so
-//!    the copy can leave again without a write. If more than half of the spill limit is used, the
-//!    store gives the record up instead.
+//!    collective, the store reads it into the arena again (`Effect::Load`). The record stays in the
+//!    file, unless more than half of the spill limit is used.
 //! 4. The store removes a file when no copy needs it. Once more than half of a file is useless, the
 //!    store copies the rest to a new file.
 //!
 //! # Failures
 //!
 //! * **A disk is full or fails.** The copies stay in the arena. The spill directory rests for up to
-//!   a second, then the store tries again. Calls wait for room until their timeout.
+//!   a second, then the store tries again. Calls wait for memory until their timeout.
 //! * **A file is damaged.** The copy is lost. Waiting calls fail with [`Error::SpillFailed`].
 //! * **A file cannot be read now.** Calls fail with the same error, and the copy stays.
 
@@ -39,12 +39,12 @@ pub(crate) enum Fetched {
 }
 
 impl Objects {
-    /// Spills if calls wait for room, or the arena is above its watermark.
+    /// Spills if calls wait for memory, or the arena is above its watermark.
     pub(crate) fn spill_cold(&mut self) {
         if self.ctx.is_shutting_down() {
             return;
         }
-        // First, because it makes room below the limit of the files.
+        // First, because it frees space below the limit of the files.
         while self.copies.begin_compaction(&mut self.ctx) {}
         while self.copies.begin_batch(&mut self.ctx) {}
     }
@@ -70,7 +70,7 @@ impl Objects {
         Fetched::Coming
     }
 
-    /// Reads a copy that had no room, if still wanted.
+    /// Reads a copy that lacked memory before, if a call still needs it.
     pub(crate) fn retry_load(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy).filter(|local| local.is_live()) else { return };
         if self.calls.is_awaited(&local.id) || local.publication.rival.is_some() {
@@ -100,7 +100,7 @@ impl Objects {
         }
     }
 
-    /// Loses the copy if its file is damaged.
+    /// Fails the waiting calls. A copy in a damaged file is lost.
     fn unreadable(&mut self, copy: CopyId, fault: &SpillFault) {
         let id = self.copies[&copy].id.clone();
         let error = Error::SpillFailed { id: id.clone(), reason: fault.to_string().into() };

@@ -18,7 +18,6 @@ pub(crate) enum Phase {
         pull: Option<Box<ActivePull>>,
         valid_bytes: u64,
     },
-    /// Computed from other copies, or waiting for that.
     Combining {
         combine: Option<CombineId>,
     },
@@ -29,16 +28,15 @@ pub(crate) enum Phase {
 pub(crate) struct ActivePull {
     pub(crate) pull: PullId,
     pub(crate) sender: NodeId,
-    /// The shard of the slot; no slot once its session is lost.
+    /// The shard that granted the slot. `grant` is `None` once that session is lost.
     pub(crate) shard: usize,
     pub(crate) grant: Option<GrantId>,
-    /// The outcome to report after this store ends the pull to have another sender.
+    /// The outcome to report if this store itself ended the pull.
     pub(crate) ends_as: Option<PullOutcome>,
     pub(crate) offset_bytes: u64,
 }
 
 impl ActivePull {
-    /// Ends the pull soon, unless it is being ended.
     pub(super) fn end_as(&mut self, ctx: &mut Context, outcome: PullOutcome) {
         if self.ends_as.is_none() {
             self.ends_as = Some(outcome);
@@ -66,10 +64,10 @@ pub(crate) struct LocalCopy {
     pub(super) phase: Phase,
     pub(crate) retention: Retention,
     pub(crate) creator: Option<ClientId>,
-    /// `true` if the directory may know it. Only nodes that were told its name request a private
-    /// copy.
+    /// `true` if the directory may know the copy. Only nodes that were told its id request a
+    /// private copy.
     pub(crate) is_public: bool,
-    /// The reason why it left the index, for its writer.
+    /// The reason why the copy left the index, for its writer.
     pub(crate) detached: Option<Box<Error>>,
     pub(super) references: u32,
     pub(super) serves: u32,

@@ -42,20 +42,20 @@ pub(crate) enum Room {
 #[derive(Debug)]
 pub(crate) struct Table {
     allocator: Allocator,
-    /// Boxed, because a node of the map has spare entries.
+    /// Boxed, because the map allocates spare entries.
     copies: BTreeMap<CopyId, Box<LocalCopy>>,
     index: BTreeMap<ObjectId, CopyId>,
     /// Evictable copies with their extents' lengths, the least recently used first.
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
-    /// Room for copies that are not open yet.
+    /// Memory for copies that are not open yet.
     reserved_bytes: u64,
     pulls: BTreeMap<PullId, CopyId>,
     serves: BTreeMap<ServeId, CopyId>,
     awaiting_serves: AwaitingServes,
     space_waiters: Queue<SpaceWaiter>,
-    /// `true` if room may have appeared since waiters last tried.
+    /// `true` if memory may have been freed since waiters last tried.
     has_new_space: bool,
     evictions: u64,
     spills: Option<Box<Spills>>,
@@ -97,7 +97,6 @@ impl Table {
         }
     }
 
-    /// Returns a copy until its space is free.
     pub(crate) fn get(&self, copy: &CopyId) -> Option<&LocalCopy> {
         self.copies.get(copy).map(Box::as_ref)
     }
@@ -123,7 +122,6 @@ impl Table {
         self.live(id).filter(|(_, copy)| copy.put == put).map(|(copy, _)| copy)
     }
 
-    /// The live copy of this put, except a private one.
     pub(crate) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
         self.live_put(id, put).filter(|copy| self.copies[copy].is_public)
     }
@@ -179,7 +177,7 @@ impl Table {
     }
 
     /// Takes a copy out of the index. Its users keep it until they let go. Returns `false` if the
-    /// copy was not there.
+    /// copy was not in the index.
     pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
         let local = self.copy_mut(copy);
         if local.detached.is_some() {
@@ -244,7 +242,7 @@ impl Table {
         is_more
     }
 
-    /// Moves the copy to another put with the same bytes. The lifetime of the first put is void.
+    /// Turns the copy into one of another put with the same bytes, without a lifetime.
     pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
         let local = self.copy_mut(copy);
         local.put = put;
@@ -261,7 +259,7 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Acts as [`Table::let_go`] for `kept`, but wakes no waiter, because no room has appeared.
+    /// Acts as [`Table::let_go`] for `kept`, but wakes no waiter, because no memory was gained.
     pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
         let has_new_space = self.has_new_space;
         for copy in kept {
@@ -284,7 +282,6 @@ impl Table {
         local.phase = Phase::Receiving { pull: Some(Box::new(active)), valid_bytes };
     }
 
-    /// Ends a pull that no longer touches memory. Returns its copy.
     pub(crate) fn end_pull(
         &mut self,
         ctx: &mut Context,
@@ -318,8 +315,8 @@ impl Table {
         }
     }
 
-    /// Ends the pull with this slot, so that another receiver can have it; but not if only others
-    /// still need the pull.
+    /// Ends the pull with this slot, so that another receiver can have the slot. Keeps a pull that
+    /// only other nodes need.
     pub(crate) fn give_way(
         &mut self,
         ctx: &mut Context,
@@ -398,7 +395,7 @@ impl Table {
             if is_pinned {
                 self.pinned_bytes -= extent.length_bytes;
             }
-            // A copy that is only in a file has no room.
+            // A copy that is only in a file has no memory.
             if extent.length_bytes > 0 {
                 ctx.push(Effect::CopyClosed { copy });
                 self.free(extent);

@@ -1,4 +1,4 @@
-//! Serves of copies to other nodes, and serves that wait until a copy begins.
+//! Serves: transfers of copies to other nodes. Some wait until a copy begins.
 
 use super::super::context::Context;
 use super::Table;
@@ -6,7 +6,8 @@ use crate::id::{ObjectId, PutId};
 use crate::message::{CopyId, Effect, ServeId};
 
 impl Table {
-    /// Serves another node; the serve waits for a copy that `is_expected`.
+    /// Serves a copy to another node. If `is_expected`, the serve waits for a copy that has not
+    /// begun.
     pub(crate) fn serve(
         &mut self,
         ctx: &mut Context,
@@ -17,7 +18,7 @@ impl Table {
     ) {
         match self.live_put(id, put) {
             _ if ctx.is_shutting_down() => ctx.push(Effect::ServeRefused { serve }),
-            // Only nodes that know of a private copy request it in this way.
+            // A request that expects a private copy knows the copy's id.
             Some(copy) if is_expected || self[&copy].is_public => match self[&copy].is_resident() {
                 true => self.accept_serve(ctx, serve, copy),
                 false => self.serve_spilled(ctx, serve, copy),

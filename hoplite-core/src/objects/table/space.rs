@@ -1,7 +1,7 @@
-//! Room in the arena: allocation, eviction, and waiters.
+//! Memory of the arena: allocation, eviction, and waiters.
 //!
-//! A call or fetch without room waits and tries again when copies are freed, reserved room is given
-//! back, or a spill file is complete.
+//! A call or fetch without memory tries again when copies are freed, reserved memory is given back,
+//! or a spill file is complete.
 
 use super::super::notice::SpaceWaiter;
 use super::{LocalCopy, Room, Table};
@@ -21,7 +21,8 @@ impl Table {
         Ok(())
     }
 
-    /// Evicts nothing if all evictions together would make too little room.
+    /// Finds memory, or the copy to evict first. Evicts nothing if all evictions together would
+    /// free too little.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         if self.copies.len() >= limits.max_objects {
             self.find_victim()
@@ -50,7 +51,7 @@ impl Table {
         victim.map_or(Room::None, Room::AfterEvicting)
     }
 
-    /// Returns `true` if an object fits now, apart from fragmentation.
+    /// Returns `true` if an object fits after evictions, apart from fragmentation.
     pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
         let clean_bytes = self.spills.as_ref().map_or(0, |spills| spills.clean_bytes);
         HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes + clean_bytes
@@ -72,7 +73,7 @@ impl Table {
         self.free(room);
     }
 
-    /// Wakes no waiter, because no room has appeared.
+    /// Wakes no waiter, because no memory was gained.
     pub(crate) fn give_back_after_search(&mut self, rooms: impl IntoIterator<Item = Extent>) {
         let has_new_space = self.has_new_space;
         for room in rooms {
@@ -90,7 +91,7 @@ impl Table {
         self.evictions += 1;
     }
 
-    /// Names this store, because other stores may be told of the error.
+    /// Names this store, because clients of other stores may see the error.
     pub(crate) fn store_full(&self, node: &NodeId, size_bytes: u64) -> Error {
         Error::StoreFull {
             needed_bytes: HEADER_BYTES + size_bytes,
@@ -137,7 +138,6 @@ impl Table {
         self.space_waiters.remove(waiter);
     }
 
-    /// Takes the waiters in the order of their arrival, if there is new room.
     pub(crate) fn take_space_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
         std::mem::take(&mut self.has_new_space).then(|| self.space_waiters.take().collect())
     }

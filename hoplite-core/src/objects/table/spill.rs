@@ -1,4 +1,4 @@
-//! The way of copies to spill files and back.
+//! Moves copies to spill files and back.
 
 use super::super::context::Context;
 use super::spills::{Batch, MAX_BATCH_OBJECTS, SpillStep, Spilled, Spills};
@@ -42,8 +42,8 @@ impl Table {
         }
     }
 
-    /// Begins a file with the least recently used copies, if necessary. Returns `true` for a file
-    /// to write.
+    /// Begins a file with the least recently used copies, if necessary. Returns `true` if a file
+    /// was begun.
     pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
         let (capacity_bytes, free_bytes) = (self.allocator.capacity_bytes(), self.allocator.free_bytes());
         let has_waiters = !self.space_waiters.is_empty();
@@ -73,7 +73,7 @@ impl Table {
     }
 
     /// Begins to move a file's useful records, if more than half of it is useless. Returns `true`
-    /// for a file to write.
+    /// if a file was begun.
     pub(crate) fn begin_compaction(&mut self, ctx: &mut Context) -> bool {
         let Some(spills) = &mut self.spills else { return false };
         if !spills.may_compact() {
@@ -239,7 +239,7 @@ impl Table {
         self.reconsider_file(copy);
         if is_live && is_loaded {
             ctx.push(Effect::CopyCompleted { copy });
-            // Callers that wait for the copy stand in the queue for room.
+            // Callers that wait for the copy are in the queue for memory.
             self.has_new_space = true;
             self.settle(ctx, copy);
         } else if !is_live {
@@ -248,14 +248,13 @@ impl Table {
         is_live
     }
 
-    /// Leaves an unreadable copy in its file until the next attempt at `retry_at`.
     pub(crate) fn set_unreadable(&mut self, copy: CopyId, retry_at: Time, reason: String) {
         if let Some(spilled) = &mut self.copy_mut(copy).spilled {
             spilled.fault = Some((retry_at, reason));
         }
     }
 
-    /// Returns `true` if the copy is only in this record.
+    /// Counts a failed read. Returns `true` if the copy is only in this record.
     pub(crate) fn record_failed(&mut self, copy: CopyId, record: SpillRecord) -> bool {
         let local = self.copies.get(&copy).filter(|local| local.is_live() && local.is_away());
         let is_needed = local.is_some_and(|local| local.record() == Some(record));
@@ -265,7 +264,7 @@ impl Table {
         is_needed
     }
 
-    /// Refuses for some time after a failed read.
+    /// Serves a copy from its spill file, except soon after a failed read.
     pub(super) fn serve_spilled(&mut self, ctx: &mut Context, serve: ServeId, copy: CopyId) {
         let now = ctx.now();
         let local = self.copy_mut(copy);
@@ -313,7 +312,6 @@ impl LocalCopy {
         self.spilled.as_ref().map(|spilled| spilled.record)
     }
 
-    /// Returns `true` if the record is in this file, and has no reader.
     fn may_move_from(&self, file: SpillFile) -> bool {
         let is_still = matches!(self.step(), Some(SpillStep::Clean | SpillStep::Away));
         is_still && self.serves == 0 && self.record().is_some_and(|record| record.file == file)

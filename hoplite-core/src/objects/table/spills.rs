@@ -12,13 +12,13 @@ use crate::message::{
 };
 use crate::time::Time;
 
-/// Share of the arena from which the store spills even without waiting calls.
+/// Used share of the arena from which the store spills even without waiting calls.
 const START_PERCENT: u64 = 80;
 /// Share of the arena down to which it then spills.
 const STOP_PERCENT: u64 = 70;
 /// The size of the copies in one file. A larger copy gets a separate file.
 const BATCH_BYTES: u64 = 100 << 20;
-/// Limits a batch to this part of a small arena.
+/// In a small arena, limits a batch to the arena's size divided by this.
 const BATCHES_PER_ARENA: u64 = 8;
 pub(super) const MAX_BATCH_OBJECTS: usize = 2000;
 const MAX_BATCHES: usize = 2;
@@ -52,7 +52,6 @@ struct FileUse {
     copies: Vec<CopyId>,
     live: usize,
     live_bytes: u64,
-    /// `true` while the shell copies records to another file.
     is_compacting: bool,
 }
 
@@ -64,7 +63,7 @@ const fn is_wasteful(live_bytes: u64, length_bytes: u64) -> bool {
 pub(super) struct Batch {
     pub(super) copies: Vec<(CopyId, u64)>,
     pub(super) length_bytes: u64,
-    /// Room in the arena; zero for copies from a file.
+    /// The copies' memory in the arena; zero for copies from a file.
     pub(super) arena_bytes: u64,
     /// The source file, unless the copies come from the arena.
     pub(super) compacts: Option<SpillFile>,
@@ -128,8 +127,8 @@ impl Spills {
         }
     }
 
-    /// Lists an unused copy as one that may leave the arena. Returns `true` if that makes room at
-    /// once.
+    /// Lists an unused copy as one that may leave the arena. Returns `true` if its memory can be
+    /// freed at once.
     pub(super) fn offer(&mut self, copy: CopyId, bytes: u64, is_clean: bool) -> bool {
         let list = if is_clean { &mut self.clean } else { &mut self.dirty };
         let is_new = list.put(copy, bytes).is_none();
@@ -182,7 +181,6 @@ impl Spills {
         usable
     }
 
-    /// Notes that no copy fits below the limit of the files.
     pub(super) fn limit_reached(&mut self, ctx: &mut Context, directory: usize) {
         let limit = self.config.limit_bytes.unwrap_or_default();
         let reason = format!("the spill files have reached their limit of {limit} bytes");
@@ -197,12 +195,11 @@ impl Spills {
         self.batches.insert(file, batch);
     }
 
-    /// Returns `true` if a file has more dead than live bytes, and the shell can write another one now.
     pub(super) fn may_compact(&self) -> bool {
         !self.wasteful.is_empty() && self.batches.len() < MAX_BATCHES
     }
 
-    /// Takes a file with more dead than live bytes. Returns the copies that may need it.
+    /// Takes a wasteful file. Returns the copies that may need it.
     pub(super) fn take_wasteful(&mut self) -> Option<(SpillFile, &[CopyId])> {
         let file = self.wasteful.pop_first()?;
         let used = self.files.get_mut(&file)?;
@@ -287,8 +284,8 @@ impl Spills {
         }
     }
 
-    /// Returns `true` if files should not keep copies that are in the arena again, because more
-    /// than half of the limit is used.
+    /// Returns `true` if more than half of the limit is used: copies in the arena then leave their
+    /// files.
     pub(super) fn is_scarce(&self) -> bool {
         self.config.limit_bytes.is_some_and(|limit| self.file_bytes > limit / 2)
     }
