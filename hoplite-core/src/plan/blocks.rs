@@ -46,8 +46,8 @@ pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
 
 /// The block sizes of one transfer.
 ///
-/// A block takes about [`BLOCK_TIME`] at the lower of the kernel's and this transfer's recent
-/// rates. Sizes at most double.
+/// A block takes about [`BLOCK_TIME`] at the lower of two recent rates: the kernel's, and this
+/// transfer's. Sizes at most double.
 #[derive(Debug)]
 pub struct BlockSizes {
     last_bytes: u64,

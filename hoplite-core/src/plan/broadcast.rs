@@ -3,7 +3,7 @@
 //! A broadcast is many `Get`s of one object. The shard plans no tree; it attaches each receiver
 //! when its query arrives or a slot becomes free:
 //!
-//! 1. The first receiver gets the only slot of the origin.
+//! 1. The first receiver gets the only slot (right to pull) of the origin.
 //! 2. A granted receiver is a location at once, so the second one gets its slot, and so on.
 //!    Receivers that arrive together form a chain, which [`chain`](super::chain) limits.
 //! 3. The shard searches the receiver's groups from the innermost outwards for free slots
@@ -60,8 +60,9 @@ pub struct SenderChoice {
 
 /// Chooses a sender among one group's candidates, in O(n).
 ///
-/// Avoided senders come last, then slow ones. A complete copy beats an incomplete one. Among these,
-/// the earliest bytes win, then the oldest grant, then the smallest [`NodeId`]: a total order.
+/// Slow senders come after others, and avoided senders last. A complete copy beats an incomplete
+/// one. Then the earliest bytes win, then the oldest grant, then the smallest [`NodeId`]: a total
+/// order.
 ///
 /// The caller omits the receiver and the nodes that pull from it ([`pulls_from`]), and tries groups
 /// from the innermost outwards. So a close copy beats a complete one.

@@ -33,7 +33,7 @@ const MAX_HOP: Duration = Duration::from_millis(25);
 const WEIGHT: u32 = 16;
 
 /// Returns the number of running transfers up to which an object's receivers always form chains:
-/// the object's whole blocks, within limits.
+/// the smallest blocks that the object fills, within limits.
 pub fn unpaced(size_bytes: u64) -> usize {
     let blocks = usize::try_from(size_bytes / MIN_BLOCK_BYTES).unwrap_or(MAX_UNPACED);
     blocks.clamp(1, MAX_UNPACED)
@@ -59,7 +59,7 @@ impl HopTime {
         self.mean = (self.mean * (WEIGHT - 1) + sample.min(MAX_HOP)) / WEIGHT;
     }
 
-    /// The time of a hop.
+    /// Returns the estimated time of a hop.
     pub fn hop(&self) -> Duration {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }

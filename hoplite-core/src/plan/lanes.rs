@@ -82,7 +82,7 @@ pub struct HostLanes {
     tester: Option<StreamId>,
     /// The number of beginnings and ends of streams.
     changes: u64,
-    /// The number of results of trials, and of changes, so far.
+    /// The number of results of trials so far, plus `changes`.
     news: u64,
 }
 
@@ -162,7 +162,7 @@ impl HostLanes {
         let Some(stream) = self.streams.get_mut(&id) else { return Turn::of_one_lane(progress) };
         self.limited -= usize::from(stream.plan.is_limited());
         let verdict = stream.plan.frame(now, lane, progress, host);
-        // This stream counts in any case.
+        // This stream counts as busy in any case.
         let busy = self.limited + 1;
         self.limited += usize::from(stream.plan.is_limited());
         let is_testing = stream.plan.is_testing();

@@ -35,7 +35,7 @@ pub struct LinkEstimate {
 }
 
 impl Default for LinkEstimate {
-    /// Assumes 1 Gbit/s, and the 125 us of the paper's section 6.1.
+    /// Assumes 1 Gbit/s, and the 125 us of section 6.1 of the Hoplite paper.
     ///
     /// If this is too slow, a chain loses milliseconds against a tree. If it is too fast, a star
     /// takes n times as long.

@@ -1,7 +1,7 @@
-//! Lost nodes that may still have copies.
+//! Remembers lost nodes that may still have copies of an object.
 //!
-//! A delete does not wait for lost nodes, but can name them, or wait for them on request. A
-//! returned node drops deleted puts; another run of the node has no copies.
+//! A delete does not wait for lost nodes, but can name them, or wait for them on request. A node
+//! that returns as the same process drops deleted puts; a new process has no copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::vocabulary::directory::RequestId;
 
 /// Time for which a lost node is remembered.
 const ABSENCE_TTL: Duration = Duration::from_secs(600);
-/// About 30 MiB, at some 500 bytes each. Beyond, the oldest node is forgotten.
+/// Most puts of lost nodes: about 30 MiB, at some 500 bytes each. Beyond, the shard forgets the
+/// oldest node.
 const MAX_ABSENT: usize = 1 << 16;
 
 type Put = (ObjectId, PutId);
@@ -23,7 +24,7 @@ pub(super) struct Absent {
     pub(super) nodes: BTreeMap<NodeId, Lost>,
     by_time: BTreeSet<(Time, NodeId)>,
     holders: BTreeMap<Put, BTreeSet<NodeId>>,
-    /// The puts of all nodes.
+    /// The number of puts of all lost nodes.
     count: usize,
     pub(super) waiting: BTreeMap<ObjectId, Waiting>,
 }
@@ -42,7 +43,7 @@ pub(super) struct Waiting {
 }
 
 impl Absent {
-    /// The lost run may have copies of `puts`.
+    /// Remembers that this lost process of the node may have copies of `puts`.
     pub(super) fn note(
         &mut self,
         now: Time,
@@ -107,7 +108,7 @@ impl Absent {
         }
     }
 
-    /// Leaves out the put `live`.
+    /// Returns the puts of `id`, except `live`, and the lost nodes that may have them.
     pub(super) fn holders_of(
         &self,
         id: &ObjectId,

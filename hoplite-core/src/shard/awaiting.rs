@@ -1,4 +1,4 @@
-//! Deletes that wait for lost nodes.
+//! Deletes that wait until no lost node can have a copy.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ impl Shard {
         Named::of(nodes.into_iter().cloned())
     }
 
-    /// Returns `false` if no lost node may have the object.
+    /// Adds the delete to the waiting ones. Returns `false` if no lost node may have the object.
     pub(super) fn await_absent(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) -> bool {
         let live = self.entries.get(id).map(|entry| entry.put);
         let holders = self.absent.holders_of(id, live);

@@ -1,7 +1,8 @@
 //! The copies of one object, in the order in which the shard offers them.
 //!
-//! Most objects have one copy or two: a short vector, which each operation scans. An object with
-//! more than [`MAX_FEW`] copies has indices, so that no cost grows with their number.
+//! Each copy has *slots*: the right of one receiver to pull from it. Most objects have one copy or
+//! two: a short vector, which each operation scans. An object with more than [`MAX_FEW`] copies has
+//! indices, so that no cost grows with their number.
 
 mod many;
 mod record;
@@ -15,7 +16,7 @@ use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, is_in};
 use crate::vocabulary::directory::{LocationState, Retention};
 
-/// 32 copies take 3 KiB, and a scan is as fast as a search in a tree.
+/// Most copies in a vector. They take 3 KiB, and a scan is as fast as a search in a tree.
 const MAX_FEW: usize = 32;
 
 /// The copies of one object, at most one for each node.
@@ -44,7 +45,7 @@ impl Copies {
         self.len() == 0
     }
 
-    /// Iterates by node.
+    /// Iterates over the copies by node.
     pub(super) fn iter(&self) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => (Some(records.iter()), None),
@@ -85,7 +86,7 @@ impl Copies {
                     return;
                 };
                 if records.is_empty() {
-                    // Reserves one place instead of four, because most objects have one location.
+                    // Reserves memory for one copy instead of four, because most objects have one.
                     records.reserve_exact(1);
                 }
                 records.insert(position, record);
@@ -115,18 +116,19 @@ impl Copies {
         }
     }
 
-    /// Copies of a class with a free slot at a connected node of a group, best first.
+    /// Returns a group's copies of one class, with a free slot at a connected node, best first.
     pub(super) fn free(&self, group: Path, class: Class) -> impl Iterator<Item = &LocationRecord> {
         self.free_from(group, (class, Time::ZERO, 0, NodeIndex::FIRST))
     }
 
-    /// The first time after `now` at which another unfinished copy has bytes to forward.
+    /// Returns the first time after `now` at which another unfinished copy has bytes to forward.
     pub(super) fn next_bytes(&self, now: Time) -> Option<Time> {
         let first = (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);
         self.free_from(EVERYWHERE, first).next().map(|record| record.since)
     }
 
-    /// Copies of a group with a free slot, of the class of `first`, that rank at `first` or later.
+    /// Returns a group's copies with a free slot, of the class of `first`, from the rank `first`
+    /// on.
     fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => {
@@ -142,7 +144,7 @@ impl Copies {
         few.into_iter().map(|(_, record)| record).chain(many.into_iter().flatten())
     }
 
-    /// Counts copies at connected nodes of a group, free or not.
+    /// Counts a group's copies at connected nodes, with or without a free slot.
     pub(super) fn at_hand(&self, group: Path) -> usize {
         match self {
             Self::Few(records) => {
@@ -152,7 +154,7 @@ impl Copies {
         }
     }
 
-    /// Copies that are complete, or become complete without another copy.
+    /// Returns the copies that are complete or producing.
     pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),

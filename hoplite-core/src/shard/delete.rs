@@ -1,13 +1,14 @@
-//! Deletes: removes all copies of a put, and keeps tombstones so that they do not come back.
+//! Deletes all copies of a put, and keeps a *tombstone*: a record by which the shard refuses copies
+//! that come back.
 //!
 //! Deletions are kept by id and put, apart from live entries, so the shard can accept a new put
-//! while nodes drop the old one. A deletion lasts as long as its tombstone; without all
-//! confirmations by then, the delete times out.
+//! while nodes drop the old one. A deletion lasts as long as its tombstone. If nodes have not
+//! confirmed by then, the delete times out.
 //!
-//! During the warm-up, stores may not have published an id yet. The shard holds a delete of an
-//! unknown id until a store publishes it, or the warm-up ends. The hold lasts at least for a
-//! [`LEASE`](crate::session::LEASE), because a store that is cut off may have a lease of the
-//! previous run.
+//! During the warm-up after a shard's start, stores may not have published an id yet. The shard
+//! holds a delete of an unknown id until a store publishes it, or the warm-up ends. The hold lasts
+//! at least for a [`LEASE`](crate::session::LEASE), because a store that is cut off may have a
+//! lease of the shard's previous run.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ impl Shard {
             return;
         }
         let is_known = self.entries.contains_key(id) || self.deletion_of(id).is_some();
-        // A known put needs no hold: a store that publishes it later drops it.
+        // A delete of one named put needs no hold: a store that publishes the put later drops it.
         if !is_known && terms.only.is_none() && turn.now < self.deletes_from {
             self.held_deletes.entry(id.clone()).or_default().insert(requester, terms);
             if let Some(record) = self.nodes.get_mut(node) {
@@ -100,7 +101,7 @@ impl Shard {
         self.finish_if_dropped(turn, &key);
     }
 
-    /// Also refuses the put from now on.
+    /// Removes the put's copies, and refuses the put from now on.
     fn end_put(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
         let is_listed = self.entries.get(id).is_some_and(|entry| entry.put == put);
         let dropped = if is_listed { self.drop_everywhere(turn, id) } else { None };
@@ -118,7 +119,7 @@ impl Shard {
         self.finish_if_dropped(turn, &(id.clone(), put));
     }
 
-    /// The delete stays open if it waits for lost nodes.
+    /// Answers a delete. Its request stays open if it waits for lost nodes.
     fn answer_delete(
         &mut self,
         turn: &mut Turn<'_>,
@@ -143,7 +144,8 @@ impl Shard {
             deletion.pending.remove(&node);
             self.finish_if_dropped(turn, &key);
         } else if !self.tombstones.contains_key(&key) {
-            // The other shard of this id has told the node, and will send the delete here as well.
+            // The other shard of this id had the node drop the put, and will send the delete here
+            // as well.
             if self.entries.get(id).is_some_and(|entry| entry.put == put) {
                 let lost_at = turn.now + self.config.limits.node_grace;
                 self.remove_location(turn, id, node, lost_at);
@@ -166,8 +168,8 @@ impl Shard {
         self.deletions.range(all).next_back().map(|((_, put), _)| *put)
     }
 
-    /// Answers an id's deletes once no node has a copy of any deleted put. A caller must not see a
-    /// put that an earlier delete has not removed everywhere.
+    /// Answers an id's deletes once no node has a copy of any deleted put. Their callers must not
+    /// see a put that an earlier delete has not removed everywhere.
     fn finish_if_dropped(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let id = &key.0;
         let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
@@ -230,7 +232,8 @@ impl Shard {
         self.due.tombstones.insert(until, key);
     }
 
-    /// Keeps a put that a lost node may have, while there is room. The deadline was removed.
+    /// Ends a tombstone, or extends it if a lost node may have the put and the limit allows it.
+    /// Times out the put's delete. The deadline was removed.
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let ttl = self.config.limits.tombstone_ttl;
         self.absent.forget_old(turn.now);

@@ -1,4 +1,4 @@
-//! Descriptions of a shard for tools.
+//! Describes a shard, its objects and its nodes for tools.
 
 use std::net::SocketAddr;
 use std::ops::Bound;
@@ -13,7 +13,7 @@ use crate::time::Time;
 use crate::version::Version;
 use crate::vocabulary::directory::{Location, Locations, ObjectSummary, Origin};
 
-/// Most locations in a page (about 4 MiB on the wire). The last object may exceed it.
+/// Most locations in a page of objects (about 4 MiB on the wire). The last object may exceed it.
 const MAX_LISTED_LOCATIONS: usize = 1 << 16;
 
 /// A shard's knowledge of one object.
@@ -21,7 +21,7 @@ const MAX_LISTED_LOCATIONS: usize = 1 << 16;
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Description {
     pub locations: Locations,
-    /// The latest, at most 64, oldest first.
+    /// The latest grants, at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
     pub waiting_receivers: usize,
 }
@@ -30,19 +30,19 @@ pub struct Description {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ShardStatus {
-    /// Includes remembered lost objects.
+    /// Includes lost objects that the shard remembers.
     pub objects: usize,
     pub inline_bytes: u64,
     pub waiting_queries: usize,
     pub subscriptions: usize,
     pub grants: usize,
-    /// Objects of this first shard with fewer copies than their puts want, and objects at stores
-    /// that drain.
+    /// Objects of which this is the first shard, with fewer copies than their puts want, or at
+    /// stores that drain.
     pub under_replicated: usize,
     pub tombstones: usize,
     pub received_messages: u64,
     pub sent_messages: u64,
-    /// The version of measured places, and the uplinks' capacity if a node uses it.
+    /// The version of measured places, and the capacity of the groups' uplinks if a node uses it.
     pub measured: (u64, Uplink),
     /// The nodes, by id.
     pub nodes: Vec<KnownNode>,
@@ -55,7 +55,7 @@ pub struct KnownNode {
     pub node: NodeId,
     pub data_address: SocketAddr,
     pub labels: Vec<(String, String)>,
-    /// `false` for a moment after a session.
+    /// `false` in the grace period after a session.
     pub connected: bool,
     pub version: Version,
 }
@@ -73,7 +73,8 @@ impl Shard {
     /// Returns objects whose ids start with `prefix` and are greater than `after`, by id, and
     /// `true` if more follow.
     ///
-    /// At most `limit` objects, or fewer with many locations; none without a root.
+    /// Returns at most `limit` objects, or fewer with many locations; none without a complete or
+    /// producing copy, or inline bytes.
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         // An empty `after` excludes nothing, since no id is empty.
@@ -97,7 +98,7 @@ impl Shard {
         (page, has_more)
     }
 
-    /// Adds the origins of objects, which only tools read.
+    /// Adds the creator, age and last use of objects, which only tools read.
     pub fn add_origins(&self, now: Time, objects: &mut [Locations]) {
         for Locations { id, object, .. } in objects {
             if let (Some(object), Some(entry)) = (object, self.entries.get(id)) {

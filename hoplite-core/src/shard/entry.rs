@@ -24,7 +24,7 @@ pub(super) struct Entry {
     pub(super) copies: Copies,
     pub(super) transfers: Transfers,
     pub(super) state: EntryState,
-    /// The shard promotes the next complete copy if this is [`Pin::Missing`].
+    /// If this is [`Pin::Missing`], the shard pins the next complete copy.
     pub(super) pin: Pin,
 }
 
@@ -35,13 +35,13 @@ pub(super) enum EntryState {
     Rootless {
         due: Time,
     },
-    /// A marker that makes queries fail at once, until `forget_at`.
+    /// Queries for the lost object fail at once, until `forget_at`.
     Lost {
         forget_at: Time,
     },
 }
 
-/// The pinned copies, as far as the shard must act. Missing after the loss of the last one.
+/// The state of the pinned copies: missing from the loss of the last one until another is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pin {
     Held,
@@ -52,28 +52,28 @@ pub(super) enum Pin {
 pub(super) struct Transfers {
     links: BTreeMap<(NodeIndex, GrantId), Transfer>,
     served: BTreeMap<NodeIndex, u32>,
-    /// Transfers from a node of a group to a node outside it.
+    /// Transfers from a group to a receiver outside it.
     leaving: BTreeSet<(Path, NodeIndex, GrantId)>,
-    /// Transfers over a slow link, or behind one.
+    /// Transfers whose bytes come over a slow link, here or earlier in the chain.
     slow: BTreeSet<(NodeIndex, GrantId)>,
 }
 
-/// A slot in use, with the receiver as key.
+/// A transfer, which uses a slot of its sender. Its key is the receiver.
 #[derive(Debug, Clone)]
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
     pub(super) began: Time,
-    /// The sender's groups without the receiver.
+    /// The sender's groups to which the receiver does not belong.
     pub(super) leaves: Vec<Path>,
-    /// `true` once the receiver must give way to another one.
+    /// `true` once the receiver must give the slot to another one.
     pub(super) is_recalled: bool,
-    /// `true` if the receiver began before its sender had bytes to forward, so that their two ends
-    /// are one hop apart.
+    /// `true` if the receiver began before its sender had bytes to forward, so that their
+    /// completions are one hop apart.
     pub(super) is_timed: bool,
-    /// `true` if a complete object is copied from the start, so that the duration measures the
+    /// `true` if a complete copy is sent from its first byte, so that the duration measures the
     /// link.
     pub(super) is_paced: bool,
-    /// `true` for a transfer over a slow link, or behind one.
+    /// `true` if the bytes come over a slow link, here or earlier in the chain.
     pub(super) is_slow: bool,
 }
 
@@ -134,7 +134,7 @@ impl Transfers {
             return;
         };
         link.is_slow = is_slow;
-        // Part of the transfer ran at another speed.
+        // Part of the transfer ran at another speed, so its duration measures no link.
         link.is_paced = false;
         if is_slow {
             self.slow.insert((receiver, grant));
@@ -155,7 +155,7 @@ impl Transfers {
     }
 }
 
-/// The groups of a node at `from` without a node at `to`.
+/// Returns the groups of a node at `from` to which a node at `to` does not belong.
 pub(super) fn groups_left(from: Path, to: Path) -> Vec<Path> {
     groups_of(from).filter(|group| *group != EVERYWHERE && !is_in(to, *group)).collect()
 }
@@ -185,8 +185,7 @@ impl Entry {
         matches!(self.state, EntryState::Lost { .. })
     }
 
-    /// Returns `true` if the object is complete somewhere, or becomes complete without another
-    /// copy.
+    /// Returns `true` if a copy is complete or producing, or the shard has the bytes.
     pub(super) fn has_root(&self) -> bool {
         self.inline.is_some() || self.copies.rooted().next().is_some()
     }

@@ -1,5 +1,5 @@
-//! Answers to queries: the slot of a sender, which the receiver returns, or the bytes of an inline
-//! object.
+//! Answers queries with a sender's slot, which the receiver returns after its pull, or with the
+//! bytes of an inline object.
 
 use super::copies::LocationRecord;
 use super::entry::{Pin, Transfer, groups_left};
@@ -175,8 +175,8 @@ impl Shard {
         }
     }
 
-    /// Removes the location of a receiver that declined its grant, unless it has another slot or
-    /// has published a copy, perhaps for the other shard's grant.
+    /// Removes the location of a receiver that declined its grant. Keeps it if the receiver has
+    /// another slot, or has published a copy, perhaps for a grant of the other shard.
     fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let copy = entry.copies.get(node);

@@ -50,7 +50,7 @@ impl GrantHistory {
         }
     }
 
-    /// Records a grant's first outcome.
+    /// Records the first reported outcome of a grant.
     pub(super) fn conclude(&mut self, now: Time, grant: GrantId, receiver: &NodeId, outcome: PullOutcome) {
         let records = self.order.get(&grant).and_then(|id| self.by_object.get_mut(id));
         let Some(records) = records else { return };
@@ -69,7 +69,8 @@ impl GrantHistory {
         ids.filter_map(|id| self.by_object.get_key_value(id)).collect()
     }
 
-    /// Examines at most `examined` grants of `node` as receiver or sender, latest first.
+    /// Returns at most `limit` of the `examined` latest grants: the ones with `node` as receiver or
+    /// sender, latest first.
     pub(super) fn of_node(
         &self,
         node: &NodeId,

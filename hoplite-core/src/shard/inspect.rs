@@ -1,5 +1,5 @@
-//! Inspections for the dashboard. Each is bounded for any cluster, because the shard serves no
-//! store while it runs.
+//! Inspections of a shard for the dashboard. Each one's work is bounded, because the shard serves
+//! no store while it runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub struct NodeOverview {
     pub node: NodeId,
     pub data_address: SocketAddr,
     pub labels: Vec<(String, String)>,
-    /// `false` for a moment after a session.
+    /// `false` in the grace period after a session.
     pub connected: bool,
     pub copies: usize,
     /// Granted transfers to the node.
@@ -53,7 +53,7 @@ pub struct ObjectOverview {
     /// Complete and partial copies.
     pub copies: usize,
     pub complete: usize,
-    /// `true` if some copy stays until a delete.
+    /// `true` if some copy stays until the object ends.
     pub pinned: bool,
     pub inline: bool,
     pub lost: bool,
@@ -62,7 +62,7 @@ pub struct ObjectOverview {
     pub waiting: usize,
 }
 
-/// The criteria of a search.
+/// The criteria of a search for objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ObjectSearch {
@@ -73,7 +73,7 @@ pub struct ObjectSearch {
     pub limit: usize,
 }
 
-/// The result of a search.
+/// A page of a search's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Objects by id.
@@ -92,11 +92,11 @@ pub struct CopyOverview {
     pub away: bool,
     /// The present sender, by the shard's grant, or else by the store's report.
     pub sender: Option<NodeId>,
-    /// Reason and time, if this shard remembers its grant.
+    /// Reason and time of the running grant, if this shard remembers it.
     pub grant: Option<(GrantReason, Time)>,
 }
 
-/// A grant on the page of a node.
+/// A grant with a given node as sender or receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct NodeTransfer {
@@ -150,7 +150,7 @@ impl Shard {
         (nodes, later.next().is_some())
     }
 
-    /// Counts the nodes that are connected, and away.
+    /// Returns the numbers of nodes that are connected, and in their grace period.
     pub fn node_counts(&self) -> (usize, usize) {
         let connected = self.nodes.iter().filter(|record| record.is_connected()).count();
         (connected, self.nodes.iter().count() - connected)
@@ -161,8 +161,8 @@ impl Shard {
         self.nodes.iter().find(|record| record.is_connected()).map(|record| &record.info.shards)
     }
 
-    /// Searches for objects. Examines at most [`MAX_LOOKED_AT`], so a page may be empty and still
-    /// have a next one.
+    /// Searches for objects. Examines at most [`MAX_LOOKED_AT`] objects, so a page may be empty and
+    /// still have a next one.
     pub fn search(&self, search: &ObjectSearch) -> Found {
         let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
         let start = if after >= prefix { Bound::Excluded(&after[..]) } else { Bound::Included(&prefix[..]) };

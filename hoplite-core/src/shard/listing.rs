@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use crate::placement::REPLICAS;
 use crate::vocabulary::directory::Locations;
 
-/// Keeps a page far below the longest answer, with any locations.
+/// Most bytes of a page, far below the longest answer.
 pub const MAX_PAGE_BYTES: usize = 4 << 20;
 
-/// Objects by id.
+/// A page of a listing: objects by id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The objects.
@@ -23,7 +23,7 @@ impl Page {
     /// Returns `None` if too few shards answered. [`REPLICAS`] shards know each object, so one
     /// fewer may be missing.
     ///
-    /// The merged page ends at the first end of an unfinished page, because the caller continues
+    /// The merged page ends where the first unfinished page ends, because the caller continues
     /// after the last object.
     pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
         let away = pages.iter().filter(|page| page.is_none()).count();
@@ -49,7 +49,8 @@ impl Page {
         Some(Self { objects, more })
     }
 
-    /// Cuts the page, but keeps its first object, because the caller continues after the last one.
+    /// Cuts the page to `limit_bytes`. Keeps its first object, because the caller continues after
+    /// the last one.
     pub fn cut(mut self, limit_bytes: usize, size_bytes: impl Fn(&Locations) -> usize) -> Self {
         let mut taken_bytes = 0;
         let fits = |object: &&Locations| {

@@ -1,7 +1,8 @@
 //! Lets receivers wait for close copies, and moves slots to closer receivers.
 //!
-//! The closest copy with a free slot serves a query of a node in a group; without one, the query
-//! waits in its group. [`plan::locality`](crate::plan::locality) has the reasons.
+//! A *group* is a set of close nodes, such as a rack. A query gets the closest copy with a free
+//! slot. If all copies in a group of its node are busy, the query waits for one of them.
+//! [`plan::locality`](crate::plan::locality) has the reasons.
 
 use std::collections::{BTreeSet, btree_map};
 use std::iter::successors;
@@ -19,8 +20,8 @@ use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 use crate::vocabulary::directory::{GrantId, GrantReason, RequestId, ToStore};
 
 enum Nearby {
-    /// A sender, `steps` groups outwards. `is_in_group` is `false` if it shares no group with the
-    /// receiver.
+    /// A sender in the receiver's group number `steps`, counted outwards from 0. `is_in_group` is
+    /// `false` if it shares no group with the receiver.
     Sender {
         steps: usize,
         is_in_group: bool,
@@ -34,7 +35,7 @@ enum Nearby {
     Nothing,
 }
 
-/// The next query of a group, with a sender `steps` groups outwards.
+/// The next query of a group, and its answer. The flags are as in [`Nearby::Sender`].
 struct Nearest {
     steps: usize,
     is_in_group: bool,
@@ -42,8 +43,8 @@ struct Nearest {
 }
 
 impl Shard {
-    /// Returns the innermost group of the query's node, or [`EVERYWHERE`] for a receiver that has
-    /// begun, or has lost a sender.
+    /// Returns the group in which the node's query waits: the innermost one, or [`EVERYWHERE`] for
+    /// a receiver that has begun, or has lost a sender.
     pub(super) fn waiting_group(
         &self,
         node: NodeIndex,
@@ -87,8 +88,8 @@ impl Shard {
     /// Chooses the next query that waits in its group, and its answer. The flag is `true` if the
     /// sender is in a group of the node, or the query has waited for too long.
     ///
-    /// First come queries that have waited for long without a copy in their group, then those with
-    /// the closest senders, then those with a slow one.
+    /// First come queries that have waited for long without a copy in their group, then queries
+    /// with the closest senders, then queries with a slow sender.
     pub(super) fn nearest_answer(&self, now: Time, entry: &Entry, queue: &Queue) -> Option<(bool, Answered)> {
         let aged = self.heads(queue).filter(|(group, _, query, _)| {
             now - query.since >= AGED_AFTER && entry.copies.at_hand(*group) == 0
@@ -121,7 +122,7 @@ impl Shard {
     }
 
     /// Chooses a group's next query: the first one, or a later one if all before it have slow
-    /// links. The flag is `true` if it gives precedence to others.
+    /// links. The flag is `true` if the query lets others go first.
     fn nearest_in(&self, now: Time, entry: &Entry, queue: &Queue, group: Path) -> Option<(bool, Nearest)> {
         let waiters = queue.range((group, 0)..=(group, u64::MAX)).map(|(_, waiter)| *waiter);
         let mut is_last = false;
@@ -142,8 +143,8 @@ impl Shard {
         first_by_precedence(waiters.filter_map(answer))
     }
 
-    /// The first query of each group: no later one can get a better sender, unless the first has
-    /// slow links.
+    /// Returns the first query of each group. No later one can get a better sender, unless the
+    /// first has slow links.
     fn heads<'a>(
         &'a self,
         queue: &'a Queue,
@@ -157,7 +158,7 @@ impl Shard {
         })
     }
 
-    /// Returns `None` if the receiver must wait.
+    /// Chooses the closest sender. Returns `None` if the receiver must wait.
     pub(super) fn offer_nearby(
         &self,
         now: Time,
@@ -215,8 +216,8 @@ impl Shard {
         slow.unwrap_or(Nearby::Nothing)
     }
 
-    /// Holds queries whose group's copies are all busy, and lets receivers in other groups give way
-    /// to them.
+    /// Makes queries wait if all copies in their group are busy, and recalls slots from receivers
+    /// outside the group.
     pub(super) fn hold_back(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {
@@ -230,7 +231,7 @@ impl Shard {
                     busy.push(group);
                     recalled.extend(self.transfer_to_recall(turn.now, entry, around));
                 }
-                // The group has waited in vain. Its marker stays, so that it does not wait again.
+                // The group has waited in vain. Its entry stays, so that it does not wait again.
                 Nearby::Nothing if self.held_back.contains_key(&(id.clone(), group)) => {}
                 _ => others.push(group),
             }
@@ -252,8 +253,8 @@ impl Shard {
         }
     }
 
-    /// Chooses a transfer out of a group that gives way to one within it: only a young one, and one
-    /// at a time.
+    /// Chooses a transfer out of a group that frees its slot for a receiver in the group: only a
+    /// young one, and one at a time.
     fn transfer_to_recall(&self, now: Time, entry: &Entry, group: Path) -> Option<(NodeIndex, GrantId)> {
         let leaving: Vec<_> = entry.transfers.leaving(group).take(MAX_GROUPS).collect();
         if leaving.iter().any(|(.., transfer)| transfer.is_recalled) {
@@ -284,8 +285,8 @@ impl Shard {
         }
     }
 
-    /// The reason for a copy at `sender`, found in `group` of the receiver; `reason` if locality
-    /// did not decide.
+    /// Returns the reason of a grant: the sender at the path `sender` was found in the receiver's
+    /// group `group`. Returns `reason` if locality did not decide.
     pub(super) fn reason_by_place(
         &self,
         entry: &Entry,

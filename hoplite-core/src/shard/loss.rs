@@ -19,20 +19,20 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::vocabulary::directory::{DropReason, RequestId, ToStore};
 
-/// Later queries for a lost object wait until their deadline.
+/// Time for which queries for a lost object fail at once. Later ones wait until their deadline.
 const MARKER_TTL: Duration = Duration::from_secs(600);
 /// Most remembered lost objects: about 13 MiB at some 200 bytes each.
 const MAX_MARKERS: usize = 1 << 16;
 
 impl Shard {
-    /// Updates the state after a publication: the object has its root back, or is new and rootless.
+    /// Updates the state after a publication: the object has its root back, or is new without one.
     pub(super) fn root_may_be_back(&mut self, now: Time, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         match (entry.has_root(), entry.state) {
             (true, EntryState::Rootless { due }) => self.due.rootless.remove(due, id.clone()),
             (true, EntryState::Lost { forget_at }) => self.due.markers.remove(forget_at, id.clone()),
             (false, EntryState::Live) => {
-                // The store with a complete copy publishes to this shard later than a store with a
+                // A store with a complete copy may publish it later than a receiver publishes its
                 // partial copy.
                 let due = (now + self.config.limits.node_grace).max(self.warm_until);
                 entry.state = EntryState::Rootless { due };

@@ -4,8 +4,8 @@
 //! present run and does not list it any more, the put was either deleted or lost. A lost object may
 //! come back. A deleted one may not, however long ago that was.
 //!
-//! The shard therefore remembers each loss until the id is deleted. Puts that lose their entry
-//! otherwise, because their producer gave up or their writer conceded, leave no copy that may come
+//! The shard therefore remembers each loss until the id is deleted. Puts also lose their entry if
+//! their producer gives up, or their writer accepts another put. They leave no copy that may come
 //! back.
 //!
 //! The memory is bounded. A store that was away during a forgotten loss may have the last copy, so

@@ -82,11 +82,11 @@ use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
-/// 8192 objects of the largest size. Beyond it, receivers pull small objects from stores. The
-/// million entries of a full shard need less than 1 GiB in addition.
+/// Most inline bytes of a shard: 8192 objects of the largest inline size. Beyond it, receivers pull
+/// small objects from stores. The million entries of a full shard need less than 1 GiB in addition.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
-/// The ids that two users of a node may have open.
+/// The number of a node's clients that may reach their limit of requests.
 const CLIENTS_PER_NODE: usize = 64;
 
 /// The configuration of a shard.
@@ -113,9 +113,9 @@ impl Default for ShardConfig {
 pub enum Event {
     /// A store's session ended, except a refused or replaced one.
     Disconnected { node: NodeId, incarnation: Incarnation },
-    /// A message of a store's current session, already bounded.
+    /// A message of a store's current session, within the bounds of its fields.
     Message { node: NodeId, message: ToShard },
-    /// Measured places. The shard ignores measurements older than its own.
+    /// Measured places of nodes. The shard ignores measurements older than its own.
     Places(MeasuredPlaces),
     /// Time has passed; see [`Shard::next_deadline`]. Every other event also handles due deadlines.
     Tick,
@@ -149,7 +149,7 @@ pub enum Reception {
 pub struct Shard {
     config: ShardConfig,
     warm_until: Time,
-    /// The time from which a delete may find an id unknown.
+    /// The end of the time in which the shard holds deletes of unknown ids.
     deletes_from: Time,
     nodes: Nodes,
     keys_said: BTreeSet<PlaceKeys>,
@@ -159,14 +159,14 @@ pub struct Shard {
     next_grant: u64,
     hop_time: HopTime,
     transfer_times: TransferTimes,
-    /// The next extension of an object's chain for waiting receivers.
+    /// The time at which the last copy of an object's chain has bytes for waiting receivers.
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
     losses: Losses,
     loss_memory: LossMemory,
     absent: Absent,
     waiting: BTreeMap<ObjectId, Queue>,
-    /// The end of a group's wait for a close copy, because all close copies serve others.
+    /// The time at which a group stops waiting for its close copies, which all serve others.
     held_back: BTreeMap<(ObjectId, Path), Time>,
     next_arrival: u64,
     subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
@@ -190,7 +190,7 @@ pub struct Shard {
 #[derive(Debug, Default)]
 struct Due {
     queries: Deadlines<(NodeIndex, RequestId)>,
-    /// A waiting query accepts avoided senders, or slow links.
+    /// A waiting query begins to accept avoided senders, or slow links.
     wait_limits: Deadlines<(NodeIndex, RequestId)>,
     /// A group's queries stop waiting for a close copy.
     held_back: Deadlines<(ObjectId, Path)>,
@@ -199,7 +199,7 @@ struct Due {
     rootless: Deadlines<ObjectId>,
     markers: Deadlines<ObjectId>,
     tombstones: Deadlines<(ObjectId, PutId)>,
-    /// Subscribers get the changes of a pause.
+    /// Subscribers get the changes that came during a pause between updates.
     news: Deadlines<ObjectId>,
     /// The last copy of a chain has bytes to forward.
     extensions: Deadlines<ObjectId>,
@@ -255,8 +255,8 @@ impl Shard {
 
     /// Handles a session that a store has opened, and appends the effects.
     ///
-    /// Unless it is refused, all messages for the node from now on belong to it, including those in
-    /// `effects`.
+    /// Unless it is refused, all later messages for the node belong to the session, including those
+    /// in `effects`.
     pub fn connect(&mut self, now: Time, info: NodeInfo, effects: &mut Vec<Effect>) -> Reception {
         self.turn(now, effects, |shard, turn| shard.connected(turn, info))
     }

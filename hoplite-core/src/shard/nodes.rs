@@ -13,10 +13,10 @@ use crate::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
 use crate::topology::place::{EVERYWHERE, Path, Place, is_in};
 use crate::vocabulary::directory::{GrantId, NodeInfo, Placed, RequestId};
 
-/// Six times the largest simulated cluster.
+/// Most nodes that a shard knows: six times the largest simulated cluster.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
-/// A node's run in the shard's tables. Never used twice.
+/// Number of a node's process in the shard's tables. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeIndex(pub(super) u32);
 
@@ -24,18 +24,18 @@ impl NodeIndex {
     pub(super) const FIRST: Self = Self(0);
 }
 
-/// A node that is connected, or was a moment ago.
+/// A node that is connected, or in its grace period.
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
-    /// The node's point on the ring: a hash of its name.
+    /// The node's point on the ring, which orders stores for new copies: a hash of its name.
     point: u64,
     pub(super) place: Place,
     pub(super) slow_peers: Vec<NodeId>,
     pub(super) presence: Presence,
     is_draining: bool,
     pub(super) session_number: u32,
-    /// The last repeated publication of a copy from an earlier session.
+    /// The time of the last repeated publication of a copy from an earlier session.
     pub(super) refreshed: Time,
     pub(super) holdings: BTreeSet<ObjectId>,
     /// At most [`super::Shard::max_open_requests`] requests.
@@ -46,7 +46,7 @@ pub(super) struct NodeRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Connected {
-        /// The end of copies that were not published again; `None` in the first session.
+        /// The end of copies that the node has not published again; `None` in its first session.
         sweep_at: Option<Time>,
     },
     Away {
@@ -74,7 +74,7 @@ pub(super) struct WaitingQuery {
     pub(super) timeout: Duration,
     pub(super) resume: Option<PutId>,
     pub(super) avoid: Vec<NodeIndex>,
-    /// The end of the wait for a usual sender.
+    /// The time from which the query accepts a slow or avoided sender.
     pub(super) waits_until: Time,
     /// The innermost group of the node, or [`EVERYWHERE`] if the query may not wait for a close
     /// copy.
@@ -87,7 +87,7 @@ impl NodeRecord {
     }
 }
 
-/// Returns `true` if `path` adds levels to the node's labels.
+/// Returns `true` if `path` adds levels to the place by the node's labels.
 fn refines(path: Path, info: &NodeInfo) -> bool {
     let labelled = Place::of_labels(&info.labels).path;
     is_in(path, labelled) && path != labelled
@@ -100,11 +100,11 @@ pub(super) struct Nodes {
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
-    /// `true` if stores repeated all of `measured` from an earlier survey.
+    /// `true` if `measured` consists only of places that stores repeated from an earlier survey.
     is_recalled: bool,
     /// `true` if a node has used `measured`.
     uses_measured: bool,
-    /// Nodes that report a slow link, by the peer.
+    /// The nodes that report a slow link to a peer, by peer.
     slow_reports: BTreeMap<NodeId, BTreeSet<NodeIndex>>,
     draining: usize,
     next: u32,
@@ -186,7 +186,8 @@ impl Nodes {
             && self.get(node).is_some_and(|record| self.slow_reports.contains_key(&record.info.node))
     }
 
-    /// Returns `true` if the sender reports the link as slow, or if many reports make one end slow.
+    /// Returns `true` if the sender reports the link as slow, or if enough nodes report one of its
+    /// ends.
     ///
     /// The sender's report counts only within a group, because groups already stand for slow
     /// uplinks.
@@ -208,13 +209,13 @@ impl Nodes {
             == MIN_REPORTS
     }
 
-    /// The place by labels, refined by measurements.
+    /// Returns the place by labels, refined by measurements.
     fn place_of(&self, info: &NodeInfo) -> Place {
         let labelled = Place::of_labels(&info.labels);
         self.measured_path(info).map_or(labelled, |path| Place { path, ..labelled })
     }
 
-    /// The measured groups, if they add levels to the labels.
+    /// Returns the node's measured groups, if they add levels to the labels.
     fn measured_path(&self, info: &NodeInfo) -> Option<Path> {
         self.measured.paths.get(&info.node).copied().filter(|path| refines(*path, info))
     }
@@ -223,14 +224,14 @@ impl Nodes {
         self.records.values().filter(|record| self.measured_path(&record.info).is_some()).count()
     }
 
-    /// Enables the measured uplinks if this node has a measured place. Returns `true` for the first
-    /// one.
+    /// Enables the measured uplinks if this node has a measured place. Returns `true` if this
+    /// enables them.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
         let is_measured = self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
         is_measured && !std::mem::replace(&mut self.uses_measured, true)
     }
 
-    /// The measured capacity; the default while all places come from labels.
+    /// Returns the uplinks' measured capacity; the default while all places come from labels.
     pub(super) fn uplink(&self) -> Uplink {
         if self.uses_measured { self.measured.uplink } else { Uplink::default() }
     }
@@ -239,12 +240,13 @@ impl Nodes {
         &self.measured
     }
 
-    /// A complete survey replaces its repetitions by stores.
+    /// Returns `true` if `places` replace the known ones. A complete survey also replaces places
+    /// that stores repeated from it.
     pub(super) fn is_news(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }
 
-    /// Sets measured places. Returns nodes for [`place`](Self::place).
+    /// Sets measured places. Returns the nodes that move, for [`place`](Self::place).
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
         self.is_recalled = false;
         self.measured = places;
@@ -253,8 +255,8 @@ impl Nodes {
         self.records.iter().filter(|(_, record)| is_moved(record)).map(|(index, _)| *index).collect()
     }
 
-    /// Adds a place that a store repeats, unless newer places are known. Returns nodes for
-    /// [`place`](Self::place).
+    /// Adds a place that a store repeats, unless newer places are known. Returns the nodes that
+    /// move, for [`place`](Self::place).
     pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();
@@ -320,14 +322,14 @@ impl Nodes {
         self.records.get_mut(&index)
     }
 
-    /// Connected nodes in the order of the ring, from `point` on.
+    /// Returns the connected nodes in the order of the ring, from `point` on.
     pub(super) fn connected_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         let start = (point, NodeIndex::FIRST);
         let around = self.ring.range(start..).chain(self.ring.range(..start));
         around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
     }
 
-    /// Acts as [`connected_after`](Self::connected_after) without draining nodes, which get no
+    /// Omits draining nodes from [`connected_after`](Self::connected_after), because they get no
     /// copies to keep.
     pub(super) fn receivers_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
@@ -353,7 +355,7 @@ impl Nodes {
         true
     }
 
-    /// Iterates by name.
+    /// Iterates over the nodes by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = &NodeRecord> {
         self.by_name.values().filter_map(|index| self.records.get(index))
     }

@@ -1,10 +1,10 @@
 //! Hands over orphans: inline objects whose bytes only shards have, because the last node with a
 //! copy is gone.
 //!
-//! Only one shard of the id would know an orphan after the other's restart, and queries there would
-//! wait in vain. So the shard offers the object to a store, and to another one if that publishes no
-//! copy within the grace period of nodes. After several failures it pauses, because stores may have
-//! room later.
+//! After a restart of one shard of the id, only the other one knows the orphan, and queries to the
+//! first would wait in vain. So the shard offers the object to a store, and to another one if that
+//! publishes no copy within the grace period of nodes. After several failures it pauses, because
+//! stores may have memory later.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::placement::mix;
 use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 
-/// 200 MB/s, a sixth of a link of 10 Gbit/s.
+/// Pace of offers: 200 MB/s, a sixth of a link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
-/// Stores that get an offer, one after the other.
+/// Most stores that get an offer of an orphan, one after the other.
 const MAX_OFFERS: usize = 16;
 /// Time after which the same stores get an offer again.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
@@ -47,7 +47,7 @@ impl Shard {
         self.due.orphans.insert(due, id.clone());
     }
 
-    /// Offers the object to another store, because this one declines.
+    /// Notes that a store declines the object, so that the next offer goes to another one.
     pub(super) fn decline_orphan(&mut self, id: &ObjectId, node: NodeIndex) {
         let orphan = self.orphans.objects.get_mut(id);
         if let Some(orphan) = orphan.filter(|orphan| orphan.offered.len() < MAX_OFFERS) {

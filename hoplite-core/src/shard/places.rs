@@ -18,7 +18,7 @@ impl Shard {
         self.nodes.measured()
     }
 
-    /// Counts nodes with a measured place. Labels place all others.
+    /// Returns the number of nodes with a measured place. Labels place all others.
     pub fn measured_nodes(&self) -> usize {
         self.nodes.measured_nodes()
     }
@@ -33,7 +33,7 @@ impl Shard {
         self.tell_places(turn);
     }
 
-    /// Learns the place that a store repeats, after a restart or a missed survey.
+    /// Learns the place that a store repeats, because the shard restarted or missed a survey.
     pub(super) fn recall_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
         let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };
@@ -74,8 +74,8 @@ impl Shard {
         }
     }
 
-    /// Tells a new store its groups. The first one with a measured place makes the measured uplinks
-    /// count, so all stores are told.
+    /// Tells a new store its groups. The first store with a measured place enables the measured
+    /// uplinks, so all stores are told.
     pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         if self.nodes.use_measured(index) {
             self.tell_places(turn);

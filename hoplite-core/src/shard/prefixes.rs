@@ -9,39 +9,40 @@ use super::inspect::MAX_LOOKED_AT;
 use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
 
-/// Most groups; those with the fewest bytes are added up.
+/// Most groups of ids. The groups with the fewest bytes are added up.
 pub const MAX_PREFIXES: usize = 200;
 /// Most creators named in a sum.
 pub const MAX_CREATORS: usize = 4;
 /// The byte at which a group of ids ends.
 const SEPARATOR: u8 = b'/';
 
-/// The objects of a group.
+/// The sum of a group's objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct PrefixSum {
     pub objects: u64,
     pub bytes: u64,
     pub copies: u64,
-    /// The shard's first knowledge of any object.
+    /// The time at which the shard first learned of an object of the group.
     pub oldest: Option<Time>,
-    /// The shard's first knowledge of the last object.
+    /// The time at which the shard last learned of a new object of the group.
     pub newest: Option<Time>,
-    /// The last transfer of any object to a node.
+    /// The latest transfer of an object of the group.
     pub used: Option<Time>,
     /// The first publishers by name, at most [`MAX_CREATORS`].
     pub creators: BTreeSet<NodeId>,
     pub has_more_creators: bool,
 }
 
-/// Objects by group: ids that begin alike, up to the first `/` after the prefix.
+/// Sums of objects by group: ids that begin alike, up to the first `/` after the prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PrefixSums {
-    /// At most [`MAX_PREFIXES`] groups. The prefix itself has objects without a further `/`.
+    /// At most [`MAX_PREFIXES`] groups. The prefix itself is the group of ids without a further
+    /// `/`.
     pub groups: BTreeMap<Vec<u8>, PrefixSum>,
-    /// Groups in `rest`.
+    /// The number of groups that `rest` adds up.
     pub more_groups: usize,
-    /// The sum of the other groups.
+    /// The sum of the groups with the fewest bytes.
     pub rest: PrefixSum,
     prefix: Vec<u8>,
 }
@@ -111,7 +112,7 @@ impl PrefixSums {
         }
     }
 
-    /// Adds up the groups with the fewest bytes.
+    /// Adds the groups with the fewest bytes to `rest`.
     fn shrink(&mut self) {
         let others = self.groups.iter().filter(|(name, _)| **name != self.prefix);
         let mut sizes: Vec<u64> = others.map(|(_, group)| group.bytes).collect();

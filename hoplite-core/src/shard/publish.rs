@@ -14,7 +14,7 @@ use crate::vocabulary::directory::{
     DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
 };
 
-/// Most copies considered for the comparison with a second put.
+/// Most copies among which a store is chosen to compare a second put with.
 const MAX_COMPARED: usize = 64;
 
 /// The relation of a publication to the known state of its id.
@@ -172,7 +172,8 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if the store missed a promotion, which must be sent again.
+    /// Records the node's copy. Returns `true` if the store missed a promotion, which must be sent
+    /// again.
     fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
         let pulling_from = publish.pulling_from.as_ref().map(|name| {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));
@@ -226,7 +227,7 @@ impl Shard {
         was_promoted.unwrap_or(false)
     }
 
-    /// Promotes a complete copy at a connected node, or notes that none exists yet.
+    /// Promotes (pins) a complete copy at a connected node, or notes that none exists yet.
     pub(super) fn ensure_pinned(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.pin = Pin::Missing;

@@ -109,7 +109,7 @@ impl Shard {
         }
     }
 
-    /// Returns `None` if the request is no waiting query.
+    /// Removes a waiting query. Returns `None` if the request is none.
     pub(super) fn take_query(&mut self, node: NodeIndex, request: RequestId) -> Option<WaitingQuery> {
         self.waiting_query(node, request)?;
         let Some(OpenRequest::Query(query)) = self.nodes.get_mut(node)?.requests.remove(&request) else {
@@ -125,7 +125,7 @@ impl Shard {
         }
     }
 
-    /// If queries are left, looks again when the end of a chain has bytes.
+    /// Answers waiting queries. If some are left, looks again when the end of a chain has bytes.
     pub(super) fn serve(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
             let query = self.take_query(node, request);
@@ -307,7 +307,7 @@ impl Shard {
     }
 }
 
-/// The first answer that does not give precedence to others, or else the first answer.
+/// Returns the first answer that gives no precedence to others, or else the first answer.
 pub(super) fn first_by_precedence<A>(mut answers: impl Iterator<Item = (bool, A)>) -> Option<(bool, A)> {
     let first = answers.next()?;
     if !first.0 {

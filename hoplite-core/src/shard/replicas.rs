@@ -1,17 +1,17 @@
 //! Keeps as many pinned copies of each object as its put wants, and moves the copies of stores that
 //! drain.
 //!
-//! A *copy* is pinned and complete, at a connected store that does not drain; inline bytes are
-//! none. An object with fewer copies than wanted has a [`Shortage`]. Only the first connected shard
-//! of the id creates copies; stores tell their shards which one that is ([`Lead`]).
-//!
+//! In this file, a *copy* is pinned and complete, at a connected store that does not drain; inline
+//! bytes do not count. An object with fewer copies than wanted has a [`Shortage`]. Only the first
+//! connected shard of the id creates copies; stores tell their shards which one that is ([`Lead`]).
 //! The shard assigns the object to a store, which fetches it by an ordinary query
 //! ([`ToStore::Replicate`]). So several stores receive one object in a chain, even while it is
 //! being produced. The queue begins with waiting puts, then comes the object with the fewest
 //! copies. Each store has a bounded number of assignments, and the repair of lost copies is paced.
 //!
-//! If a store lacks room or cannot fetch the object, the shard assigns it to another one. Once all
-//! stores have refused, the shard tells the stores with copies why, and begins again after a pause.
+//! If a store lacks memory or cannot fetch the object, the shard assigns it to another one. Once
+//! all stores have refused, the shard tells the stores with copies why, and begins again after a
+//! pause.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ const REPAIR_BYTES_PER_MICROSECOND: u64 = 500;
 
 #[derive(Debug, Default)]
 struct Count {
-    /// Copies at stores that do not drain, even incomplete or away.
+    /// Pinned copies at stores that do not drain, including producing and absent ones.
     kept: usize,
     present: usize,
     /// `true` if a connected store regards this shard as the first one.
@@ -50,13 +50,13 @@ struct Count {
 
 enum Choice {
     Store(NodeIndex),
-    /// The possible stores have too many assignments, or the repair is too early.
+    /// All suitable stores have too many assignments.
     Busy,
     None,
 }
 
 impl Shard {
-    /// Notes a store's view of the first connected shard of an object.
+    /// Notes if a store regards this shard as the first connected one of an object.
     pub(super) fn take_lead(&mut self, turn: &mut Turn<'_>, node: NodeIndex, lead: Lead) {
         let Lead { id, put, leads, is_new } = lead;
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.put == put) else { return };
@@ -135,7 +135,7 @@ impl Shard {
         }
     }
 
-    /// Begins, updates or ends a shortage. With `is_new`, a put waits for the copies.
+    /// Begins, updates or ends an object's shortage. With `is_new`, a put waits for the copies.
     fn reconsider_replicas(&mut self, now: Time, id: &ObjectId, is_new: bool) {
         let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_lost()) else {
             return self.end_shortage(id);
@@ -258,7 +258,7 @@ impl Shard {
         while let Some(place) = next.filter(|_| passed < MAX_PASSED) {
             passed += usize::from(!self.assign_one(turn, &place.1));
             let after = (std::ops::Bound::Excluded(&place), std::ops::Bound::Unbounded);
-            // An object that needs several stores is at its place again.
+            // An object that needs several stores is at the same place of the queue again.
             let is_again = self.replicas.queue.contains(&place) && passed == 0;
             next = if is_again { Some(place) } else { self.replicas.queue.range(after).next().cloned() };
         }
@@ -266,7 +266,8 @@ impl Shard {
         self.replicas.is_dirty = false;
     }
 
-    /// Assigns an object to one store. Returns `false` if all are busy.
+    /// Assigns an object to one store. Returns `false` if all stores are busy, or a repair is too
+    /// early.
     fn assign_one(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> bool {
         let Some(entry) = self.entries.get(id) else { return true };
         let Some(shortage) = self.replicas.objects.get(id) else { return true };
@@ -304,8 +305,8 @@ impl Shard {
     }
 
     /// Chooses a store: far from the other copies, then one with bytes of the object, then the next
-    /// on the ring, which begins at another point for each object. Two shards that know the same
-    /// choose alike.
+    /// on the ring, which begins at another point for each object. Two shards with the same
+    /// knowledge choose alike.
     fn choose_store(&self, entry: &Entry, shortage: &Shortage) -> Choice {
         let mut paths = self.count_copies(entry).paths;
         let targets = shortage.targets.keys().filter_map(|node| self.nodes.get(*node));
@@ -340,7 +341,7 @@ impl Shard {
         }
     }
 
-    /// Tells the number of copies to stores that regard this shard as the first one.
+    /// Sends the number of copies to stores that regard this shard as the first one.
     fn tell_leaders(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let pinned = entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned && copy.leads);

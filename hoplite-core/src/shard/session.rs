@@ -3,9 +3,9 @@
 //! A node that goes away keeps its locations for [`Limits::node_grace`](crate::Limits::node_grace),
 //! but serves no receivers.
 //!
-//! If it comes back as the same run, its locations count again at once, and it publishes all its
-//! copies again. The shard gives up the rest once the node has published nothing for the grace
-//! period.
+//! If it comes back as the same run (process), its locations count again at once, and it publishes
+//! all its copies again. The shard gives up the rest once the node has published nothing for the
+//! grace period.
 //!
 //! If it comes back as another run, its old copies are gone with the old process.
 
@@ -135,7 +135,7 @@ impl Shard {
         self.mark_copies(index, |copy| copy.is_away = true);
         self.end_assignments(turn.now, index);
         self.reconsider_replicas_at(turn.now, index);
-        // Queries that avoid others may have only this sender left.
+        // Queries that waited for this node may now have to accept a slow or avoided sender.
         self.mark_holdings_servable(index);
     }
 

@@ -12,7 +12,8 @@ const MAX_ASSIGNED: usize = 8;
 /// Most assignments of a store, including those for waiting puts.
 pub(super) const MAX_ASSIGNED_WITH_NEW: usize = 1024;
 
-/// The queue's order: waiting puts, then objects with few copies, then the oldest.
+/// The queue's order: objects whose puts wait, then objects with few copies, then the oldest
+/// shortage.
 pub(super) type Rank = (bool, usize, u64);
 
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ pub(super) struct Replicas {
     pub(super) objects: BTreeMap<ObjectId, Shortage>,
     pub(super) queue: BTreeSet<(Rank, ObjectId)>,
     pub(super) assigned: BTreeMap<NodeIndex, BTreeSet<ObjectId>>,
-    /// Objects whose stores must hear that there are too few stores.
+    /// Objects whose stores must hear that the cluster has too few stores.
     pub(super) to_tell: BTreeSet<ObjectId>,
     pub(super) next_arrival: u64,
     pub(super) next_repair: Time,
@@ -34,12 +35,12 @@ pub(super) struct Shortage {
     pub(super) is_new: bool,
     pub(super) is_drain: bool,
     pub(super) rank: Option<Rank>,
-    /// The end of each store's assignment.
+    /// The assigned stores, and the end of each assignment.
     pub(super) targets: BTreeMap<NodeIndex, Time>,
     pub(super) refused: BTreeMap<NodeIndex, Obstacle>,
     pub(super) obstacle: Option<Obstacle>,
     pub(super) again_at: Option<Time>,
-    /// The next end of an assignment or the pause.
+    /// The next end of an assignment, or of the pause.
     pub(super) due: Option<Time>,
 }
 
@@ -71,7 +72,7 @@ impl Replicas {
         }
     }
 
-    /// Returns `true` if there was an assignment.
+    /// Ends a store's assignment. Returns `false` if there was none.
     pub(super) fn release(&mut self, node: NodeIndex, id: &ObjectId) -> bool {
         let Some(shortage) = self.objects.get_mut(id) else { return false };
         if shortage.targets.remove(&node).is_none() {

@@ -17,7 +17,7 @@ use crate::time::Time;
 use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 
-/// A smaller transfer ends before its receiver could give way.
+/// Smaller objects take slow links, because they arrive before a receiver could give way.
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {
@@ -29,7 +29,7 @@ impl Shard {
             // A slow link needs at least twice the usual time. The request to give way takes the
             // slow link, too.
             Some(entry) => self.transfer_times.recall_until(entry.size_bytes),
-            // The put of the object starts the limit.
+            // The limit begins when the object is put.
             None => Duration::ZERO,
         }
     }
@@ -58,8 +58,8 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if this query, with a slow sender, lets others go first, and may later use
-    /// their bytes. Lasts no longer than a transfer.
+    /// Returns `true` if a query with a slow sender lets others go first, whose copies it may use
+    /// later. It lets them for one transfer at most.
     pub(super) fn gives_precedence(
         &self,
         now: Time,
@@ -101,7 +101,8 @@ impl Shard {
         entry.copies.iter().take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Returns `true` if the bytes would reach `node` over a slow link, and are enough to matter.
+    /// Returns `true` if the object is large, and would reach `node` from this copy over a slow
+    /// link.
     pub(super) fn is_slow(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
             return false;
@@ -130,8 +131,8 @@ impl Shard {
         !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Waiting queries may now accept links that were slow before. The first slow links start all
-    /// wait limits.
+    /// Sets the peers of a node's slow links, and reconsiders waiting queries. The first slow links
+    /// of all start the wait limits.
     pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
         let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {
@@ -202,7 +203,7 @@ impl Shard {
         self.mark_servable(id);
     }
 
-    /// Returns `true` if a transfer is slow, given for each sender whether its own bytes come
+    /// Returns `true` if a transfer is slow. `slowly` says which senders receive their own bytes
     /// slowly.
     fn is_slow_behind(
         &self,

@@ -10,7 +10,7 @@ use crate::topology::live::MAX_TOLD;
 use crate::topology::place::Path;
 use crate::vocabulary::directory::{DeleteTerms, DeleteWait, RequestId};
 
-/// The shard ignores further senders to avoid.
+/// Most senders that a query can avoid. The shard ignores further ones.
 pub(super) const MAX_AVOIDED: usize = 64;
 /// Most copies of either class considered for one receiver: more than a query can avoid.
 pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
@@ -18,8 +18,8 @@ pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 pub(super) const MAX_PASSED: usize = 2 * MAX_TOLD;
 pub(super) const MAX_GROUPS: usize = 64;
 
-/// Pause between objects for stores, besides the time for their bytes: a dead node's hundred
-/// thousand must not flood another node's session.
+/// Pause between objects that a shard sends to stores, besides the time for their bytes: the
+/// hundred thousand objects of a dead node must not flood another node's session.
 const INTERVAL: Duration = Duration::from_micros(20);
 
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
@@ -37,9 +37,9 @@ pub(super) struct Deletion {
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     pub(super) objects: BTreeMap<ObjectId, Orphan>,
-    /// The earliest time of another first offer.
+    /// The earliest time of the next orphan's first offer.
     pub(super) next: Time,
-    /// The earliest time of another repeated offer.
+    /// The earliest time of the next repeated offer of an orphan.
     pub(super) next_again: Time,
 }
 
@@ -59,7 +59,8 @@ impl Orphans {
     }
 }
 
-/// Returns the first time, from `earliest` on, for sending `size_bytes`. Moves `next` behind it.
+/// Returns the first time, from `earliest` on, for sending `size_bytes`. Moves `next` to the end of
+/// that transfer.
 pub(super) fn paced(next: &mut Time, earliest: Time, size_bytes: u64, bytes_per_microsecond: u64) -> Time {
     let due = earliest.max(*next);
     *next = due + INTERVAL + Duration::from_micros(size_bytes / bytes_per_microsecond);

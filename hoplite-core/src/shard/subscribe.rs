@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::vocabulary::directory::{RequestId, ToStore, Wants};
 
-/// The copies of the first chains.
+/// Most copies of an object whose subscribers hear of each change at once.
 const MAX_PROMPT_COPIES: usize = 64;
 /// Pause per listed copy and subscriber. Listing a copy takes about 0.3 us, so updates take at most
 /// a thirtieth of the time.

@@ -13,7 +13,7 @@ use crate::topology::place::{Path, groups_of, is_in};
 /// The estimated time of a step without its transfer: two wake-ups, a checksum, a system call.
 /// Measured with 16 stores on 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
-/// A link counts as slow only if it is at least this many times slower than others.
+/// The assumed slowness of a slow link. Links count as slow only from this factor on.
 const SLOWER_TIMES: f64 = 2.0;
 /// The smallest frame. A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
@@ -26,15 +26,15 @@ const FRAMES_PER_PART: u64 = 4;
 /// A setting for schedules of allreduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulePreference {
-    /// The fastest by estimate.
+    /// The schedule with the shortest estimated time.
     #[default]
     Auto,
     /// A ring.
     Ring,
     /// Halving-doubling.
     HalvingDoubling,
-    /// Halving-doubling in the order of [HDRM](crate::topology::hdrm). Node labels must describe
-    /// two groups of switches with equally many hosts.
+    /// Halving-doubling with the ranks in the order of [HDRM](crate::topology::hdrm). Node labels
+    /// must describe two sets of switches with equally many hosts.
     Hdrm,
     /// Rings within groups, then rings across groups. Node labels must describe groups of equal
     /// size.
@@ -44,16 +44,16 @@ pub enum SchedulePreference {
 /// A schedule, and the order of the members in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrangement {
-    /// The member of each rank.
+    /// The member (by index) at each rank.
     pub order: Vec<usize>,
     /// The schedule.
     pub choice: Choice<Schedule>,
-    /// The reason why the cheapest schedule was not chosen, or an assumption of the estimate; may
+    /// The reason why the cheapest schedule was not chosen, or an assumption of the estimate. May
     /// be empty.
     pub remark: String,
 }
 
-/// Returns the bytes per frame of an attempt.
+/// Returns the bytes of a frame when `members` members exchange `size_bytes`.
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
     let frame_bytes = (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);
@@ -66,8 +66,8 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
 ///
 /// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB), with latency L and
 /// bandwidth B. If a part exceeds a frame and the bytes in flight, steps overlap, and the latency
-/// is paid once per direction. Streams share a group's uplink, and take twice as long over `slow`
-/// links.
+/// counts once in each of two phases: combining and distributing. Streams share a group's uplink,
+/// and take twice as long over `slow` links.
 pub fn estimate(
     schedule: &Schedule,
     size_bytes: u64,
@@ -115,8 +115,8 @@ fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize,
     times.fold(1.0, f64::max)
 }
 
-/// Chooses a ring for a reduce_scatter or allgather, with groups side by side. It takes half an
-/// allreduce's time.
+/// Chooses a ring for a reduce_scatter or allgather, with each group's members side by side. The
+/// ring takes half an allreduce's time.
 pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: LinkEstimate) -> Arrangement {
     let usual_order = by_groups(paths);
     let order = around_slow_links(usual_order.clone(), paths, slow);
@@ -201,7 +201,7 @@ pub fn arrange(
         None => (order, slow_ranks),
     };
     if let Some(forced) = forced {
-        // Here no two streams of a step share a link.
+        // In HDRM's order, no two streams of a step share a link.
         let shared = if by_hdrm.is_some() { &[] } else { &ordered[..] };
         let time = estimate(&forced, size_bytes, link, shared, &slow_ranks);
         ranked.retain(|(other, _)| *other != forced);

@@ -1,17 +1,17 @@
-//! The programs of the members of a collective.
+//! The programs that the members (stores) of a collective perform.
 //!
 //! A member's [`Program`] has steps: each step sends a range of the data to another member, or
 //! receives a range and combines it with the local bytes or replaces them. Only the [`Schedule`]
 //! travels; members derive their programs from it.
 //!
 //! Each pair of members has one stream in each direction, with steps in order. A step waits, byte
-//! by byte, for earlier steps of other streams on the same bytes. So a ring needs no turns.
+//! by byte, for earlier steps of other streams on the same bytes.
 //!
 //! # Invariants
 //!
 //! * At the end, each member has all promised bytes, with one contribution of each member.
-//! * A step never overwrites bytes that an earlier step still gives, because a final value cannot
-//!   exist before all contributions have arrived. So a broken stream can resume.
+//! A step never overwrites bytes that an earlier step still sends, because a final value cannot
+//! exist before all contributions have arrived. So a broken stream can resume.
 //! * All steps can be done in some order, whatever the streams' speeds.
 
 mod cost;

@@ -1,8 +1,8 @@
-//! A member's steps.
+//! The program of a member: its steps.
 
 use std::ops::Range;
 
-/// The member's use of received bytes.
+/// The use that a member makes of received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Taking {
     /// Combine them with the local bytes, as second operands.
@@ -21,7 +21,7 @@ pub enum Step {
     Take {
         range: Range<u64>,
         from: usize,
-        /// The use.
+        /// The use of the received bytes.
         taking: Taking,
     },
 }
@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// See the [module documentation](super).
+/// The steps of one member. See the [module documentation](super).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     steps: Vec<Step>,
@@ -78,7 +78,7 @@ impl Program {
         steps.filter(|(_, step)| is_meant(step)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the members from which this one receives, by first step.
+    /// Returns the members from which this one receives, in the order of their first steps.
     pub fn sources(&self) -> Vec<usize> {
         let mut sources = Vec::new();
         for step in &self.steps {

@@ -1,4 +1,4 @@
-//! Schedules: stages of rings.
+//! Schedules of collectives: stages of rings.
 
 use crate::vocabulary::agreement::Collective;
 use std::fmt;
@@ -67,7 +67,8 @@ impl Schedule {
         &self.radices
     }
 
-    /// Counts the members in the stages: the product of their sizes.
+    /// Returns the number of members that take part in the stages: the product of the stages'
+    /// sizes.
     pub(super) fn core(&self) -> usize {
         self.radices.iter().product()
     }
@@ -184,7 +185,7 @@ pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> 
     for to in (1..=members).map(|distance| (index + members - distance) % members) {
         for (mine, from) in own.iter().enumerate() {
             for rank in ranks[to].iter().filter(|rank| *rank != from) {
-                // The function is its own inverse.
+                // [`rank_of_part`] is its own inverse.
                 let range = part(mine, rank_of_part(*from, *rank, participants));
                 program.push(Step::Give { range, to });
             }

@@ -1,4 +1,4 @@
-//! The results of earlier trials, by peer.
+//! Remembers the lanes (connections of one stream) that earlier trials found, by peer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,10 +46,10 @@ impl LaneMemory {
         Self { first, peers: BTreeMap::new(), latest: None }
     }
 
-    /// Returns the number of lanes of the next stream to a peer, one of `streams` that are busy.
+    /// Returns the number of lanes for the next stream to a peer, while `streams` streams are busy.
     ///
-    /// A stream that tests starts with half of an old or guessed number. Its first doubling tests
-    /// the number.
+    /// A stream that may test starts with half of an old or guessed number. Its first doubling
+    /// tests the number.
     pub(super) fn start(&self, now: Time, peer: &NodeId, streams: usize, is_tester: bool) -> Start {
         if let Some(known) = self.known(now, peer, streams) {
             return known;

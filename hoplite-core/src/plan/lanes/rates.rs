@@ -25,7 +25,7 @@ pub(super) struct Window {
     lanes: BTreeMap<LaneId, Marks>,
 }
 
-/// A lane's first and last frame, with the acknowledged bytes.
+/// A lane's first and last frame in a window: their times, and the acknowledged bytes.
 #[derive(Debug, Clone, Copy)]
 struct Marks {
     first: (Time, u64),
@@ -51,13 +51,14 @@ impl Window {
         marks.last = mark;
     }
 
-    /// Returns the intervals between the frames of a lane.
+    /// Returns the number of intervals between frames of a lane.
     pub(super) fn frames(&self, lane: LaneId) -> usize {
         self.lanes.get(&lane).map_or(0, |marks| marks.frames)
     }
 
-    /// With `is_of_busy_times`, pauses of the source do not count. But if lanes are fast in turns,
-    /// as on a busy machine, the sum exceeds the rate of the link.
+    /// Returns the rates since the window began. With `is_of_busy_times`, pauses of the source do
+    /// not count. But if lanes are fast in turns, as on a busy machine, the sum exceeds the rate of
+    /// the link.
     pub(super) fn rates(&self, now: Time, totals: &Totals, is_of_busy_times: bool) -> Rates {
         let elapsed = now.since(self.begun);
         let own = totals.acknowledged_bytes.saturating_sub(self.totals.acknowledged_bytes);
@@ -85,7 +86,7 @@ pub(super) const fn gained(rate: u64, before: u64, parts: u64) -> bool {
     rate >= before.saturating_add(before / parts) && rate > before
 }
 
-/// Returns `None` without a rate.
+/// Returns the sum of the lanes' measurements, or `None` without a rate.
 pub(super) fn total<'a>(deliveries: impl Iterator<Item = &'a Delivery>) -> Option<Delivery> {
     let sum = |sum: Delivery, lane: &Delivery| Delivery {
         acknowledged_bytes: sum.acknowledged_bytes + lane.acknowledged_bytes,

@@ -10,8 +10,8 @@ use crate::time::Time;
 
 /// The largest limit of lanes that can be set.
 pub const MAX_LANES: usize = 64;
-/// The fewest bytes of a stream for each of its lanes. With fewer, lanes end before their window
-/// opens.
+/// The fewest bytes of a stream for each of its lanes. With fewer, lanes end before TCP opens their
+/// window.
 pub const LANE_BYTES: u64 = 256 << 10;
 
 /// Age at which a result is tested again, starting from half of the lanes.
@@ -29,7 +29,7 @@ pub const REST_LIMIT: Duration = MAX_WINDOW;
 const MIN_FRAMES: usize = 3;
 /// Most windows of a trial. TCP opens its window in the meantime.
 const MAX_WINDOWS: usize = 8;
-/// Shortest rest after a gain. Disturbances last for tens of milliseconds.
+/// Shortest rest of new lanes after a gain. Disturbances last for tens of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);
 /// Most trials of a stream that end without a verdict. Each costs connections.
 const MAX_ABORTED: usize = 4;
@@ -60,7 +60,7 @@ pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
 /// The origin of the bytes of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supply {
-    /// All bytes are there.
+    /// The source has all bytes.
     Whole,
     /// The bytes arrive or are made while the stream sends them.
     Chain,
@@ -82,7 +82,7 @@ pub struct Progress {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Host {
     pub(super) acknowledged_bytes: u64,
-    /// Changes when a stream begins or ends.
+    /// A number that changes when a stream begins or ends.
     pub(super) changes: u64,
     /// `true` unless another stream has a trial.
     pub(super) may_test: bool,
@@ -93,7 +93,7 @@ pub(super) struct Host {
 pub(super) struct Verdict {
     /// The number of lanes up to which more lanes gain something.
     pub(super) lanes: usize,
-    /// `true` if more lanes gain nothing, or cannot be had.
+    /// `true` if more lanes gain nothing, or cannot be opened.
     pub(super) is_settled: bool,
 }
 
@@ -124,7 +124,7 @@ enum Phase {
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
     /// New lanes rest after a gain.
     Resting(Rest),
-    /// The number stays for some time.
+    /// The number of lanes stays for some time.
     Settled { since: Option<Time> },
 }
 
@@ -148,7 +148,7 @@ struct Trial {
 struct Rest {
     trial: Trial,
     gained: Rates,
-    /// The end of the first window, in which the lanes' last bytes arrive.
+    /// The end of the first window of the rest, in which the resting lanes' last bytes arrive.
     drained: Option<Time>,
 }
 
@@ -283,7 +283,7 @@ impl LanePlan {
                 let steady = last.filter(|last| self.is_limited && !gained(rates.stream, *last, 8));
                 self.phase = Phase::Steady { last: self.is_limited.then_some(rates.stream) };
                 if let Some(last) = steady.filter(|_| host.may_test) {
-                    // The larger one, so that a trial has to gain on both windows.
+                    // The larger of two windows' rates, so that a trial has to gain on both.
                     let rates = Rates { stream: rates.stream.max(last), ..rates };
                     self.try_more(now, rates, progress.left_bytes);
                 }
@@ -333,7 +333,7 @@ impl LanePlan {
         left_bytes: u64,
     ) -> Option<Verdict> {
         let is_growing = last.is_none_or(|last| gained(rates.stream, last.stream, 16));
-        // The larger one, as before the trial.
+        // The larger of two windows' rates, as before the trial.
         let best = last.filter(|last| last.stream > rates.stream).unwrap_or(rates);
         if is_growing && windows < MAX_WINDOWS && self.is_limited {
             let last = Some(rates);
@@ -350,7 +350,7 @@ impl LanePlan {
         } else if self.is_limited {
             self.reject(now, trial.lanes)
         } else {
-            // Something else is the limit for now.
+            // The source or the receiver is the limit for now.
             self.abort(now, trial.lanes);
             None
         }
@@ -480,7 +480,7 @@ const fn after(then: Then, since: Option<Time>) -> Phase {
     }
 }
 
-/// Returns the time after which the result of so many trials is tested again.
+/// Returns the time after which a result of `trials` trials is tested again.
 pub(super) fn retry_after(trials: u32) -> Duration {
     match trials {
         0 => TESTED_FOR,
@@ -488,7 +488,7 @@ pub(super) fn retry_after(trials: u32) -> Duration {
     }
 }
 
-/// Returns `true` if at least half of the stream's gain is a gain of the store.
+/// Returns `true` if at least half of the stream's gain also shows in the store's total rate.
 const fn gained_in_total(rates: &Rates, trial: &Trial) -> bool {
     rates.host.saturating_sub(trial.host_rate) >= rates.stream.saturating_sub(trial.rate) / 2
 }

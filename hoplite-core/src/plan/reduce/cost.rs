@@ -1,4 +1,4 @@
-//! The cheapest schedule for a number of vertices, a size and links.
+//! Chooses the cheapest schedule for a reduce, by vertices (nodes that combine), size and links.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::schedule::{Entry, ReduceSchedule};
 use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 
-/// Most dimensions of a chain: 2^16 vertices exceed the nodes that a shard accepts.
+/// Most dimensions of a chain: 2^16 vertices are as many as the nodes that a shard accepts.
 const MAX_DIMENSIONS: u32 = 16;
 
 /// Most streams into one vertex: each stream needs a connection and memory for a frame.

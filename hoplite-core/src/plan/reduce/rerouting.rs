@@ -1,4 +1,4 @@
-//! Exchanges vertices so that streams avoid slow links.
+//! Exchanges vertices of a reduce's tree so that streams avoid slow links.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,8 @@ impl<S> Tree<S> {
                 let gain = |other: VertexId| self.gain_of_exchange((end, other), &is_slow);
                 let gains: Vec<(usize, VertexId)> =
                     others.into_iter().map(|other| (gain(other), other)).collect();
-                // The latest vertex is close to the receiver, so few streams change.
+                // On ties, the latest vertex wins. It is close to the receiver, so few streams
+                // change.
                 let best = gains.into_iter().max().filter(|(gain, _)| *gain > 0);
                 if let Some((_, other)) = best {
                     self.exchange(end, other);
@@ -172,7 +173,7 @@ mod tests {
         for (shape, count) in (1..6).flat_map(|shape| (3..12).map(move |count| (shape, count))) {
             for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
                 let mut tree = grow(&schedule(shape, count, 1), count, |_| EVERYWHERE);
-                // The link from a node to itself stands for that to the receiver.
+                // The link from a node to itself stands for the link to the receiver.
                 let is_slow = |node: &usize, consumer: Option<&usize>| {
                     *node == from && consumer.map_or(from == to, |consumer| from != to && *consumer == to)
                 };

@@ -60,7 +60,7 @@ pub enum Entry {
 }
 
 impl ReduceSchedule {
-    /// A plain chain.
+    /// Returns a chain in one dimension.
     pub fn chain(vertices: usize) -> Self {
         Self::Chain { lengths: vec![vertices.max(1)] }
     }
@@ -71,7 +71,7 @@ impl ReduceSchedule {
         let has_room = |length: usize| length.saturating_pow(dimensions) >= vertices;
         let longest = (1..=vertices.max(1)).find(|length| has_room(*length)).unwrap_or(1);
         let mut lengths = vec![longest; dimensions.max(1) as usize];
-        // The last ones may be shorter, as for 6 = 3 x 2.
+        // The last dimensions may be shorter, as for 6 = 3 x 2.
         for dimension in 0..lengths.len() {
             let others: usize =
                 lengths.iter().enumerate().filter(|(other, _)| *other != dimension).map(|(_, l)| l).product();
@@ -81,7 +81,7 @@ impl ReduceSchedule {
         Self::Chain { lengths }
     }
 
-    /// The entry of groups, if the schedule uses groups.
+    /// Returns the vertex that takes in the previous group's stream, if the schedule uses groups.
     pub const fn entry(&self) -> Option<Entry> {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }

@@ -22,7 +22,7 @@ pub struct Vertex<S> {
     /// The group of the vertex's node, if the schedule uses groups.
     pub group: Path,
     pub(super) is_unfit: bool,
-    /// The owner's data about the vertex.
+    /// The data that the tree's user keeps for the vertex.
     pub state: S,
 }
 
@@ -212,7 +212,7 @@ impl<S> Tree<S> {
         self.vertices.get(&vertex)
     }
 
-    /// The owner's data.
+    /// Returns the vertex's data, to be changed.
     pub fn state_mut(&mut self, vertex: VertexId) -> Option<&mut S> {
         self.vertices.get_mut(&vertex).map(|vertex| &mut vertex.state)
     }

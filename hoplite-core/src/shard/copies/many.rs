@@ -14,16 +14,16 @@ pub(in crate::shard) struct Many {
     indices: Indices,
 }
 
-/// Kept up to date, so that no operation scans all copies.
+/// Indices of the copies, updated with each change, so that no operation scans all copies.
 #[derive(Debug, Default)]
 struct Indices {
     groups: BTreeMap<Path, Group>,
-    /// Copies that are complete, or become complete without another copy.
+    /// The nodes whose copies are complete or producing.
     rooted: BTreeSet<NodeIndex>,
     complete: usize,
     complete_at_hand: usize,
     pinned: usize,
-    /// The number of copies that pull from each node, by their stores' reports.
+    /// The number of copies that pull from each node, as their stores report.
     pulled: BTreeMap<NodeId, usize>,
 }
 
@@ -180,7 +180,7 @@ impl Group {
     }
 }
 
-/// `None` if the property is the same.
+/// Returns a property before and after a change, or `None` twice if it is the same.
 fn difference<'a, T: PartialEq>(
     before: Option<&'a LocationRecord>,
     after: Option<&'a LocationRecord>,

@@ -10,22 +10,22 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) path: Path,
     pub(in crate::shard) state: LocationState,
     pub(in crate::shard) retention: Retention,
-    /// `true` without a session of the node.
+    /// `true` while the node has no session with this shard.
     pub(in crate::shard) is_away: bool,
-    /// `false` if only a grant of the shard implies the copy.
+    /// `false` while the shard only assumes the copy after a grant, or its pin after a promotion.
     pub(in crate::shard) is_published: bool,
-    /// `true` if the store regards this shard as the first connected one of the object.
+    /// `true` if the store regards this shard as the object's first connected one.
     pub(in crate::shard) leads: bool,
-    /// Further receivers that the copy may serve now.
+    /// The number of further receivers that may pull from the copy now.
     pub(in crate::shard) free_slots: u32,
-    /// The node's session of the last publication. The copy is stale if the node has a newer one.
+    /// The node's session that last published the copy. In a newer session, the copy is stale.
     pub(in crate::shard) session: u32,
     pub(in crate::shard) last_grant: u64,
-    /// The time of completion, or of the first bytes to forward.
+    /// The time at which the copy became complete, or has its first bytes to forward.
     pub(in crate::shard) since: Time,
-    /// A name, because this shard may not know the sender yet.
+    /// The sender's name, because this shard may not know the sender yet.
     pub(in crate::shard) pulling_from: Option<NodeId>,
-    /// `true` if the bytes come over a slow link, here or further up the chain.
+    /// `true` if the bytes come over a slow link, here or earlier in the chain of senders.
     pub(super) comes_slowly: bool,
 }
 
@@ -35,8 +35,8 @@ pub(in crate::shard) enum Class {
     Unfinished,
 }
 
-/// Ranks copies with a free slot: by class, time and latest grant. Only unfinished copies have a
-/// time, when they get their first bytes.
+/// The order of copies with a free slot: class, time, latest grant, node. Only unfinished copies
+/// have a time, that of their first bytes.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 
 impl LocationRecord {
@@ -71,7 +71,7 @@ impl LocationRecord {
         self.comes_slowly
     }
 
-    /// Returns `true` if receivers behind this copy wait for bytes over a slow link.
+    /// Returns `true` if receivers of this copy wait for bytes over a slow link.
     pub(in crate::shard) fn is_held_up(&self) -> bool {
         self.comes_slowly && self.state == LocationState::Partial
     }
@@ -80,7 +80,7 @@ impl LocationRecord {
         if self.state == LocationState::Complete { Class::Complete } else { Class::Unfinished }
     }
 
-    /// Returns `true` if the copy is complete, or becomes complete without another copy.
+    /// Returns `true` if the copy is complete or producing.
     pub(in crate::shard) fn is_rooted(&self) -> bool {
         self.state != LocationState::Partial
     }
