@@ -6,7 +6,7 @@
 pub struct Extent {
     /// Offset from the start of the arena.
     pub offset_bytes: u64,
-    /// Its length.
+    /// Length of the range.
     pub length_bytes: u64,
 }
 

@@ -59,11 +59,11 @@ struct Cluster {
     queue: VecDeque<Message>,
     messages: u64,
     words: u64,
-    /// By coordinator. Both sides use the same number.
+    /// The coordinator and the member of each enlistment, as numbers of nodes.
     members: BTreeMap<EnlistmentId, (usize, usize)>,
-    /// The node, the exchange, and its copy's length.
+    /// The node of each exchange, the exchange, and the length of its copy.
     exchanges: Vec<(usize, CombineId, u64)>,
-    /// By receiver: the sender, the object, and its size.
+    /// The sender, the object and its size for each pull of a receiver.
     pulls: BTreeMap<(usize, PullId), (usize, ObjectId, u64)>,
     answers: BTreeMap<(usize, CallId), Response>,
     next_number: u64,

@@ -1,4 +1,4 @@
-//! The edges of the machine: its view of the store, its actions, its deadlines.
+//! The interface between the machine of collectives and its store: context, actions, timers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -54,8 +54,8 @@ pub(crate) enum Action {
     /// `Memberships::refused`.
     Open(MembershipId),
     LackRoom(MembershipId),
-    /// Declare a copy the target. The call, if any, waits for the directory's confirmation and
-    /// returns this number of sources.
+    /// Make a member's copy the target. The call, if any, waits for the directory's confirmation
+    /// and returns this number of sources.
     CompleteTarget(CopyId, Option<(CallKey, usize)>),
     /// Complete a member's private copy, which holds its parts.
     CompleteParts(ObjectId, CopyId),
@@ -88,7 +88,7 @@ pub(super) enum Timer {
     Search(ObjectId),
     /// The time to tell late participants of a disagreement ends.
     Disagreement(ObjectId),
-    /// A member's wait for room, or for participants of its node, ends.
+    /// A member's wait for memory, or for participants of its node, ends.
     Member(MembershipId),
     /// The search for the target of a lost coordinator ends.
     Orphan(ObjectId, AttemptId),

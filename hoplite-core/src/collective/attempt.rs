@@ -5,13 +5,13 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
 
-/// The decision.
+/// The coordinator's decision about an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
-    /// Undecided: the coordinator's own member misses bytes; in a collective of parts, some member
-    /// does.
+    /// Undecided: the coordinator's own member misses bytes. In a collective of parts, some member
+    /// misses parts.
     Open,
-    /// The members' copies are the target for good; in a collective of parts, all members have
+    /// The members' copies are the target for good. In a collective of parts, all members have
     /// their parts.
     Committed,
     /// The attempt never makes the target.
@@ -25,7 +25,7 @@ pub enum AttemptAction {
     Tell(EnlistmentId, Decision),
     /// End an enlistment: the member is not needed any more.
     Dismiss(EnlistmentId),
-    /// Take the general path for this reason.
+    /// Take the general path (a reduce and a broadcast) for this reason.
     FallBack(String),
     /// Fail the whole collective.
     Fail(Error),
@@ -37,8 +37,8 @@ pub struct Attempt {
     kind: Collective,
     target: ObjectId,
     members: Vec<AttemptMember>,
-    /// The coordinator's own member. It decides an allreduce when it has all bytes, because its
-    /// copy stands even if the other members are lost.
+    /// The member at the coordinator's store. Its last byte decides an allreduce, because its copy
+    /// stands even if all other members are lost.
     own: Option<EnlistmentId>,
     state: AttemptState,
 }
@@ -57,7 +57,7 @@ enum MemberState {
 }
 
 impl Attempt {
-    /// Begins an attempt.
+    /// Begins an attempt with these members.
     pub fn new(
         kind: Collective,
         target: ObjectId,
@@ -78,7 +78,7 @@ impl Attempt {
         self.members.iter().any(|member| is_meant(member) && member.state != MemberState::Out)
     }
 
-    /// The coordinator's own member.
+    /// Returns the member at the coordinator's store.
     pub const fn own(&self) -> Option<EnlistmentId> {
         self.own
     }
@@ -100,7 +100,7 @@ impl Attempt {
         members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)
     }
 
-    /// Takes in a report.
+    /// Takes in a member's report. Returns the consequences.
     pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<AttemptAction> {
         let index = self.members.iter().position(|member| member.enlistment == enlistment);
         let Some(index) = index.filter(|index| self.members[*index].state != MemberState::Out) else {
@@ -146,7 +146,8 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// Stops all members, because the target was deleted and the directory cannot tell them.
+    /// Stops the members that still exchange, because the target was deleted and the directory
+    /// cannot tell them.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();

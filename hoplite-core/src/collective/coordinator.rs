@@ -34,9 +34,10 @@ pub(super) struct Coordinated {
 pub(crate) struct Coordinator {
     searches: BTreeMap<ObjectId, Search>,
     attempts: BTreeMap<PutId, Coordinated>,
-    /// Empty targets that end an exchange, with their queries until the directory knows them.
+    /// Empty targets that announce the end of an exchange, each with its query until the directory
+    /// knows the target.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// By target: from the search until rank 0's call ends.
+    /// The participants in each target, from the end of the search until rank 0's call ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -193,8 +194,8 @@ impl Coordinator {
         }
     }
 
-    /// Ends the search for a target and returns it. The coordinator then tells participants of a
-    /// failure.
+    /// Ends the search for the sources of a target and returns it. From now on, the coordinator
+    /// tells participants of a failure.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -286,7 +287,7 @@ impl Coordinator {
                 self.next_attempt(ctx, &call.request.target);
                 self.fall_back(ctx, call, &reason, None);
             }
-            // Participants of such an exchange look for the target.
+            // Participants of an exchange without commit look for the target.
             None if is_exchanged && !kind.awaits_commit => self.announce(ctx, call),
             end => {
                 ctx.withdraw(call.existence.take());
@@ -342,7 +343,7 @@ impl Coordinator {
         let CoordinatedCall { key, kind, request, existence, .. } = call;
         let metadata = Metadata { agreement: Some(Agreement::of(kind, &request)), ..Metadata::default() };
         if let Some(existence) = existence {
-            // A delete before the directory knows the target must find it.
+            // A delete that comes before the directory knows the target must find it.
             self.announcements.insert(request.target.clone(), existence);
         }
         ctx.push(Action::Announce(request.target, metadata, timeout));

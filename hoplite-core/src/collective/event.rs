@@ -14,21 +14,21 @@ pub enum CollectiveEvent {
     /// A remote coordinator enlists this store as a member. The store answers with at most one
     /// `Filled`, and finally `Done` or `Failed`.
     Asked {
-        /// Chosen by the shell.
+        /// The membership's number, which the shell has chosen.
         membership: MembershipId,
         /// The member's task.
         plan: Box<Plan>,
     },
     /// The coordinator's decision: at most one `Commit`, then at most one `Stop`.
     Told {
-        /// From `Asked`.
+        /// The membership in `Asked`.
         membership: MembershipId,
         decision: Decision,
     },
     /// The coordinator dismissed this member, or its connection is lost. Follows each `Asked`
     /// exactly once.
     Left {
-        /// From `Asked`.
+        /// The membership in `Asked`.
         membership: MembershipId,
     },
     /// The copy of a `StartExchange` has all bytes. The exchange still sends bytes to other
@@ -48,7 +48,7 @@ pub enum CollectiveEvent {
     /// A member has reported or is lost. No event follows `Done`, `Failed`, `Dismiss`, or a `Tell`
     /// with `Stop`.
     Reported {
-        /// The member.
+        /// The member that reported.
         enlistment: EnlistmentId,
         report: Report,
     },
@@ -61,36 +61,36 @@ pub enum CollectiveEffect {
     /// Enlist another store as a member and deliver its reports, until `Dismiss` or a `Tell` with
     /// `Stop`.
     Enlist {
-        /// The new member's number.
+        /// The number of the new member.
         enlistment: EnlistmentId,
         /// The plan, which names the node.
         plan: Box<Plan>,
     },
     /// Tell a member the decision. `Stop` also ends the enlistment.
     Tell {
-        /// The member.
+        /// The member to tell.
         enlistment: EnlistmentId,
         decision: Decision,
     },
-    /// End an enlistment.
+    /// End an enlistment: the member is not needed any more.
     Dismiss {
-        /// The member.
+        /// The member to dismiss.
         enlistment: EnlistmentId,
     },
     /// Report to the coordinator of a remote attempt.
     Report {
-        /// From `Asked`.
+        /// The membership in `Asked`.
         membership: MembershipId,
         report: Report,
     },
     /// Tell a store with participants that an attempt was rejected.
     Reject {
-        /// The store.
+        /// The store to tell.
         node: NodeId,
         /// The address of its data plane.
         address: SocketAddr,
         target: ObjectId,
-        /// The latest attempt.
+        /// The latest rejected attempt.
         attempt: AttemptId,
         /// The error for participants.
         error: Error,
@@ -99,7 +99,7 @@ pub enum CollectiveEffect {
     /// and `CombineEnded` when the exchange no longer uses its sources. `CancelCombine` ends the
     /// exchange.
     StartExchange {
-        /// The new exchange's number.
+        /// The number of the new exchange.
         combine: CombineId,
         /// The copy to fill.
         copy: CopyId,

@@ -7,7 +7,7 @@ use crate::vocabulary::local::{CombineId, CopyId};
 /// The stage of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberStage {
-    /// Waits for room for its copy.
+    /// Waits for memory for its copy.
     AwaitingRoom,
     /// Sends and receives bytes.
     Exchanging {
@@ -31,7 +31,7 @@ pub struct Membership {
     pub(super) plan: Box<Plan>,
     pub(super) asked_at: Time,
     stage: MemberStage,
-    /// Time until which the member waits for room, or for this node's participants.
+    /// Time until which the member waits for memory, or for this node's participants.
     pub(super) deadline: Option<Time>,
     pub(super) running: Option<CombineId>,
     is_committed: bool,
@@ -57,7 +57,7 @@ impl Membership {
         }
     }
 
-    /// The stage.
+    /// Returns the member's stage.
     pub const fn stage(&self) -> MemberStage {
         self.stage
     }
@@ -70,7 +70,7 @@ impl Membership {
         }
     }
 
-    /// Begins the exchange, now that the member has room for `copy`.
+    /// Begins the exchange, now that the member has memory for `copy`.
     pub fn begin(&mut self, copy: CopyId, combine: CombineId) {
         self.stage = MemberStage::Exchanging { copy };
         self.running = Some(combine);

@@ -186,7 +186,7 @@ impl Memberships {
     pub(crate) fn answered(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         member.answered += 1;
-        // A deadline and a copy: the member waits for participants.
+        // A deadline and a copy show that the member waits for participants.
         if member.has_answered_all() && end_wait(ctx, membership, member) {
             self.report(ctx, membership, Report::Filled);
         }
@@ -263,8 +263,8 @@ impl Memberships {
         } else if is_orphan {
             member.failure = Some("the store of rank 0 is gone".to_owned());
         }
-        // Others have a committed target. Otherwise the general path may follow without this
-        // store's knowledge.
+        // Other members have a committed target. Without a commit, the general path may follow,
+        // unknown to this store.
         self.end_member(ctx, membership, Error::Superseded { id: target.clone() });
         if is_orphan {
             ctx.schedule(ctx.now + ORPHAN_TIMEOUT, Timer::Orphan(target.clone(), attempt));

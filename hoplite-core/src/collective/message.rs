@@ -15,7 +15,7 @@ use crate::plan::collective::{
 use crate::shard::PullOutcome;
 use crate::vocabulary::agreement::Agreement;
 
-/// Most own sources in a plan. With the longest ids they fill a quarter of a frame.
+/// Most sources of one member. With the longest ids they fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
 /// Most parts that a member receives in an all-to-all, because each participant is told their
 /// ranges.
@@ -23,7 +23,7 @@ pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
 /// Longest [`Plan::explanation`] in bytes. It fits in a frame with all members.
 pub const MAX_EXPLANATION_BYTES: usize = 512;
 
-/// An attempt to make a target.
+/// The number of an attempt to make a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
     /// The coordinator's run, which changes when its daemon restarts.
@@ -43,7 +43,7 @@ impl AttemptId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
-/// The number of an attempt at the store of its member.
+/// The number of an attempt at the store of one of its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipId {
     /// This store is the coordinator.
@@ -55,9 +55,9 @@ pub enum MembershipId {
 /// A member of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// The node.
+    /// The member's node.
     pub node: NodeId,
-    /// The address of its data plane.
+    /// The address of the node's data plane.
     pub address: SocketAddr,
 }
 
@@ -79,18 +79,18 @@ pub struct Plan {
     pub metadata: Metadata,
     /// The schedule from which the member derives its program.
     pub schedule: Schedule,
-    /// Bytes per frame.
+    /// The size of a frame in bytes.
     pub frame_bytes: u64,
     /// All members, in the schedule's order.
     pub members: Vec<Member>,
-    /// This member's index.
+    /// The index of this member in `members`.
     pub index: usize,
     /// In a collective of parts, the ranks at each member, in the order of its sources. Rank k owns
     /// the k-th part.
     pub ranks: Vec<Vec<usize>>,
-    /// This member's own sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
+    /// This member's sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
-    /// Longest time for which the member waits for room.
+    /// Longest time for which the member waits for memory.
     pub timeout: Duration,
     /// The reasons for the schedule, for people: at most [`MAX_EXPLANATION_BYTES`].
     pub explanation: String,
@@ -151,8 +151,8 @@ impl Plan {
         self.sources.len() > 1 && self.properties().combines
     }
 
-    /// Returns the index of the own source with the byte at `at`, and the source's position in the
-    /// member's data. For sources that are not combined.
+    /// Returns the index of the member's source that holds the byte at `at`, and the position of
+    /// that source's start in the member's data. Only for sources that are not combined.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
         match self.agreement.kind {
             Collective::Allreduce | Collective::ReduceScatter => return (0, 0),
@@ -205,10 +205,10 @@ impl Plan {
 /// A member's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The member has all bytes and still gives. Sent after the commit; the coordinator's own
-    /// member and members with parts send it before.
+    /// The member has all bytes and still sends. The report comes after the commit; the
+    /// coordinator's own member and members with parts send it before.
     Filled,
-    /// The member has all bytes and has given everything.
+    /// The member has all bytes and has sent everything.
     Done,
     /// The member cannot get all bytes.
     Failed(Failure),
@@ -221,7 +221,7 @@ pub enum Failure {
     Unreachable,
     /// The bytes of another member are unavailable.
     Peer {
-        /// That member.
+        /// The index of the other member.
         index: usize,
         /// The reason why the transfer ended.
         outcome: PullOutcome,
@@ -235,7 +235,7 @@ pub enum Failure {
 /// A coordinator's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The members' copies are the target; in a collective of parts, all members have their parts.
+    /// The members' copies are the target. In a collective of parts, all members have their parts.
     Commit,
     /// The attempt is over without a target, or the target was deleted. Participants get this
     /// error.

@@ -30,7 +30,7 @@ pub struct Lack {
 /// A piece of a step, sent in one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// The step.
+    /// The index of the block's step.
     pub step: usize,
     /// The use of the bytes, if the step receives.
     pub taking: Option<Taking>,
@@ -42,13 +42,13 @@ pub struct Block {
 }
 
 impl Block {
-    /// The length.
+    /// Returns the length of the range.
     pub const fn length_bytes(&self) -> u64 {
         length(&self.range)
     }
 }
 
-/// The bytes that a block is combined with, or carries.
+/// The bytes that a sent block carries, or with which a received block is combined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
     /// Nothing: a received block replaces the bytes.
@@ -57,9 +57,9 @@ pub enum Reading {
     Target,
     /// A range of one of the member's own sources.
     Source {
-        /// Its index.
+        /// The source's index.
         index: usize,
-        /// The bytes.
+        /// The range of the source.
         range: Range<u64>,
         /// The end of the part in the source. The part's last byte is readable only after the
         /// source is sealed, because a receiver takes a whole part for a part of a complete object.
@@ -101,18 +101,18 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Bytes done.
+    /// Returns the number of bytes that have moved.
     pub const fn position_bytes(&self) -> u64 {
         self.position_bytes
     }
 
-    /// Bytes left.
+    /// Returns the number of bytes that have not moved.
     pub fn left_bytes(&self) -> u64 {
         let steps = self.steps.get(self.current..).unwrap_or_default();
         steps.iter().map(|(_, step)| length(step.range())).sum::<u64>() - self.done_bytes
     }
 
-    /// Returns `true` at the end.
+    /// Returns `true` if all bytes have moved.
     pub const fn is_over(&self) -> bool {
         self.current == self.steps.len()
     }
@@ -197,7 +197,7 @@ struct Fold {
 }
 
 impl Progress {
-    /// Begins `plan`.
+    /// Begins the program of `plan`.
     pub fn new(plan: &Plan) -> Self {
         let program = plan.program();
         let progress = |step| StepProgress { writers: program.writers_before(step), done_bytes: 0 };
@@ -211,7 +211,7 @@ impl Progress {
         }
     }
 
-    /// The program.
+    /// Returns the member's program.
     pub const fn program(&self) -> &Program {
         &self.program
     }
@@ -243,7 +243,7 @@ impl Progress {
         Stream { steps, current: 0, done_bytes: 0, position_bytes: 0, frame_bytes, element_bytes }
     }
 
-    /// Returns the work that must be done before a block may move; `None` if it may.
+    /// Returns the work that must be done before the block may move; `None` if it may move now.
     pub fn lack(&self, block: &Block) -> Option<Lack> {
         let end = block.range.end;
         if let Some(fold) = self.fold.as_ref().filter(|fold| fold.done_bytes < end) {

@@ -20,7 +20,7 @@ pub struct ReduceRecord {
     pub op: ReduceOp,
     /// The numbers of reduced sources and of all sources.
     pub reduced: (usize, usize),
-    /// The number of nodes that combine on the way, beside the receiver.
+    /// The number of nodes that combine beside the receiver, or of a collective's members.
     pub hops: usize,
     /// The schedule, its predicted time, and the runner-up.
     pub plan: String,
@@ -28,13 +28,13 @@ pub struct ReduceRecord {
     pub link: LinkEstimate,
     /// Time from the call to the last byte.
     pub elapsed: Duration,
-    /// Repairs.
+    /// The number of repairs after failures.
     pub mendings: u32,
-    /// Restarts of the target.
+    /// The number of restarts of a target with wrong bytes.
     pub restarts: u32,
     /// `true` until the call ends.
     pub is_running: bool,
-    /// This store's progress as a member.
+    /// This store's progress as a member of a collective.
     pub position: Option<Position>,
 }
 
@@ -63,14 +63,14 @@ impl ReduceRecord {
     }
 }
 
-/// A member's progress.
+/// A member's progress in a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
-    /// Its index, from 0.
+    /// The member's index, from 0.
     pub member: usize,
-    /// All members.
+    /// The number of all members.
     pub members: usize,
-    /// Its activity or end.
+    /// The member's activity or end.
     pub stage: String,
     /// The member's copy. The data plane knows its progress.
     pub copy: Option<CopyId>,

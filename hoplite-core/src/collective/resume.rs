@@ -23,7 +23,7 @@ pub enum Break {
     SourceLost,
 }
 
-/// Counts how often a stream broke.
+/// Counts the breaks of a stream.
 #[derive(Debug)]
 pub struct Resumes {
     count: u32,
@@ -33,7 +33,7 @@ pub struct Resumes {
 }
 
 impl Resumes {
-    /// Begins without breaks.
+    /// Makes a count without breaks.
     pub const fn new(now: Time) -> Self {
         Self { count: 0, since: now, taken_bytes: 0, asked: now }
     }

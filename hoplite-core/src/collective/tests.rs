@@ -60,7 +60,7 @@ impl Store {
         std::iter::from_fn(|| machine.next_action(&mut ctx)).collect()
     }
 
-    /// Sources: `a` here, `b` at `n1`.
+    /// Coordinates a collective of source `a` here and source `b` at `n1`.
     fn coordinate(&mut self, kind: Collective) -> Vec<Action> {
         let asks = vec![RequestId(101), RequestId(102)];
         let mut actions = self.feed(|machine, ctx| {

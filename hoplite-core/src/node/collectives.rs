@@ -36,7 +36,7 @@ pub(super) struct Adapter<'n> {
 
 impl Adapter<'_> {
     pub(super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
-        // A reduce may take over.
+        // A reduce may take over, and then needs the bytes of small sources.
         let makes_target = kind.properties().makes_target;
         let wants = if makes_target { what_to_query_for(&request) } else { Wants::Locations };
         let (existence, queries) = query(self.objects, &request, wants);
@@ -94,7 +94,7 @@ impl Adapter<'_> {
         Some(view.map(|view| Response::Ranges { view, order }))
     }
 
-    /// The target's copy, if it is incomplete and unknown to the directory.
+    /// Returns the target's copy, if it is incomplete and unknown to the directory.
     fn growing_copy(&self, target: &ObjectId) -> Option<CopyId> {
         let (copy, local) = self.objects.copies.live(target)?;
         (!local.is_complete() && !local.is_public).then_some(copy)
@@ -114,7 +114,7 @@ impl Adapter<'_> {
         }
     }
 
-    /// `outcome` is `None` if the copy was given up before.
+    /// Handles the end of a member's exchange. `outcome` is `None` if the copy was given up before.
     pub(super) fn exchange_ended(&mut self, membership: MembershipId, outcome: Option<CombineOutcome>) {
         let failure = outcome.map(|outcome| match outcome {
             CombineOutcome::InputFailed { index, outcome } => Failure::Peer { index, outcome },
@@ -123,8 +123,8 @@ impl Adapter<'_> {
         self.collectives.members.exchange_ended(&mut self.objects.ctx.of_collectives(), membership, failure);
     }
 
-    /// Fails a collective without room, unless objects are deleted soon: the previous round's may
-    /// be about to go.
+    /// Fails a collective that has waited too long for memory, unless objects may be deleted soon,
+    /// for example the target of the previous round.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let is_waiting = objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone()));

@@ -13,7 +13,7 @@ use crate::text::{cut, escape};
 use crate::time::Time;
 
 impl View<'_> {
-    /// The data plane knows the rest.
+    /// Describes the machine's load. The data plane adds the rest.
     pub(super) fn load(&self, status: &NodeStatus, now: Time) -> Load {
         let running = self.reductions.running(self.objects.ctx.link(), now).map(ReduceLoad::from);
         let coordinated = self.collectives.coordinator.under_way().map(|one| coordinated(now, one));
@@ -42,7 +42,7 @@ impl View<'_> {
             .or_else(|| self.reductions.running_for(target, link, now))
             .or_else(|| self.collectives.members.record(target, link, now))
             .or_else(|| {
-                // Waiting participants want a new round.
+                // After a failed attempt, waiting participants want a new one.
                 let remembered = self.reductions.record(target).filter(|known| known.has_failed());
                 remembered.cloned().or_else(|| self.record_waiting(target))
             })

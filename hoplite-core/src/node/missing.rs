@@ -86,7 +86,7 @@ impl View<'_> {
         self.objects.missing_of_verdict(copy)
     }
 
-    /// The cause for a coordinated reduce or collective.
+    /// Returns the cause of a wait for the target of a coordinated reduce or collective.
     fn missing_of_target(&self, target: &ObjectId) -> Option<Missing> {
         if self.objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
             return Some(self.objects.copies.lacks_room(self.reductions.target_size(target)?));

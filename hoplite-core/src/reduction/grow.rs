@@ -18,7 +18,7 @@ use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_g
 use crate::shard::Location;
 use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 
-/// Most own sources of a vertex: half of a hop's inputs. The other half is for streams.
+/// Most sources of a vertex: half of a hop's inputs. The other half is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
 /// Time for which a vertex takes in further sources of its node, although this restarts the
@@ -30,7 +30,7 @@ const MERGE_WINDOW: Duration = Duration::from_millis(5);
 pub(super) struct Group {
     pub(super) location: Location,
     sources: Vec<usize>,
-    /// `true` if one of the sources failed there before: the node may be gone without the
+    /// `true` if one of the sources failed at this node before: the node may be gone without the
     /// directory's knowledge.
     has_failed: bool,
     pub(super) is_slow: bool,
@@ -91,9 +91,10 @@ impl Reduction {
         Ok(())
     }
 
-    /// Adds groups of sources, each as one vertex: closest to the receiver first, and among equals
-    /// by turn. Nodes with only slow links come later, failed ones last. Turns begin after the
-    /// receiver's own source, so that reduces of the same sources begin at different nodes.
+    /// Adds the sources of each node as one vertex: nodes close to the receiver first, and equally
+    /// close ones by turn. Nodes with only slow links come later, failed ones last. Turns begin
+    /// after the receiver's own source, so that reduces of the same sources begin at different
+    /// nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
         let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
@@ -116,7 +117,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Adds sources to their node's latest vertex if it joined just now. Returns the others.
+    /// Adds sources to their node's latest vertex if it joined just now. Otherwise returns them.
     fn join_young_vertex(
         &mut self,
         world: &mut World<'_>,
@@ -150,7 +151,7 @@ impl Reduction {
         while self.has_room()
             && let Some(index) = ready.next()
         {
-            // Again, because the last source can be combined here.
+            // Evaluates the source again, because the last source can be combined here.
             match self.readiness(world, index) {
                 Some(Readiness::At(location)) if !takes_all || index == self.taken() => {
                     let mut sources = vec![index];
@@ -207,7 +208,7 @@ impl Reduction {
             let group = schedule.entry().map_or(EVERYWHERE, |_| location.path);
             self.tree.grow(&schedule, group, sources, state)
         };
-        // It may have come between others or behind a released vertex.
+        // The new vertex may be between other vertices or behind a released one.
         for changed in self.tree.way_to_receiver(vertex) {
             self.redo(world, changed);
         }
@@ -310,7 +311,7 @@ impl Reduction {
                 size_bytes: common.length_bytes,
                 offset_bytes,
                 inputs: streams.chain(own).collect(),
-                // Leaves time for another way if there is no room.
+                // Leaves time for another way if there is no memory.
                 timeout: (timeout / 2).min(ROOM_TIMEOUT),
             };
             let hop = world.begin_hop(&self.request.target, id, (run.node, run.address), spec);

@@ -158,7 +158,7 @@ fn check(objects: &Objects, hop: &Hop) -> Result<()> {
     if objects.ctx.is_shutting_down() {
         return Err(Error::ShuttingDown);
     }
-    // By another hop, or a client that guessed the name.
+    // Another hop has this output, or a client guessed its name.
     if objects.copies.live(&hop.output).is_some() {
         return Err(Error::AlreadyExists { id: hop.output.clone() });
     }

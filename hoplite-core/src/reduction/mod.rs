@@ -31,7 +31,7 @@
 //! * **Another put or source takes its place**: the target's bytes are wrong. A target under
 //!   another put id supersedes it.
 //! * **A source is lost**: the call fails with `ObjectLost`, unless enough others are left.
-//! * **A hop finds no room**: its consumer, in the end the coordinator, takes in its inputs.
+//! * **A hop finds no memory**: its consumer, in the end the coordinator, takes in its inputs.
 //! * **A hop's connection breaks**: its sources join again after a tenth of a second.
 //! * **The coordinator, its client or the call ends, or the target is deleted**: the connections
 //!   close, and each node frees its outputs.

@@ -113,8 +113,8 @@ impl Reduction {
         self.faults.sources.insert(source);
     }
 
-    /// Removes a joined source whose put is lost, unless a consumer already pulls it. A consumer
-    /// notices a loss by itself, and may have the last copy.
+    /// Removes a joined source whose put is lost, unless a consumer already pulls it. The consumer
+    /// notices a loss, and may have the last copy.
     pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
@@ -151,7 +151,7 @@ impl Reduction {
         if let TargetState::Combining { copy, .. } = self.target
             && world.objects.cancel_combine(copy)
         {
-            // It reports its end.
+            // The cancelled combination reports its end.
             return false;
         }
         let faults = std::mem::take(&mut self.faults);

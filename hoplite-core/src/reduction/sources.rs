@@ -114,7 +114,7 @@ impl Reduction {
         let source = &self.sources[index];
         let id = &self.request.sources[index];
         let is_last = self.joined.len() + 1 == self.request.count;
-        // A session's bytes may become valid in any order, or never.
+        // The bytes of a collective's copy may become valid in any order, or never.
         let live = world.objects.copies.live(id);
         if let Some((copy, local)) =
             live.filter(|(copy, local)| local.is_public && world.objects.may_serve(*copy))
@@ -221,7 +221,7 @@ impl Reduction {
                 due = Some(due.map_or(lost_at, |pause| pause.min(lost_at)))
                     .filter(|due| *due > world.objects.ctx.now());
             } else if due.is_none() && !source.was_taken && !source.is_known() {
-                // A change wakes the reduce.
+                // A change of the source's locations wakes the reduce.
                 self.open.remove(&index);
             }
             if let Some(due) = due {
@@ -290,7 +290,7 @@ fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     if request.order == ReduceOrder::Fixed {
         return true;
     }
-    // Mostly one is here.
+    // Mostly one source is here.
     let vertices = request.count.saturating_sub(1).max(1);
     let best = choose(vertices, size_bytes, ctx.link()).estimate;
     estimate(&ReduceSchedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP

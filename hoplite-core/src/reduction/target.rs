@@ -190,7 +190,7 @@ impl Reduction {
         }
         match state.copy() {
             Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),
-            // The target was deleted, which calls know.
+            // The target was deleted, and its calls know it.
             Some(_) => {}
             // Calls may still wait for a superseded target.
             None => objects.wake(target),

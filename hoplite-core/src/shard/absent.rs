@@ -11,7 +11,6 @@ use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::time::Time;
 use crate::vocabulary::directory::RequestId;
 
-/// Time for which a lost node is remembered.
 const ABSENCE_TTL: Duration = Duration::from_secs(600);
 /// Most puts of lost nodes: about 30 MiB, at some 500 bytes each. Beyond, the shard forgets the
 /// oldest node.

@@ -45,7 +45,6 @@ impl Copies {
         self.len() == 0
     }
 
-    /// Iterates over the copies by node.
     pub(super) fn iter(&self) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => (Some(records.iter()), None),
@@ -64,7 +63,6 @@ impl Copies {
         }
     }
 
-    /// Changes the copy at `node`, if there is one, and returns the result.
     pub(super) fn change<R>(
         &mut self,
         node: NodeIndex,

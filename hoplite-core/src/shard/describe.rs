@@ -36,8 +36,8 @@ pub struct ShardStatus {
     pub waiting_queries: usize,
     pub subscriptions: usize,
     pub grants: usize,
-    /// Objects of which this is the first shard, with fewer copies than their puts want, or at
-    /// stores that drain.
+    /// Objects with fewer copies than their puts want, and objects at stores that drain, as far as
+    /// this is their first shard.
     pub under_replicated: usize,
     pub tombstones: usize,
     pub received_messages: u64,

@@ -50,7 +50,6 @@ impl GrantHistory {
         }
     }
 
-    /// Records the first reported outcome of a grant.
     pub(super) fn conclude(&mut self, now: Time, grant: GrantId, receiver: &NodeId, outcome: PullOutcome) {
         let records = self.order.get(&grant).and_then(|id| self.by_object.get_mut(id));
         let Some(records) = records else { return };
@@ -88,7 +87,6 @@ impl GrantHistory {
         of_node.take(limit).collect()
     }
 
-    /// Returns the grants of `id`, oldest first.
     pub(super) fn of(&self, id: &ObjectId) -> Vec<GrantRecord> {
         let records = self.by_object.get(id).into_iter().flatten();
         records.map(|(_, record)| record.clone()).collect()

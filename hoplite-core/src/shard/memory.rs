@@ -27,7 +27,6 @@ pub(super) struct LossMemory {
 }
 
 impl LossMemory {
-    /// Remembers a loss. Forgets the oldest one at the limit.
     pub(super) fn remember(&mut self, now: Time, id: &ObjectId, put: PutId) {
         let key = (id.clone(), put);
         self.forget_put(&key);
@@ -41,7 +40,6 @@ impl LossMemory {
         self.by_put.insert(key, now);
     }
 
-    /// Notes that no put of this id may come back.
     pub(super) fn id_deleted(&mut self, id: &ObjectId) {
         let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
         let lost: Vec<(ObjectId, PutId)> = self.by_put.range(all).map(|(key, _)| key.clone()).collect();

@@ -279,7 +279,6 @@ impl Shard {
         Some((sender, choice))
     }
 
-    /// Returns `true` if `node` serves another node, as far as known.
     pub(super) fn serves(&self, entry: &Entry, node: NodeIndex) -> bool {
         let name = self.nodes.get(node).map(|record| &record.info.node);
         entry.transfers.served_by(node) > 0 || name.is_some_and(|name| entry.copies.is_pulled_from(name))

@@ -33,7 +33,6 @@ impl World {
         Self { shard: Shard::new(config, Time::ZERO), now: Time::ZERO }
     }
 
-    /// A shard after its warm-up.
     fn with_nodes(names: &[&str]) -> Self {
         let mut world = Self::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
         for name in names {
@@ -68,7 +67,6 @@ impl World {
         self.apply(Event::Message { node: node(name), message })
     }
 
-    /// Acts as `say`, and returns the messages with their receivers.
     fn ask(&mut self, name: &str, message: ToShard) -> Vec<(String, ToStore)> {
         let effects = self.say(name, message).into_iter();
         let sent = effects.filter_map(|effect| match effect {
@@ -78,7 +76,6 @@ impl World {
         sent.collect()
     }
 
-    /// Ticks at each deadline.
     fn wait(&mut self, duration: Duration) -> Vec<Effect> {
         let end = self.now + duration;
         let mut effects = Vec::new();

@@ -15,8 +15,8 @@ pub const MAX_BLOCKS: usize = 1024;
 pub struct Blocks {
     positions: Vec<(u32, u32)>,
     members: Vec<Vec<u32>>,
-    /// The position of each block's first link, and at the end of the first link between two
-    /// blocks.
+    /// The position of each block's first link. The last entry is the position of the first link
+    /// between two blocks.
     starts: Vec<usize>,
 }
 

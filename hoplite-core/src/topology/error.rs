@@ -80,7 +80,7 @@ pub enum TopologyError {
     /// An order of ranks does not have one entry per node.
     #[error("the order has {entries} entries for {nodes} nodes")]
     OrderLength {
-        /// The order's entries.
+        /// The number of the order's entries.
         entries: usize,
         nodes: usize,
     },

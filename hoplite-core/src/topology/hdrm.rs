@@ -25,7 +25,7 @@ pub enum HdrmError {
     /// The switches have no hosts, so there are no ranks.
     #[error("a switch needs at least one host")]
     NoHosts,
-    /// The number of switches is no power of two: some pairs of ranks would stay within a half.
+    /// The number of switches is not a power of two: some pairs of ranks would stay within a half.
     #[error("{switches} switches are not a power of two of at least 2: some pairs would be within one half")]
     SwitchesNotAPowerOfTwo { switches: u32 },
     /// There are more than [`MAX_SWITCHES`] switches.
@@ -102,7 +102,7 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Maps only `ranks` ranks, to a part of the system's switches, and leaves out the unused switches.
+/// Maps `ranks` ranks to a part of the system's switches, and leaves out the unused switches.
 ///
 /// # Errors
 /// Fails if no mapping exists; see [`HdrmError`].

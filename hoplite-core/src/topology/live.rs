@@ -51,7 +51,7 @@ const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
 /// Most slow links that a node reports: the slowest ones.
 pub const MAX_TOLD: usize = 8;
-/// Reports of a node within its group that make all its links slow.
+/// The number of reports about a node, within its group, from which all its links count as slow.
 pub const MIN_REPORTS: usize = 2;
 /// A node reports a link that takes at least this percentage of the median link's time. Several
 /// senders to one receiver cause smaller ratios.

@@ -210,7 +210,7 @@ impl<'a> Links<'a> {
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// Returns the cost of one of `parts` such messages in picoseconds, rounded down.
+    /// Returns the cost in picoseconds of one of `parts` equal messages, rounded down.
     pub fn part(&self, a: u32, b: u32, parts: u64) -> u64 {
         self.all_parts(a, b, parts) / parts
     }

@@ -176,7 +176,7 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     }
     let permille = groups.into_iter().filter_map(|(group, inside)| {
         let outside: Vec<usize> = (0..paths.len()).filter(|node| !is_in(paths[*node], group)).collect();
-        // By the distance of the pair's nodes.
+        // Times per byte, by the distance between the nodes of a pair.
         let mut gaps: [Gaps; MAX_LEVELS + 1] = Default::default();
         let mut near = Gaps::default();
         let (cells, others) = (cells(matrix, paths, &inside), cells(matrix, paths, &outside));

@@ -2,7 +2,7 @@
 //!
 //! * [`matrix`], [`blocks`]: the exact cost of a message between each pair of nodes.
 //! * [`cluster`], [`place`]: groups from measurements and labels. [`keys`]: checks of label keys.
-//! * [`hdrm`]: halving-doubling on a BiGraph without conflicts.
+//! * [`hdrm`]: ranks on a BiGraph, so that the pairs of halving-doubling share no link.
 //! * [`rounds`], [`probe`]: measuring. [`measured`]: the result, as daemons use it.
 //! * [`live`]: estimates from real transfers. [`reported`]: slow links.
 //!

@@ -26,7 +26,7 @@ pub enum Probes {
     /// Measure until the percentile is steady.
     #[default]
     Auto,
-    /// This many, up to [`MAX_PROBES`].
+    /// Measure this many round trips, up to [`MAX_PROBES`].
     Count(u32),
 }
 

@@ -1,10 +1,10 @@
 //! Queues between a store and a shard: they decide which messages share a frame, and when it
 //! leaves.
 //!
-//! Publications of small objects come in bursts, in which frames would cost more processor time
-//! than the puts. Such messages are *deferrable*: after a frame of them alone, they wait up to
-//! [`LINGER`] for others in a store's [`BatchQueue`]. A prompt message leaves at once, together
-//! with all messages before it. A shard's [`AnswerQueue`] never waits.
+//! Publications of small objects are *deferrable*: they come in bursts, in which frames would cost
+//! more processor time than the puts. After a frame with only deferrable messages, such messages
+//! wait up to [`LINGER`] for others in a store's [`BatchQueue`]. A prompt message leaves at once,
+//! together with all messages before it. A shard's [`AnswerQueue`] never waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -40,11 +40,11 @@ pub struct BatchQueue<T> {
 /// The time of the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextFrame {
-    /// Now.
+    /// The frame leaves now.
     Now,
     /// At this time, or earlier with a prompt message.
     At(Time),
-    /// Nothing waits.
+    /// No message waits.
     Never,
 }
 
@@ -97,7 +97,8 @@ impl<T> BatchQueue<T> {
             self.prompt -= usize::from(urgency == Urgency::Prompt);
         }
         give_back(&mut self.messages);
-        // The caller asks for the rest's time only now, so the rest leaves next.
+        // The caller reads the time of the next frame only now, so the remaining messages leave
+        // next.
         let lingers = is_deferrable && self.messages.is_empty();
         self.linger_until = if lingers { now + LINGER } else { now };
         batch

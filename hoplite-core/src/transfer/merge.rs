@@ -77,7 +77,7 @@ impl Merge {
     /// Adds a lane's next header, for the range `frame`. The receiver lacks the range `wanted`.
     ///
     /// # Errors
-    /// A correct sender sends no such frame.
+    /// Fails for frames that no correct sender sends.
     pub fn arrived(&mut self, lane: LaneId, frame: Range<u64>, wanted: Range<u64>) -> Result<(), BadFrame> {
         if frame.is_empty() || frame.end > wanted.end {
             return Err(BadFrame::Length);

@@ -5,7 +5,7 @@ use std::time::Duration;
 pub use crate::session::CONNECT_TIMEOUT;
 pub use crate::stall::STALL_TIMEOUT;
 
-/// The timeout of a handshake between stores: as long as a later silence.
+/// The timeout of a handshake between stores, as long as [`SILENCE_TIMEOUT`].
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval at which a store without other messages sends keepalives, several per
 /// [`SILENCE_TIMEOUT`].
@@ -15,14 +15,14 @@ pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for which a receiver accepts no bytes before its sender gives up. A receiver may
 /// combine slowly, so this is several times [`SILENCE_TIMEOUT`].
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest time for which a hop or a member waits for room. A hop's consumer can replace it, and
+/// Longest time for which a hop or a member waits for memory. A hop's consumer can replace it, and
 /// members can take the general path.
 pub const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
-/// The wait of a member for a peer without a plan, which may wait for room, then be silent.
+/// The wait of a member for a peer without a plan. The peer may wait for memory, then be silent.
 pub const PLAN_TIMEOUT: Duration = ROOM_TIMEOUT.saturating_add(SILENCE_TIMEOUT);
 
 /// Returns the wait of a member for a peer that sent `taken_bytes`. A peer that sent bytes had a
-/// plan; without one, it has restarted and gets none.
+/// plan. If it has none now, it has restarted and gets none.
 pub const fn plan_timeout(taken_bytes: u64) -> Duration {
     if taken_bytes == 0 { PLAN_TIMEOUT } else { RELEASE_TIMEOUT }
 }

@@ -22,7 +22,7 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// node has them too. A block takes about a millisecond, so only a dead or a very busy sender is as
 /// late. A false alarm costs one query.
 pub const SHORT_SILENCE: Duration = Duration::from_millis(300);
-/// The same for a connection and its handshakes, which take several round trips.
+/// The limit like [`SHORT_SILENCE`] for a connection and its handshakes, of several round trips.
 pub const SHORT_CONNECT: Duration = Duration::from_millis(1200);
 
 /// A growing number that shows that an object's producer lives; zero if none was heard.
@@ -34,7 +34,7 @@ impl Sign {
     /// sender.
     pub fn of(producer: Producer, heard: Self, now: Time) -> Self {
         match producer {
-            // A combination watches its inputs.
+            // A combination itself notices stalled inputs.
             Producer::Worker | Producer::Reduce => Self(now.as_micros()),
             Producer::Store => heard,
         }
@@ -52,7 +52,7 @@ pub enum Heard {
     Stalled,
 }
 
-/// The time and the sign of a receiver's last news.
+/// Detects a stall by the time of a receiver's last bytes or new sign.
 #[derive(Debug, Clone)]
 pub struct StallDetector {
     timeout: Duration,

@@ -21,13 +21,13 @@ use crate::checker::Checker;
 use crate::ledger::Ledger;
 use crate::reducing::Reduces;
 
-/// Room for ten objects of [`SIZE`].
+/// Memory for ten objects of [`SIZE`].
 pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
-/// Not inline here: ten blocks.
+/// The size of an object that is not inline: ten blocks.
 pub(crate) const SIZE: u64 = 40_960;
-/// Inline here.
+/// The size of an inline object.
 pub(crate) const SMALL: u64 = 1000;
-/// Not inline, and confirmed only on request.
+/// The size of an object that is not inline, and confirmed only on request.
 pub(crate) const UNCONFIRMED: u64 = 5000;
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -77,7 +77,6 @@ pub(crate) struct Harness {
     pub(crate) subscriptions: Vec<(usize, RequestId, ObjectId)>,
     pulls: Vec<Pull>,
     cancelled: Vec<PullId>,
-    /// Effects of reduces, for `reducing.rs`.
     pub(crate) reduces: Reduces,
     ledger: Ledger,
     pub(crate) effects: Vec<Effect>,
@@ -220,8 +219,6 @@ impl Harness {
         self.now = end;
     }
 
-    // Clients.
-
     pub(crate) fn request(&mut self, client: ClientId, request: Request) -> (ClientId, CallId) {
         self.next_call += 1;
         let call = CallId(self.next_call);
@@ -311,7 +308,6 @@ impl Harness {
         self.event(Event::ClientGone { client });
     }
 
-    /// Every shard accepts; the client releases it.
     #[track_caller]
     pub(crate) fn put(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
         let view = self.put_held(client, name, size_bytes);
@@ -319,7 +315,6 @@ impl Harness {
         view
     }
 
-    /// Every shard accepts; the client keeps its reference.
     #[track_caller]
     pub(crate) fn put_held(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
         let call = self.create(client, name, size_bytes);
@@ -345,15 +340,12 @@ impl Harness {
         self.view(call)
     }
 
-    /// The client releases it, so the copy is evictable.
     #[track_caller]
     pub(crate) fn fetch(&mut self, client: ClientId, name: &str, put: u64, size_bytes: u64) -> ObjectView {
         let view = self.fetch_held(client, name, put, size_bytes);
         self.release(client, view.copy);
         view
     }
-
-    // Shards.
 
     pub(crate) fn sent(&mut self) -> Vec<(usize, ToShard)> {
         self.inline.clear();
@@ -369,7 +361,6 @@ impl Harness {
         sent.iter().map(|(shard, message)| format!("{shard} {}", in_short(message))).collect()
     }
 
-    /// Accepts publications that want a verdict. Other messages stay.
     pub(crate) fn accept_all(&mut self) {
         loop {
             let publications = self.publications();
@@ -507,8 +498,6 @@ impl Harness {
         self.event(Event::FromShard { shard, message: ToStore::Drop { id: id(name), put, reason } });
     }
 
-    // Pulls and serves.
-
     pub(crate) fn pull_ended(&mut self, pull: &Pull, valid_bytes: u64, outcome: PullOutcome) {
         self.event(Event::PullEnded { pull: pull.pull, valid_bytes, outcome });
     }
@@ -522,7 +511,6 @@ impl Harness {
         self.is_served(serve).then_some(serve)
     }
 
-    /// The put may be the output of a future hop.
     pub(crate) fn ask_to_serve(&mut self, id: ObjectId, put: PutId, awaits_hop: bool) -> ServeId {
         self.ask_to_serve_node("peer", id, put, awaits_hop)
     }
@@ -549,8 +537,6 @@ impl Harness {
     pub(crate) fn is_refused(&self, serve: ServeId) -> bool {
         self.effects.contains(&Effect::ServeRefused { serve })
     }
-
-    // The state.
 
     pub(crate) const fn now(&self) -> Time {
         self.now

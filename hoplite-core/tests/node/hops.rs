@@ -247,8 +247,6 @@ fn a_hop_that_begins_before_the_one_that_it_takes_in_waits_for_it() {
     assert!(h.is_served(serve));
 }
 
-// Room.
-
 #[test]
 fn a_hop_waits_for_room_and_so_do_those_who_take_it_in() {
     let mut h = Harness::new();
@@ -408,8 +406,6 @@ fn a_shard_that_speaks_of_an_output_does_no_harm() {
         h.assert_empty();
     }
 }
-
-// Ends.
 
 #[test]
 fn a_store_that_stops_says_so_to_its_coordinators() {

@@ -43,7 +43,6 @@ impl Ledger {
         }
     }
 
-    /// `node` is the node after the effect.
     pub(crate) fn effect(&mut self, effect: &Effect, node: &Node) {
         match effect {
             Effect::StartHop { spec, .. } => {
@@ -120,7 +119,6 @@ impl Ledger {
         Some(sources)
     }
 
-    /// Only the first operand may be a combination.
     fn check_from_left(&self, recipe: &Recipe) {
         let (first, others) = recipe.parts.split_first().expect("a combination has an input");
         assert!(others.iter().all(|part| !part.is_hop), "{recipe:?} is not from left to right");

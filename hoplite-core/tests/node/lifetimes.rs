@@ -56,13 +56,11 @@ impl Harness {
         view
     }
 
-    /// Takes the names of the objects that the node tells its shards to delete.
     fn deleted(&mut self) -> Vec<String> {
         let told = self.told().into_iter();
         told.filter_map(|line| Some(line.split_once("delete ")?.1.to_owned())).collect()
     }
 
-    /// Drops the copy of an object that was put here.
     fn drop_all(&mut self, name: &str) {
         let call = self.get(B, name);
         let put = match self.answer(call) {

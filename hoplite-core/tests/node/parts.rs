@@ -107,7 +107,6 @@ fn who_joined_an_exchange_that_is_given_up_is_told_to_join_again() {
     }
 }
 
-/// Returns `true` once after the empty target was made.
 fn published_end(h: &mut Harness) -> bool {
     h.publications().iter().any(|(_, publish)| publish.id == id("t") && publish.size_bytes == 0)
 }

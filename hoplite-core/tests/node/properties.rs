@@ -26,12 +26,10 @@ use crate::reducing::*;
 const CLIENTS: u64 = 3;
 const SHARDS: usize = 2;
 
-/// The owner that some clients hold.
 fn job() -> Owner {
     Owner::new("job").expect("a valid name")
 }
 
-/// No lifetime, or one that ends during a case.
 fn lifetime(number: u64) -> Option<Arc<Lifetime>> {
     let ttl = |action| Ttl::new(Duration::from_millis(200), action).ok();
     match number % 7 {
@@ -167,7 +165,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Most steps succeed.
 fn reducing_step() -> impl Strategy<Value = Step> {
     let client = 0..CLIENTS;
     let news = prop_oneof![12 => Just(8_u8), 2 => Just(72), 2 => Just(4), 1 => Just(0), 1 => Just(2)];
@@ -705,7 +702,7 @@ impl World {
         for (_, id, put) in published {
             self.say(0, ToStore::Drop { id, put, reason: DropReason::Deleted });
         }
-        // The node may still wait for the end of a delete of its own.
+        // The node may still wait for one of its deletes to end.
         self.h.pass(Duration::from_secs(30));
         self.h.assert_empty();
     }

@@ -11,7 +11,7 @@ use crate::reducing::*;
 
 const UNREACHABLE: PullOutcome = PullOutcome::SenderUnreachable;
 
-/// Source `a` at `n1`, and hops that add `b` at `n2` and `c` at `n3`.
+/// A reduce of source `a` at `n1`, with hops that add `b` at `n2` and `c` at `n3`.
 struct Chain {
     call: (ClientId, CallId),
     second: Asked,
@@ -39,8 +39,6 @@ impl Chain {
 fn input(index: usize, outcome: PullOutcome) -> HopFailure {
     HopFailure::Input { index, outcome }
 }
-
-// Repairs.
 
 #[test]
 fn another_put_of_a_source_makes_the_target_anew() {
@@ -164,8 +162,6 @@ fn in_fixed_order_a_hop_here_that_finds_no_room_is_combined_by_its_consumer() {
     assert!(h.has_ended(&third));
 }
 
-// Ends.
-
 #[test]
 fn once_the_directory_knows_the_target_it_need_not_tell_of_it() {
     let mut h = Harness::with_slow_links();
@@ -205,7 +201,7 @@ fn those_who_wait_for_a_target_that_is_given_up_between_two_attempts_look_elsewh
 
 #[test]
 fn a_receiver_of_a_target_that_is_made_anew_begins_anew() {
-    // The other side: this node follows a remote target.
+    // This node follows a remote target.
     let mut h = Harness::new();
     let get = h.get(A, "t");
     let started = h.get_started(B, "t");

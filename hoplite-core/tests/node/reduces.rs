@@ -11,7 +11,7 @@ use hoplite_core::{Dtype, Error, Limits, Metadata, PutId};
 use crate::harness::*;
 use crate::reducing::*;
 
-/// Source `a` at `n1`, and hops that add `b` at `n2` and `c` at `n3`.
+/// Begins a reduce of source `a` at `n1`, with hops that add `b` at `n2` and `c` at `n3`.
 fn chain_of_three(h: &mut Harness) -> ((ClientId, CallId), [Asked; 2], Combine) {
     let call = h.reduce("t", &["a", "b", "c"]);
     h.ready("a", 1, "n1");

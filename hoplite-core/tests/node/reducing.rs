@@ -67,7 +67,6 @@ impl Reduces {
     }
 }
 
-/// Such as `a here`, `b at n1`, `hop at n2`.
 pub(crate) fn hop_inputs(hop: &Asked) -> Vec<String> {
     hop.spec.inputs.iter().map(|input| place(&hop.node, input)).collect()
 }
@@ -150,8 +149,6 @@ impl Harness {
         harness
     }
 
-    // The directory.
-
     pub(crate) fn tell(&mut self, locations: Locations) {
         let open = self.subscriptions.iter().filter(|(_, _, id)| *id == locations.id);
         let open: Vec<_> = open.cloned().collect();
@@ -161,7 +158,6 @@ impl Harness {
         }
     }
 
-    /// For an object that was never put.
     pub(crate) fn tell_deleted(&mut self, name: &str) {
         let open = self.subscriptions.iter().filter(|(_, _, of)| *of == id(name));
         let open: Vec<_> = open.cloned().collect();
@@ -188,13 +184,10 @@ impl Harness {
         self.event(Event::FromShard { shard, message });
     }
 
-    // Clients.
-
     pub(crate) fn request_reduce(&mut self, request: Reduce) -> (ClientId, CallId) {
         self.request(A, Request::Reduce(request))
     }
 
-    /// The directory does not know the objects.
     pub(crate) fn reduce(&mut self, target: &str, sources: &[&str]) -> (ClientId, CallId) {
         self.reduce_unknown(reduce(target, sources))
     }
@@ -225,7 +218,6 @@ impl Harness {
         self.view(call)
     }
 
-    /// The client releases it, so the copy is evictable.
     #[track_caller]
     pub(crate) fn fetch_f32(&mut self, name: &str, put: u64) -> ObjectView {
         let call = self.get(B, name);
@@ -246,8 +238,6 @@ impl Harness {
         }
     }
 
-    // Combinations.
-
     #[track_caller]
     pub(crate) fn next_combine(&mut self) -> Combine {
         self.reduces.combines.pop_front().expect("a combination was started")
@@ -263,7 +253,6 @@ impl Harness {
         self.reduces.combines.is_empty()
     }
 
-    /// Such as `a here`, `b at n1`, `hop at n2`.
     pub(crate) fn inputs(&self, combine: &Combine) -> Vec<String> {
         let name = |input: &CombineInput| match input {
             CombineInput::Remote(input) => place("here", input),
@@ -292,7 +281,6 @@ impl Harness {
         self.event(Event::CombineEnded { combine: combine.combine, valid_bytes, outcome });
     }
 
-    /// The node then repairs the failure.
     pub(crate) fn input_failed(
         &mut self,
         combine: &Combine,
@@ -309,8 +297,6 @@ impl Harness {
         assert!(self.is_cancelled_combine(combine), "{combine:?} was not cancelled");
         self.combine_ended(combine, valid_bytes, CombineOutcome::Cancelled);
     }
-
-    // Hops that other nodes perform.
 
     #[track_caller]
     pub(crate) fn hop_at(&mut self, node: &str) -> Asked {
@@ -337,7 +323,6 @@ impl Harness {
         self.hop_said(hop, HopReport::Complete);
     }
 
-    /// The node then repairs the failure.
     pub(crate) fn hop_failed(&mut self, hop: &Asked, failure: HopFailure) {
         self.hop_said(hop, HopReport::Failed(failure));
         self.pass(GATHERING);
@@ -346,8 +331,6 @@ impl Harness {
     pub(crate) fn has_ended(&self, hop: &Asked) -> bool {
         self.reduces.ended.contains(&hop.hop)
     }
-
-    // Hops that this node performs for others.
 
     pub(crate) fn host(&mut self, hop: Hop) -> HostingId {
         self.reduces.next_hosting += 1;

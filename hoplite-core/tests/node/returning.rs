@@ -30,7 +30,6 @@ fn connected(count: usize) -> Harness {
     h
 }
 
-/// The deciding one first.
 fn ranked(h: &Harness) -> [usize; 2] {
     h.shards.ranked(&id("x"))[..2].try_into().expect("there are two shards")
 }

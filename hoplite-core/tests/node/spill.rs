@@ -10,7 +10,6 @@ use hoplite_core::{Error, Metadata, PutId, Time};
 use crate::harness::*;
 
 impl Harness {
-    /// Takes the files that the node wants written, with their copies.
     pub(crate) fn spills(&mut self) -> Vec<(SpillFile, Vec<CopyId>)> {
         let mut found = Vec::new();
         self.effects.retain(|effect| match effect {
@@ -23,7 +22,6 @@ impl Harness {
         found
     }
 
-    /// Writes files until the node wants none. Returns the copies that it has written, in order.
     pub(crate) fn write_all(&mut self) -> Vec<CopyId> {
         let mut written = Vec::new();
         loop {
@@ -38,7 +36,6 @@ impl Harness {
         }
     }
 
-    /// Takes the copies that the node wants to read from files.
     pub(crate) fn loads(&mut self) -> Vec<CopyId> {
         let mut found = Vec::new();
         self.effects.retain(|effect| match effect {
@@ -51,7 +48,6 @@ impl Harness {
         found
     }
 
-    /// Reads every copy that the node wants to read.
     pub(crate) fn read_all(&mut self) -> usize {
         let mut count = 0;
         loop {
@@ -74,7 +70,6 @@ impl Harness {
         self.node.status().spill
     }
 
-    /// Puts `count` objects, one after the other, while the shell writes files.
     pub(crate) fn put_many(&mut self, count: usize) -> Vec<ObjectView> {
         self.put_sized(count, SIZE)
     }

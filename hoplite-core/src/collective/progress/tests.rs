@@ -103,7 +103,7 @@ fn elements(range: &Range<u64>) -> Range<usize> {
     (range.start / ELEMENT_BYTES) as usize..(range.end / ELEMENT_BYTES) as usize
 }
 
-/// Both positions, and the bytes in flight.
+/// A stream between two members: both positions, and the bytes in flight.
 struct Pipe {
     giving: Stream,
     taking: Stream,

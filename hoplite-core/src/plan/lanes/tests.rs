@@ -46,7 +46,7 @@ struct Sent {
 struct Lane {
     accepted: u64,
     acknowledged: u64,
-    /// In milliseconds.
+    /// The end of the rest, in milliseconds.
     rests_until: u64,
 }
 

@@ -33,7 +33,6 @@ fn a_search_is_paged_and_filtered() {
 #[test]
 fn a_search_with_few_matches_ends_and_returns_where_to_continue() {
     let mut world = World::with_nodes(&["a"]);
-    // Without the check after each event, which examines everything.
     let mut effects = Vec::new();
     for number in 0..MAX_LOOKED_AT + 5 {
         let publish = Publish { wants_answer: false, ..complete(&format!("{number:06}"), 1) };

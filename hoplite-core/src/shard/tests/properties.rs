@@ -75,13 +75,11 @@ enum Step {
         node: usize,
         request: u64,
     },
-    /// A store repeats the place that a shard told it.
     Recall {
         node: usize,
         version: u64,
         rack: u32,
     },
-    /// Measures the nodes in these racks; zero means no rack.
     Measure {
         version: u64,
         racks: [u32; NODES.len()],

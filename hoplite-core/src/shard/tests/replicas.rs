@@ -23,7 +23,6 @@ fn orders(effects: &[Effect]) -> Vec<(String, String)> {
     effects.iter().filter_map(order).collect()
 }
 
-/// Returns the copies and nodes that a store hears of.
 fn told(effects: &[Effect], name: &str) -> Option<(u32, u32, Option<Obstacle>)> {
     let news = |effect: &Effect| match effect {
         Effect::Send { node: to, message: ToStore::Replication(news) } if *to == node(name) => {

@@ -1,4 +1,4 @@
-//! The echoes of a pair of nodes, in which both sides measure round trips.
+//! The echoes (requests and replies) of a pair of nodes, in which both sides measure round trips.
 //!
 //! A request that follows a reply at once lets the answering side measure the round trip of its
 //! reply. Its next reply carries this time.
@@ -67,7 +67,7 @@ pub enum Action {
     Send(Packet),
     /// Wait for packets until this time, then call again.
     Wait {
-        /// The end.
+        /// The end of the wait.
         until_ns: u64,
     },
     /// The series ends.
@@ -96,7 +96,7 @@ pub struct Asker {
 /// The results of a pair's echoes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
-    /// The percentile of the round trips that the requesting side has measured, in nanoseconds.
+    /// The percentile of the round trips that the asking side measured, in nanoseconds.
     pub forth_ns: u64,
     /// The answering side's percentile of round trips in nanoseconds, or zero.
     pub back_ns: u64,
@@ -107,7 +107,7 @@ pub struct Echoes {
 }
 
 impl Asker {
-    /// Begins a series.
+    /// Begins a series of echoes.
     pub fn new(now_ns: u64, nonce: u64, probes: Probes) -> Self {
         Self {
             nonce,
@@ -206,7 +206,7 @@ pub struct Answerer {
 }
 
 impl Answerer {
-    /// Replies only to requests with `nonce` from `asker`.
+    /// Makes a side that replies only to requests with `nonce` from `asker`.
     pub const fn new(nonce: u64, asker: SocketAddr) -> Self {
         Self { nonce, asker, last: None, busy_until_ns: 0 }
     }

@@ -33,8 +33,8 @@ pub use messages::{
 };
 use pairs::AllPairs;
 
-/// The largest number of nodes of which each pair is measured: echoes take a minute, and findings
-/// 100 MB. Larger surveys use landmarks.
+/// The most nodes for measuring each pair: echoes take a minute, and findings 100 MB. Larger
+/// surveys use landmarks.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
 /// The time that a train under load would take on a link that no other pair shares.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);

@@ -54,17 +54,17 @@ pub struct ArrivingTrain {
 }
 
 impl ArrivingTrain {
-    /// Expects `bytes` bytes.
+    /// Makes a train of `bytes` bytes that has not begun.
     pub const fn new(bytes: u64) -> Self {
         Self { bytes, arrived: 0, start: None, end: Time::ZERO }
     }
 
-    /// Arrived bytes.
+    /// Returns the number of arrived bytes.
     pub const fn arrived_bytes(&self) -> u64 {
         self.arrived
     }
 
-    /// Missing bytes.
+    /// Returns the number of missing bytes.
     pub const fn missing_bytes(&self) -> u64 {
         self.bytes - self.arrived
     }

@@ -18,7 +18,6 @@ impl Noise {
         Self { state: seed, begins: 0, ends: 0, favours: (0, 0), pause }
     }
 
-    /// SplitMix64.
     fn below(&mut self, limit: u64) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;

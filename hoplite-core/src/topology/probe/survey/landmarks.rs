@@ -33,7 +33,7 @@ const MAX_DIVISIONS: u32 = 8;
 /// If a division leaves more than this percentage of a set in one part, the part is cut, because
 /// another division would give few groups.
 const MAX_LEFT_PERCENT: usize = 95;
-/// The largest group of which each pair is measured.
+/// The largest group in which each pair of nodes is measured.
 const MAX_GROUP: usize = 128;
 /// Most groups before cutting, which adds one group for each 128 nodes, and one for each set.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);

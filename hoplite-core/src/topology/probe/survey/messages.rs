@@ -103,7 +103,7 @@ pub enum SurveyWork {
     },
 }
 
-/// A result of work.
+/// The result of a pair's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
     /// The pair's echoes.
@@ -113,9 +113,9 @@ pub enum Finding {
         /// `true` if the echoes went over TCP, because no datagram came back.
         by_tcp: bool,
     },
-    /// Trains.
+    /// The trains that the node received.
     Train {
-        /// Picoseconds per byte.
+        /// The time per byte in picoseconds.
         ps_per_byte: u32,
         /// Bytes of all trains.
         bytes: u64,
@@ -153,7 +153,7 @@ pub enum SurveyCommand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyEvent {
-    /// A node has confirmed.
+    /// A node has confirmed an [`SurveyCommand::Arm`].
     Armed { node: u32 },
     /// A node has finished its work.
     Found {
@@ -170,9 +170,9 @@ pub enum SurveyEvent {
 /// A survey's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyProgress {
-    /// Finished steps.
+    /// The number of finished steps.
     pub done: u64,
-    /// All steps.
+    /// The number of all steps; an estimate before the last stage.
     pub steps: u64,
 }
 
@@ -181,12 +181,12 @@ pub struct SurveyProgress {
 pub struct SurveyReport {
     /// Links between the remaining nodes.
     pub matrix: Matrix,
-    /// The missing nodes.
+    /// The lost nodes, with the reasons.
     pub lost: Vec<(String, SurveyLoss)>,
     /// Pairs of nodes that have not reached each other. Their link is the worst round trip of
     /// either node.
     pub guessed: Vec<(u32, u32)>,
-    /// Unmeasured pairs, which have the value of other pairs of their blocks.
+    /// The number of unmeasured pairs, which have the value of other pairs of their blocks.
     pub estimated: u64,
     /// The number of pairs whose echoes went over TCP.
     pub by_tcp: u32,
