@@ -116,7 +116,6 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Removes and returns the next step. Steps that a step adds come before the steps after it.
     pub(super) fn next(&mut self) -> Option<Step> {
         for step in self.fresh.drain(..).rev() {
             self.steps.push_front(step);

@@ -337,7 +337,6 @@ impl Coordinator {
         ctx.push(Action::Reduce { key, request, reason: reason.to_owned(), found });
     }
 
-    /// Makes an empty target, which tells late participants that the exchange is over.
     fn announce(&mut self, ctx: &mut Context<'_>, call: CoordinatedCall) {
         let timeout = call.time_left(ctx.now);
         let CoordinatedCall { key, kind, request, existence, .. } = call;

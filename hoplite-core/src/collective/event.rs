@@ -34,7 +34,7 @@ pub enum CollectiveEvent {
     /// The copy of a `StartExchange` has all bytes. The exchange still sends bytes to other
     /// members.
     Filled {
-        /// The exchange.
+        /// The exchange that fills the copy.
         combine: CombineId,
     },
     /// A coordinator rejects an attempt.
@@ -85,7 +85,6 @@ pub enum CollectiveEffect {
     },
     /// Tell a store with participants that an attempt was rejected.
     Reject {
-        /// The store to tell.
         node: NodeId,
         /// The address of its data plane.
         address: SocketAddr,

@@ -250,7 +250,6 @@ impl Memberships {
         }
     }
 
-    /// Takes in that the coordinator dismissed this member, or that its connection is lost.
     pub(super) fn left(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         let plan = &member.plan;

@@ -101,12 +101,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Returns the number of bytes that have moved.
+    /// Returns the number of moved bytes.
     pub const fn position_bytes(&self) -> u64 {
         self.position_bytes
     }
 
-    /// Returns the number of bytes that have not moved.
+    /// Returns the number of remaining bytes.
     pub fn left_bytes(&self) -> u64 {
         let steps = self.steps.get(self.current..).unwrap_or_default();
         steps.iter().map(|(_, step)| length(step.range())).sum::<u64>() - self.done_bytes

@@ -107,14 +107,12 @@ impl Adapter<'_> {
         }
     }
 
-    /// Handles the directory's answer about a target.
     pub(super) fn target_located(&mut self, locations: &Locations) {
         if !self.collectives.coordinator.target_located(&mut self.objects.ctx.of_collectives(), locations) {
             self.reductions.target_located(self.objects, locations);
         }
     }
 
-    /// Handles the end of a member's exchange. `outcome` is `None` if the copy was given up before.
     pub(super) fn exchange_ended(&mut self, membership: MembershipId, outcome: Option<CombineOutcome>) {
         let failure = outcome.map(|outcome| match outcome {
             CombineOutcome::InputFailed { index, outcome } => Failure::Peer { index, outcome },
@@ -237,7 +235,6 @@ impl Adapter<'_> {
         }
     }
 
-    /// Makes the target of an allreduce by a reduce, which takes over the queries of a search.
     fn take_general_path(&mut self, key: CallKey, request: Reduce, reason: String, found: Option<Found>) {
         let Self { objects, reductions, .. } = self;
         let target = request.target.clone();

@@ -20,7 +20,6 @@ pub const LONG_WAIT: Duration = Duration::from_secs(10);
 /// Most long waits that are shown.
 pub const MAX_LONG_WAITS: usize = 16;
 
-/// The view of a node for people.
 pub(super) struct View<'a> {
     pub(super) objects: &'a Objects,
     pub(super) reductions: &'a Reductions,

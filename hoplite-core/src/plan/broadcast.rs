@@ -14,8 +14,6 @@
 //! 5. A relay forwards verified frames, so a hop delays by one frame.
 //! 6. The shard answers gets of inline objects itself, in one round trip.
 //!
-//! `hoplite stat` shows the reason of each grant.
-//!
 //! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. Locality and the
 //! treatment of failed senders are ours.
 

@@ -17,7 +17,6 @@ const MIN_INTAKE_BYTES: u64 = 32 << 10;
 /// After a pause this long, the sender had nothing to send, and the transfer gives no rate sample.
 /// Blocks take about a millisecond.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Each sample moves the mean by an eighth of the difference.
 const WEIGHT: f64 = 1.0 / 8.0;
 /// A TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long does not
 /// measure the distance.

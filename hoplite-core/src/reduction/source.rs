@@ -81,8 +81,6 @@ impl Source {
         }
     }
 
-    /// Makes the reduce treat a source without copies as lost, because the source was there before
-    /// the reduce.
     pub(super) const fn expect(&mut self) {
         self.was_taken = true;
     }

@@ -107,8 +107,6 @@ impl Reduction {
             self.supersede_if_wrong(world);
             self.join_streams_of_groups(world);
             self.go_around_slow_links(world);
-            // Hops that wait for each other's targets could wait for ever, so the target gets its
-            // memory first.
             if self.reserve_target(world)? {
                 self.start_hops(world);
                 self.start_target(world)?;

@@ -19,7 +19,6 @@ use crate::vocabulary::directory::{LocationState, Retention};
 /// Most copies in a vector. They take 3 KiB, and a scan is as fast as a search in a tree.
 const MAX_FEW: usize = 32;
 
-/// The copies of one object, at most one for each node.
 #[derive(Debug)]
 pub(super) enum Copies {
     /// Sorted by node.
@@ -152,7 +151,6 @@ impl Copies {
         }
     }
 
-    /// Returns the copies that are complete or producing.
     pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),
@@ -170,7 +168,6 @@ impl Copies {
         }
     }
 
-    /// Counts complete copies at connected nodes.
     pub(super) fn complete_at_hand(&self) -> usize {
         match self {
             Self::Few(records) => records.iter().filter(|record| record.is_complete_at_hand()).count(),

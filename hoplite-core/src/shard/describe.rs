@@ -73,8 +73,8 @@ impl Shard {
     /// Returns objects whose ids start with `prefix` and are greater than `after`, by id, and
     /// `true` if more follow.
     ///
-    /// Returns at most `limit` objects, or fewer with many locations; none without a complete or
-    /// producing copy, or inline bytes.
+    /// Returns at most `limit` objects, or fewer with many locations; none without a root (see
+    /// `loss`).
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         // An empty `after` excludes nothing, since no id is empty.

@@ -54,7 +54,6 @@ pub(super) struct Transfers {
     served: BTreeMap<NodeIndex, u32>,
     /// Transfers from a group to a receiver outside it.
     leaving: BTreeSet<(Path, NodeIndex, GrantId)>,
-    /// Transfers whose bytes come over a slow link, here or earlier in the chain.
     slow: BTreeSet<(NodeIndex, GrantId)>,
 }
 

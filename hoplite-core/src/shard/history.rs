@@ -68,8 +68,8 @@ impl GrantHistory {
         ids.filter_map(|id| self.by_object.get_key_value(id)).collect()
     }
 
-    /// Returns at most `limit` of the `examined` latest grants: the ones with `node` as receiver or
-    /// sender, latest first.
+    /// Returns grants with `node` as receiver or sender, latest first: at most `limit` of the
+    /// latest `examined` grants.
     pub(super) fn of_node(
         &self,
         node: &NodeId,

@@ -50,7 +50,6 @@ pub struct ObjectOverview {
     pub shape: Option<Vec<u64>>,
     pub creator: NodeId,
     pub created: Time,
-    /// Complete and partial copies.
     pub copies: usize,
     pub complete: usize,
     /// `true` if some copy stays until the object ends.
@@ -115,7 +114,6 @@ pub struct RecentObject {
     pub running: usize,
     pub failed: usize,
     pub began: Time,
-    /// The time of the latest grant or outcome.
     pub latest: Time,
 }
 
@@ -166,7 +164,6 @@ impl Shard {
     pub fn search(&self, search: &ObjectSearch) -> Found {
         let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
         let start = if after >= prefix { Bound::Excluded(&after[..]) } else { Bound::Included(&prefix[..]) };
-        // An empty `after` excludes nothing, since no id is empty.
         let mut range = self
             .entries
             .range::<[u8], _>((start, Bound::Unbounded))

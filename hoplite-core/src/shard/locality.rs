@@ -1,7 +1,7 @@
 //! Lets receivers wait for close copies, and moves slots to closer receivers.
 //!
 //! A *group* is a set of close nodes, such as a rack. A query gets the closest copy with a free
-//! slot. If all copies in a group of its node are busy, the query waits for one of them.
+//! slot, or waits while all copies in a group of its node are busy.
 //! [`plan::locality`](crate::plan::locality) has the reasons.
 
 use std::collections::{BTreeSet, btree_map};
@@ -285,8 +285,8 @@ impl Shard {
         }
     }
 
-    /// Returns the reason of a grant: the sender at the path `sender` was found in the receiver's
-    /// group `group`. Returns `reason` if locality did not decide.
+    /// Returns the reason for the sender at `sender`, found in the receiver's group `group`;
+    /// `reason` if locality did not decide.
     pub(super) fn reason_by_place(
         &self,
         entry: &Entry,

@@ -78,7 +78,6 @@ impl Shard {
         }
     }
 
-    /// Forgets a lost object, whose deadline was removed.
     pub(super) fn forget_marker(&mut self, id: &ObjectId) {
         self.dismantle(id);
     }

@@ -100,7 +100,6 @@ pub struct ShardConfig {
 }
 
 impl Default for ShardConfig {
-    /// Takes three times the default grace period of nodes as warm-up.
     fn default() -> Self {
         let limits = Limits::default();
         Self { warm_up: limits.node_grace * 3, limits }

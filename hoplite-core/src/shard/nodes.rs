@@ -38,7 +38,6 @@ pub(super) struct NodeRecord {
     /// The time of the last repeated publication of a copy from an earlier session.
     pub(super) refreshed: Time,
     pub(super) holdings: BTreeSet<ObjectId>,
-    /// At most [`super::Shard::max_open_requests`] requests.
     pub(super) requests: BTreeMap<RequestId, OpenRequest>,
     pub(super) receiving: BTreeMap<GrantId, ObjectId>,
 }
@@ -111,7 +110,6 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Adds an unknown node, unless there are too many.
     pub(super) fn add(&mut self, info: NodeInfo, now: Time) -> Option<NodeIndex> {
         if self.records.len() >= MAX_NODES {
             return None;
@@ -201,7 +199,6 @@ impl Nodes {
             || self.is_slow_node(receiver)
     }
 
-    /// Returns `true` if enough nodes of its group report a slow link to `node`.
     fn is_slow_node(&self, node: &NodeRecord) -> bool {
         let Some(reporters) = self.slow_reports.get(&node.info.node) else { return false };
         let near = reporters.iter().filter_map(|index| self.records.get(index));
@@ -240,8 +237,8 @@ impl Nodes {
         &self.measured
     }
 
-    /// Returns `true` if `places` replace the known ones. A complete survey also replaces places
-    /// that stores repeated from it.
+    /// Returns `true` if `places` are newer. A complete survey also replaces its places that stores
+    /// repeated.
     pub(super) fn is_news(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }
@@ -355,7 +352,6 @@ impl Nodes {
         true
     }
 
-    /// Iterates over the nodes by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = &NodeRecord> {
         self.by_name.values().filter_map(|index| self.records.get(index))
     }

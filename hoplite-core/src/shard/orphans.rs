@@ -1,10 +1,10 @@
 //! Hands over orphans: inline objects whose bytes only shards have, because the last node with a
 //! copy is gone.
 //!
-//! After a restart of one shard of the id, only the second one knows the orphan, and queries to the
-//! restarted shard would wait in vain. So the shard offers the object to a store, and to the next
-//! one if the first publishes no copy within the grace period of nodes. After several failures it
-//! pauses, because stores may have memory later.
+//! After a restart, one shard of the id lacks the orphan, and queries there would wait in vain. So
+//! the shard offers the object to a store, and to the next one if the first publishes no copy
+//! within the grace period of nodes. After several failures it pauses, because stores may have
+//! memory later.
 
 use std::time::Duration;
 

@@ -23,9 +23,9 @@ pub struct PrefixSum {
     pub objects: u64,
     pub bytes: u64,
     pub copies: u64,
-    /// The time at which the shard first learned of an object of the group.
+    /// The time at which the shard learned of the first object.
     pub oldest: Option<Time>,
-    /// The time at which the shard last learned of a new object of the group.
+    /// The time at which the shard learned of the latest object.
     pub newest: Option<Time>,
     /// The latest transfer of an object of the group.
     pub used: Option<Time>,

@@ -17,7 +17,6 @@ use crate::vocabulary::directory::{
 /// Most copies among which a store is chosen to compare a second put with.
 const MAX_COMPARED: usize = 64;
 
-/// The relation of a publication to the known state of its id.
 enum Relation {
     New,
     /// The same put as before; its copies were lost.

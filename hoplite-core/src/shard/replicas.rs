@@ -117,7 +117,6 @@ impl Shard {
         }
     }
 
-    /// Reconsiders all objects with too few copies, because a store can keep more now.
     pub(super) fn reconsider_all_replicas(&mut self, now: Time) {
         for id in self.replicas.objects.keys().cloned().collect::<Vec<_>>() {
             if let Some(shortage) = self.replicas.objects.get_mut(&id) {
@@ -199,7 +198,6 @@ impl Shard {
         count
     }
 
-    /// Ends the shortage of an object that has enough copies, or is gone.
     pub(super) fn end_shortage(&mut self, id: &ObjectId) {
         self.replicas.set_rank(id, None);
         let Some(shortage) = self.replicas.objects.remove(id) else { return };

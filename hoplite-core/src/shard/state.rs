@@ -18,8 +18,8 @@ pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 pub(super) const MAX_PASSED: usize = 2 * MAX_TOLD;
 pub(super) const MAX_GROUPS: usize = 64;
 
-/// Pause between objects that a shard sends to stores, besides the time for their bytes: the
-/// hundred thousand objects of a dead node must not flood another node's session.
+/// Pause between objects for stores, besides the time for their bytes: the hundred thousand objects
+/// of a dead node must not flood another node's session.
 const INTERVAL: Duration = Duration::from_micros(20);
 
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;

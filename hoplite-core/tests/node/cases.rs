@@ -109,7 +109,6 @@ struct Scenario {
     slow: BTreeMap<String, Vec<NodeId>>,
     latest: BTreeMap<ClientId, CallId>,
     sources: BTreeMap<CallId, Vec<String>>,
-    /// The object of each copy, and the references of each client.
     copies: BTreeMap<CopyId, String>,
     views: BTreeMap<(ClientId, String), CopyId>,
     /// The latest comparison and combination of each object, pull of each put, and hop at each

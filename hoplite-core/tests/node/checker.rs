@@ -75,7 +75,6 @@ pub(crate) struct Checker {
     hops: BTreeMap<HopId, Option<HopReport>>,
     /// Unreleased hops for others, and their reports.
     hostings: BTreeMap<HostingId, Option<HopReport>>,
-    /// Coordinated members, until their end.
     enlistments: BTreeMap<EnlistmentId, PutId>,
     memberships: BTreeMap<MembershipId, Vec<Report>>,
     coordinated: BTreeSet<PutId>,
@@ -87,7 +86,6 @@ pub(crate) struct Checker {
     follows: BTreeSet<(ClientId, CallId)>,
     is_shutting_down: bool,
     spills: BTreeMap<SpillFile, Vec<CopyId>>,
-    /// The copies that a spill file has, or had.
     spilled: BTreeSet<CopyId>,
 }
 

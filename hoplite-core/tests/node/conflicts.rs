@@ -325,7 +325,6 @@ fn a_put_with_a_quorum_fails_if_a_shard_of_the_id_cannot_be_reached() {
     h.assert_empty();
 }
 
-/// Creates an object that needs both shards.
 fn create_with_quorum(h: &mut Harness) -> ObjectView {
     let replicas = Replicas { quorum: true, ..Replicas::default() };
     let metadata = Metadata { replicas, ..Metadata::default() };

@@ -23,11 +23,11 @@ use crate::reducing::Reduces;
 
 /// Memory for ten objects of [`SIZE`].
 pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
-/// The size of an object that is not inline: ten blocks.
+/// An object that is not inline: ten blocks.
 pub(crate) const SIZE: u64 = 40_960;
-/// The size of an inline object.
+/// An inline object.
 pub(crate) const SMALL: u64 = 1000;
-/// The size of an object that is not inline, and confirmed only on request.
+/// An object that is not inline, and is confirmed only on request.
 pub(crate) const UNCONFIRMED: u64 = 5000;
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 

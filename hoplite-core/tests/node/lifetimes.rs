@@ -44,7 +44,6 @@ impl Harness {
         self.request(client, request)
     }
 
-    /// Puts an object with this lifetime. Every shard accepts it, and the client keeps a reference.
     #[track_caller]
     fn put_for(&mut self, client: ClientId, name: &str, lifetime: Option<Arc<Lifetime>>) -> ObjectView {
         let call = self.begin_put(client, name, metadata(lifetime));

@@ -254,7 +254,6 @@ impl World {
         self.calls.push(call);
     }
 
-    /// Returns a published put, or one that never existed.
     fn put_of(&self, id: &ObjectId, number: u64) -> PutId {
         let known: Vec<PutId> =
             self.publications.iter().filter(|(_, other, _)| other == id).map(|(_, _, put)| *put).collect();
@@ -631,7 +630,6 @@ impl World {
         self.queries.drain(..excess);
     }
 
-    /// Lets the reduce succeed. All other clients leave.
     fn recover(&mut self) {
         for client in 0..CLIENTS {
             self.h.gone(ClientId(client));

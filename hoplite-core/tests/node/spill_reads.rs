@@ -23,7 +23,6 @@ impl Harness {
         record.unwrap_or_else(|| panic!("{serve:?} is not served from a file"))
     }
 
-    /// Gets the objects of `put_many` with these numbers, and keeps their views.
     fn hold(&mut self, numbers: Range<usize>) -> Vec<ObjectView> {
         let hold = |number: usize| {
             let call = self.get(A, &number.to_string());

@@ -20,10 +20,10 @@ pub(super) struct Racks {
     pub(super) hosts: u32,
     pub(super) per_rack: u32,
     pub(super) in_turn: bool,
-    /// The capacity of a rack's uplink, in links of hosts.
+    /// A rack's uplink, in links of hosts.
     pub(super) uplink: f64,
     pub(super) racks_per_zone: u32,
-    /// The capacity of a zone's uplink, in links of hosts.
+    /// A zone's uplink, in links of hosts.
     pub(super) zone_uplink: f64,
     pub(super) noise: Random,
     pub(super) gone: BTreeMap<u32, u32>,

@@ -34,7 +34,6 @@ struct Sent {
     /// The most lanes that the receiver opens.
     opens: usize,
     open: BTreeMap<LaneId, Lane>,
-    /// The number of lanes over time.
     trace: Vec<usize>,
     is_resting: bool,
     rests: usize,

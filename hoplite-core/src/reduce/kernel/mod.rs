@@ -4,9 +4,7 @@
 //! kernels. `multiversion` compiles each for every x86-64 processor and for AVX2, picks one at run
 //! time, and contains the unsafe code for this.
 //!
-//! `examples/kernel_throughput.rs` measures their speed. On an EPYC 9004, with 64 MiB, each kernel
-//! is about as fast as an exclusive or (0.8 for sums of bf16); without AVX2, 0.5 for bf16 and 0.1
-//! for f16.
+//! `examples/kernel_throughput.rs` measures their speed.
 //!
 //! The operations match numpy's `add`, `minimum`, `maximum` and `multiply`:
 //!

@@ -14,11 +14,9 @@ pub(in crate::shard) struct Many {
     indices: Indices,
 }
 
-/// Indices of the copies, updated with each change, so that no operation scans all copies.
 #[derive(Debug, Default)]
 struct Indices {
     groups: BTreeMap<Path, Group>,
-    /// The nodes whose copies are complete or producing.
     rooted: BTreeSet<NodeIndex>,
     complete: usize,
     complete_at_hand: usize,

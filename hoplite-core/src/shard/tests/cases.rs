@@ -77,7 +77,6 @@ struct Scenario {
     labels: BTreeMap<String, Vec<(String, String)>>,
     slots: BTreeMap<String, GrantId>,
     latest: BTreeMap<String, RequestId>,
-    /// Lines for replaced or refused sessions.
     receptions: Vec<String>,
     measured: Vec<u32>,
 }
@@ -233,7 +232,6 @@ impl Scenario {
         self.world.apply(Event::Places(places))
     }
 
-    /// Names a node's groups, outermost first.
     fn name(&mut self, path: Path) -> String {
         let level = |number: u32| {
             if number == 0 {

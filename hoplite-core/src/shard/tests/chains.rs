@@ -22,7 +22,6 @@ fn number(node: &NodeId) -> u64 {
 }
 
 impl Broadcast {
-    /// Puts an object at node 0, and lets all other nodes query it.
     fn new(receivers: u64, slots: u32) -> Self {
         Self::of_bytes(1 << 20, receivers, slots)
     }

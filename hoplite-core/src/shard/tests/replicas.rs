@@ -12,7 +12,6 @@ fn lead(object: &str, put: u64) -> ToShard {
     ToShard::Lead(Lead { id: id(object), put: PutId(put), leads: true, is_new: true })
 }
 
-/// Returns the stores that must keep each object.
 fn orders(effects: &[Effect]) -> Vec<(String, String)> {
     let order = |effect: &Effect| match effect {
         Effect::Send { node, message: ToStore::Replicate(order) } => {

@@ -126,7 +126,6 @@ enum Step {
         node: usize,
         object: usize,
     },
-    /// A connected node gets a copy of a listed object.
     Get {
         node: usize,
         object: usize,
@@ -172,7 +171,6 @@ struct Model {
     world: World,
     held: [Held; 3],
     incarnation: [u64; 3],
-    /// `None` while a node is connected.
     away_since: [Option<Time>; 3],
     accepted: BTreeSet<(&'static str, u64)>,
     deleted: BTreeSet<(&'static str, u64)>,
@@ -192,7 +190,6 @@ impl Model {
         }
     }
 
-    /// Sends a message of a connected node, and all answers that follow.
     fn say(&mut self, node: usize, message: ToShard) {
         let effects = self.world.say(NODES[node], message);
         self.answer(effects);
@@ -243,7 +240,6 @@ impl Model {
         ToShard::Publish(complete(object, self.held[node][object].0))
     }
 
-    /// Connects a node, which publishes its copies again.
     fn come_back(&mut self, node: usize) {
         let Some(since) = self.away_since[node].take() else { return };
         let absence = self.world.now.since(since);

@@ -105,7 +105,6 @@ fn the_number_of_an_open_request_cannot_be_used_again() {
     assert_eq!(failure(&world.ask("a", ToShard::Query(query("y", 1)))), ErrorCode::InvalidRequest);
     let delete = ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() };
     assert_eq!(failure(&world.ask("a", delete)), ErrorCode::InvalidRequest);
-    // An unsubscribe ends only subscriptions.
     world.say("a", ToShard::Unsubscribe { request: RequestId(1) });
     assert_eq!(world.shard.status().waiting_queries, 1);
 }
@@ -116,7 +115,6 @@ fn a_full_shard_refuses_objects_but_forgets_lost_ones() {
     world.say("a", ToShard::Publish(complete("x", 1)));
     world.say("b", ToShard::Publish(complete("y", 1)));
     assert_eq!(verdict(&world.ask("b", ToShard::Publish(complete("z", 1)))), &Verdict::ShardFull);
-    // Known objects need no new entry.
     assert_eq!(verdict(&world.ask("b", ToShard::Publish(complete("x", 1)))), &Verdict::Accepted);
     world.say("b", ToShard::Unpublish { id: id("y"), put: PutId(1), reason: UnpublishReason::Evicted });
     assert!(world.shard.describe(&id("y")).locations.object.unwrap().lost);
@@ -248,7 +246,6 @@ fn objects_without_a_complete_copy_are_not_listed() {
     assert_eq!(page.iter().map(|object| object.id.to_string()).collect::<Vec<_>>(), ["kept"]);
     assert!(!more);
     assert!(world.shard.describe(&id("lost")).locations.object.is_some_and(|object| object.lost));
-    // Deleting a lost object removes it completely.
     let answers = world
         .ask("b", ToShard::Delete { request: RequestId(1), id: id("lost"), terms: DeleteTerms::default() });
     assert_eq!(answers, [("b".to_owned(), done(1, Some(PutId(1))))]);

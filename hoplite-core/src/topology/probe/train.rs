@@ -54,7 +54,7 @@ pub struct ArrivingTrain {
 }
 
 impl ArrivingTrain {
-    /// Makes a train of `bytes` bytes that has not begun.
+    /// Begins a train of `bytes` bytes.
     pub const fn new(bytes: u64) -> Self {
         Self { bytes, arrived: 0, start: None, end: Time::ZERO }
     }

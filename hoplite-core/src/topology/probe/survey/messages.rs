@@ -172,7 +172,7 @@ pub enum SurveyEvent {
 pub struct SurveyProgress {
     /// The number of finished steps.
     pub done: u64,
-    /// The number of all steps; an estimate before the last stage.
+    /// The number of all steps, in part estimated.
     pub steps: u64,
 }
 
