@@ -42,7 +42,6 @@ pub enum CollectiveEvent {
         target: ObjectId,
         /// The latest rejected attempt. Its members also receive a `Told`, before or after.
         attempt: AttemptId,
-        /// The error for participants.
         error: Error,
     },
     /// A member has reported or is lost. No event follows `Done`, `Failed`, `Dismiss`, or a `Tell`
@@ -63,7 +62,7 @@ pub enum CollectiveEffect {
     Enlist {
         /// The number of the new member.
         enlistment: EnlistmentId,
-        /// The plan, which names the node.
+        /// The plan, which names the member's node.
         plan: Box<Plan>,
     },
     /// Tell a member the decision. `Stop` also ends the enlistment.
@@ -91,7 +90,6 @@ pub enum CollectiveEffect {
         target: ObjectId,
         /// The latest rejected attempt.
         attempt: AttemptId,
-        /// The error for participants.
         error: Error,
     },
     /// Start a member's exchange, which fills a copy. Send `Filled` when the copy has all bytes,
@@ -100,7 +98,6 @@ pub enum CollectiveEffect {
     StartExchange {
         /// The number of the new exchange.
         combine: CombineId,
-        /// The copy to fill.
         copy: CopyId,
         /// The member's sources, in order.
         sources: Vec<CopyId>,

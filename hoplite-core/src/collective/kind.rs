@@ -18,7 +18,7 @@ pub struct Properties {
     /// `true` if members' copies are complete only after the coordinator's commit. Otherwise each
     /// member keeps its parts, and the coordinator commits when all have reported.
     pub awaits_commit: bool,
-    /// `true` if elements are combined.
+    /// `true` if the collective combines elements.
     pub combines: bool,
     /// `true` if the coordinator waits for the last source, however late. The general path would
     /// move 2S bytes instead of 2S(n-1)/n over the last link of an allreduce. In an all-to-all, the
@@ -74,7 +74,7 @@ impl Properties {
 }
 
 impl Collective {
-    /// The properties of this kind.
+    /// Returns the properties of this kind.
     pub const fn properties(self) -> Properties {
         match self {
             Self::Allreduce => ALLREDUCE,

@@ -11,12 +11,12 @@ pub enum MemberStage {
     AwaitingRoom,
     /// Sends and receives bytes.
     Exchanging {
-        /// The copy.
+        /// The copy that the exchange fills.
         copy: CopyId,
     },
     /// Has all bytes, still sends, and waits for the coordinator's decision.
     Filled {
-        /// The copy.
+        /// The filled copy.
         copy: CopyId,
     },
     /// The member's copy is the target. The member still sends.
@@ -42,7 +42,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Makes a member of `plan`.
+    /// Makes a member of the attempt in `plan`.
     pub const fn new(plan: Box<Plan>, now: Time) -> Self {
         Self {
             plan,
@@ -99,7 +99,7 @@ impl Membership {
         self.settle()
     }
 
-    /// Returns `true` after the commit.
+    /// Returns `true` after the coordinator's commit.
     pub const fn is_committed(&self) -> bool {
         self.is_committed
     }

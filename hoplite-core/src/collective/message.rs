@@ -66,7 +66,7 @@ pub struct Member {
 pub struct Plan {
     /// The object to make, or the name of an exchange of parts.
     pub target: ObjectId,
-    /// The attempt.
+    /// The number of the plan's attempt.
     pub attempt: AttemptId,
     /// The put id of the members' copies.
     pub put: PutId,
@@ -141,7 +141,7 @@ impl Plan {
         start..start + part_bytes
     }
 
-    /// The size of each source.
+    /// Returns the size of each source in bytes.
     pub fn source_bytes(&self) -> u64 {
         if self.properties().joins_sources { length(&self.part(0)) } else { self.size_bytes }
     }

@@ -11,9 +11,9 @@
 //! 3. The planner orders the members by their groups, so that a ring enters each rack once, and
 //!    takes the cheapest schedule ([`plan::collective`](crate::plan::collective)). Each node with
 //!    sources is a *member*. It gets a [`Plan`] over a separate connection, and derives its
-//!    *program* from it: the ranges that it gives and takes, in order.
+//!    *program* from it: the ranges that it sends and receives, in order.
 //! 4. A member makes a copy that the directory does not know, and exchanges ranges with its
-//!    neighbours. [`Progress`] decides which range may be given next. Partial results live in the
+//!    neighbours. [`Progress`] decides which range may be sent next. Partial results live in the
 //!    copy. A broken stream resumes. Participants copy ranges as they become valid.
 //! 5. When the coordinator's own member has all bytes, the coordinator *commits* ([`Attempt`]).
 //!    Then the other members complete and publish their copies.

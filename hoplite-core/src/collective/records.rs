@@ -14,7 +14,7 @@ use crate::vocabulary::local::CopyId;
 /// The plan and progress of a reduce or collective, for people and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
-    /// The target.
+    /// The target of the reduce or collective.
     pub target: ObjectId,
     /// The operation.
     pub op: ReduceOp,
@@ -76,7 +76,7 @@ pub struct Position {
     pub copy: Option<CopyId>,
     /// The number of final bytes in the copy.
     pub final_bytes: u64,
-    /// The result's size.
+    /// The size of the member's result.
     pub size_bytes: u64,
 }
 

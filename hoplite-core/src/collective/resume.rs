@@ -41,7 +41,7 @@ impl Resumes {
     /// Notes that a stream broke after `taken_bytes` in all. Returns the pause before it resumes;
     /// `None` if it must end.
     pub fn broke(&mut self, now: Time, taken_bytes: u64, cause: Break) -> Option<Duration> {
-        // The peer had time to begin: its plan will not come, or it has given everything.
+        // The peer had time to begin: its plan will not come, or it has sent everything.
         let is_final = cause == Break::NothingToGive && now.since(self.asked) > PERIOD;
         if now.since(self.since) > PERIOD && taken_bytes > self.taken_bytes {
             *self = Self::new(now);

@@ -291,7 +291,6 @@ impl Adapter<'_> {
         objects.wake(&id);
     }
 
-    /// Returns the sources' copies if this store can follow the plan.
     fn check_plan(&self, plan: &Plan) -> Result<Vec<CopyId>, Failure> {
         let Self { objects, reductions, .. } = self;
         if objects.ctx.is_shutting_down() {

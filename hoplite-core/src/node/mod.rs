@@ -20,8 +20,8 @@
 //! * At most one copy of an id is in the index; a copy leaves the index once (deleted, lost, lost a
 //!   conflict, evicted) and never comes back.
 //! * Every `StartPull` is followed by one `PullEnded` before its memory is used for anything else.
-//! * Every request is answered exactly once, unless its client is gone. Requests without an answer,
-//!   and subscriptions with several, say so.
+//! * Every request is answered exactly once, unless its client is gone. The documentation names
+//!   requests without an answer, and subscriptions with several.
 
 mod collectives;
 mod inspect;

@@ -33,7 +33,7 @@ pub const AGED_AFTER: Duration = Duration::from_millis(50);
 /// A location with a free slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate<'a> {
-    /// The node.
+    /// The node with the copy.
     pub node: &'a NodeId,
     /// The copy's state.
     pub state: LocationState,

@@ -10,7 +10,7 @@
 //!
 //! The trial decides, because no counter of the kernel tells a capped connection from a full link.
 //! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
-//! new lanes took their bytes from other streams. The receiver says if it takes in other streams.
+//! new lanes took their bytes from other streams. The receiver reports if it has other streams.
 //!
 //! The result belongs to the pair of stores. Concurrent streams divide it: they share a link.
 
@@ -93,7 +93,7 @@ struct Stream {
     next_lane: usize,
     /// The number of lanes that are open, or that the receiver was asked to open.
     asked: usize,
-    /// The value of `HostLanes::news` that the stream has taken in.
+    /// The value of `HostLanes::news` that the stream last saw.
     news: u64,
 }
 
@@ -132,7 +132,7 @@ impl HostLanes {
     }
 
     /// Adds a lane to a stream. `delivery` counts what its connection carried for earlier streams.
-    /// The receiver takes in `others` further streams. Returns `None` if there are enough lanes.
+    /// The receiver has `others` further streams. Returns `None` if there are enough lanes.
     pub fn join(&mut self, stream: StreamId, delivery: Option<Delivery>, others: usize) -> Option<LaneId> {
         let stream = self.streams.get_mut(&stream).filter(|stream| !stream.plan.is_full())?;
         let lane = LaneId(stream.next_lane);

@@ -82,7 +82,7 @@ impl LinkEstimator {
         }
     }
 
-    /// Adds a transfer's sample.
+    /// Adds the rate sample of a transfer.
     pub fn transferred(&mut self, sample: RateSample) {
         if let RateSample::Steady { begun, last, bytes } = sample {
             let elapsed = last.since(begun);
@@ -138,7 +138,7 @@ pub enum RateSample {
         begun: Time,
         /// Time at which the last block was complete.
         last: Time,
-        /// Bytes after the first block.
+        /// The number of bytes after the first block.
         bytes: u64,
     },
     /// The sender paused, so the samples would measure the source.

@@ -40,7 +40,7 @@ impl Default for TransferTimes {
 }
 
 impl TransferTimes {
-    /// Adds a transfer's time.
+    /// Adds the time that a transfer took.
     pub fn observe(&mut self, size_bytes: u64, took: Duration) {
         if size_bytes >= MIN_SAMPLE_BYTES {
             let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);

@@ -26,7 +26,7 @@ enum Output {
         deadline: Time,
     },
     In(CopyId),
-    /// The hop has failed and reported this.
+    /// The hop has reported its failure.
     Failed,
 }
 

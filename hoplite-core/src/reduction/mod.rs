@@ -12,7 +12,7 @@
 //!    in: one in a chain, two in a tree, none in a star. It is chosen when the first vertex joins,
 //!    by the number of vertices, the size and the measured links.
 //! 4. A vertex with inputs to combine is a *hop*, which its node performs. The connection over the
-//!    data plane lasts as long as the hop is needed. The coordinator reserves room for the target
+//!    data plane lasts as long as the hop is needed. The coordinator reserves memory for the target
 //!    first, because hops that wait for each other's targets could wait for ever.
 //! 5. The hop combines each piece that all inputs have. Its output is served while it grows.
 //! 6. With enough sources, the coordinator opens and publishes the target (`target`), and combines
@@ -39,7 +39,7 @@
 //! # Structure
 //!
 //! A reduction in [`Reductions`] changes copies and calls through [`Objects`]; later notices and
-//! events tell it the consequences.
+//! events inform it of the consequences.
 //!
 //! # Invariants
 //!

@@ -16,7 +16,7 @@ use crate::time::Time;
 /// Time for which a repair waits for further reports. One failure shows at a hop and at its
 /// consumers within a round trip, and is repaired once.
 const GATHERING: Duration = Duration::from_millis(2);
-/// Shortest time for which a source is not pulled from a node that failed to give it.
+/// Shortest time for which a source is not pulled from a node that failed to send it.
 const MIN_AVOIDED: Duration = Duration::from_millis(100);
 
 impl Reduction {

@@ -1,7 +1,7 @@
 //! Remembers lost nodes that may still have copies of an object.
 //!
 //! A delete does not wait for lost nodes, but can name them, or wait for them on request. A node
-//! that returns as the same process drops deleted puts; a new process has no copies.
+//! that returns as the same run (process) drops deleted puts; another run has no copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) struct Waiting {
 }
 
 impl Absent {
-    /// Remembers that this lost process of the node may have copies of `puts`.
+    /// Remembers that the lost run may have copies of `puts`.
     pub(super) fn note(
         &mut self,
         now: Time,

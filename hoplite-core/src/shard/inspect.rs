@@ -35,7 +35,7 @@ pub struct NodeOverview {
     /// `false` in the grace period after a session.
     pub connected: bool,
     pub copies: usize,
-    /// Granted transfers to the node.
+    /// The number of granted transfers to the node.
     pub receiving: usize,
     pub requests: usize,
 }
@@ -75,7 +75,7 @@ pub struct ObjectSearch {
 /// A page of a search's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Objects by id.
+    /// The found objects, by id.
     pub objects: Vec<ObjectOverview>,
     /// The last examined id, for the next search; `None` at the end.
     pub next: Option<ObjectId>,

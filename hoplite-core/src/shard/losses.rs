@@ -12,7 +12,7 @@ const MAX_LOSSES: usize = 256;
 pub struct LostObject {
     /// The time of the loss.
     pub at: Time,
-    /// The object.
+    /// The lost object.
     pub id: ObjectId,
 }
 

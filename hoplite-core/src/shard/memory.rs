@@ -1,4 +1,4 @@
-//! The memory of lost objects: it tells deleted objects from lost ones when a copy returns.
+//! The memory of lost objects, which distinguishes them from deleted ones when a copy returns.
 //!
 //! A store that was cut off publishes its copies again. If the shard has listed a copy's put in its
 //! present run and does not list it any more, the put was either deleted or lost. A lost object may

@@ -254,8 +254,8 @@ impl Shard {
 
     /// Handles a session that a store has opened, and appends the effects.
     ///
-    /// Unless it is refused, all later messages for the node belong to the session, including those
-    /// in `effects`.
+    /// Unless it is refused, all later messages for the node belong to the session, including the
+    /// ones in `effects`.
     pub fn connect(&mut self, now: Time, info: NodeInfo, effects: &mut Vec<Effect>) -> Reception {
         self.turn(now, effects, |shard, turn| shard.connected(turn, info))
     }

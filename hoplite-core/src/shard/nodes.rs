@@ -16,7 +16,7 @@ use crate::vocabulary::directory::{GrantId, NodeInfo, Placed, RequestId};
 /// Most nodes that a shard knows: six times the largest simulated cluster.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
-/// Number of a node's process in the shard's tables. Never used twice.
+/// Number of a node's run (process) in the shard's tables. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeIndex(pub(super) u32);
 
@@ -24,7 +24,6 @@ impl NodeIndex {
     pub(super) const FIRST: Self = Self(0);
 }
 
-/// A node that is connected, or in its grace period.
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
@@ -212,7 +211,6 @@ impl Nodes {
         self.measured_path(info).map_or(labelled, |path| Place { path, ..labelled })
     }
 
-    /// Returns the node's measured groups, if they add levels to the labels.
     fn measured_path(&self, info: &NodeInfo) -> Option<Path> {
         self.measured.paths.get(&info.node).copied().filter(|path| refines(*path, info))
     }

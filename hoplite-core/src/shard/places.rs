@@ -23,7 +23,6 @@ impl Shard {
         self.nodes.measured_nodes()
     }
 
-    /// Sets measured places, unless newer ones are in use, and tells all stores.
     pub(super) fn take_places(&mut self, turn: &mut Turn<'_>, places: MeasuredPlaces) {
         if !self.nodes.is_news(&places) {
             return;

@@ -112,7 +112,6 @@ impl PrefixSums {
         }
     }
 
-    /// Adds the groups with the fewest bytes to `rest`.
     fn shrink(&mut self) {
         let others = self.groups.iter().filter(|(name, _)| **name != self.prefix);
         let mut sizes: Vec<u64> = others.map(|(_, group)| group.bytes).collect();

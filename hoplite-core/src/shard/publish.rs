@@ -213,7 +213,6 @@ impl Shard {
             let was_promoted = is_complete
                 && location.retention == Retention::Pinned
                 && publish.retention == Retention::Evictable;
-            // A draining store gives its pin up, because other stores have copies.
             let was_promoted = was_promoted && !is_draining;
             if !was_promoted {
                 location.retention = publish.retention;

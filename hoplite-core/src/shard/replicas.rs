@@ -81,7 +81,6 @@ impl Shard {
         self.reconsider_all_replicas(turn.now);
     }
 
-    /// Notes that a store declines an object. Ignores a store without the assignment.
     pub(super) fn not_replicated(
         &mut self,
         turn: &mut Turn<'_>,

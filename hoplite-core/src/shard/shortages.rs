@@ -72,7 +72,6 @@ impl Replicas {
         }
     }
 
-    /// Ends a store's assignment. Returns `false` if there was none.
     pub(super) fn release(&mut self, node: NodeIndex, id: &ObjectId) -> bool {
         let Some(shortage) = self.objects.get_mut(id) else { return false };
         if shortage.targets.remove(&node).is_none() {

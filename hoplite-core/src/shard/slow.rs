@@ -1,7 +1,7 @@
 //! Routes receivers around links that stores report as slow: a receiver takes another sender, or
 //! waits for one.
 //!
-//! No receiver starves: after a while it accepts a slow link.
+//! No receiver starves: after a while it accepts a slow link. A *usual* link is not reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -63,7 +63,6 @@ impl Shard {
         }
     }
 
-    /// Updates all subscribers now, or after the present pause.
     pub(super) fn notify(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(subscribers) = self.subscribers.get(id) else { return };
         if let Some(until) = self.pauses.get(id).filter(|until| **until > turn.now) {

@@ -68,7 +68,6 @@ pub enum TopologyError {
         row: usize,
         /// The receiver.
         column: usize,
-        /// The mistake in the entry.
         entry: BadEntry,
     },
     /// The cost of a message of `size_bytes` on some link exceeds 2^58 picoseconds.
@@ -89,7 +88,6 @@ pub enum TopologyError {
     NotAPermutation {
         /// The entry's rank.
         rank: usize,
-        /// The entry.
         node: u64,
     },
 }

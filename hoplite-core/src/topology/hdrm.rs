@@ -43,7 +43,7 @@ pub enum HdrmError {
         "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: use an even number up to {switches}, or a multiple of it"
     )]
     PartialSystem {
-        /// The requested ranks.
+        /// The number of requested ranks.
         ranks: u32,
         hosts_per_switch: u32,
         switches: u32,
@@ -80,11 +80,9 @@ pub enum Conflict {
         /// The difference of the ranks of a pair in this step.
         distance: u32,
         pair: [u32; 2],
-        /// The other pair.
+        /// The pair that uses the same link.
         other: [u32; 2],
-        /// The switch at the upper end of the link.
         upper: usize,
-        /// The switch at the lower end of the link.
         lower: usize,
     },
 }

@@ -43,12 +43,12 @@ impl fmt::Display for PlaceKeys {
 pub struct KeyCounts([u32; 1 << MAX_LEVELS]);
 
 impl KeyCounts {
-    /// Adds a node.
+    /// Adds a node with the groups in `path`.
     pub fn add(&mut self, path: Path) {
         self.0[usize::from(PlaceKeys::of(path).0)] += 1;
     }
 
-    /// Removes a node.
+    /// Removes a node with the groups in `path`.
     pub fn remove(&mut self, path: Path) {
         self.0[usize::from(PlaceKeys::of(path).0)] -= 1;
     }

@@ -78,9 +78,9 @@ pub struct PeerLinks {
 /// The estimated link to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerLink {
-    /// The peer.
+    /// The node at the other end.
     pub peer: NodeId,
-    /// The current estimate.
+    /// The current estimate of the link.
     pub link: Link,
     /// `true` if the link is much slower than most others, or has a much longer round trip.
     pub is_slow: bool,
@@ -241,7 +241,7 @@ impl Estimate {
         self.gap_eighths = eighths(self.gap_eighths, sample.ps_per_byte);
     }
 
-    /// The estimate.
+    /// Returns the averages.
     pub fn link(&self) -> Link {
         let whole = |eighths: u64| (eighths / 8).min(u32::MAX.into()) as u32;
         Link { alpha_ns: whole(self.alpha_eighths), ps_per_byte: whole(self.gap_eighths) }

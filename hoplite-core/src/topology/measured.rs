@@ -35,7 +35,7 @@ pub struct MeasuredPlaces {
     /// Shards keep the places with the highest version; on ties the larger content, so that all
     /// shards agree. Zero means unmeasured.
     pub version: u64,
-    /// The uplinks' capacity.
+    /// The capacity of the groups' uplinks.
     pub uplink: Uplink,
     /// The groups of nodes that are in measured ones.
     pub paths: BTreeMap<NodeId, Path>,
@@ -70,7 +70,7 @@ impl MeasuredPlaces {
 /// The groups of a matrix's nodes, and the capacity of the groups' uplinks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Groups {
-    /// Each node's groups.
+    /// The groups of each node of the matrix.
     pub paths: Vec<Path>,
     /// The capacity of the groups' uplinks, from rates under load.
     pub uplink: Uplink,

@@ -2,7 +2,7 @@
 //! leaves.
 //!
 //! Publications of small objects are *deferrable*: they come in bursts, in which frames would cost
-//! more processor time than the puts. After a frame with only deferrable messages, such messages
+//! more processor time than the puts. After a frame with only deferrable messages, further ones
 //! wait up to [`LINGER`] for others in a store's [`BatchQueue`]. A prompt message leaves at once,
 //! together with all messages before it. A shard's [`AnswerQueue`] never waits.
 
@@ -105,7 +105,6 @@ impl<T> BatchQueue<T> {
     }
 }
 
-/// Frees an empty queue's memory after a burst.
 fn give_back<T>(queue: &mut VecDeque<T>) {
     if queue.is_empty() && queue.capacity() > KEPT_MESSAGES {
         *queue = VecDeque::new();

@@ -46,7 +46,7 @@ impl Sign {
 pub enum Heard {
     /// The keepalive carries a new sign, to pass on.
     News,
-    /// No new sign.
+    /// The keepalive carries no new sign.
     Nothing,
     /// No new sign has come for too long.
     Stalled,
@@ -66,7 +66,7 @@ impl StallDetector {
         Self { timeout, latest, news_at: now }
     }
 
-    /// Notes arrived bytes.
+    /// Notes that bytes of the object arrived.
     pub const fn arrived(&mut self, now: Time) {
         self.news_at = now;
     }

@@ -123,7 +123,6 @@ impl Interpreter {
         })
     }
 
-    /// Returns the bytes that a step reads: own data, unless an earlier step has written.
     fn value(&self, member: usize, step: usize, unit: u64) -> Value {
         let program = &self.programs[member];
         let at = unit_at(&program.steps()[step], unit);

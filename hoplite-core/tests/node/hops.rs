@@ -1,4 +1,4 @@
-//! Hops for a remote coordinator: room, inputs, serving, release, failures.
+//! Hops for a remote coordinator: memory, inputs, serving, release, failures.
 
 use std::time::Duration;
 

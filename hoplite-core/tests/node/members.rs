@@ -273,7 +273,6 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
     assert_eq!(h.node.status().hops, 0);
 }
 
-/// Coordinates `a` here and `b` at `n1`. Returns the call, the member there, and the exchange here.
 pub(crate) fn coordinate(h: &mut Harness) -> ((ClientId, CallId), EnlistmentId, CombineId) {
     coordinate_a(h, Collective::Allreduce)
 }

@@ -167,7 +167,7 @@ impl World {
         true
     }
 
-    /// Bytes in flight are given again, from the giver's present memory.
+    /// Bytes in flight are sent again, from the giver's present memory.
     fn resume(&mut self, pair: (usize, usize)) {
         let taking = self.members[pair.1].progress.stream_from(pair.0);
         let pipe = self.pipes.get_mut(&pair).unwrap();
@@ -232,7 +232,7 @@ fn schedule(members: usize, which: usize) -> Schedule {
 }
 
 proptest! {
-    /// No circular wait, each source counts once, and no byte is overwritten before it was given
+    /// No circular wait, each source counts once, and no byte is overwritten before it was sent
     /// again.
     #[test]
     fn all_get_what_they_are_promised(

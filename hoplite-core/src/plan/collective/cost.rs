@@ -29,7 +29,7 @@ pub enum SchedulePreference {
     /// The schedule with the shortest estimated time.
     #[default]
     Auto,
-    /// A ring.
+    /// One ring of all members.
     Ring,
     /// Halving-doubling.
     HalvingDoubling,
@@ -46,7 +46,7 @@ pub enum SchedulePreference {
 pub struct Arrangement {
     /// The member (by index) at each rank.
     pub order: Vec<usize>,
-    /// The schedule.
+    /// The chosen schedule.
     pub choice: Choice<Schedule>,
     /// The reason why the cheapest schedule was not chosen, or an assumption of the estimate. May
     /// be empty.

@@ -58,7 +58,7 @@ impl Program {
         }
     }
 
-    /// All steps, in order.
+    /// Returns the member's steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }

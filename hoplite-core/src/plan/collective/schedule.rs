@@ -36,12 +36,12 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The ring of all members.
+    /// Returns one ring of all members.
     pub fn ring(members: usize) -> Self {
         Self { members, radices: vec![members.max(1)] }
     }
 
-    /// Halving-doubling of all members.
+    /// Returns halving-doubling of all members.
     pub fn halving_doubling(members: usize) -> Self {
         Self { members, radices: vec![2; members.max(1).ilog2() as usize] }
     }
@@ -57,7 +57,7 @@ impl Schedule {
         is_whole.then(|| Self { members, radices: radices.to_vec() })
     }
 
-    /// The number of members.
+    /// Returns the number of the collective's members.
     pub const fn members(&self) -> usize {
         self.members
     }

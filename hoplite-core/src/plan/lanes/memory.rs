@@ -7,9 +7,7 @@ use super::trial::{Start, TESTED_FOR, Verdict, retry_after};
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// Age at which a result is forgotten.
 pub(super) const KEPT_FOR: Duration = Duration::from_secs(600);
-/// Most peers whose results are kept.
 pub(super) const MAX_PEERS: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]

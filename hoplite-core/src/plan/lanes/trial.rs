@@ -45,7 +45,7 @@ const LONG_ROUND_TRIP_US: u32 = 10_000;
 /// The number of lanes with which a stream starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
-    /// The number of lanes.
+    /// The number of lanes at first.
     pub lanes: usize,
     /// `true` if the number was tested recently, so that the stream adds none.
     pub is_settled: bool,
@@ -107,7 +107,7 @@ pub(super) struct LanePlan {
     window: Option<Window>,
     supply: Supply,
     is_limited: bool,
-    /// `true` if the receiver takes in other streams.
+    /// `true` if the receiver has other streams.
     is_contended: bool,
     aborted: usize,
     /// The number of trials that gained nothing.

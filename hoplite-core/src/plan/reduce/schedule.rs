@@ -43,7 +43,7 @@ pub enum ReduceSchedule {
         /// The lengths of the largest group's chains, as in [`Self::Chain`]; one length for
         /// [`Entry::First`].
         lengths: Vec<usize>,
-        /// The number of groups.
+        /// The number of groups of nodes.
         groups: usize,
         /// The vertex of each group that takes in the previous group's stream.
         entry: Entry,

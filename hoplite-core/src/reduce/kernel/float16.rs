@@ -12,7 +12,7 @@ struct F16(u16);
 /// The upper half of an `f32`: 1 bit of sign, 8 of exponent, 7 of fraction.
 struct Bf16(u16);
 
-/// Does the same as `combine_as::<F16, 2>`, which it calls if the processor does not convert f16.
+/// Combines like `combine_as::<F16, 2>`, which it calls if the processor does not convert f16.
 ///
 /// It names the processor's conversions, because the compiler does not find them in [`F16`]'s
 /// arithmetic. With AVX2, `combine_as` reaches 0.2 of the speed of memory, `half`'s
@@ -48,8 +48,8 @@ pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Does the same as `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place.
-/// Spreading them over vectors of f32 and packing the results took a fifth of the time.
+/// Combines like `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place. This
+/// saves a fifth of the time: spreading them over vectors of f32, and packing the results.
 #[inline(always)]
 pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     let whole = whole_chunks::<4>(acc, input);

@@ -42,18 +42,18 @@ pub enum PacketKind {
         /// `true` if the request follows the previous reply at once.
         is_prompt: bool,
     },
-    /// The reply.
+    /// A reply to a request.
     Reply,
 }
 
 /// A packet of an echo. All packets have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
-    /// The kind.
+    /// The packet's kind.
     pub kind: PacketKind,
     /// The secret of the pair in this round.
     pub nonce: u64,
-    /// The request's number.
+    /// The number of the request in its series.
     pub number: u32,
     /// In a reply, the latest round trip that the answering side measured, in nanoseconds;
     /// otherwise zero.

@@ -176,12 +176,12 @@ impl Survey {
         self.deadline
     }
 
-    /// Returns `true` at the end.
+    /// Returns `true` at the end of the survey.
     pub const fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
 
-    /// The progress.
+    /// Returns the survey's progress.
     pub fn progress(&self) -> SurveyProgress {
         let steps = self.course.steps();
         SurveyProgress { done: if self.is_done() { steps } else { self.step.min(steps) }, steps }

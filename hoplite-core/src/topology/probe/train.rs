@@ -25,7 +25,7 @@ impl Trains {
         Self { bytes: first_bytes, at_least, all_bytes: 0 }
     }
 
-    /// The next train's size.
+    /// Returns the next train's size in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }

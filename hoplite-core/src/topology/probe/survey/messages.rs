@@ -134,14 +134,14 @@ pub enum SurveyCommand {
         node: u32,
         /// The asking node.
         peer: u32,
-        /// The requests' nonce.
+        /// The nonce of the peer's requests.
         nonce: u64,
     },
     /// Tells a node to measure its link to `peer` and report.
     Measure {
         node: u32,
         peer: u32,
-        /// The nonce to send.
+        /// The nonce of requests to the peer.
         nonce: u64,
         work: SurveyWork,
     },
@@ -158,7 +158,7 @@ pub enum SurveyEvent {
     /// A node has finished its work.
     Found {
         node: u32,
-        /// The result.
+        /// The result of the work.
         finding: Finding,
     },
     /// A node is lost.
