@@ -11,7 +11,6 @@ use hoplite_core::{Limits, Metadata, NodeId, ObjectId, Time};
 
 /// A fifth of a full store; memory is linear.
 const OBJECTS: u64 = 200_000;
-/// Slightly above the present cost.
 const MAX_BYTES_PER_OBJECT: u64 = 700;
 
 fn resident_bytes() -> u64 {

@@ -101,9 +101,10 @@ pub(super) enum Step {
     Act(Action),
     /// A message between the coordinator and the member of one store.
     Deliver(CollectiveEvent),
-    /// The coordinator's own member must make its copy the target. This call, if any, waits for it.
+    /// The member at the coordinator's store must make its copy the target. This call, if any,
+    /// waits for it.
     Commit(MembershipId, Option<(CallKey, usize)>),
-    /// The coordinator's own member has all its parts.
+    /// The member at the coordinator's store has all its parts.
     HasParts(PutId),
 }
 

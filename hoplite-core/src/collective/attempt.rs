@@ -8,8 +8,8 @@ use crate::plan::collective::Collective;
 /// The coordinator's decision about an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
-    /// Undecided: the coordinator's own member misses bytes. In a collective of parts, some member
-    /// misses parts.
+    /// Undecided: the member at the coordinator's store misses bytes. In a collective of parts,
+    /// some member misses parts.
     Open,
     /// The members' copies are the target for good. In a collective of parts, all members have
     /// their parts.

@@ -156,7 +156,7 @@ impl Memberships {
         match (membership, completed) {
             (MembershipId::Here(_), _) => self.report(ctx, membership, Report::Filled),
             (MembershipId::Elsewhere(_), Some(copy)) => self.complete_member(ctx, membership, copy, None),
-            // The coordinator decides by its own member alone.
+            // Only the member at the coordinator's store decides.
             (MembershipId::Elsewhere(_), None) => {}
         }
     }

@@ -85,8 +85,8 @@ pub struct Plan {
     pub members: Vec<Member>,
     /// The index of this member in `members`.
     pub index: usize,
-    /// In a collective of parts, the ranks at each member, in the order of its sources. Rank k owns
-    /// the k-th part.
+    /// In a collective of parts, the ranks at each member, in the order of the member's sources.
+    /// Rank k owns the k-th part.
     pub ranks: Vec<Vec<usize>>,
     /// This member's sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
@@ -205,8 +205,8 @@ impl Plan {
 /// A member's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The member has all bytes and still sends. The report comes after the commit; the
-    /// coordinator's own member and members with parts send it before.
+    /// The member has all bytes and still sends. The report follows the commit; the member at the
+    /// coordinator's store and members with parts send it before.
     Filled,
     /// The member has all bytes and has sent everything.
     Done,

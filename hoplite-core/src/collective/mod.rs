@@ -15,8 +15,8 @@
 //! 4. A member makes a copy that the directory does not know, and exchanges ranges with its
 //!    neighbours. [`Progress`] decides which range may be sent next. Partial results live in the
 //!    copy. A broken stream resumes. Participants copy ranges as they become valid.
-//! 5. When the coordinator's own member has all bytes, the coordinator *commits* ([`Attempt`]).
-//!    Then the other members complete and publish their copies.
+//! 5. When the member at the coordinator's store has all bytes, the coordinator *commits*
+//!    ([`Attempt`]). Then the other members complete and publish their copies.
 //!
 //! # Attempts and failures
 //!

@@ -62,7 +62,7 @@ pub enum Reading {
         /// The range of the source.
         range: Range<u64>,
         /// The end of the part in the source. The part's last byte is readable only after the
-        /// source is sealed, because a receiver takes a whole part for a part of a complete object.
+        /// source is sealed, because a receiver with a whole part takes the object for complete.
         part_end: u64,
     },
 }

@@ -13,7 +13,6 @@ use crate::text::{cut, escape};
 use crate::time::Time;
 
 impl View<'_> {
-    /// Describes the machine's load. The data plane adds the rest.
     pub(super) fn load(&self, status: &NodeStatus, now: Time) -> Load {
         let running = self.reductions.running(self.objects.ctx.link(), now).map(ReduceLoad::from);
         let coordinated = self.collectives.coordinator.under_way().map(|one| coordinated(now, one));

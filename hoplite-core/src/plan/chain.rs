@@ -39,7 +39,7 @@ pub fn unpaced(size_bytes: u64) -> usize {
     blocks.clamp(1, MAX_UNPACED)
 }
 
-/// Estimates the time by which a hop delays bytes, from copies that completed in turn.
+/// Estimates the time by which a hop delays bytes, from copies that completed one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HopTime {
     mean: Duration,

@@ -98,7 +98,7 @@ struct Stream {
 }
 
 impl HostLanes {
-    /// Creates a store without results. The first stream starts with `first`.
+    /// Makes the state of a store without results of trials. The first stream starts with `first`.
     pub fn new(first: Start) -> Self {
         let (memory, streams) = (LaneMemory::new(first), BTreeMap::new());
         Self { memory, streams, next_stream: 0, limited: 0, tester: None, changes: 0, news: 0 }
@@ -152,7 +152,7 @@ impl HostLanes {
         stream.asked = stream.asked.saturating_sub(1);
     }
 
-    /// Decides what the lane does whose turn it is.
+    /// Returns the next action of the lane whose turn it is.
     pub fn turn(&mut self, now: Time, id: StreamId, lane: LaneId, progress: &Progress) -> Turn {
         let host = Host {
             acknowledged_bytes: progress.acknowledged_bytes,

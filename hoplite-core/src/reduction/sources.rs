@@ -120,7 +120,7 @@ impl Reduction {
             live.filter(|(copy, local)| local.is_public && world.objects.may_serve(*copy))
         {
             let is_small = self.is_fetched(world, local.size_bytes);
-            // In fixed order only the last one is combined after all others.
+            // In fixed order, only the last source is combined after all others.
             let may_be_here = !self.is_fixed() || is_small || is_last;
             if may_be_here && !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now()) {
                 if local.is_resident() || source.address_at(world.objects.ctx.node()).is_some() {
@@ -141,7 +141,7 @@ impl Reduction {
             (preference(location), level(self.own, location.path), location.node.clone())
         });
         let is_fetched = self.is_fetched(world, object.size_bytes);
-        // Even into a fixed chain, the last one may come from here.
+        // Even in fixed order, the last source may be combined here.
         let may_fetch = !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now())
             && (is_fetched || is_last || !self.is_fixed());
         match best {
@@ -188,7 +188,7 @@ impl Reduction {
         match fetched {
             Ok(copy) => self.join_here(world, index, copy),
             Err(Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. }) => {
-                // The directory will repeat that, or knows another put by now.
+                // The directory repeats the loss, or knows another put by now.
                 let until = world.objects.ctx.now() + FETCH_PAUSE;
                 self.sources[index].avoid(world.objects.ctx.node().clone(), until);
                 Ok(())

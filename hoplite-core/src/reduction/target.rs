@@ -171,7 +171,7 @@ impl Reduction {
         world.shared.records.push(record);
         let mut reduced = self.joined.clone();
         if self.is_fixed() {
-            // Fetched ones arrive in any order; only the order of combining matters.
+            // Fetched sources arrive in any order; only the order of combining matters.
             reduced.sort_unstable();
         }
         debug_assert_eq!(reduced.len(), self.request.count, "as many are reduced as were asked for");

@@ -220,7 +220,6 @@ mod tests {
         let states = [LocationState::Producing, LocationState::Partial, LocationState::Complete];
         LocationRecord {
             node: NodeIndex(node),
-            // One node in four is in no rack.
             path: [0, node % 3, node % 4, 0],
             state: states[usize::from(state)],
             retention: if pinned { Retention::Pinned } else { Retention::Evictable },

@@ -56,7 +56,6 @@ pub struct ObjectOverview {
     pub pinned: bool,
     pub inline: bool,
     pub lost: bool,
-    /// Running transfers by grants of this shard.
     pub transfers: usize,
     pub waiting: usize,
 }

@@ -20,8 +20,8 @@ pub struct Page {
 impl Page {
     /// Merges the pages of a cluster's shards; `None` for a shard without an answer.
     ///
-    /// Returns `None` if too few shards answered. [`REPLICAS`] shards know each object, so one
-    /// fewer may be missing.
+    /// Returns `None` if too few shards answered. [`REPLICAS`] shards know each object, so up to
+    /// `REPLICAS - 1` may be missing.
     ///
     /// The merged page ends where the first unfinished page ends, because the caller continues
     /// after the last object.

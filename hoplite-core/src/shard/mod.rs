@@ -110,7 +110,7 @@ impl Default for ShardConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Event {
-    /// A store's session ended, except a refused or replaced one.
+    /// A store's session ended. Refused and replaced sessions send no event.
     Disconnected { node: NodeId, incarnation: Incarnation },
     /// A message of a store's current session, within the bounds of its fields.
     Message { node: NodeId, message: ToShard },

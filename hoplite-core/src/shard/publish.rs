@@ -14,7 +14,7 @@ use crate::vocabulary::directory::{
     DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
 };
 
-/// Most copies among which a store is chosen to compare a second put with.
+/// Most copies considered for the comparison with a second put.
 const MAX_COMPARED: usize = 64;
 
 enum Relation {

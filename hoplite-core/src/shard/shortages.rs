@@ -1,4 +1,4 @@
-//! Objects with fewer copies than wanted, and the stores that are to keep more of them.
+//! Objects with fewer copies than wanted, and the stores that must keep more of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

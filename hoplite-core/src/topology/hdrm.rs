@@ -37,8 +37,8 @@ pub enum HdrmError {
         switches / 2
     )]
     TooManyHosts { hosts_per_switch: u32, switches: u32 },
-    /// The ranks of a partial system fill neither whole virtual groups nor whole pairs of the first
-    /// group.
+    /// A partial system has neither an even number of ranks up to the number of switches, nor a
+    /// multiple of that number.
     #[error(
         "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: use an even number up to {switches}, or a multiple of it"
     )]
@@ -116,8 +116,8 @@ pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Ha
     let groups = ranks.div_ceil(switches);
     let switch = |half: u32, switch: u32| {
         let rank = |group: u32| {
-            // Each further group repeats the base, with the same rule for its number. Its first
-            // vector is shifted, so that groups use different links.
+            // Each further group repeats the base, with the same rule for its number. Its upper
+            // half is shifted, so that groups use different links.
             let from = half ^ (group.count_ones() & 1);
             let pair = if half == 0 { (switch + group) % per_half } else { switch };
             base(from, pair) + group * switches

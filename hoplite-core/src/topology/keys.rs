@@ -59,7 +59,7 @@ impl KeyCounts {
         self.0.iter().enumerate().filter_map(present)
     }
 
-    /// Returns `true` if some nodes use other keys than others.
+    /// Returns `true` if nodes use different sets of keys.
     pub fn differ(&self) -> bool {
         self.iter().nth(1).is_some()
     }

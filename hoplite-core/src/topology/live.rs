@@ -45,8 +45,8 @@ impl From<Delivery> for Sample {
 pub const MAX_PEERS: usize = 1024;
 /// A link that was unused for this long is not shown if others are used: its node may be gone.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
-/// A link that takes at least this percentage of the median link's time is slow. Two levels of a
-/// network differ as much.
+/// A link that takes at least this percentage of the median link's time is slow. Links of two
+/// levels of a network differ as much.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
 /// Most slow links that a node reports: the slowest ones.

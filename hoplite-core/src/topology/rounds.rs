@@ -15,7 +15,7 @@ pub const fn count(nodes: u32) -> u32 {
 /// Returns the pairs of nodes that meet in a round.
 pub fn pairs(nodes: u32, round: u32) -> impl Iterator<Item = (u32, u32)> {
     // The last of an even number of places is fixed; the others move by one each round. With an odd
-    // number of nodes it is empty.
+    // number of nodes, the last place is empty.
     let turning = count(nodes).max(1);
     let place = move |offset: u32| (round % turning + offset) % turning;
     let still = nodes.is_multiple_of(2).then(|| (place(0), turning));

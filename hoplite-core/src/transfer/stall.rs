@@ -22,7 +22,7 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// node has them too. A block takes about a millisecond, so only a dead or a very busy sender is as
 /// late. A false alarm costs one query.
 pub const SHORT_SILENCE: Duration = Duration::from_millis(300);
-/// The limit like [`SHORT_SILENCE`] for a connection and its handshakes, of several round trips.
+/// The short silence for a connection and its handshakes, which take several round trips.
 pub const SHORT_CONNECT: Duration = Duration::from_millis(1200);
 
 /// A growing number that shows that an object's producer lives; zero if none was heard.

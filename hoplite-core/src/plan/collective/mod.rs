@@ -10,8 +10,8 @@
 //! # Invariants
 //!
 //! * At the end, each member has all promised bytes, with one contribution of each member.
-//! A step never overwrites bytes that an earlier step still sends, because a final value cannot
-//! exist before all contributions have arrived. So a broken stream can resume.
+//! * A step never overwrites bytes that an earlier step still sends, because a final value cannot
+//!   exist before all contributions have arrived. So a broken stream can resume.
 //! * All steps can be done in some order, whatever the streams' speeds.
 
 mod cost;

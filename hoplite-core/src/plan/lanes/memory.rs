@@ -46,8 +46,8 @@ impl LaneMemory {
 
     /// Returns the number of lanes for the next stream to a peer, while `streams` streams are busy.
     ///
-    /// A stream that may test starts with half of an old or guessed number. Its first doubling
-    /// tests the number.
+    /// A stream that may test more lanes starts with half of an old or guessed number. Its first
+    /// doubling tests the number.
     pub(super) fn start(&self, now: Time, peer: &NodeId, streams: usize, is_tester: bool) -> Start {
         if let Some(known) = self.known(now, peer, streams) {
             return known;

@@ -81,7 +81,7 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Returns `true` if `rate` exceeds `before` by one part in `parts`.
+/// Returns `true` if `rate` exceeds `before` by at least `before / parts`.
 pub(super) const fn gained(rate: u64, before: u64, parts: u64) -> bool {
     rate >= before.saturating_add(before / parts) && rate > before
 }

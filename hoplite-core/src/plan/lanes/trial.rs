@@ -27,7 +27,7 @@ const MAX_WINDOW: Duration = Duration::from_millis(500);
 pub const REST_LIMIT: Duration = MAX_WINDOW;
 /// Fewest intervals between frames of each lane in a window.
 const MIN_FRAMES: usize = 3;
-/// Most windows of a trial. TCP opens its window in the meantime.
+/// Most measured windows of a trial. TCP opens its own window in the meantime.
 const MAX_WINDOWS: usize = 8;
 /// Shortest rest of new lanes after a gain. Disturbances last for tens of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);

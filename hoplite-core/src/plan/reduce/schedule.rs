@@ -96,7 +96,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// Returns the hops on the longest way to the receiver.
+    /// Returns the number of hops on the longest way to the receiver.
     pub fn depth(&self, vertices: usize) -> usize {
         match self {
             _ if vertices == 0 => 0,
@@ -108,7 +108,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// Returns the objects that flow into the busiest node.
+    /// Returns the number of objects that flow into the busiest node.
     pub fn busiest_inflow(&self, vertices: usize) -> usize {
         match self {
             Self::Star => vertices,
@@ -122,9 +122,9 @@ impl ReduceSchedule {
     }
 }
 
-/// Returns the streams that a vertex takes in. The digits of `position` count along the dimensions.
-/// A vertex takes in its predecessor in each dimension, unless it is the first there. A dimension's
-/// last vertex also belongs to the next dimension.
+/// Returns the number of streams that a vertex takes in. The digits of `position` count along the
+/// dimensions. A vertex takes in its predecessor in each dimension, unless it is the first there. A
+/// dimension's last vertex also belongs to the next dimension.
 fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {

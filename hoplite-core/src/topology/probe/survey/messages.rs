@@ -153,7 +153,7 @@ pub enum SurveyCommand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyEvent {
-    /// A node has confirmed an [`SurveyCommand::Arm`].
+    /// A node has confirmed a [`SurveyCommand::Arm`].
     Armed { node: u32 },
     /// A node has finished its work.
     Found {
