@@ -268,7 +268,7 @@ impl Search {
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),
-        // A pinned copy is at the node that made the put.
+        // A pinned copy is mostly at the node that made the put.
         LocationState::Complete if location.retention == Retention::Pinned => Some((1, location)),
         LocationState::Complete => Some((2, location)),
         LocationState::Partial => None,

@@ -88,8 +88,8 @@ impl Shard {
     /// Chooses the next query that waits in its group, and its answer. The flag is `true` if the
     /// sender is in a group of the node, or the query has waited for too long.
     ///
-    /// First come queries that have waited for long without a copy in their group, then queries
-    /// with the closest senders, then queries with a slow sender.
+    /// First come queries that have waited for long without a copy in their group. Then come
+    /// queries with the closest senders, then queries with a slow sender.
     pub(super) fn nearest_answer(&self, now: Time, entry: &Entry, queue: &Queue) -> Option<(bool, Answered)> {
         let aged = self.heads(queue).filter(|(group, _, query, _)| {
             now - query.since >= AGED_AFTER && entry.copies.at_hand(*group) == 0

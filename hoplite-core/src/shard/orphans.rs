@@ -3,8 +3,8 @@
 //!
 //! After a restart, one shard of the id lacks the orphan, and queries there would wait in vain. So
 //! the shard offers the object to a store, and to the next one if the first publishes no copy
-//! within the grace period of nodes. After several failures it pauses, because stores may have
-//! memory later.
+//! within the nodes' grace period. After several failures it pauses, because stores may have memory
+//! later.
 
 use std::time::Duration;
 

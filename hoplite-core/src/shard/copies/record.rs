@@ -12,7 +12,8 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) retention: Retention,
     /// `true` while the node has no session with this shard.
     pub(in crate::shard) is_away: bool,
-    /// `false` while the shard only assumes the copy after a grant, or its pin after a promotion.
+    /// `false` while the shard only assumes the copy after its answer, or its pin after a
+    /// promotion.
     pub(in crate::shard) is_published: bool,
     /// `true` if the store regards this shard as the object's first connected one.
     pub(in crate::shard) leads: bool,
