@@ -94,6 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--rounds", metavar="N", help="of each measurement (default: 5)")
     run.add_argument("--cell-seconds", metavar="S", help="no more than the least rounds after so long (default: 4)")
     run.add_argument("--rate", default="200mbit", help="of the links (default: 200mbit)")
+    run.add_argument("--flow-cap", metavar="RATE", help="of each connection (default: the rate of the links)")
+    run.add_argument("--lanes", metavar="N", help="of Hoplite's stores (default: the stores' own)")
     run.add_argument("--programs", type=Path, default=_ROOT / "target" / "dist", help="where Hoplite's binaries are")
     run.add_argument(
         "--results", type=Path, metavar="FILE", help="default: target/bench/results.json; quick.json with --quick"
@@ -126,6 +128,7 @@ def _run(arguments: argparse.Namespace) -> None:
         rounds=_positive(str(chosen["rounds"])),
         cell_s=_seconds(str(chosen["cell_seconds"])),
         rate_bits_s=parse_rate(arguments.rate),
+        flow_cap_bits_s=parse_rate(arguments.flow_cap) if arguments.flow_cap else None,
         sizes_of={name: _sizes(sizes) for name, sizes in _STANDARD_SIZES_OF.items()} if has_own_sizes else {},
     )
     path: Path = arguments.results or _BUILT / ("quick.json" if arguments.preset is _QUICK else "results.json")
@@ -139,13 +142,14 @@ def _run(arguments: argparse.Namespace) -> None:
     log = path.with_suffix(".log")
     if not results.measurements:
         log.write_text("")
-    context = Context(arguments.programs, _BUILT, max(settings.sizes_bytes), log)
+    lanes = ("--lanes", str(_positive(arguments.lanes))) if arguments.lanes else ()
+    context = Context(arguments.programs, _BUILT, max(settings.sizes_bytes), log, lanes)
     Suite(settings, context, results, lambda: results.write(path)).run()
     print(report.tables(results))
 
 
 def _continued(earlier: Results, now: Results) -> Results:
-    for what in ("commit", "machine", "rate_bits_s"):
+    for what in ("commit", "machine", "rate_bits_s", "flow_cap_bits_s"):
         if getattr(earlier, what) != getattr(now, what):
             raise BenchError(f"the results are of another {what}: {getattr(earlier, what)}, not {getattr(now, what)}")
     earlier.ended = ""

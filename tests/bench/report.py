@@ -31,6 +31,12 @@ def write(results: Results, path: Path) -> list[Path]:
     return [path, *figures.values()]
 
 
+def _cap(results: Results) -> str:
+    if results.flow_cap_bits_s is None:
+        return ""
+    return f"Each connection of a system gets at most {results.flow_cap_bits_s / 1e6:g} Mbit/s. "
+
+
 def _head(results: Results) -> list[str]:
     machine = results.machine
     limit = _limits(results)
@@ -41,7 +47,7 @@ def _head(results: Results) -> list[str]:
         f"{'' if results.ended else 'The run has not ended. '}Written by `make bench-report`; do not edit.",
         "",
         f"Each host is a network namespace with a link of {results.rate_bits_s / 1e6:g} Mbit/s in each direction "
-        f"(`tests/lab`), of which one stream of iperf3 gets {limit}. All hosts share one machine: "
+        f"(`tests/lab`), of which one stream of iperf3 gets {limit}. {_cap(results)}All hosts share one machine: "
         f"{machine['processor']}, {machine['memory']}, Linux {machine['kernel']}, {machine['distribution']}.",
         "",
         "Times are medians of five rounds, or of three where the limit is more than a second, with the spread from the fastest "

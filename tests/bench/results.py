@@ -69,7 +69,8 @@ class Results:
         command: the command that repeats the run.
         systems: title, setting and version of each system, by name.
         missing: why systems or cells were not measured, by name.
-        limits: one stream on a link, by number of hosts: `payload_bytes_s`, `round_trip_s`.
+        flow_cap_bits_s: the highest rate of a single connection; None for the rate of the link.
+        limits: one uncapped stream on a link, by number of hosts: `payload_bytes_s`, `round_trip_s`.
         ended: empty if the run was interrupted.
     """
 
@@ -78,6 +79,7 @@ class Results:
     command: str
     machine: dict[str, str]
     rate_bits_s: int
+    flow_cap_bits_s: int | None = None
     systems: dict[str, dict[str, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     limits: dict[int, dict[str, float]] = field(default_factory=dict)

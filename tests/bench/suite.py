@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +42,7 @@ class Settings:
         sizes_bytes: sizes of the objects. Training loops have their own.
         intervals: times between late arrivals, in units of S/B.
         cell_s: time after which no further round of a cell begins, if it has enough of them.
+        flow_cap_bits_s: the highest rate of a single connection; None for the rate of the link.
     """
 
     systems: tuple[str, ...]
@@ -54,6 +55,7 @@ class Settings:
     cell_s: float
     rate_bits_s: int
     sizes_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    flow_cap_bits_s: int | None = None
 
 
 class Suite:
@@ -158,7 +160,8 @@ class Suite:
     @contextmanager
     def _session(self, system: System, hosts: int) -> Iterator[tuple[Lab, Team]]:
         with ExitStack() as stack:
-            lab = stack.enter_context(Lab(self._plan(hosts)))
+            plan = replace(self._plan(hosts), flow_cap_bits_s=self.settings.flow_cap_bits_s)
+            lab = stack.enter_context(Lab(plan))
             path = registry.STATE / lab.name / "team.sock"
             running = ExitStack()
             team = Team(system.name, path, lab.plan.host_names)
@@ -247,4 +250,5 @@ def results_for(settings: Settings, root: Path, command: str) -> Results:
         command=command,
         machine=machine.describe(),
         rate_bits_s=settings.rate_bits_s,
+        flow_cap_bits_s=settings.flow_cap_bits_s,
     )

@@ -29,12 +29,14 @@ class Context:
     Attributes:
         built: the programs of `make bench-peers`.
         log: the file for the output of started processes.
+        store_arguments: further arguments of Hoplite's stores.
     """
 
     programs: Path
     built: Path
     most_bytes: int
     log: Path
+    store_arguments: tuple[str, ...] = ()
 
 
 class System(ABC):

@@ -37,8 +37,9 @@ class HopliteStores(System):
         memory = [str(root), *[str(other)] * (lab.plan.hosts - 1)]
         # A directory on h0 would save its gathers the network.
         shard_hosts = [lab.hosts[-1].name]
+        arguments = ["--log", "warn", *self.context.store_arguments]
         with (
-            Hoplite(lab, self.context.programs, memory, shard_hosts, store_arguments=["--log", "warn"]),
+            Hoplite(lab, self.context.programs, memory, shard_hosts, store_arguments=arguments),
             self.context.log.open("ab") as log,
         ):
             workers = [

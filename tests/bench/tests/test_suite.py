@@ -8,9 +8,10 @@ import unittest
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
-from bench import limit, suite
+from bench import limit, report, suite
 from bench.errors import BenchError
 from bench.results import Measurement, Results
 from bench.suite import Settings, Suite, results_for
@@ -65,6 +66,18 @@ class Small(Fake):
 class Omitting(Fake):
     name = "omitting"
     omits = frozenset({"broadcast"})
+
+
+class Capped(Fake):
+    name = "capped"
+    preloads: ClassVar[list[str]] = []
+
+    @contextmanager
+    def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
+        found = lab.hosts[0].run(["printenv", "LD_PRELOAD"], capture_output=True, text=True, check=False)
+        self.preloads.append(found.stdout)
+        with super().start(lab, socket) as workers:
+            yield workers
 
 
 class Unable(Fake):
@@ -123,7 +136,11 @@ class Rounds(unittest.TestCase):
 @unittest.skipIf(LACKING, LACKING)
 class Suites(unittest.TestCase):
     def run_suite(
-        self, *systems: type[System], earlier: Results | None = None, round_s: float = 300
+        self,
+        *systems: type[System],
+        earlier: Results | None = None,
+        round_s: float = 300,
+        flow_cap_bits_s: int | None = None,
     ) -> Results:
         settings = Settings(
             systems=tuple(system.name for system in systems),
@@ -135,6 +152,7 @@ class Suites(unittest.TestCase):
             rounds=2,
             cell_s=60,
             rate_bits_s=200_000_000,
+            flow_cap_bits_s=flow_cap_bits_s,
         )
         results = earlier or results_for(settings, Path(__file__).parent, "test")
         with (
@@ -171,6 +189,14 @@ class Suites(unittest.TestCase):
         crossed = [cell.crossed for cell in self.run_suite(Fake).measurements]
         self.assertIsNone(crossed[0])
         self.assertRegex(crossed[1] or "", r"h0 sent \d+ bytes instead of at least 131072")
+
+    def test_a_cap_holds_for_systems_and_not_for_the_limit(self) -> None:
+        cap_bits_s = 10_000_000
+        results = self.run_suite(Capped, flow_cap_bits_s=cap_bits_s)
+        self.assertEqual([cell.error for cell in results.measurements], [None] * 3)
+        self.assertRegex(Capped.preloads[-1], r"flow_cap\.so")
+        self.assertGreater(results.payload_bytes_s * 8, 3 * cap_bits_s)
+        self.assertIn("Each connection of a system gets at most 10 Mbit/s.", "\n".join(report._head(results)))
 
     def test_a_missing_system_is_named(self) -> None:
         results = self.run_suite(Absent, Omitting)
