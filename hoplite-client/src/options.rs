@@ -155,6 +155,8 @@ pub struct ReduceOptions {
     /// The range of bytes to reduce in each source, which begins and ends at whole elements; by
     /// default all bytes. With a range, the target has no shape.
     pub range: Option<ByteRange>,
+    /// The number of pinned copies of the target, each on another node; by default the store's.
+    pub replicas: u8,
     /// The time for the call, including the wait for sources; by default [`default_timeout`].
     pub timeout: Duration,
 }
@@ -166,6 +168,7 @@ impl Default for ReduceOptions {
             num_objects: None,
             order: ReduceOrder::default(),
             range: None,
+            replicas: 0,
             timeout: default_timeout(),
         }
     }

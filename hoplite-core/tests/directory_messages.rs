@@ -334,6 +334,7 @@ fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
             op: ReduceOp::Sum,
             order: ReduceOrder::Any,
             range: None,
+            replicas: 0,
             timeout: LONG,
         };
         let join = Request::Join {

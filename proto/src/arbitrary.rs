@@ -557,12 +557,12 @@ fn reduce() -> impl Strategy<Value = Reduce> {
     let range = (any::<u32>(), any::<u32>())
         .prop_map(|(offset, length)| ByteRange { offset_bytes: offset.into(), length_bytes: length.into() });
     let order = select(vec![ReduceOrder::Any, ReduceOrder::Fixed]);
-    let options = (select(ReduceOp::ALL.to_vec()), order, option::of(range), timeout());
+    let options = (select(ReduceOp::ALL.to_vec()), order, option::of(range), 0..=MAX_REPLICAS, timeout());
     (ids.prop_shuffle(), any::<prop::sample::Index>(), options).prop_map(
-        |(mut sources, count, (op, order, range, timeout))| {
+        |(mut sources, count, (op, order, range, replicas, timeout))| {
             let target = sources.pop().unwrap();
             let count = count.index(sources.len()) + 1;
-            Reduce { target, sources, count, op, order, range, timeout }
+            Reduce { target, sources, count, op, order, range, replicas, timeout }
         },
     )
 }

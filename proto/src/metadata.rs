@@ -64,16 +64,20 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
     // Copies `user`, because a slice would keep the whole received buffer.
     let agreement = metadata.agreement.map(|agreement| decode_agreement(Some(agreement), Plane::Control));
     let user = Bytes::copy_from_slice(&metadata.user);
-    let count = |replicas: u32| {
-        let limit = u64::from(MAX_REPLICAS);
-        u8::try_from(replicas).map_err(|_| Error::limit_exceeded("replicas of an object", limit))
+    let replicas = Replicas {
+        wanted: decode_replicas(metadata.replicas)?,
+        awaited: decode_replicas(metadata.awaited_replicas)?,
+        quorum: metadata.quorum,
     };
-    let (wanted, awaited) = (count(metadata.replicas)?, count(metadata.awaited_replicas)?);
-    let replicas = Replicas { wanted, awaited, quorum: metadata.quorum };
     let lifetime = metadata.lifetime.as_ref().map(lifetime::decode).transpose()?.flatten();
     let metadata = Metadata { dtype, shape, user, agreement: agreement.transpose()?, replicas, lifetime };
     metadata.validate(size_bytes)?;
     Ok(metadata)
+}
+
+pub(crate) fn decode_replicas(replicas: u32) -> Result<u8> {
+    let replicas = u8::try_from(replicas).ok().filter(|replicas| *replicas <= MAX_REPLICAS);
+    replicas.ok_or_else(|| Error::limit_exceeded("replicas of an object", u64::from(MAX_REPLICAS)))
 }
 
 #[cfg(test)]

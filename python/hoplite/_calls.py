@@ -222,6 +222,7 @@ class Calls(ManyCalls):
         *,
         num_objects: int | None = None,
         deterministic: bool = False,
+        replicas: int | None = None,
         timeout: TimeLimit = "default",
         progress: OnProgress = None,
     ) -> list[AnyId]:
@@ -237,6 +238,7 @@ class Calls(ManyCalls):
             num_objects,
             deterministic,
             None,
+            replicas or 0,
             timeout,
         )
         return as_given(reduced, sources)

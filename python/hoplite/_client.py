@@ -386,6 +386,7 @@ class Client(Many):
         *,
         num_objects: int | None = None,
         deterministic: bool = False,
+        replicas: int | None = None,
         timeout: TimeLimit = "default",
         progress: OnProgress = None,
     ) -> list[AnyId]:
@@ -401,6 +402,7 @@ class Client(Many):
             num_objects: Combine only the first so many sources that are ready; `None` means all.
             deterministic: Combine in the order of `sources`, with the same bits in every run;
                 slower.
+            replicas: As for `put`, for the target.
             progress: As for `get`, for the bytes of the result.
 
         Returns:
@@ -432,6 +434,7 @@ class Client(Many):
                 op,
                 num_objects=num_objects,
                 deterministic=deterministic,
+                replicas=replicas,
                 timeout=timeout,
                 progress=progress,
             )

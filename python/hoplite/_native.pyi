@@ -188,6 +188,7 @@ class Client:
         num_objects: int | None,
         deterministic: bool,
         byte_range: tuple[int, int] | None,
+        replicas: int,
         timeout: _TimeLimit,
     ) -> _List[str | bytes]: ...
     def allreduce_into(
@@ -318,6 +319,7 @@ class AsyncClient:
         num_objects: int | None,
         deterministic: bool,
         byte_range: tuple[int, int] | None,
+        replicas: int,
         timeout: _TimeLimit,
     ) -> Future[_List[str | bytes]]: ...
     def allreduce_into(

@@ -20,6 +20,10 @@ def test_a_value_with_replicas_survives_its_store(tmp_path: Path) -> None:
             client.put("small", {"step": 1}, replicas=2)
             client.put_many({f"part/{k}": np.full(2, k) for k in range(3)}, replicas=2)
             assert {info.replicas for info in client.list("part/")} == {2}
+            client.reduce("sum", ["part/0", "part/1", "part/2"], replicas=3)
+            total = client.stat("sum")
+            assert total is not None
+            assert total.replicas == 3
             with pytest.raises(hoplite.NotEnoughNodes) as caught:
                 client.put("many", value, replicas=4)
             assert (caught.value.wanted, caught.value.present) == (4, 3)
@@ -31,6 +35,7 @@ def test_a_value_with_replicas_survives_its_store(tmp_path: Path) -> None:
         with hoplite.connect(cluster.sockets[1]) as client:
             assert (client.get("array") == value).all()
             assert client.get("small") == {"step": 1}
+            assert (client.get("sum") == [3, 3]).all()
 
 
 def test_a_put_may_return_after_the_first_copy(cluster: Cluster, client: hoplite.Client, fresh: str) -> None:

@@ -2,12 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
-use hoplite_client::{Error, Metadata, PutOptions, Replicas};
+use hoplite_client::{Dtype, Error, Metadata, PutOptions, ReduceOptions, Replicas};
 use hoplite_core::Error as ObjectError;
 use hoplite_core::shard::Retention;
 use hoplite_tests::PATIENCE;
-use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
 use hoplite_tests::contents::bytes;
 
 fn wanting(wanted: u8, awaited: u8) -> PutOptions {
@@ -65,6 +66,33 @@ fn many_objects_have_replicas_and_the_same_put_may_be_repeated() {
     cluster.kill_store(0);
     let views = cluster.client(1).get_many(["3/0", "3/1", "0/2"], PATIENCE).unwrap();
     assert!(views.into_iter().zip(&contents).all(|(view, contents)| view.unwrap()[..] == contents[..]));
+}
+
+#[test]
+fn the_target_of_a_reduce_has_replicas() {
+    let mut cluster = Cluster::of(3);
+    let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
+    let options = PutOptions { metadata, ..PutOptions::default() };
+    let sources = ["a", "b"];
+    for (node, id) in sources.into_iter().enumerate() {
+        cluster.client(node).put_with(id, &[node as u8 + 1; 1 << 20], options.clone()).unwrap();
+    }
+    let reduce = |target: &str, replicas| {
+        let options = ReduceOptions { replicas, ..ReduceOptions::default() };
+        cluster.client(0).reduce_with(target, sources, options)
+    };
+    reduce("two", 2).unwrap();
+    assert_eq!(keepers(&cluster, 0, "two").len(), 2);
+    reduce("one", 0).unwrap();
+    assert_eq!(keepers(&cluster, 0, "one").len(), 1);
+    assert_eq!(refusal(reduce("four", 4)), ObjectError::NotEnoughNodes { wanted: 4, present: 3 });
+    assert!(matches!(refusal(reduce("many", 65)), ObjectError::LimitExceeded { maximum: 64, .. }));
+    let mut command = Command::new(program("hoplite"));
+    command.arg("--socket").arg(cluster.socket(0)).args(["reduce", "three", "a", "b", "--replicas", "3"]);
+    assert!(command.status().unwrap().success());
+    assert_eq!(keepers(&cluster, 0, "three").len(), 3);
+    cluster.kill_store(0);
+    assert!(cluster.client(1).get("two", PATIENCE).unwrap().iter().all(|byte| *byte == 3));
 }
 
 #[test]

@@ -43,6 +43,9 @@ pub(crate) struct Arguments {
     /// Combine in the given order, so that every run has the same bits
     #[arg(long)]
     deterministic: bool,
+    /// Keep this number of copies of the result, each on another node; 1 to 64 [default: --replicas of the store]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    replicas: Option<u8>,
     /// Print JSON instead of a list
     #[arg(long)]
     json: bool,
@@ -62,7 +65,7 @@ struct Report {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { target, sources, op, num, deterministic, json } = arguments;
+    let Arguments { target, sources, op, num, deterministic, replicas, json } = arguments;
     let num_objects = num.map(usize::try_from).transpose()?;
     if let Some(count) = num_objects
         && count > sources.len()
@@ -74,6 +77,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         op,
         num_objects,
         order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
+        replicas: replicas.unwrap_or(0),
         timeout: store.call_timeout(),
         ..ReduceOptions::default()
     };

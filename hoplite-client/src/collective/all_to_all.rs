@@ -166,6 +166,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
             op: ReduceOp::default(),
             order: ReduceOrder::Any,
             range: None,
+            replicas: 0,
             timeout: options.timeout,
         };
         let part_bytes = stacked.as_ref().map_or(0, |_| parts[rank].as_ref().len() as u64);

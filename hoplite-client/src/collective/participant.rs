@@ -74,7 +74,8 @@ pub(super) fn check(
     if rank >= sources.len() {
         return Err(no_such_rank());
     }
-    let request = Reduce { target, count: sources.len(), sources, op, order, range: None, timeout };
+    let request =
+        Reduce { target, count: sources.len(), sources, op, order, range: None, replicas: 0, timeout };
     request.check()?;
     Ok(request)
 }

@@ -306,6 +306,7 @@ impl Parts {
             num_objects: None,
             order: request.order,
             range: Some(self.part(*rank)),
+            replicas: 0,
             timeout: deadline.left(),
         };
         tokio::try_join!(

@@ -56,8 +56,8 @@ impl Client {
     /// Before anything is sent: `DuplicateId` if an object is named twice; `InvalidRequest` if
     /// there are too few sources. Later: `TypeMismatch`, which names a source whose type, shape,
     /// size or operation does not fit; `AlreadyExists` if `target` exists; `ObjectLost` if no other
-    /// source can replace a lost one; `Deleted`; `StoreFull`, `ObjectTooLarge`; `Timeout` if too
-    /// few sources appear in time.
+    /// source can replace a lost one; `Deleted`; `StoreFull`, `ObjectTooLarge`; `NotEnoughNodes` for
+    /// its replicas; `Timeout` if too few sources appear in time.
     ///
     /// # Cancel safety
     /// A cancelled reduce ends everywhere, and the target is aborted unless it was complete.
@@ -106,9 +106,10 @@ pub(super) async fn reduce(
     sources: Vec<ObjectId>,
     options: ReduceOptions,
 ) -> Result<Vec<ObjectId>> {
-    let ReduceOptions { op, num_objects, order, range, timeout } = options;
+    let ReduceOptions { op, num_objects, order, range, replicas, timeout } = options;
     let count = num_objects.unwrap_or(sources.len());
-    let reduce = node::Reduce { target, sources: sources.clone(), count, op, order, range, timeout };
+    let reduce =
+        node::Reduce { target, sources: sources.clone(), count, op, order, range, replicas, timeout };
     reduce.check()?;
     match connection.call_node(node::Request::Reduce(reduce), Operation::Reduce, timeout).await? {
         Response::Reduced { indices } if indices.len() == count => indices

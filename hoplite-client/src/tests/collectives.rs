@@ -99,6 +99,7 @@ async fn all_options_of_a_reduce_reach_the_store() {
         num_objects: Some(2),
         order: ReduceOrder::Fixed,
         range,
+        replicas: 2,
         timeout: Duration::from_secs(7),
     };
     assert_eq!(client.reduce_with("t", ["b", "a", "c"], options).await.unwrap(), ["a", "b"].map(id));
@@ -112,6 +113,7 @@ async fn all_options_of_a_reduce_reach_the_store() {
             op: ReduceOp::Sum,
             order: ReduceOrder::Fixed,
             range,
+            replicas: 2,
             timeout: Duration::from_secs(7),
         }]
     );

@@ -34,6 +34,7 @@ fn request() -> Reduce {
         op: crate::reduce::ReduceOp::Sum,
         order: ReduceOrder::Any,
         range: None,
+        replicas: 0,
         timeout: Duration::from_secs(9),
     }
 }

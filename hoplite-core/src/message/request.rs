@@ -158,7 +158,7 @@ impl Request {
     }
 
     /// Returns the number of the oldest protocol version in which a store performs the whole request.
-    /// An older store ignores lifetimes, quorums, and waits for all stores.
+    /// An older store ignores lifetimes, quorums, replicas of reduces, and waits for all stores.
     pub fn oldest_version(&self) -> u32 {
         match self {
             Self::Create { metadata, .. } | Self::Put { metadata, .. }
@@ -166,6 +166,7 @@ impl Request {
             {
                 Version::WITH_TERMS
             }
+            Self::Reduce(reduce) | Self::Collective(_, reduce) if reduce.replicas > 0 => Version::WITH_TERMS,
             Self::Delete { wait: DeleteWait::All, .. }
             | Self::ListOwnerless { .. }
             | Self::Inspect(Inspection::DrainNode { .. }) => Version::WITH_TERMS,

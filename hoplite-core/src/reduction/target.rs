@@ -3,13 +3,13 @@
 
 use super::grow::{source_input, stream};
 use super::parts::{Ingredients, Stream, TargetState};
-use super::source::SourcePlace;
+use super::source::{Common, SourcePlace};
 use super::state::Reduction;
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::id::PutId;
 use crate::message::{CombineInput, CombineOutcome, CopyId};
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, Replicas};
 use crate::objects::combinations::CombineUser;
 use crate::objects::notice::{Notice, SpaceWaiter};
 use crate::plan::reduce::VertexId;
@@ -85,7 +85,7 @@ impl Reduction {
         };
         let (target, size_bytes) = (&self.request.target, common.length_bytes);
         let objects = &mut *world.objects;
-        common.target_metadata().validate(size_bytes)?;
+        self.target_metadata(common).validate(size_bytes)?;
         objects.copies.check_size(objects.ctx.limits(), target, size_bytes)?;
         let waiter = SpaceWaiter::Target(target.clone());
         let Some(room) = objects.allocate(size_bytes) else {
@@ -101,8 +101,7 @@ impl Reduction {
     pub(super) fn start_target(&mut self, world: &mut World<'_>) -> Result<()> {
         let Some(common) = self.common.clone().filter(|_| self.is_full()) else { return Ok(()) };
         if let TargetState::Reserved { room } = self.target {
-            let agreement = self.fallback.as_ref().map(|fallback| fallback.agreement);
-            let metadata = Metadata { agreement, ..common.target_metadata() };
+            let metadata = self.target_metadata(&common);
             let copy =
                 world.objects.open_target(&self.request.target, common.length_bytes, metadata, room)?;
             self.target = TargetState::Stopped { copy, ingredients: self.ingredients(), valid_bytes: 0 };
@@ -116,6 +115,12 @@ impl Reduction {
         let ingredients = self.ingredients();
         self.target = TargetState::Combining { copy, ingredients, streams };
         Ok(())
+    }
+
+    fn target_metadata(&self, common: &Common) -> Metadata {
+        let agreement = self.fallback.as_ref().map(|fallback| fallback.agreement);
+        let replicas = Replicas { wanted: self.request.replicas, ..Replicas::default() };
+        Metadata { agreement, replicas, ..common.target_metadata() }
     }
 
     fn target_streams(&self) -> Vec<Stream> {

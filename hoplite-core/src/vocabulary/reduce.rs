@@ -24,6 +24,8 @@ pub struct Reduce {
     /// The range of each source to combine, aligned to elements; `None` for whole sources. The plan
     /// assumes that other reduces combine the other ranges at the same time.
     pub range: Option<ByteRange>,
+    /// The number of pinned copies of the target, each on another node. Zero means the store's default.
+    pub replicas: u8,
     /// Time until the reduce fails.
     pub timeout: Duration,
 }

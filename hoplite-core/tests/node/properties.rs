@@ -430,6 +430,7 @@ impl World {
                         op: ReduceOp::Max,
                         order,
                         range: kind.is_multiple_of(8).then_some(range),
+                        replicas: 0,
                         timeout: Duration::from_millis(timeout),
                     }),
                 );

@@ -88,6 +88,7 @@ pub(crate) fn reduce(target: &str, sources: &[&str]) -> Reduce {
         op: ReduceOp::Sum,
         order: ReduceOrder::Any,
         range: None,
+        replicas: 0,
         timeout: LONG,
     }
 }

@@ -67,7 +67,7 @@ impl Simulation {
         let sources: Vec<ObjectId> = ranks.iter().map(|(source, _)| source.clone()).collect();
         let order = if self.random.chance(10) { ReduceOrder::Fixed } else { ReduceOrder::Any };
         let (count, op) = (sources.len(), *self.random.pick(ReduceOp::ALL));
-        let request = Reduce { target, sources, count, op, order, range: None, timeout };
+        let request = Reduce { target, sources, count, op, order, range: None, replicas: 0, timeout };
         for (rank, (_, store)) in ranks.into_iter().enumerate() {
             let (request, delay) = (request.clone(), self.random.millis(0..spread_ms));
             if rank > 0 && self.random.chance(10) {

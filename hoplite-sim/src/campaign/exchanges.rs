@@ -36,7 +36,8 @@ impl Simulation {
         let sources: Vec<ObjectId> = ranks.iter().map(|(source, _)| source.clone()).collect();
         let (count, op, timeout) = (sources.len(), *self.random.pick(ReduceOp::ALL), self.any_timeout());
         let order = if self.random.chance(5) { ReduceOrder::Fixed } else { ReduceOrder::Any };
-        let request = Reduce { target: target.clone(), sources, count, op, order, range: None, timeout };
+        let request =
+            Reduce { target: target.clone(), sources, count, op, order, range: None, replicas: 0, timeout };
         let exchange = PartsCall { kind, request: request.clone(), started: self.now(), store: ranks[0].1 };
         self.app.exchanges.insert(target.clone(), exchange);
         // Rank 0's store puts the target, at any time.

@@ -108,6 +108,7 @@ impl Simulation {
             op: *self.random.pick(ReduceOp::ALL),
             order: if self.random.chance(30) { ReduceOrder::Fixed } else { ReduceOrder::Any },
             range,
+            replicas: 0,
             timeout: self.any_timeout(),
         }
     }

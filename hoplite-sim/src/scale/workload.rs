@@ -188,6 +188,7 @@ impl World {
             op: ReduceOp::Sum,
             order: ReduceOrder::Any,
             range: None,
+            replicas: 0,
             timeout: self.app.experiment.time_limit,
         };
         self.call(0, Call::Reduce, Request::Reduce(request));

@@ -16,6 +16,7 @@ use crate::bounds::{
 };
 use crate::data::probe::probes;
 use crate::enumeration::enumeration;
+use crate::metadata::decode_replicas;
 use crate::reduce::{decode_agreement, decode_kind, decode_op, encode_agreement, encode_kind, encode_op};
 use crate::v1::request as wire;
 use crate::{metadata, v1};
@@ -321,6 +322,7 @@ fn encode_reduce(reduce: &Reduce) -> wire::Reduce {
         range: reduce
             .range
             .map(|ByteRange { offset_bytes, length_bytes }| wire::ByteRange { offset_bytes, length_bytes }),
+        replicas: reduce.replicas.into(),
         timeout_ms: encode_timeout(reduce.timeout),
     }
 }
@@ -335,6 +337,7 @@ fn decode_reduce(reduce: wire::Reduce, max_ids: usize) -> Result<Reduce> {
         range: reduce
             .range
             .map(|wire::ByteRange { offset_bytes, length_bytes }| ByteRange { offset_bytes, length_bytes }),
+        replicas: decode_replicas(reduce.replicas)?,
         timeout: decode_timeout(reduce.timeout_ms),
     };
     decoded.check()?;
@@ -435,6 +438,11 @@ mod tests {
             let (offset_bytes, length_bytes, is_valid) = range;
             let range = Some(wire::ByteRange { offset_bytes, length_bytes });
             assert_eq!(decoded(wire::Reduce { range, ..reduce(&["a"], 1) }).is_ok(), is_valid);
+        }
+        let many = |replicas| decoded(wire::Reduce { replicas, ..reduce(&["a"], 1) });
+        assert!(many(64).is_ok());
+        for replicas in [65, u32::MAX] {
+            assert!(matches!(many(replicas), Err(Error::LimitExceeded { maximum: 64, .. })));
         }
         for op in [0, 5] {
             let unknown = decoded(wire::Reduce { op, ..reduce(&["a"], 1) });

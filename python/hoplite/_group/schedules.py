@@ -143,7 +143,7 @@ async def _reduce_into(
     round.awaited = {rank: round.id(f"{part}s", rank) for rank in ranks}
     left = round.left()
     await at_once(
-        round.client.reduce(target, round.awaited.values(), op, None, False, byte_range, left),
+        round.client.reduce(target, round.awaited.values(), op, None, False, byte_range, 0, left),
         round.client.get_into(target, out.memory, left),
     )
 

@@ -322,6 +322,7 @@ macro_rules! methods {
                 num_objects: Option<usize>,
                 deterministic: bool,
                 byte_range: Option<(u64, u64)>,
+                replicas: u8,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
                 let target = target.within(py, &self.cluster)?;
@@ -331,6 +332,7 @@ macro_rules! methods {
                     num_objects,
                     order: order(deterministic),
                     range: byte_range.map(|(start, stop)| range(start, stop)),
+                    replicas,
                     timeout: timeout.0,
                 };
                 self.perform(py, Some(target.clone()), move |client| {

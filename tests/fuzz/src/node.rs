@@ -474,6 +474,7 @@ fn reduce(input: &mut Unstructured<'_>) -> Result<Reduce> {
         op: *input.choose(ReduceOp::ALL)?,
         order: *input.choose(&[ReduceOrder::Any, ReduceOrder::Fixed])?,
         range: if input.ratio(1, 8)? { Some(range) } else { None },
+        replicas: *input.choose(&[0, 2])?,
         timeout: timeout(input)?,
     })
 }

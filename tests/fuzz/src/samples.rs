@@ -94,6 +94,7 @@ pub fn requests() -> Vec<Vec<u8>> {
             op: ReduceOp::Max,
             order: ReduceOrder::Fixed,
             range: Some(ByteRange { offset_bytes: 8, length_bytes: 16 }),
+            replicas: 2,
             timeout: TIMEOUT,
         }),
         node::Request::Inspect(Inspection::List {
