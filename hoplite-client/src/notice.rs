@@ -85,7 +85,7 @@ impl fmt::Display for LongWait {
         write!(f, " has waited {:?} and goes on: ", self.waited)?;
         match (&self.missing, self.operation) {
             (Some(missing), _) if missing.is_empty() => f.write_str(
-                "all objects that it needs exist; it waits for their bytes, or for other \
+                "all objects that it needs exist; it waits for their bytes, for room in the store, or for other \
                  participants",
             ),
             (Some(missing), _) => {
@@ -118,7 +118,10 @@ mod tests {
         };
         assert_eq!(text("reduce", ids(2)), "reduce of x has waited 10s and goes on: missing: s/0, s/1");
         assert!(text("reduce", ids(9)).ends_with("s/2, s/3 and 5 more"));
-        assert!(text("get", ids(0)).ends_with("it waits for their bytes, or for other participants"));
+        assert!(
+            text("get", ids(0))
+                .ends_with("it waits for their bytes, for room in the store, or for other participants")
+        );
         assert!(text("put", None).ends_with("for room in the store, or for the directory"));
         assert!(text("get", None).ends_with("for an answer of the store or of the directory"));
     }

@@ -69,6 +69,21 @@ fn many_objects_have_replicas_and_the_same_put_may_be_repeated() {
 }
 
 #[test]
+fn a_repeated_put_may_want_more_copies_but_not_more_than_there_are_nodes() {
+    let cluster = Cluster::of(3);
+    let client = cluster.client(0);
+    let contents = bytes(1, 1 << 20);
+    for (first, id) in ["from-1", "from-2"].into_iter().enumerate() {
+        client.put_with(id, &contents, wanting(first as u8 + 1, 0)).unwrap();
+        let error = refusal(client.put_with(id, &contents, wanting(4, 0)));
+        assert_eq!(error, ObjectError::NotEnoughNodes { wanted: 4, present: 3 });
+        assert!(client.status().unwrap().shards.iter().all(|shard| shard.under_replicated == 0));
+        client.put_with(id, &contents, wanting(3, 0)).unwrap();
+        assert_eq!(keepers(&cluster, 1, id).len(), 3);
+    }
+}
+
+#[test]
 fn the_target_of_a_reduce_has_replicas() {
     let mut cluster = Cluster::of(3);
     let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Objects;
+use super::table::LocalCopy;
 use crate::message::ClientId;
 
 /// Most examined references, which bounds the time.
@@ -13,7 +14,7 @@ const MAX_LOOKED_AT: usize = 1 << 16;
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Holder {
     pub client: ClientId,
-    /// Copies that would be free or evictable without references.
+    /// Copies that would be free, evictable or spillable without references.
     pub copies: usize,
     /// The size of these copies, which count for each client that refers to them.
     pub bytes: u64,
@@ -22,10 +23,11 @@ pub struct Holder {
 /// The memory that only references keep in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holders {
-    /// Clients with references to copies that are deleted or could be evicted, most bytes first.
+    /// Clients with references to copies that are deleted, or could be evicted or spilled, most
+    /// bytes first.
     pub clients: Vec<Holder>,
-    /// The size of deleted copies that were pinned.
-    pub deleted_bytes: u64,
+    /// The size of the pinned ones among these copies.
+    pub pinned_bytes: u64,
 }
 
 /// One client's references and calls.
@@ -35,7 +37,7 @@ pub struct ClientUse {
     pub client: ClientId,
     pub references: usize,
     pub bytes: u64,
-    /// The size of copies that would be free or evictable without references.
+    /// The size of copies that would be free, evictable or spillable without references.
     pub held_bytes: u64,
     pub calls: usize,
 }
@@ -53,7 +55,7 @@ impl Objects {
             };
             client.references += 1;
             client.bytes += local.extent.length_bytes;
-            if !(local.is_written() || local.is_live() && local.is_pinned()) {
+            if self.is_held_by_references(local) {
                 client.held_bytes += local.extent.length_bytes;
             }
         }
@@ -63,23 +65,28 @@ impl Objects {
     }
 
     pub(crate) fn holders(&self) -> Holders {
-        let mut deleted = BTreeSet::new();
-        let mut deleted_bytes = 0;
+        let mut pinned = BTreeSet::new();
+        let mut pinned_bytes = 0;
         let mut found: BTreeMap<ClientId, Holder> = BTreeMap::new();
         for (client, copy) in self.calls.all_references().take(MAX_LOOKED_AT) {
             let Some(local) = self.copies.get(&copy) else { continue };
-            if client == ClientId::STORE || local.is_written() || (local.is_live() && local.is_pinned()) {
+            if client == ClientId::STORE || !self.is_held_by_references(local) {
                 continue;
             }
             let holder = found.entry(client).or_insert(Holder { client, copies: 0, bytes: 0 });
             holder.copies += 1;
             holder.bytes += local.extent.length_bytes;
-            if local.is_pinned() && deleted.insert(copy) {
-                deleted_bytes += local.extent.length_bytes;
+            if local.is_pinned() && pinned.insert(copy) {
+                pinned_bytes += local.extent.length_bytes;
             }
         }
         let mut clients: Vec<Holder> = found.into_values().collect();
         clients.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.client));
-        Holders { clients, deleted_bytes }
+        Holders { clients, pinned_bytes }
+    }
+
+    fn is_held_by_references(&self, local: &LocalCopy) -> bool {
+        let stays = local.is_live() && local.is_pinned() && !self.copies.has_spilling();
+        !local.is_written() && !stays
     }
 }

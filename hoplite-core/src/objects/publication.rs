@@ -40,6 +40,8 @@ pub(crate) struct Publication {
     /// The shard that was told that it leads: it is the first connected one.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
+    /// `true` while a put that wants more copies waits for the number of stores.
+    pub(crate) counts_nodes: bool,
     /// The time of the next publication after a dispute.
     republish_at: Option<Time>,
     disputes: u32,

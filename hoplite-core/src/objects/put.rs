@@ -123,11 +123,15 @@ impl Objects {
         if replicas.to_keep() == 1 || !self.is_put(copy) {
             return None;
         }
-        if self.copies.want_replicas(copy, replicas) {
-            self.publish(copy);
+        let is_more = replicas.wanted > self.copies[&copy].metadata.replicas.wanted;
+        if is_more && !self.has_counted_nodes(copy) {
+            return Some(Attempt::IsBusy);
         }
         if let Some(error) = self.check_nodes(copy, replicas) {
             return Some(Attempt::Answered(Err(error)));
+        }
+        if self.copies.want_replicas(copy, replicas) {
+            self.publish(copy);
         }
         (!self.has_awaited_copies(copy, replicas)).then_some(Attempt::IsBusy)
     }

@@ -110,6 +110,20 @@ impl Objects {
         told.map_or(0, |told| usize::try_from(told.copies).unwrap_or(usize::MAX))
     }
 
+    /// Returns `false` if the first shard has yet to tell the number of stores that can keep a copy.
+    /// Earlier numbers may be outdated.
+    pub(crate) fn has_counted_nodes(&mut self, copy: CopyId) -> bool {
+        let publication = self.copies.publication_mut(copy);
+        if std::mem::replace(&mut publication.counts_nodes, true) {
+            let is_told = publication.replication.is_some();
+            publication.counts_nodes = !is_told;
+            return is_told;
+        }
+        publication.set_lead(None);
+        self.tell_lead(copy);
+        false
+    }
+
     /// Returns the error of a repeated put with more replicas than stores.
     pub(crate) fn check_nodes(&self, copy: CopyId, replicas: Replicas) -> Option<Error> {
         let told = self.copies[&copy].publication.replication.as_ref()?;
@@ -119,7 +133,8 @@ impl Objects {
 
     pub(crate) fn tell_lead(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
-        let is_tracked = local.metadata.replicas.to_keep() > 1 || self.ctx.is_draining();
+        let is_tracked =
+            local.metadata.replicas.to_keep() > 1 || self.ctx.is_draining() || local.publication.counts_nodes;
         if !is_tracked || !local.is_pinned() {
             return;
         }

@@ -21,6 +21,7 @@ use super::shortages::Shortage;
 use super::state::paced;
 use super::{Shard, Turn};
 use crate::id::{ObjectId, PutId};
+use crate::metadata::MAX_REPLICAS;
 use crate::placement::mix;
 use crate::time::Time;
 use crate::topology::place::{MAX_LEVELS, Path, level};
@@ -350,13 +351,12 @@ impl Shard {
 
     fn tell_copies(&self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
-        let wanted = entry.metadata.replicas.to_keep();
         let bounded = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let message = ToStore::Replication(Replication {
             id: id.clone(),
             put: entry.put,
             copies: bounded(self.count_copies(entry).present),
-            nodes: bounded(self.nodes.receivers_after(0).take(wanted).count()),
+            nodes: bounded(self.nodes.receivers_after(0).take(MAX_REPLICAS.into()).count()),
             obstacle: self.replicas.objects.get(id).and_then(|shortage| shortage.obstacle),
         });
         self.send(turn, node, message);

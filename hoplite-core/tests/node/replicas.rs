@@ -107,6 +107,41 @@ fn a_small_put_that_wants_copies_waits_for_them_too() {
 }
 
 #[test]
+fn a_repeated_put_that_wants_more_copies_asks_for_the_number_of_nodes() {
+    let put = |wanted| Request::Put {
+        id: id("x"),
+        metadata: wanting(wanted, 0),
+        bytes: bytes::Bytes::from_static(&[1; 10]),
+        confirm: Confirm::Yes,
+        timeout: LONG,
+    };
+    for before in [1, 2] {
+        let mut h = Harness::new();
+        let call = h.request(A, put(before));
+        let (_, publish) = h.publication();
+        h.verdict(0, &publish, Verdict::Accepted);
+        // There were two nodes then.
+        h.say_copies(0, "x", publish.put, before.into(), 2);
+        assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+        h.sent();
+        let refused = h.request(A, put(4));
+        assert_eq!(h.leads(), [(0, true, false)]);
+        h.assert_waits(refused);
+        h.say_copies(0, "x", publish.put, before.into(), 3);
+        assert_eq!(h.error(refused), Error::NotEnoughNodes { wanted: 4, present: 3 });
+        assert!(h.publications().is_empty(), "the shard hears of no wish");
+        let more = h.request(A, put(3));
+        assert_eq!(h.leads(), [(0, true, false)]);
+        h.say_copies(0, "x", publish.put, before.into(), 3);
+        let (_, again) = h.publication();
+        assert_eq!(again.metadata.replicas.wanted, 3);
+        h.assert_waits(more);
+        h.say_copies(0, "x", publish.put, 3, 3);
+        assert!(matches!(h.answer(more), Some(Ok(Response::Existing(_)))), "from {before}");
+    }
+}
+
+#[test]
 fn a_put_that_wants_more_copies_than_nodes_fails_and_leaves_nothing() {
     let mut h = Harness::new();
     let (view, sealed) = h.put_wanting("x", wanting(3, 0));

@@ -241,6 +241,6 @@ fn a_full_store_knows_who_refers_to_what_nobody_else_needs() {
     let of = |client, copies, bytes| Holder { client, copies, bytes };
     let (one, other) = (deleted.extent.length_bytes, fetched.extent.length_bytes);
     assert_eq!(holders.clients, [of(B, 2, one + other), of(A, 1, one)]);
-    assert_eq!(holders.deleted_bytes, one);
+    assert_eq!(holders.pinned_bytes, one);
     assert!(!h.is_failed(kept.copy));
 }

@@ -411,3 +411,16 @@ fn objects_in_files_end_at_their_ttl() {
         assert_eq!(h.node.object_of(view.copy), None);
     }
 }
+
+#[test]
+fn a_full_store_names_clients_that_map_copies_which_could_be_spilled() {
+    let mut h = Harness::spilling(None);
+    let views = h.put_many(2);
+    let call = h.get(B, "0");
+    h.view(call);
+    let bytes = views[0].extent.length_bytes;
+    let holders = h.node.holders();
+    assert_eq!(holders.clients, [Holder { client: B, copies: 1, bytes }]);
+    assert_eq!(holders.pinned_bytes, bytes);
+    assert_eq!(h.node.client_uses().iter().find(|used| used.client == B).unwrap().held_bytes, bytes);
+}

@@ -22,7 +22,7 @@ impl Engine {
             let answers = self.clients.get(&client);
             answers.map_or_else(|| "a client".to_owned(), |answers| answers.client().to_owned())
         };
-        let kept_bytes = status.pinned_bytes.saturating_sub(holders.deleted_bytes);
+        let kept_bytes = status.pinned_bytes.saturating_sub(holders.pinned_bytes);
         let named = holders.clients.iter().take(MAX_NAMED_HOLDERS).map(|holder| {
             format!("{} holds {} bytes in {} objects", name(holder.client), holder.bytes, holder.copies)
         });
