@@ -392,7 +392,7 @@ impl Client {
     /// second. After success, the store stops; after a failure, it accepts puts again.
     ///
     /// # Errors
-    /// `PermissionDenied` for a client that may only read.
+    /// `PermissionDenied` unless the client is root or the user of the store.
     pub async fn drain(
         &self,
         limit: Duration,

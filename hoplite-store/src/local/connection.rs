@@ -221,9 +221,10 @@ fn check_right(role: Role, request: &node::Request) -> Result<(), Error> {
         (Role::Reader, request) if !request.is_for_readers() => {
             Err(Error::permission_denied("this user may only read"))
         }
-        (Role::Writer, node::Request::Inspect(Inspection::DrainNode { .. })) => {
-            Err(Error::permission_denied("only root and the user of the store may drain other stores"))
-        }
+        (
+            Role::Writer,
+            node::Request::Drain { .. } | node::Request::Inspect(Inspection::DrainNode { .. }),
+        ) => Err(Error::permission_denied("only root and the user of the store may drain stores")),
         _ => Ok(()),
     }
 }
