@@ -9,9 +9,10 @@ mod own_directory;
 mod signals;
 mod workplace;
 
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -78,7 +79,7 @@ pub(crate) struct NodeProcess {
 /// because the daemons end with their starting thread.
 ///
 /// # Errors
-/// A failed start; [`Interrupted`]; the end of a daemon; or the error of `body`.
+/// A failed start; [`Interrupted`]; [`AllStopped`]; the failure of a daemon; or the error of `body`.
 pub(crate) async fn with_cluster<T>(
     options: ClusterOptions,
     body: impl AsyncFnOnce(&Cluster) -> anyhow::Result<T>,
@@ -90,7 +91,7 @@ pub(crate) async fn with_cluster<T>(
             let cluster = daemons.start(&options).await?;
             tokio::select! {
                 outcome = body(&cluster) => outcome,
-                ended = daemons.first_end() => Err(ended),
+                ended = daemons.first_failure() => Err(ended),
             }
         } => outcome,
         () = signals.received() => Err(Interrupted.into()),
@@ -99,10 +100,20 @@ pub(crate) async fn with_cluster<T>(
         () = daemons.stop() => {}
         () = signals.received() => {}
     }
-    if outcome.as_ref().is_err_and(|error| !error.is::<Interrupted>()) {
+    if outcome.as_ref().is_err_and(|error| !is_orderly(error)) {
         daemons.workplace.keep_logs();
     }
     outcome
+}
+
+/// Each store was drained or stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("all stores have stopped")]
+pub(crate) struct AllStopped;
+
+/// Returns `true` if the user ended the cluster.
+pub(crate) fn is_orderly(error: &anyhow::Error) -> bool {
+    error.is::<Interrupted>() || error.is::<AllStopped>()
 }
 
 #[derive(Debug)]
@@ -173,7 +184,7 @@ impl Daemons {
         });
         tokio::select! {
             ready = try_join_all(ready) => ready,
-            ended = first_end(shards) => Err(ended),
+            (ended, status) = first_end(shards.iter_mut()) => Err(shards[ended].has_ended(status)),
         }
     }
 
@@ -203,8 +214,23 @@ impl Daemons {
         Daemon::spawn(name, command, self.workplace.log(name))
     }
 
-    async fn first_end(&mut self) -> anyhow::Error {
-        first_end(self.stores.iter_mut().chain(&mut self.shards)).await
+    /// Reports and forgets stores that end with status 0, as after a drain, while others run.
+    async fn first_failure(&mut self) -> anyhow::Error {
+        loop {
+            let stores = self.stores.len();
+            let (ended, status) = first_end(self.stores.iter_mut().chain(&mut self.shards)).await;
+            let Some(store) = self.stores.get(ended) else {
+                return self.shards[ended - stores].has_ended(status);
+            };
+            if !status.success() {
+                return store.has_ended(status);
+            }
+            let stopped = self.stores.remove(ended);
+            if self.stores.is_empty() {
+                return AllStopped.into();
+            }
+            let _ = writeln!(io::stderr(), "{} has stopped; the other stores go on", stopped.name());
+        }
     }
 
     /// Stops the stores first, so that they can leave the directory.
@@ -214,14 +240,10 @@ impl Daemons {
     }
 }
 
-async fn first_end(daemons: impl IntoIterator<Item = &mut Daemon>) -> anyhow::Error {
-    let ends = daemons.into_iter().map(|daemon| {
-        Box::pin(async {
-            let status = daemon.ended().await;
-            daemon.has_ended(status)
-        })
-    });
-    select_all(ends).await.0
+/// Returns the position of the daemon. `daemons` must not be empty.
+async fn first_end<'d>(daemons: impl Iterator<Item = &'d mut Daemon>) -> (usize, ExitStatus) {
+    let (status, ended, _) = select_all(daemons.map(|daemon| Box::pin(daemon.ended()))).await;
+    (ended, status)
 }
 
 fn node_name(node: u32) -> String {

@@ -9,9 +9,7 @@ use hoplite_daemon::Security;
 use serde::Serialize;
 
 use crate::arguments::parse_size;
-use crate::cluster::{
-    Cluster, ClusterOptions, DEFAULT_MEMORY, Interrupted, LabelInTurn, Pages, with_cluster,
-};
+use crate::cluster::{Cluster, ClusterOptions, DEFAULT_MEMORY, LabelInTurn, Pages, is_orderly, with_cluster};
 
 const EXAMPLES: &str = "Examples:
   hoplite up --nodes 4 --dir /tmp/cluster
@@ -19,7 +17,8 @@ const EXAMPLES: &str = "Examples:
   hoplite --socket /tmp/cluster/node-0.sock put x file
   hoplite --socket /tmp/cluster/node-3.sock get x -o copy
 
-Prints the line `ready` on standard output when all nodes are up, and ends all of them on SIGINT or SIGTERM.";
+Prints the line `ready` on standard output when all nodes are up, and ends all of them on SIGINT or SIGTERM.
+If a store is drained, the others go on.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -77,7 +76,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     })
     .await;
     match outcome {
-        Err(error) if error.is::<Interrupted>() => Ok(()),
+        Err(error) if is_orderly(&error) => Ok(()),
         other => other,
     }
 }

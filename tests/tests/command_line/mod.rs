@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod output;
+mod up;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,0 +1,20 @@
+//! Clusters of `hoplite up` whose stores end one by one.
+
+use super::*;
+
+#[test]
+fn up_goes_on_without_a_drained_store_and_ends_with_the_last() {
+    let mut up = Up::start(3, 1);
+    assert!(up.put(0, "x", &pattern(100_000), &[]).status.success());
+    up.succeed(0, &["drain"]);
+    up.daemon.await_log("node-0 has stopped; the other stores go on");
+    assert_eq!(up.succeed(1, &["get", "x", "-o", "-"]), pattern(100_000));
+    up.succeed(1, &["drain"]);
+    up.daemon.await_log("node-1 has stopped; the other stores go on");
+    assert_eq!(up.succeed(2, &["get", "x", "-o", "-"]), pattern(100_000));
+    assert!(up.daemon.is_running());
+    up.succeed(2, &["delete", "x"]);
+    up.succeed(2, &["drain"]);
+    assert_eq!(up.daemon.exit_code(), 0);
+    assert!(!up.cluster().exists());
+}
