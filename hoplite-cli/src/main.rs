@@ -30,6 +30,7 @@ use hoplite_core::text::escape;
 use hoplite_daemon::settings::without_empty_variables;
 
 use arguments::StoreArguments;
+use cluster::Ended;
 use verbs::{
     allreduce, barrier, certs, completion, delete, doctor, drain, gc, get, ls, man, put, reduce, start, stat,
     status, stop, up, wait,
@@ -177,7 +178,9 @@ fn failed(error: anyhow::Error) -> ExitCode {
     };
     let name = Style::new().for_stderr().red().bold().apply_to("hoplite:");
     let _ = writeln!(io::stderr(), "{name} {}", one_line(&error));
-    ExitCode::FAILURE
+    // A daemon ends with the same code if it refuses its settings.
+    let is_usage = error.downcast_ref::<Ended>().and_then(Ended::code) == Some(USAGE.into());
+    if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 
 /// Formats an error and its causes as one line without control characters. Skips causes that the

@@ -202,13 +202,13 @@ fn a_store_whose_process_cannot_be_noted_is_stopped() {
 fn a_store_that_dies_at_once_says_why_and_leaves_nothing() {
     let home = Home::new();
     let began = Instant::now();
-    for (flags, word) in [
-        (vec!["--", "--no-such-flag"], "no-such-flag"),
-        (vec!["--memory", "16MiB", "--", "--node-id", "a b"], "not a valid name"),
-        (vec!["--host", "192.0.2.1", "--", "--insecure"], "192.0.2.1"),
+    for (flags, word, expected) in [
+        (vec!["--", "--spil-dir", "/s"], "error: unexpected argument '--spil-dir' found; tip: ", 2),
+        (vec!["--memory", "16MiB", "--", "--node-id", "a b"], "not a valid name", 2),
+        (vec!["--host", "192.0.2.1", "--", "--insecure"], "192.0.2.1", 1),
     ] {
         let (code, text) = home.run(&[&["start", "--wait", "600s"], &flags[..]].concat());
-        assert_eq!(code, 1, "{text}");
+        assert_eq!(code, expected, "{text}");
         assert!(text.contains(word) && text.contains("ended with"), "{flags:?}: {text}");
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(!home.path("store.pid").exists());

@@ -82,7 +82,7 @@ impl Daemon {
     }
 
     pub(crate) fn has_ended(&self, status: ExitStatus) -> anyhow::Error {
-        anyhow::anyhow!("{} ended with {status}: {}", self.name, last_words(&self.log))
+        Ended { name: self.name.clone(), status, last_words: last_words(&self.log) }.into()
     }
 
     pub(crate) fn leave(self) {
@@ -101,10 +101,32 @@ impl Daemon {
     }
 }
 
+/// A daemon that should run has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} ended with {status}: {last_words}")]
+pub(crate) struct Ended {
+    name: String,
+    status: ExitStatus,
+    last_words: String,
+}
+
+impl Ended {
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+}
+
+/// Returns the error of a wrong command line, or the last warnings and errors, or the last lines.
 pub(crate) fn last_words(log: &Path) -> String {
     let log = fs::read(log).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
     let lines = || log.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let from_error = log.lines().map(str::trim).skip_while(|line| !line.starts_with("error:"));
+    let usage_error = from_error.take_while(|line| !line.starts_with("Usage:"));
+    let usage_error: Vec<_> = usage_error.filter(|line| !line.is_empty()).take(LAST_LINES).collect();
+    if !usage_error.is_empty() {
+        return usage_error.join("; ");
+    }
     let is_complaint = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
     let mut last: Vec<_> = lines().filter(is_complaint).take(LAST_LINES).collect();
     if last.is_empty() {
@@ -129,5 +151,8 @@ mod tests {
         assert_eq!(last_words(&log), "2; 3; 4");
         fs::write(&log, "a  WARN no peer\na  INFO 2\na  INFO 3\na  INFO 4\n").unwrap();
         assert_eq!(last_words(&log), "a  WARN no peer");
+        let usage = "error: unexpected argument\n\n  tip: another one\n\nUsage: store\n\nSee '--help'.\n";
+        fs::write(&log, usage).unwrap();
+        assert_eq!(last_words(&log), "error: unexpected argument; tip: another one");
     }
 }

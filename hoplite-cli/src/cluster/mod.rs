@@ -21,7 +21,7 @@ use hoplite_daemon::{Addresses, launch};
 use tokio::time::timeout;
 
 pub(crate) use background::Background;
-pub(crate) use daemon::{Daemon, last_words};
+pub(crate) use daemon::{Daemon, Ended, last_words};
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;
 
