@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
+use hoplite_client::{ConnectFailure, Error};
 use serde::Serialize;
 
 use crate::arguments::{StoreArguments, parse_duration};
@@ -50,6 +51,7 @@ impl Report {
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let background = Background::of(store.socket());
     let Some(running) = background.running()? else {
+        check_nothing_listens(store).await?;
         let report = Report { socket: background.socket().to_owned(), process: None };
         return Ok(report.print(arguments.json)?);
     };
@@ -69,4 +71,17 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     background.forget();
     let report = Report { socket: background.socket().to_owned(), process: Some(running.pid) };
     Ok(report.print(arguments.json)?)
+}
+
+async fn check_nothing_listens(store: &StoreArguments) -> anyhow::Result<()> {
+    match store.connect_to_watch().await {
+        Err(Error::Connect { kind: ConnectFailure::NoSuchSocket | ConnectFailure::NotListening, .. }) => {
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+        Ok(_) => bail!(
+            "a store runs at {}, but `hoplite start` did not start it: end its process, or run `hoplite drain`",
+            store.socket().display()
+        ),
+    }
 }
