@@ -100,13 +100,17 @@ impl fmt::Display for Ranks<'_> {
 #[non_exhaustive]
 pub enum ConnectFailure {
     /// The path does not exist.
-    #[error("there is no such socket; is hoplite-store running?")]
+    #[error(
+        "there is no such socket: `hoplite start` starts a store, and HOPLITE_SOCKET names another socket"
+    )]
     NoSuchSocket,
     /// The path is not a socket.
     #[error("it is not a socket")]
     NotASocket,
     /// No daemon listens on the socket.
-    #[error("no daemon listens on this socket; is hoplite-store running?")]
+    #[error(
+        "no daemon listens on this socket: `hoplite start` starts a store, and HOPLITE_SOCKET names another socket"
+    )]
     NotListening,
     /// This user may not use the socket.
     #[error("permission denied{}", owner.map(|uid| format!("; the socket belongs to user {uid}")).unwrap_or_default())]

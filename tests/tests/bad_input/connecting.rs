@@ -43,7 +43,11 @@ fn a_path_that_is_no_store_says_what_it_is() {
     let path = |name: &str| directory.path().join(name);
 
     assert!(matches!(failure(&path("missing")), ConnectFailure::NoSuchSocket));
-    assert!(complaint(&path("missing")).contains("no such socket"));
+    let missing = complaint(&path("missing"));
+    assert!(
+        missing.contains("no such socket: `hoplite start` starts a store, and HOPLITE_SOCKET"),
+        "{missing}"
+    );
 
     fs::write(path("file"), "text").unwrap();
     assert!(matches!(failure(&path("file")), ConnectFailure::NotASocket));
@@ -52,7 +56,7 @@ fn a_path_that_is_no_store_says_what_it_is() {
 
     drop(UnixListener::bind(path("left over")).unwrap());
     assert!(matches!(failure(&path("left over")), ConnectFailure::NotListening));
-    assert!(complaint(&path("left over")).contains("no daemon listens"));
+    assert!(complaint(&path("left over")).contains("no daemon listens on this socket: `hoplite start`"));
 
     let silent = UnixListener::bind(path("silent")).unwrap();
     assert!(matches!(failure(&path("silent")), ConnectFailure::TimedOut { .. }));
