@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::error::Plane;
 use hoplite_core::node::{LifetimeReport, LongWait, SpillStatus};
-use hoplite_core::problem::ProblemKind;
+use hoplite_core::problem::{ProblemKind, nearly_full, slow_links};
 use hoplite_core::shard::Locations;
 use hoplite_core::text::escape;
 use hoplite_core::topology::blocks::Blocks;
@@ -192,14 +192,28 @@ pub struct PeerFault {
     pub since: Duration,
 }
 
+impl NodeStatus {
+    /// Returns the lines of the present problems by kind, the most important kind first.
+    pub fn problems(&self) -> Vec<(ProblemKind, Vec<String>)> {
+        let mut kinds = self.troubles.by_kind();
+        if self.troubles.waiting_for_room == 0 {
+            let nearly_full = nearly_full(self.pinned_bytes, self.capacity_bytes);
+            kinds.extend(nearly_full.map(|line| (ProblemKind::NearlyFull, vec![line])));
+        }
+        let slow = self.links.iter().filter(|link| link.is_slow);
+        let slow = slow_links(slow.map(|link| link.node.as_str()));
+        kinds.extend(slow.map(|line| (ProblemKind::Slow, vec![format!("slow links {line}")])));
+        kinds
+    }
+}
+
 impl Troubles {
     /// Returns one line of text per problem.
     pub fn lines(&self) -> Vec<String> {
         self.by_kind().into_iter().flat_map(|(_, lines)| lines).collect()
     }
 
-    /// Returns the lines by kind of problem, the most important kind first.
-    pub fn by_kind(&self) -> Vec<(ProblemKind, Vec<String>)> {
+    fn by_kind(&self) -> Vec<(ProblemKind, Vec<String>)> {
         let room = self.waiting_for_room;
         let full = (room > 0).then(|| format!("the store is full: {room} calls or transfers wait for room"));
         let fault = |kind: &str, PeerFault { name, error, since }: &PeerFault| {

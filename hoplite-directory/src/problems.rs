@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::load::{Load, TroubleKind};
-use hoplite_core::problem::{Place, Problem, ProblemKind};
+use hoplite_core::problem::{Place, Problem, ProblemKind, nearly_full, slow_links};
 use hoplite_core::shard::{LostObject, Obstacle, Shard};
 use hoplite_core::time::Time;
 
@@ -19,8 +19,6 @@ use crate::watch::Loads;
 
 /// Time for which a lost object, a refusal or the end of a session counts as a problem.
 const RECENT: Duration = Duration::from_secs(600);
-/// Percentage of an arena in pinned copies from which puts may soon find no memory.
-const NEARLY_FULL_PERCENT: u64 = 90;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Known<'a> {
@@ -84,19 +82,14 @@ fn problems(known: &Known<'_>) -> Vec<Problem> {
     });
     let failing =
         known.failing.iter().map(|(node, rate)| place(node, format!("{rate:.1} failed calls per second")));
-    let nearly_full = known.loads.iter().filter(|(_, load)| {
+    let nearly_full = known.loads.iter().filter_map(|(node, load)| {
         let is_full = load.troubles.iter().any(|trouble| trouble.kind == TroubleKind::Full);
-        let share = u128::from(load.pinned_bytes) * 100 / u128::from(load.capacity_bytes.max(1));
-        !is_full && share >= u128::from(NEARLY_FULL_PERCENT)
+        let text = nearly_full(load.pinned_bytes, load.capacity_bytes).filter(|_| !is_full)?;
+        Some(place(node, text))
     });
     let slow = known.loads.iter().filter_map(|(node, load)| {
-        let mut slow = load.links.iter().filter(|link| link.is_slow);
-        let first = slow.next()?;
-        let rest = match slow.count() {
-            0 => String::new(),
-            more => format!(", and to {more} more"),
-        };
-        Some(place(node, format!("to {}{rest}", first.peer)))
+        let slow = load.links.iter().filter(|link| link.is_slow);
+        Some(place(node, slow_links(slow.map(|link| link.peer.as_str()))?))
     });
     let events = || known.events.iter().filter(|event| is_recent(event.at));
     [
@@ -109,7 +102,7 @@ fn problems(known: &Known<'_>) -> Vec<Problem> {
         (ProblemKind::Copies, blocked.collect()),
         (ProblemKind::Wait, of_kind(TroubleKind::Wait)),
         (ProblemKind::Failing, failing.collect()),
-        (ProblemKind::NearlyFull, nearly_full.map(|(node, load)| place(node, pinned_of(load))).collect()),
+        (ProblemKind::NearlyFull, nearly_full.collect()),
         (ProblemKind::Slow, slow.collect()),
         (ProblemKind::Refused, refused(EventKind::Refused, events())),
         (ProblemKind::Left, left(events())),
@@ -121,10 +114,6 @@ fn problems(known: &Known<'_>) -> Vec<Problem> {
 
 fn place(node: &NodeId, text: String) -> Place {
     Place { node: Some(node.clone()), object: None, text }
-}
-
-fn pinned_of(load: &Load) -> String {
-    format!("{} of {} bytes are pinned", load.pinned_bytes, load.capacity_bytes)
 }
 
 /// Returns the last refusal of each store, and the last refusal of a program without a name.

@@ -34,6 +34,31 @@ fn kinds(cluster: &Cluster) -> Vec<ProblemKind> {
     problems(cluster).into_iter().map(|problem| problem.kind).collect()
 }
 
+/// `kind` is the only problem of node 0.
+fn assert_in_each_tool(cluster: &Cluster, kind: ProblemKind) {
+    let own = said(cluster, 0, "status");
+    let problem = &own["problems"][0];
+    assert_eq!(problem["cure"], kind.cure(), "{own}");
+    assert_eq!(problem["cause"], kind.cause(), "{own}");
+    for (node, what) in [(0, "store"), (1, "cluster")] {
+        let findings = said(cluster, node, "doctor");
+        let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
+        let text = found.unwrap_or_else(|| panic!("{findings}"))["says"].as_str().unwrap();
+        assert!(text.contains("node-0") && text.contains(kind.cure()), "{text}");
+    }
+}
+
+#[test]
+fn a_store_that_is_nearly_full_has_the_same_cure_in_each_tool() {
+    let cluster = Cluster::start(Plan { nodes: 2, memory: "64MiB".to_owned(), ..Plan::default() });
+    let client = cluster.client(0);
+    client.put("kept", &bytes(1, 60 << 20)).unwrap();
+    await_that("the directory knows it", || kinds(&cluster) == [ProblemKind::NearlyFull]);
+    assert_in_each_tool(&cluster, ProblemKind::NearlyFull);
+    client.delete(&["kept"], PATIENCE).unwrap();
+    await_that("the end", || kinds(&cluster).is_empty());
+}
+
 #[test]
 fn a_full_store_has_the_same_cure_in_each_tool() {
     let cluster = Cluster::start(Plan { nodes: 2, memory: "64MiB".to_owned(), ..Plan::default() });
@@ -43,16 +68,7 @@ fn a_full_store_has_the_same_cure_in_each_tool() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| cluster.client(0).put("waits", &bytes(2, 32 << 20)));
         await_that("the directory knows it", || kinds(&cluster) == [ProblemKind::Full]);
-        let own = said(&cluster, 0, "status");
-        let problem = &own["problems"][0];
-        assert_eq!(problem["cure"], ProblemKind::Full.cure(), "{own}");
-        assert_eq!(problem["cause"], ProblemKind::Full.cause(), "{own}");
-        for (node, what) in [(0, "store"), (1, "cluster")] {
-            let findings = said(&cluster, node, "doctor");
-            let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
-            let text = found.unwrap_or_else(|| panic!("{findings}"))["says"].as_str().unwrap();
-            assert!(text.contains("node-0") && text.contains(ProblemKind::Full.cure()), "{text}");
-        }
+        assert_in_each_tool(&cluster, ProblemKind::Full);
         client.delete(&["kept"], PATIENCE).unwrap();
         waiting.join().unwrap().unwrap();
     });

@@ -93,6 +93,6 @@ impl Cluster {
 fn own_problems(store: &NodeStatus) -> Vec<Problem> {
     let node = NodeId::new(&store.node).ok();
     let place = |text| Place { node: node.clone(), object: None, text };
-    let kinds = store.troubles.by_kind().into_iter();
+    let kinds = store.problems().into_iter();
     kinds.filter_map(|(kind, lines)| Problem::new(kind, lines.into_iter().map(place).collect())).collect()
 }

@@ -192,6 +192,7 @@ impl From<hoplite_client::PlaceKeys> for PlaceKeys {
 
 impl From<NodeStatus> for Report {
     fn from(status: NodeStatus) -> Self {
+        let problems = status.problems();
         Self {
             node: status.node,
             cluster: status.cluster,
@@ -228,8 +229,8 @@ impl From<NodeStatus> for Report {
                 combinations: status.combinations,
             },
             shards: status.shards.into_iter().map(Shard::from).collect(),
-            troubles: status.troubles.lines(),
-            problems: status.troubles.by_kind().into_iter().map(Problem::from).collect(),
+            troubles: problems.iter().flat_map(|(_, lines)| lines.clone()).collect(),
+            problems: problems.into_iter().map(Problem::from).collect(),
         }
     }
 }

@@ -5,6 +5,26 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 /// Most places (nodes or objects) that a problem names.
 pub const MAX_PLACES: usize = 8;
 
+/// Percentage of an arena in pinned copies from which puts may soon find no memory.
+const NEARLY_FULL_PERCENT: u64 = 90;
+
+/// Returns the details of a store that is [nearly full](ProblemKind::NearlyFull).
+pub fn nearly_full(pinned_bytes: u64, capacity_bytes: u64) -> Option<String> {
+    let share = u128::from(pinned_bytes) * 100 / u128::from(capacity_bytes.max(1));
+    let is_so = share >= u128::from(NEARLY_FULL_PERCENT);
+    is_so.then(|| format!("{pinned_bytes} of {capacity_bytes} bytes are pinned"))
+}
+
+/// Returns the details of a store with [slow links](ProblemKind::Slow) to these peers.
+pub fn slow_links<'a>(peers: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let mut peers = peers.into_iter();
+    let first = peers.next()?;
+    Some(match peers.count() {
+        0 => format!("to {first}"),
+        more => format!("to {first}, and to {more} more"),
+    })
+}
+
 /// The kinds of problems, the most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProblemKind {

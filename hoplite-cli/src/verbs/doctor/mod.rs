@@ -286,13 +286,13 @@ async fn running(store: &StoreArguments) -> Vec<Finding> {
         Ok(Err(error)) => return vec![finding("store", Health::Bad, error.to_string())],
         Err(_) => return vec![finding("store", Health::Bad, "does not answer within a second")],
     };
-    let mut findings = cluster(&client, &status.node).await;
+    let mut findings = cluster(&client, &status).await;
     findings.insert(0, judge(&status));
     findings
 }
 
-/// Returns the problems of the cluster, except for problems of this store alone.
-async fn cluster(client: &Client, node: &str) -> Vec<Finding> {
+/// Returns the cluster's problems that the status of this store does not have.
+async fn cluster(client: &Client, status: &NodeStatus) -> Vec<Finding> {
     let mut reply = StatusReply::default();
     let queries = async {
         loop {
@@ -305,9 +305,12 @@ async fn cluster(client: &Client, node: &str) -> Vec<Finding> {
     };
     // After the time limit, the last answer counts.
     let _ = timeout(NETWORK_TIMEOUT, queries).await;
-    let is_own = |place: &Place| place.node.as_ref().is_some_and(|name| name.as_str() == node);
-    let is_elsewhere = |problem: &Problem| problem.count > 1 || !problem.places.iter().all(is_own);
-    let problems = decode_problems(reply.problems).into_iter().filter(is_elsewhere);
+    let own = status.problems();
+    let is_own = |place: &Place| place.node.as_ref().is_some_and(|name| name.as_str() == status.node);
+    let is_known = |problem: &Problem| {
+        problem.places.iter().all(is_own) && own.iter().any(|(kind, _)| *kind == problem.kind)
+    };
+    let problems = decode_problems(reply.problems).into_iter().filter(|problem| !is_known(problem));
     let told = problems.map(|problem| {
         let places = problem.places.iter().map(|Place { node, text, .. }| match node {
             Some(node) => format!("{node}: {text}"),
@@ -335,7 +338,7 @@ fn judge(status: &NodeStatus) -> Finding {
     if let (true, Some(says)) = (away.is_empty(), differ) {
         return finding("store", Health::Doubtful, format!("{} runs, but {says}", status.node));
     }
-    let troubles = status.troubles.by_kind();
+    let troubles = status.problems();
     if !troubles.is_empty() {
         let texts = troubles.iter().map(|(kind, lines)| format!("{}. {}", lines.join("; "), kind.cure()));
         let texts = texts.collect::<Vec<_>>().join(" ");
