@@ -23,6 +23,12 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// Formats a count with its noun: `1 object`, `2 objects`.
+pub(crate) fn count(count: u64, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
+}
+
 /// Formats a time in its largest unit: `59s`, `3m`, `23h`, `2d`.
 pub(crate) fn age(since: Duration) -> String {
     let seconds = since.as_secs();

@@ -55,6 +55,24 @@ fn a_drained_store_stops_and_its_objects_are_elsewhere() {
 }
 
 #[test]
+fn a_drain_that_only_gives_up_a_copy_does_not_claim_to_move_it() {
+    let cluster = Cluster::of(2);
+    let replicas = Replicas { wanted: 2, awaited: 2, quorum: false };
+    let metadata = Metadata { replicas, ..Metadata::default() };
+    let options = PutOptions { metadata, ..PutOptions::default() };
+    cluster.client(0).put_with("two", &bytes(1, 50_000), options).unwrap();
+    let mut command = Command::new(program("hoplite"));
+    let output = command.arg("--socket").arg(cluster.socket(0)).arg("drain").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "moved 0 objects, 0 B\n1 object already at other stores\n\
+         1 object with fewer copies than wanted: there are too few other stores\n"
+    );
+    assert!(cluster.client(1).get("two", PATIENCE).unwrap()[..] == bytes(1, 50_000)[..]);
+}
+
+#[test]
 fn a_signal_drains_a_store_that_is_told_so() {
     let arguments = ["--drain", "60s"].map(str::to_owned).to_vec();
     let mut cluster = Cluster::start(Plan { nodes: 2, store_arguments: arguments, ..Plan::default() });
@@ -99,7 +117,7 @@ fn a_drain_lists_what_no_other_store_has_room_for() {
     assert_eq!(report["unmoved"][0]["id"], "large", "{report}");
     assert_eq!(report["unmoved"][0]["reason"], "no other store has room", "{report}");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("1 objects") && errors.contains("not moved"), "{errors}");
+    assert!(errors.contains("not moved: 1 object, 8.0 MiB"), "{errors}");
     assert!(cluster.client(0).get("large", PATIENCE).unwrap()[..] == bytes(1, 8 << 20)[..]);
     cluster.assert_serves();
 }

@@ -36,6 +36,8 @@ struct Report {
     state: &'static str,
     moved_objects: u64,
     moved_bytes: u64,
+    held_objects: u64,
+    short_objects: u64,
     left_objects: u64,
     left_bytes: u64,
     open_calls: u64,
@@ -66,6 +68,8 @@ impl From<&DrainReport> for Report {
             },
             moved_objects: report.moved_objects,
             moved_bytes: report.moved_bytes,
+            held_objects: report.held_objects,
+            short_objects: report.short_objects,
             left_objects: report.left_objects,
             left_bytes: report.left_bytes,
             open_calls: report.open_calls,
@@ -112,16 +116,24 @@ pub(crate) async fn drain(
 pub(crate) fn conclude(report: &DrainReport, is_printed: bool) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if !is_printed {
+        let objects = |count| output::count(count, "object");
         let moved = output::size(report.moved_bytes);
-        writeln!(out, "moved {} objects, {moved}", report.moved_objects)?;
+        writeln!(out, "moved {}, {moved}", objects(report.moved_objects))?;
+        if report.held_objects > 0 {
+            writeln!(out, "{} already at other stores", objects(report.held_objects))?;
+        }
+        if report.short_objects > 0 {
+            let short = objects(report.short_objects);
+            writeln!(out, "{short} with fewer copies than wanted: there are too few other stores")?;
+        }
         for Unmoved { id, size_bytes, obstacle } in &report.unmoved {
             let (id, size) = (escape(&id.readable()), output::size(*size_bytes));
             writeln!(out, "not moved: {id}, {size}: {}", reason(*obstacle))?;
         }
     }
     if report.state == DrainState::Failed {
-        let (count, size) = (report.left_objects, output::size(report.left_bytes));
-        bail!("{count} objects, {size}, were not moved");
+        let (left, size) = (output::count(report.left_objects, "object"), output::size(report.left_bytes));
+        bail!("not moved: {left}, {size}");
     }
     Ok(())
 }

@@ -23,9 +23,13 @@ pub enum DrainState {
 #[expect(missing_docs, reason = "the names say it")]
 pub struct DrainReport {
     pub state: DrainState,
-    /// Objects that have enough copies at other stores.
+    /// Objects that other stores have now, because of the drain.
     pub moved_objects: u64,
     pub moved_bytes: u64,
+    /// Objects that other stores had before the drain.
+    pub held_objects: u64,
+    /// Objects with fewer copies than their puts want, because too few other stores run.
+    pub short_objects: u64,
     pub left_objects: u64,
     pub left_bytes: u64,
     /// Unanswered calls from before the drain.

@@ -42,6 +42,8 @@ impl Objects {
             without_node: 0,
             moved_objects: 0,
             moved_bytes: 0,
+            held_objects: 0,
+            short_objects: 0,
             last: None,
         });
         self.ctx.set_draining(true);
@@ -78,7 +80,8 @@ impl Objects {
 
     /// Unpins a copy if enough other stores have a pinned one; otherwise notes the obstacle.
     pub(crate) fn drain_told(&mut self, copy: CopyId, news: &Replication) {
-        let Some(drain) = self.drain.as_mut().filter(|drain| drain.left.contains_key(&copy)) else { return };
+        let Some(drain) = &mut self.drain else { return };
+        let Some(left) = drain.left.get(&copy).copied() else { return };
         let local = &self.copies[&copy];
         let wanted = u32::try_from(local.metadata.replicas.to_keep()).unwrap_or(u32::MAX);
         let is_safe = news.copies >= wanted.min(news.nodes).max(1);
@@ -88,8 +91,13 @@ impl Objects {
             return drain.set_obstacle(copy, obstacle);
         }
         drain.remove(copy);
-        drain.moved_objects += 1;
-        drain.moved_bytes += local.size_bytes;
+        if left.is_reported {
+            drain.moved_objects += 1;
+            drain.moved_bytes += local.size_bytes;
+        } else {
+            drain.held_objects += 1;
+        }
+        drain.short_objects += u64::from(news.copies < wanted);
         self.copies.unpin(&mut self.ctx, copy);
         self.publish(copy);
     }
@@ -156,15 +164,17 @@ impl Objects {
             return last.clone();
         }
         let left = || drain.left.iter().filter_map(|(copy, why)| Some((self.copies.get(copy)?, why)));
-        let unmoved = left().take(MAX_UNMOVED).map(|(local, obstacle)| Unmoved {
+        let unmoved = left().take(MAX_UNMOVED).map(|(local, why)| Unmoved {
             id: local.id.clone(),
             size_bytes: local.size_bytes,
-            obstacle: *obstacle,
+            obstacle: why.obstacle,
         });
         DrainReport {
             state: drain.state,
             moved_objects: drain.moved_objects,
             moved_bytes: drain.moved_bytes,
+            held_objects: drain.held_objects,
+            short_objects: drain.short_objects,
             left_objects: left().count() as u64,
             left_bytes: left().map(|(local, _)| local.size_bytes).sum(),
             open_calls: self.calls.open_since(drain.began) as u64,

@@ -4,6 +4,14 @@ use crate::message::{CallKey, CopyId, DrainReport, DrainState};
 use crate::shard::Obstacle;
 use crate::time::Time;
 
+/// A pinned copy that is not safe elsewhere.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Left {
+    /// `true` once the directory has reported too few copies elsewhere.
+    pub(crate) is_reported: bool,
+    pub(crate) obstacle: Option<Obstacle>,
+}
+
 /// A drain under way, or the last one.
 #[derive(Debug)]
 pub(crate) struct Drain {
@@ -11,17 +19,19 @@ pub(crate) struct Drain {
     pub(crate) began: Time,
     pub(crate) deadline: Time,
     pub(crate) callers: BTreeSet<CallKey>,
-    /// Pinned copies without enough copies elsewhere, with the obstacle.
-    pub(crate) left: BTreeMap<CopyId, Option<Obstacle>>,
+    pub(crate) left: BTreeMap<CopyId, Left>,
     pub(crate) without_node: usize,
     pub(crate) moved_objects: u64,
     pub(crate) moved_bytes: u64,
+    pub(crate) held_objects: u64,
+    pub(crate) short_objects: u64,
     pub(crate) last: Option<DrainReport>,
 }
 
 impl Drain {
     pub(crate) fn set_obstacle(&mut self, copy: CopyId, obstacle: Option<Obstacle>) {
-        let earlier = self.left.insert(copy, obstacle).flatten();
+        let earlier = self.left.insert(copy, Left { is_reported: true, obstacle });
+        let earlier = earlier.and_then(|left| left.obstacle);
         let lacks_node = |obstacle: Option<Obstacle>| usize::from(obstacle == Some(Obstacle::NoNode));
         self.without_node = self.without_node + lacks_node(obstacle) - lacks_node(earlier);
     }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use hoplite_core::Error;
+use hoplite_core::metadata::Replicas;
 use hoplite_core::node::*;
 use hoplite_core::shard::{Obstacle, Replication, Retention, ToShard, ToStore};
+use hoplite_core::{Error, Metadata};
 
 use crate::harness::*;
 
@@ -13,6 +14,16 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 impl Harness {
     fn told_copies(&mut self, name: &str, copies: u32, nodes: u32, obstacle: Option<Obstacle>) {
         let put = self.lead_put(name);
+        self.told_copies_of(name, put, (copies, nodes), obstacle);
+    }
+
+    fn told_copies_of(
+        &mut self,
+        name: &str,
+        put: hoplite_core::PutId,
+        (copies, nodes): (u32, u32),
+        obstacle: Option<Obstacle>,
+    ) {
         let news = Replication { id: id(name), put, copies, nodes, obstacle };
         self.event(Event::FromShard { shard: 0, message: ToStore::Replication(news) });
     }
@@ -43,7 +54,10 @@ fn a_drain_ends_when_every_object_is_elsewhere() {
     let call = h.request(B, Request::Drain { timeout: TIMEOUT });
     assert!(h.node.status().is_draining);
     h.assert_waits(call);
-    h.told_copies("x", 1, 2, None);
+    let put = h.lead_put("x");
+    h.told_copies_of("x", put, (0, 2), None);
+    h.assert_waits(call);
+    h.told_copies_of("x", put, (1, 2), None);
     let published = h.publication().1;
     assert_eq!(published.retention, Retention::Evictable, "the pin is given up");
     let report = h.drained(call);
@@ -74,7 +88,24 @@ fn a_drain_refuses_puts_and_waits_for_earlier_ones() {
     assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
     h.assert_waits(call);
     h.request(A, Request::Cancel { call: waits.1 });
-    assert_eq!(h.drained(call).moved_objects, 1);
+    assert_eq!(h.drained(call).held_objects, 1);
+}
+
+#[test]
+fn a_drain_reports_objects_that_others_have_already_and_missing_copies() {
+    let mut h = Harness::new();
+    let replicas = Replicas { wanted: 2, awaited: 0, quorum: false };
+    let metadata = Metadata { replicas, ..Metadata::default() };
+    let created = h.request(A, Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: TIMEOUT });
+    let view = h.view(created);
+    h.seal(A, view.copy);
+    h.accept_all();
+    h.sent();
+    let call = h.request(B, Request::Drain { timeout: TIMEOUT });
+    h.told_copies("x", 1, 1, Some(Obstacle::NoNode));
+    let report = h.drained(call);
+    assert_eq!((report.state, report.moved_objects, report.moved_bytes), (DrainState::Drained, 0, 0));
+    assert_eq!((report.held_objects, report.short_objects), (1, 1));
 }
 
 #[test]
