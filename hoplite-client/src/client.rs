@@ -424,6 +424,23 @@ impl Client {
         drained(&call.connection, drain, limit, REMOTE_PROGRESS_INTERVAL, report_progress).await
     }
 
+    /// Returns the progress of a drain of the own store, or of `node`, without beginning a drain.
+    ///
+    /// # Errors
+    /// As for [`Client::drain_node`]. Every client may ask its own store.
+    pub async fn drain_progress(&self, node: Option<&str>) -> Result<DrainReport> {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        let connection = &call.connection;
+        let request = match node.filter(|node| connection.node().as_str() != *node) {
+            Some(node) => {
+                node::Request::Inspect(Inspection::DrainNode { node: node.to_owned(), timeout: None })
+            }
+            None => node::Request::DrainProgress,
+        };
+        let answer = connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT).await?;
+        drain_report(answer).ok_or_else(|| connection.unexpected())
+    }
+
     /// Measures the links between `nodes`, or all nodes if `nodes` is empty. Calls
     /// `report_progress` a few times a second. Dropping the future ends the probe.
     ///

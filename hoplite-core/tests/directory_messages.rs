@@ -83,6 +83,7 @@ impl Cluster {
                 allreduce_schedule: SchedulePreference::Auto,
                 replicas: 1,
                 spill: None,
+                serves_directory: false,
                 seed: number as u64,
             })
         };

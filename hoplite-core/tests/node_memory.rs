@@ -46,6 +46,7 @@ fn a_small_object_takes_little_more_than_half_a_kibibyte() {
         allreduce_schedule: SchedulePreference::Auto,
         replicas: 1,
         spill: None,
+        serves_directory: false,
         seed: 1,
     });
     let mut effects = Vec::new();

@@ -83,6 +83,7 @@ impl StoreConfig {
             allreduce_schedule: self.allreduce_schedule,
             replicas: self.replicas,
             spill,
+            serves_directory: matches!(self.directory, Directory::Embedded { listen: Some(_), .. }),
             seed,
         }
     }

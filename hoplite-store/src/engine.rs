@@ -449,6 +449,7 @@ mod tests {
             allreduce_schedule: SchedulePreference::Auto,
             replicas: 1,
             spill: None,
+            serves_directory: false,
             seed: 1,
         });
         let running = (TaskTracker::new(), Handle::current());

@@ -175,6 +175,30 @@ fn nodes_with_certificates_join_and_no_others() {
 }
 
 #[test]
+fn a_store_with_the_directory_of_others_drains_last_or_by_force() {
+    let homes = [Home::new(), Home::new()];
+    let first = ["start", "--head", "--memory", "16MiB", "--node-id", "head", "--json", "--"];
+    let (code, text) = homes[0].run(&[&first[..], &["--directory-listen", "127.0.0.1:0"]].concat());
+    assert_eq!(code, 0, "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let address = report["directory"].as_str().unwrap();
+    let second = ["start", "--address", address, "--memory", "16MiB", "--node-id", "second"];
+    let (code, text) = homes[1].run(&second);
+    assert_eq!(code, 0, "{text}");
+    let refused: [(usize, &[&str]); 3] =
+        [(0, &["drain"]), (0, &["stop", "--drain", "10s"]), (1, &["drain", "head"])];
+    for (home, command) in refused {
+        let (code, text) = homes[home].run(command);
+        assert_eq!(code, 1, "{command:?}: {text}");
+        assert!(text.contains("runs the directory of 1 other store"), "{command:?}: {text}");
+    }
+    assert_eq!(homes[1].run(&["drain", "head", "--force"]).0, 0);
+    let (head, second) = (homes[0].pid(), homes[1].pid());
+    await_that("the end of the head", || !is_alive(&head));
+    assert!(is_alive(&second));
+}
+
+#[test]
 fn a_store_whose_process_cannot_be_noted_is_stopped() {
     let home = Home::new();
     std::fs::create_dir(home.path("")).unwrap();

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::bail;
-use hoplite_client::{DrainReport, DrainState, Unmoved};
+use hoplite_client::{Client, DrainReport, DrainState, Unmoved};
 use hoplite_core::shard::Obstacle;
 use hoplite_core::text::escape;
 use serde::Serialize;
@@ -26,6 +26,9 @@ store goes on as before.";
 pub(crate) struct Arguments {
     /// Store to drain, by its name or its address for other stores [default: the store of this machine]
     node: Option<String>,
+    /// Drain the store even if it runs the directory that other stores use
+    #[arg(long)]
+    force: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -83,7 +86,7 @@ fn reason(obstacle: Option<Obstacle>) -> String {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let report = drain(store, arguments.node.as_deref(), store.timeout()).await?;
+    let report = drain(store, arguments.node.as_deref(), store.timeout(), arguments.force).await?;
     if arguments.json {
         output::json(&mut io::stdout().lock(), &Report::from(&report))?;
     }
@@ -94,8 +97,12 @@ pub(crate) async fn drain(
     store: &StoreArguments,
     node: Option<&str>,
     within: Duration,
+    force: bool,
 ) -> anyhow::Result<DrainReport> {
     let client = store.connect().await?;
+    if !force {
+        check_directory(&client, node).await?;
+    }
     let bar = progress::of_steps("drain");
     let show = |report: &DrainReport| {
         bar.set_length(report.moved_bytes + report.left_bytes);
@@ -107,6 +114,20 @@ pub(crate) async fn drain(
     };
     bar.finish_and_clear();
     Ok(report?)
+}
+
+async fn check_directory(client: &Client, node: Option<&str>) -> anyhow::Result<()> {
+    if !client.drain_progress(node).await?.serves_directory {
+        return Ok(());
+    }
+    let nodes = client.directory_status().await?.nodes;
+    let connected = nodes.iter().filter(|node| node.connected).count() as u64;
+    let others = connected.saturating_sub(1);
+    if others > 0 {
+        let others = output::count(others, "other store");
+        bail!("the store runs the directory of {others}, and ends it: drain it last, or use --force");
+    }
+    Ok(())
 }
 
 /// Prints the result unless it was printed as JSON.

@@ -34,6 +34,8 @@ pub struct DrainReport {
     pub left_bytes: u64,
     /// Unanswered calls from before the drain.
     pub open_calls: u64,
+    /// `true` if the store runs a directory shard that other stores can use.
+    pub serves_directory: bool,
     /// At most [`MAX_UNMOVED`] objects that have to move.
     pub unmoved: Vec<Unmoved>,
 }

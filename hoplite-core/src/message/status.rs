@@ -22,6 +22,8 @@ pub struct NodeConfig {
     /// The number of copies of an object whose put requests none.
     pub replicas: u8,
     pub spill: Option<SpillConfig>,
+    /// `true` if a directory shard for other stores runs in this process.
+    pub serves_directory: bool,
     /// Makes the [`PutId`](crate::id::PutId)s unique among all runs and nodes.
     pub seed: u64,
 }

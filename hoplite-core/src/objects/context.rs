@@ -263,6 +263,7 @@ mod tests {
             allreduce_schedule: SchedulePreference::Auto,
             replicas: 1,
             spill: None,
+            serves_directory: false,
             seed: 1,
         });
         for (version, rack, permille) in [(4, 1, 500), (5, 2, 250), (4, 1, 500)] {

@@ -159,7 +159,10 @@ impl Objects {
     }
 
     pub(crate) fn drain_report(&self) -> DrainReport {
-        let Some(drain) = &self.drain else { return DrainReport::default() };
+        let serves_directory = self.ctx.config().serves_directory;
+        let Some(drain) = &self.drain else {
+            return DrainReport { serves_directory, ..DrainReport::default() };
+        };
         if let Some(last) = &drain.last {
             return last.clone();
         }
@@ -178,6 +181,7 @@ impl Objects {
             left_objects: left().count() as u64,
             left_bytes: left().map(|(local, _)| local.size_bytes).sum(),
             open_calls: self.calls.open_since(drain.began) as u64,
+            serves_directory,
             unmoved: unmoved.collect(),
         }
     }

@@ -142,6 +142,7 @@ impl Harness {
             allreduce_schedule: SchedulePreference::Auto,
             replicas: 1,
             spill,
+            serves_directory: false,
             seed: 1,
         };
         Self {

@@ -188,6 +188,7 @@ impl<A: Application> Cluster<A> {
             allreduce_schedule: self.config.allreduce_schedule,
             replicas: 1,
             spill: None,
+            serves_directory: false,
             seed: self.random.next_number(),
         });
         node.apply(self.now(), node::Event::Measured { link: self.config.link }, &mut Vec::new());

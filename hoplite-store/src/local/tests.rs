@@ -46,6 +46,7 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
         allreduce_schedule: SchedulePreference::Auto,
         replicas: 1,
         spill: None,
+        serves_directory: false,
         seed: 1,
     });
     let puller = Puller::new(config, Arc::clone(&metrics));

@@ -28,6 +28,7 @@ pub(crate) fn encode_drain(report: DrainReport) -> v1::DrainReport {
         left_objects: report.left_objects,
         left_bytes: report.left_bytes,
         open_calls: report.open_calls,
+        serves_directory: report.serves_directory,
         unmoved: unmoved.collect(),
     }
 }
@@ -50,6 +51,7 @@ pub(crate) fn decode_drain(report: v1::DrainReport) -> Result<DrainReport> {
         left_objects: report.left_objects,
         left_bytes: report.left_bytes,
         open_calls: report.open_calls,
+        serves_directory: report.serves_directory,
         unmoved: report.unmoved.into_iter().map(decode).collect::<Result<_>>()?,
     })
 }

@@ -103,6 +103,7 @@ impl World {
             allreduce_schedule: SchedulePreference::Auto,
             replicas: 1,
             spill: None,
+            serves_directory: false,
             seed: 1,
         };
         Self {
