@@ -19,8 +19,9 @@ use crate::progress;
 /// The store, and the time limit for waiting.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct StoreArguments {
-    /// The store's Unix socket [default: $XDG_RUNTIME_DIR/hoplite/store.sock, or /tmp/hoplite-UID/store.sock]
-    #[arg(long, global = true, env = "HOPLITE_SOCKET", value_name = "PATH", help_heading = "Store options")]
+    /// The store's Unix socket [env: HOPLITE_SOCKET] [default: $XDG_RUNTIME_DIR/hoplite/store.sock, or
+    /// /tmp/hoplite-UID/store.sock]
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Store options")]
     socket: Option<PathBuf>,
     /// Longest wait for objects or for room: 500ms, 10s, 2min, never; 0 uses only what is available
     /// now [env: HOPLITE_TIMEOUT] [default: 5min]

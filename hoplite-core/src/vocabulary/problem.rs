@@ -177,8 +177,8 @@ const DISK: Words = Words {
     severity: Severity::Critical,
     one: "a store cannot spill",
     many: "stores cannot spill",
-    cause: "A disk for spill files is full or fails, or the spill files have reached their limit. Objects stay in \
-            memory, and puts wait for room.",
+    cause: "A disk for spill files is full or fails, or the next spill file does not fit below the limit. Objects \
+            stay in memory, and puts wait for room.",
     cure: "Free room on the disk or exchange it, delete objects that no program needs, raise --spill-limit, or start \
            the store with another --spill-dir.",
 };

@@ -440,6 +440,8 @@ fn failures_are_one_line_and_usage_errors_are_2() {
         let output = up.hoplite(0, arguments).stdin(Stdio::null()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
         assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{arguments:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!text.contains("--socket"), "the usage names only flags of the command line: {text}");
     }
 }
 

@@ -16,6 +16,7 @@ use tonic::Status;
 use tonic::transport::Endpoint;
 
 use super::{Finding, Health, finding};
+use crate::output;
 
 const CALL_TIMEOUT: Duration = Duration::from_millis(800);
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -54,8 +55,8 @@ async fn ask(address: &str, credentials: &Credentials) -> Result<(Health, String
 
 fn answered(reply: &StatusReply) -> (Health, String) {
     let own = env!("CARGO_PKG_VERSION");
-    let stores = reply.nodes.iter().filter(|node| node.connected).count();
-    let says = format!("answers, for cluster {:?} with {stores} stores", reply.cluster);
+    let stores = reply.nodes.iter().filter(|node| node.connected).count() as u64;
+    let says = format!("answers, for cluster {:?} with {}", reply.cluster, output::count(stores, "store"));
     if reply.version == own {
         return (Health::Good, says);
     }

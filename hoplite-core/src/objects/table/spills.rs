@@ -183,7 +183,7 @@ impl Spills {
 
     pub(super) fn limit_reached(&mut self, ctx: &mut Context, directory: usize) {
         let limit = self.config.limit_bytes.unwrap_or_default();
-        let reason = format!("the spill files have reached their limit of {limit} bytes");
+        let reason = format!("the next spill file does not fit below the limit of {limit} bytes");
         let fault = Some(SpillFault::Full(reason));
         if self.directories.get(directory).is_some_and(|directory| directory.fault != fault) {
             self.status.failures += 1;
