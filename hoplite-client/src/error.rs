@@ -6,6 +6,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use hoplite_core::id::IdError;
+use hoplite_core::text::rounded;
 use hoplite_core::{ObjectId, Operation};
 use hoplite_proto::socket_place::{DAEMON_USER_VARIABLE, Distrust};
 
@@ -67,7 +68,7 @@ pub enum Error {
         written_bytes: u64,
     },
     /// Participants of a collective did not call it in time.
-    #[error("{name} waited {waited:?} in vain for {}", Ranks(ranks))]
+    #[error("{name} waited {:?} in vain for {}", rounded(*waited), Ranks(ranks))]
     RanksMissing {
         /// The name of the collective.
         name: ObjectId,
@@ -136,7 +137,7 @@ pub enum ConnectFailure {
     #[error("the name of the socket is too long for a Unix socket")]
     PathTooLong,
     /// The daemon did not answer in time.
-    #[error("no answer within {waited:?}")]
+    #[error("no answer within {:?}", rounded(*waited))]
     TimedOut {
         /// The timeout that expired.
         waited: Duration,

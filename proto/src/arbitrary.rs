@@ -185,6 +185,12 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         Operation::Locate,
         Operation::Connect,
         Operation::Reduce,
+        Operation::Allreduce,
+        Operation::ReduceScatter,
+        Operation::Allgather,
+        Operation::AllToAll,
+        Operation::Gather,
+        Operation::Barrier,
     ]);
     let plane = select(vec![Plane::Local, Plane::Control, Plane::Data]);
     let of_requests = prop_oneof![

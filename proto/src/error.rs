@@ -243,6 +243,12 @@ pub(crate) fn encode_operation(operation: Operation) -> u64 {
         Operation::Locate => 5,
         Operation::Connect => 6,
         Operation::Reduce => 7,
+        Operation::Allreduce => 8,
+        Operation::ReduceScatter => 9,
+        Operation::Allgather => 10,
+        Operation::AllToAll => 11,
+        Operation::Gather => 12,
+        Operation::Barrier => 13,
     }
 }
 
@@ -255,6 +261,12 @@ pub(crate) fn decode_operation(number: u64) -> Option<Operation> {
         5 => Some(Operation::Locate),
         6 => Some(Operation::Connect),
         7 => Some(Operation::Reduce),
+        8 => Some(Operation::Allreduce),
+        9 => Some(Operation::ReduceScatter),
+        10 => Some(Operation::Allgather),
+        11 => Some(Operation::AllToAll),
+        12 => Some(Operation::Gather),
+        13 => Some(Operation::Barrier),
         _ => None,
     }
 }

@@ -98,7 +98,7 @@ async fn allreduce(
     options: AllreduceOptions,
 ) -> hoplite_client::Result<Vec<u8>> {
     if store.timeout().is_zero() && available(client, sources).await?.len() < sources.len() {
-        return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
+        return Err(ObjectError::timeout(Operation::Allreduce, Duration::ZERO).into());
     }
     client.allreduce(target, sources, rank, options).await
 }

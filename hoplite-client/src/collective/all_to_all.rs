@@ -79,7 +79,7 @@ impl Client {
             exchange.forget_target().await?;
             Ok(views)
         });
-        let all = pin!(connection.bounded(Operation::Get, timeout, all));
+        let all = pin!(connection.bounded(Operation::AllToAll, timeout, all));
         let request = &exchange.participant.request;
         let wait = Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
         call.run(wait, Repeat::Never, all).await
@@ -118,7 +118,7 @@ impl Client {
             exchange.forget_target().await?;
             Ok(lengths)
         });
-        let all = pin!(connection.bounded(Operation::Get, timeout, all));
+        let all = pin!(connection.bounded(Operation::AllToAll, timeout, all));
         let request = &exchange.participant.request;
         let wait = Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
         call.run(wait, Repeat::Never, all).await

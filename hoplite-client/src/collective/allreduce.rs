@@ -127,7 +127,7 @@ impl Client {
             };
             allreduce.run(connection, join).await
         });
-        let allreduce = pin!(connection.bounded(Operation::Reduce, timeout, all));
+        let allreduce = pin!(connection.bounded(Operation::Allreduce, timeout, all));
         let wait = Wait { operation: "allreduce", id: Some(&target), needs: &sources };
         call.run(wait, Repeat::Never, allreduce).await
     }

@@ -62,7 +62,7 @@ impl Client {
             };
             client.forget(left, deadline).await
         });
-        let barrier = pin!(connection.bounded(Operation::Reduce, timeout, all));
+        let barrier = pin!(connection.bounded(Operation::Barrier, timeout, all));
         let wait = Wait { operation: "barrier", id: Some(&name), needs: &ranks };
         call.run(wait, Repeat::Never, barrier).await
     }

@@ -38,7 +38,7 @@ impl Client {
         let (client, connection) = (call.client(), &call.connection);
         let ids = checked(ids, connection.max_ids())?;
         let views = pin!(views(&client, connection, ids.clone(), Deadline::after(timeout)));
-        let gather = pin!(connection.bounded(Operation::Get, timeout, views));
+        let gather = pin!(connection.bounded(Operation::Gather, timeout, views));
         call.run(Wait::for_objects("gather", &ids), Repeat::Harmless, gather).await
     }
 
@@ -63,7 +63,7 @@ impl Client {
         });
         let copy = |_, reader: ObjectReader, place| reader.read_whole(place, deadline);
         let copied = pin!(one_after_the_other(connection, openings.collect(), out, copy));
-        let gather = pin!(connection.bounded(Operation::Get, timeout, copied));
+        let gather = pin!(connection.bounded(Operation::Gather, timeout, copied));
         call.run(Wait::for_objects("gather", &ids), Repeat::Harmless, gather).await
     }
 
@@ -100,7 +100,7 @@ impl Client {
             let ((), views) = tokio::try_join!(put, views)?;
             Ok(views)
         });
-        let allgather = pin!(connection.bounded(Operation::Get, timeout, both));
+        let allgather = pin!(connection.bounded(Operation::Allgather, timeout, both));
         call.run(Wait::for_objects("allgather", &ids), Repeat::Harmless, allgather).await
     }
 }

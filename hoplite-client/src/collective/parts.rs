@@ -131,8 +131,8 @@ impl Client {
         let sources = checked(sources, connection.max_ids())?;
         let target = ObjectId::new(target)?;
         let (operation, class) = match kind {
-            Collective::Allgather => ("allgather_into", Operation::Get),
-            _ => ("reduce_scatter", Operation::Reduce),
+            Collective::Allgather => ("allgather_into", Operation::Allgather),
+            _ => ("reduce_scatter", Operation::ReduceScatter),
         };
         let all = pin!(async {
             let (target, sources) = (target.clone(), sources.clone());

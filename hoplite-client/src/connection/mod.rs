@@ -269,7 +269,14 @@ impl Connection {
     ) -> Result<T> {
         let limit = timeout.saturating_add(TIMEOUT_SLACK);
         let done = self.within(limit, work).await;
-        done.unwrap_or_else(|| Err(Error::timeout(operation, limit)))
+        let mut done = done.unwrap_or_else(|| Err(Error::timeout(operation, limit)));
+        // The calls within `work` have other names, and the rest of the time.
+        if let Err(Error::Object(hoplite_core::Error::Timeout { operation: inner, waited, .. })) = &mut done
+            && *inner != Operation::Connect
+        {
+            (*inner, *waited) = (operation, timeout);
+        }
+        done
     }
 
     /// Tells the store (doorbell message) that a copy has reached the awaited progress. Never

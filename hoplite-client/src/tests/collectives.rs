@@ -248,7 +248,7 @@ async fn a_gather_fails_as_soon_as_one_get_does() {
     );
     assert!(matches!(
         object_error(client.gather(["a", "never"], Duration::ZERO).await),
-        ObjectError::Timeout { operation: Operation::Get, .. }
+        ObjectError::Timeout { operation: Operation::Gather, waited: Duration::ZERO, .. }
     ));
     store.until("all references are back", |state| state.references() == 0).await;
     store.until("nothing waits", |state| !state.is_waiting()).await;
@@ -487,7 +487,7 @@ fn a_frozen_store_ends_the_blocking_gather_of_many_objects() {
     let ids: Vec<_> = (0..100).map(|number| format!("{number}")).collect();
     let error = client.gather(&ids, Duration::ZERO).unwrap_err();
     assert!(
-        matches!(error, Error::Object(ObjectError::Timeout { operation: Operation::Get, .. })),
+        matches!(error, Error::Object(ObjectError::Timeout { operation: Operation::Gather, .. })),
         "{error}"
     );
     store.set_paused(false);

@@ -19,6 +19,18 @@ pub enum Operation {
     Reduce,
     /// Waits for a daemon or a connection.
     Connect,
+    /// Waits for arrays of participants.
+    Allreduce,
+    /// Waits for arrays of participants.
+    ReduceScatter,
+    /// Waits for objects of participants.
+    Allgather,
+    /// Waits for parts of participants.
+    AllToAll,
+    /// Waits for several objects.
+    Gather,
+    /// Waits for participants.
+    Barrier,
 }
 
 impl fmt::Display for Operation {
@@ -31,6 +43,12 @@ impl fmt::Display for Operation {
             Self::Locate => "locate",
             Self::Reduce => "reduce",
             Self::Connect => "connect",
+            Self::Allreduce => "allreduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Allgather => "allgather",
+            Self::AllToAll => "all_to_all",
+            Self::Gather => "gather",
+            Self::Barrier => "barrier",
         })
     }
 }

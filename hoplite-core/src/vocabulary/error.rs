@@ -10,7 +10,7 @@ use std::time::Duration;
 pub use crate::vocabulary::dtype::MetadataError;
 use crate::vocabulary::id::{IdError, NodeId, ObjectId};
 use crate::vocabulary::missing::{Absent, Named, list};
-use crate::vocabulary::text::escape;
+use crate::vocabulary::text::{escape, rounded};
 
 pub use crate::vocabulary::call::{Operation, Plane};
 
@@ -89,7 +89,7 @@ pub enum Error {
         holders: String,
     },
     /// The deadline of a call passed.
-    #[error("{operation} timed out after {waited:?}{}", Because(missing))]
+    #[error("{operation} timed out after {:?}{}", rounded(*waited), Because(missing))]
     Timeout {
         /// The call.
         operation: Operation,

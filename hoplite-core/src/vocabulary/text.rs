@@ -1,5 +1,7 @@
 //! Text from other parties, made safe for a terminal or a table.
 
+use std::time::Duration;
+
 /// Appends `text` to `out`, escaped like [`escape`].
 pub(crate) fn escape_into(out: &mut String, text: &str) {
     for character in text.chars() {
@@ -16,6 +18,13 @@ pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     escape_into(&mut escaped, text);
     escaped
+}
+
+/// Rounds to tenths of a second, or to milliseconds below a second.
+pub fn rounded(duration: Duration) -> Duration {
+    let step = if duration < Duration::from_secs(1) { 1_000 } else { 100_000 };
+    let steps = (duration.as_micros() + step / 2) / step;
+    Duration::from_micros(u64::try_from(steps * step).unwrap_or(u64::MAX))
 }
 
 /// Returns `true` if [`escape`] changes nothing.
@@ -43,6 +52,16 @@ fn reorders(character: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_rounded_for_people() {
+        for (micros, shown) in
+            [(0, "0ns"), (1_400, "1ms"), (250_600, "251ms"), (7_493_735, "7.5s"), (2_000_100, "2s")]
+        {
+            assert_eq!(format!("{:?}", rounded(Duration::from_micros(micros))), shown);
+        }
+        assert_eq!(rounded(Duration::MAX), Duration::from_micros(u64::MAX));
+    }
 
     #[test]
     fn nothing_that_is_escaped_disturbs_a_terminal() {

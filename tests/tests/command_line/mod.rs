@@ -304,8 +304,8 @@ fn an_allreduce_that_cannot_be_says_why_and_leaves_no_file() {
     let file = file.to_str().unwrap();
     for (arguments, why) in [
         (&["t", "a", "a"][..], "object a is named more than once"),
-        (&["t", "a", "never", "--timeout", "100ms"], "of t timed out after 100ms"),
-        (&["t", "a", "never", "--timeout", "0"], "reduce of t timed out after 0s"),
+        (&["t", "a", "never", "--timeout", "100ms"], "allreduce of t timed out after 100ms"),
+        (&["t", "a", "never", "--timeout", "0"], "allreduce of t timed out after 0s"),
     ] {
         let line = up.fail(0, &[&["allreduce", "--rank", "0", "-o", file][..], arguments].concat());
         assert!(line.contains(why), "{arguments:?}: {line}");
