@@ -448,7 +448,7 @@ impl Client {
     /// `InvalidRequest` if a node is not connected, or if fewer than two nodes reach each other.
     /// `LimitExceeded` for more than 10,000 nodes, for more than 500 with bandwidth trains between
     /// all pairs, or during another probe of this store. `PermissionDenied` for a client that may
-    /// only read.
+    /// only read; `options.apply` needs root or the user of the store.
     pub async fn probe(
         &self,
         nodes: Vec<NodeId>,

@@ -530,9 +530,9 @@ fn users_are_told_apart_on_the_local_socket() {
     let stranger = as_user(4_000_003, &socket, &["get", "x"]);
     assert_eq!(stranger.status.code(), Some(1));
     assert!(text(&stranger).contains("this user may not use the store"), "{}", text(&stranger));
-    for drain in [&["drain"][..], &["drain", "node-0"]] {
-        let refused = as_user(4_000_001, &socket, drain);
-        assert_eq!(refused.status.code(), Some(1), "{drain:?}");
+    for command in [&["drain"][..], &["drain", "node-0"], &["topology", "probe", "--apply"]] {
+        let refused = as_user(4_000_001, &socket, command);
+        assert_eq!(refused.status.code(), Some(1), "{command:?}");
         assert!(text(&refused).contains("only root and the user of the store"), "{}", text(&refused));
     }
     assert!(as_user(4_000_001, &socket, &["delete", "x"]).status.success());

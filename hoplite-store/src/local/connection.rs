@@ -225,6 +225,9 @@ fn check_right(role: Role, request: &node::Request) -> Result<(), Error> {
             Role::Writer,
             node::Request::Drain { .. } | node::Request::Inspect(Inspection::DrainNode { .. }),
         ) => Err(Error::permission_denied("only root and the user of the store may drain stores")),
+        (Role::Writer, node::Request::Inspect(Inspection::Probe { options, .. })) if options.apply => {
+            Err(Error::permission_denied("only root and the user of the store may apply a probe"))
+        }
         _ => Ok(()),
     }
 }
