@@ -44,7 +44,8 @@ impl Engine {
     pub(super) fn drain_ended(&self, report: DrainReport) {
         let DrainReport { moved_objects, moved_bytes, left_objects, left_bytes, open_calls, .. } = report;
         if report.state == DrainState::Drained {
-            tracing::info!(moved_objects, moved_bytes, open_calls, "drained");
+            let DrainReport { held_objects, short_objects, .. } = report;
+            tracing::info!(moved_objects, moved_bytes, held_objects, short_objects, open_calls, "drained");
         } else {
             tracing::warn!(moved_objects, moved_bytes, left_objects, left_bytes, "the drain has failed");
         }
