@@ -46,7 +46,7 @@ const EXAMPLES: &str = "Examples:
 
 Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage.";
 
-/// The exit code for an invalid command line, as in clap.
+/// Exit code for an invalid command line, as in clap.
 const USAGE: u8 = 2;
 
 /// A distributed shared-memory object store with collective communication.

@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The time between two staggered receivers, as a multiple of the time of a single transfer.
+/// Time between two staggered receivers, as a multiple of the time of a single transfer.
 const STAGGER: f64 = 0.5;
 const START_DELAY: Duration = Duration::from_millis(20);
 

@@ -45,7 +45,7 @@ pub(super) struct Measurement {
     traffic: Option<Traffic>,
 }
 
-/// The time as a multiple of the floor, a measurement without Hoplite.
+/// Time as a multiple of the floor, a measurement without Hoplite.
 #[derive(Debug, Clone, Serialize)]
 struct Comparison {
     floor: String,

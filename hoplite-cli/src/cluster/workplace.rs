@@ -25,7 +25,7 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// The lock of the directory of logs, which keeps other clusters out. Stores lock the
+        /// Lock of the directory of logs, which keeps other clusters out. Stores lock the
         /// parent to create their sockets.
         _lock: File,
     },

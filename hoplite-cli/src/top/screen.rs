@@ -63,7 +63,7 @@ pub(super) struct Screen {
     latest: Option<Snapshot>,
     trouble: Option<String>,
     rows: TableState,
-    /// The number of rows; `height` rows fit on the screen.
+    /// Number of rows; `height` rows fit on the screen.
     count: usize,
     height: usize,
 }

@@ -43,7 +43,7 @@ struct Stage {
     p: u32,
     bytes: f64,
     bytes_per_second: f64,
-    /// The time of the reduce-scatter and the allgather together.
+    /// Time of the reduce-scatter and the allgather together.
     seconds: f64,
 }
 

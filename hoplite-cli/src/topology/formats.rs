@@ -21,7 +21,7 @@ pub(super) enum Format {
     Csv,
 }
 
-/// The default port of torch.distributed.
+/// Default port of torch.distributed.
 const MASTER_PORT: u16 = 29_500;
 
 /// Writes an order in any format but JSON.

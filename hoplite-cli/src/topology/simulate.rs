@@ -103,7 +103,7 @@ struct Simulation {
 #[derive(Debug, Serialize)]
 struct Shared {
     groups: usize,
-    /// The capacity of an uplink at each level, outermost first, as a multiple of a node's link.
+    /// Capacity of an uplink at each level, outermost first, as a multiple of a node's link.
     uplinks: Vec<f64>,
 }
 

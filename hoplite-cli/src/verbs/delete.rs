@@ -40,7 +40,7 @@ enum Nodes {
 #[derive(Debug, Serialize)]
 struct Report {
     ids: usize,
-    /// The number of given ids that had an object.
+    /// Number of given ids that had an object.
     deleted: usize,
     absent: Vec<String>,
     absent_count: u64,

@@ -112,7 +112,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// The input, whose size must be known before the put.
+/// Input, whose size must be known before the put.
 #[derive(Debug)]
 enum Source {
     File {

@@ -18,7 +18,7 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// The default port for other stores, which the guide tells users to open in firewalls.
+/// Default port for other stores, which the guide tells users to open in firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
 /// The dashboard's port, unless another program has it.
@@ -224,7 +224,7 @@ struct Report {
     directory: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     dashboard: Option<SocketAddr>,
-    /// The file of the secret with which users log in at the dashboard.
+    /// File of the secret with which users log in at the dashboard.
     login: Option<PathBuf>,
     #[serde(skip)]
     is_https: bool,

@@ -77,9 +77,9 @@ struct Reduce {
     mendings: u32,
     restarts: u32,
     is_running: bool,
-    /// The progress of this store, if it is a member of the collective.
+    /// Progress of this store, if it is a member of the collective.
     position: Option<Position>,
-    /// The progress of the members that run.
+    /// Progress of the members that run.
     positions: Vec<Position>,
 }
 
@@ -172,7 +172,7 @@ pub(crate) struct Object {
     #[serde(skip)]
     array_type: String,
     collective: Option<String>,
-    /// The number of copies that the put requests.
+    /// Number of copies that the put requests.
     replicas: usize,
     creator: Option<String>,
     age_ms: Option<u64>,

@@ -109,7 +109,7 @@ struct Memory {
     abandoned: u64,
 }
 
-/// The spill files now, and counts since the store's start.
+/// Spill files now, and counts since the store's start.
 #[derive(Debug, Serialize)]
 struct Spill {
     objects: u64,

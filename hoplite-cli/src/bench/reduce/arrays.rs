@@ -5,7 +5,7 @@ use hoplite_core::reduce::combine;
 const ELEMENTS_BELOW: u32 = 1000;
 const ELEMENTS_APART: usize = 1024;
 
-/// The arrays of all nodes: windows of one buffer, which differ but take little memory.
+/// Arrays of all nodes: windows of one buffer, which differ but take little memory.
 pub(super) struct Arrays {
     elements: Vec<u8>,
     pub(super) size_bytes: usize,

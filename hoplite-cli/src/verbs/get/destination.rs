@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
-/// The number of leading bytes that decide if an object is text.
+/// Number of leading bytes that decide if an object is text.
 const JUDGED_BYTES: usize = 4096;
 
 /// Standard output. A terminal takes only text, unless the user named `-`.
@@ -58,7 +58,7 @@ fn begins_as_text(bytes: &[u8]) -> bool {
 #[derive(Debug)]
 pub(in crate::verbs) struct Destination {
     file: File,
-    /// The rename at completion; `None` for a pipe or device, which is written directly.
+    /// Rename at completion; `None` for a pipe or device, which is written directly.
     rename: Option<Rename>,
 }
 
