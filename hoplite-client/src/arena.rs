@@ -9,18 +9,18 @@ use hoplite_core::node::ObjectView;
 use hoplite_shm::{Mapping, Reader, Writer};
 use rustix::fs::fstat;
 
-/// The mappings that all connections of this process share: filling page tables costs as much as
+/// Mappings that all connections of this process share: filling page tables costs as much as
 /// copying half of the bytes.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// Maximum number of attempts to take the lock of [`MAPPED`], which a forked child may inherit in the locked
+/// Most attempts to take the lock of [`MAPPED`], which a forked child may inherit in the locked
 /// state.
 const MAX_TRIES: usize = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// The writable mapping, set once the store has granted writes. Each connection needs its own
+    /// Writable mapping, set once the store has granted writes. Each connection needs its own
     /// grant. Without it, a store could offer memory that the store itself may only read.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
@@ -48,7 +48,7 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
-    /// The process that made the mapping. A forked child inherits no filled page tables.
+    /// Process that made the mapping. A forked child inherits no filled page tables.
     process: u32,
     device: u64,
     inode: u64,

@@ -24,7 +24,7 @@ use crate::options::{Confirmation, GetOptions, PutOptions};
 use crate::view::ObjectView;
 use crate::writer;
 
-/// Maximum number of bytes in a batch, which fit into the store's initial read buffer.
+/// Most bytes in a batch, which fit into the store's initial read buffer.
 const BATCH_BYTES: usize = 48 << 10;
 const ITEM_OVERHEAD_BYTES: usize = 64;
 const MAX_IN_FLIGHT: usize = 64;
@@ -40,7 +40,7 @@ pub struct NewObject<'a> {
     pub metadata: Metadata,
 }
 
-/// The result for each item, in order.
+/// Result for each item, in order.
 pub type Results<T> = Vec<Result<T>>;
 
 impl Client {

@@ -22,18 +22,18 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// The timeout of calls that wait for no object. It expires only if a daemon is suspended.
+/// Timeout of calls that wait for no object. It expires only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of ids in a query for missing objects, because the store limits ids.
+/// Most ids in a query for missing objects, because the store limits ids.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Access {
-    /// The connection in use, or a new one.
+    /// Connection in use, or a new one.
     Lasting(Arc<Lasting>),
     /// One connection, which the blocking client replaces itself.
     Single(Single),
-    /// The connection of an outer call. Inner calls send no notices.
+    /// Connection of an outer call. Inner calls send no notices.
     Inner(Arc<Connection>),
 }
 
@@ -112,7 +112,7 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
-    /// The objects for which the call waits; empty if it waits for another event.
+    /// Objects for which the call waits; empty if it waits for another event.
     pub(crate) needs: &'a [ObjectId],
 }
 
@@ -130,7 +130,7 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// The condition under which a call may be repeated after its connection was lost.
+/// Condition under which a call may be repeated after its connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
     /// A repetition changes nothing.

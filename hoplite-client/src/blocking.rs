@@ -375,7 +375,7 @@ impl ObjectWriter {
         self.writer.write(bytes)
     }
 
-    /// Number of bytes written so far.
+    /// Bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.writer.written_bytes()
     }
@@ -399,17 +399,17 @@ impl ObjectReader {
         self.reader.size_bytes()
     }
 
-    /// Number of bytes read so far.
+    /// Bytes read so far.
     pub fn position_bytes(&self) -> u64 {
         self.reader.position_bytes()
     }
 
-    /// The metadata that the put gave to the object.
+    /// Metadata that the put gave to the object.
     pub fn metadata(&self) -> &Metadata {
         self.reader.metadata()
     }
 
-    /// The put that created the object.
+    /// Put that created the object.
     pub fn put_id(&self) -> PutId {
         self.reader.put_id()
     }

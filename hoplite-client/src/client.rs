@@ -58,7 +58,7 @@ pub struct Client {
 /// One page of a listing of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// The objects, in the order of their ids.
+    /// Objects, in the order of their ids.
     pub objects: Vec<Locations>,
     /// The `after` for the next page; `None` at the end of the listing.
     pub next: Option<ObjectId>,
@@ -99,22 +99,22 @@ impl Client {
         Ok(Self { access: Access::Lasting(Arc::new(Lasting::new(options, Connection::start(greeted)?))) })
     }
 
-    /// The name of the store's node. It may change when the store restarts.
+    /// Name of the store's node. It may change when the store restarts.
     pub fn node(&self) -> NodeId {
         self.connection().node().clone()
     }
 
-    /// The name of the store's cluster.
+    /// Name of the store's cluster.
     pub fn cluster(&self) -> ClusterId {
         self.connection().cluster().clone()
     }
 
-    /// The version of the protocol in which the client and its store speak.
+    /// Version of the protocol in which the client and its store speak.
     pub fn protocol(&self) -> Version {
         self.connection().version()
     }
 
-    /// The size of the largest object that the store can ever hold, in bytes.
+    /// Size of the largest object that the store can ever hold, in bytes.
     pub fn max_object_bytes(&self) -> u64 {
         self.connection().max_object_bytes()
     }
@@ -125,7 +125,7 @@ impl Client {
         self.connection().confirmed_from_bytes()
     }
 
-    /// Maximum number of objects in one call of [`Client::put_many`], [`Client::get_many`] or
+    /// Most objects in one call of [`Client::put_many`], [`Client::get_many`] or
     /// [`Client::delete_many`].
     pub fn max_ids(&self) -> usize {
         self.connection().max_ids()
@@ -363,7 +363,7 @@ impl Client {
         }
     }
 
-    /// The counters of this node's store and of its shards.
+    /// Counters of this node's store and of its shards.
     ///
     /// # Errors
     /// See [`Client`].
@@ -375,7 +375,7 @@ impl Client {
         }
     }
 
-    /// The nodes of the cluster and the loads of their stores, from the first shard that answers.
+    /// Nodes of the cluster and the loads of their stores, from the first shard that answers.
     ///
     /// # Errors
     /// `Unavailable` if no shard answers.

@@ -21,7 +21,7 @@ use crate::timeout::default_timeout;
 pub struct DeleteOptions {
     /// Total time to wait; by default [`default_timeout`].
     pub timeout: Duration,
-    /// The stores to wait for; by default [`DeleteWait::Reachable`].
+    /// Stores to wait for; by default [`DeleteWait::Reachable`].
     pub wait: DeleteWait,
 }
 
@@ -37,7 +37,7 @@ impl From<Duration> for DeleteOptions {
     }
 }
 
-/// The result of a delete.
+/// Result of a delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
     /// Number of ids that named an object. If a shard fails during the delete, the objects that it

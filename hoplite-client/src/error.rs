@@ -10,7 +10,7 @@ use hoplite_core::text::rounded;
 use hoplite_core::{ObjectId, Operation};
 use hoplite_proto::socket_place::{DAEMON_USER_VARIABLE, Distrust};
 
-/// The result of a call.
+/// Result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Errors of the store and of the connection to it.
@@ -23,9 +23,9 @@ pub enum Error {
     /// No connection to the store could be made.
     #[error("cannot connect to the store at {}: {kind}", path.display())]
     Connect {
-        /// The path of the socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The reason why there is no connection.
+        /// Reason why there is no connection.
         #[source]
         kind: ConnectFailure,
     },
@@ -35,46 +35,46 @@ pub enum Error {
     /// [`AfterLoss`](crate::AfterLoss) forbids it.
     #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
-        /// The path of the store's socket.
+        /// Path of the store's socket.
         path: PathBuf,
-        /// The reason for the loss.
+        /// Reason for the loss.
         #[source]
         reason: Loss,
-        /// The state in which the loss left the call.
+        /// State in which the loss left the call.
         call: LostCall,
     },
     /// A forked child uses its parent's connection. It must open a new one.
     #[error("process {current} cannot use a connection that process {connected} made before it forked")]
     ForkedChild {
-        /// The process that made the connection.
+        /// Process that made the connection.
         connected: u32,
-        /// The process that made the call.
+        /// Process that made the call.
         current: u32,
     },
     /// The given buffer is too small for the objects.
     #[error("{needed_bytes} bytes are needed, the buffer has room for {given_bytes}")]
     BufferTooSmall {
-        /// The total size of the objects up to the first one that does not fit.
+        /// Total size of the objects up to the first one that does not fit.
         needed_bytes: u64,
-        /// The size of the buffer.
+        /// Size of the buffer.
         given_bytes: u64,
     },
     /// The number of written bytes differs from the announced size.
     #[error("{written_bytes} bytes were written to an object of {size_bytes} bytes")]
     SizeMismatch {
-        /// The announced size.
+        /// Announced size.
         size_bytes: u64,
-        /// Number of bytes that were written, or that the failed write would have reached.
+        /// Bytes that were written, or that the failed write would have reached.
         written_bytes: u64,
     },
     /// Participants of a collective did not call it in time.
     #[error("{name} waited {:?} in vain for {}", rounded(*waited), Ranks(ranks))]
     RanksMissing {
-        /// The name of the collective.
+        /// Name of the collective.
         name: ObjectId,
-        /// The ranks of some missing participants, ascending; at least one.
+        /// Ranks of some missing participants, ascending; at least one.
         ranks: Vec<usize>,
-        /// The timeout that expired.
+        /// Timeout that expired.
         waited: Duration,
     },
 }
@@ -96,7 +96,7 @@ impl fmt::Display for Ranks<'_> {
     }
 }
 
-/// The reason why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
@@ -129,7 +129,7 @@ pub enum ConnectFailure {
          store, or use another socket"
     )]
     UntrustedDaemon {
-        /// The user of the listening process.
+        /// User of the listening process.
         user: u32,
     },
     /// The file name of the socket is too long for the address of a Unix socket (107 bytes): at
@@ -139,7 +139,7 @@ pub enum ConnectFailure {
     /// The daemon did not answer in time.
     #[error("no answer within {:?}", rounded(*waited))]
     TimedOut {
-        /// The timeout that expired.
+        /// Timeout that expired.
         waited: Duration,
     },
     /// The listening process closed the connection before its hello.
@@ -154,19 +154,19 @@ pub enum ConnectFailure {
     /// The arena cannot be mapped.
     #[error("the store's memory cannot be mapped: {reason}")]
     Arena {
-        /// The error of the mapping.
+        /// Error of the mapping.
         #[source]
         reason: Arc<hoplite_shm::Error>,
     },
     /// Any other system error.
     #[error("{}", io::Error::from(*kind))]
     System {
-        /// The kind of error.
+        /// Kind of error.
         kind: io::ErrorKind,
     },
 }
 
-/// The reason why a connection broke.
+/// Reason why a connection broke.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
@@ -180,7 +180,7 @@ pub enum Loss {
     /// A system error.
     #[error("{}", io::Error::from(*kind))]
     System {
-        /// The kind of error.
+        /// Kind of error.
         kind: io::ErrorKind,
     },
     /// The client's tokio runtime has ended.
@@ -188,7 +188,7 @@ pub enum Loss {
     RuntimeEnded,
 }
 
-/// The state of a call whose connection was lost.
+/// State of a call whose connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostCall {
@@ -210,11 +210,11 @@ impl fmt::Display for LostCall {
     }
 }
 
-/// The stable codes of all errors.
+/// Stable codes of all errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
-    /// The code of an [`Error::Object`].
+    /// Code of an [`Error::Object`].
     Object(hoplite_core::ErrorCode),
     /// [`Error::Connect`].
     Connect,

@@ -10,7 +10,7 @@ use crate::error::{ConnectFailure, Error, Result};
 use crate::notice::{Notice, StoreAfterLoss};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// The first pause between attempts to reconnect: a store restarts within tens of milliseconds.
+/// First pause between attempts to reconnect: a store restarts within tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// Longest pause between attempts. Each pause is twice as long as the previous one.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
@@ -31,7 +31,7 @@ pub(crate) struct Link<L> {
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,
-    /// The last failed reconnection. While it is set, each call tries only once.
+    /// Last failed reconnection. While it is set, each call tries only once.
     failure: Mutex<Option<Failure>>,
 }
 

@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::Result;
 
-/// The pause between two queries for all ids, because each query goes to the directory.
+/// Pause between two queries for all ids, because each query goes to the directory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn wait(

@@ -19,29 +19,29 @@ pub enum Notice {
     LongWait(LongWait),
     /// A client has reconnected.
     Reconnected {
-        /// The path of the store's socket.
+        /// Path of the store's socket.
         path: PathBuf,
-        /// The node of the store after the reconnection.
+        /// Node of the store after the reconnection.
         node: NodeId,
-        /// The state of the store: [`StoreAfterLoss::Same`] if it still has its objects.
+        /// State of the store: [`StoreAfterLoss::Same`] if it still has its objects.
         store: StoreAfterLoss,
     },
 }
 
-/// The long wait of a call.
+/// Long wait of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongWait {
     /// The call's name, such as `get`.
     pub operation: &'static str,
-    /// The target of a reduce, the name of a barrier, or the first object of another call.
+    /// Target of a reduce, the name of a barrier, or the first object of another call.
     pub id: Option<ObjectId>,
-    /// The time that the call has waited so far.
+    /// Time that the call has waited so far.
     pub waited: Duration,
-    /// The missing objects; `None` if none are missing, or the store cannot tell.
+    /// Missing objects; `None` if none are missing, or the store cannot tell.
     pub missing: Option<Vec<ObjectId>>,
 }
 
-/// The state of the store after a reconnection.
+/// State of the store after a reconnection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreAfterLoss {

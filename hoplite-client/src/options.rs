@@ -14,16 +14,16 @@ use hoplite_proto::socket_place::daemon_user_of_environment;
 use crate::notice::{LONG_WAIT, Listener, log_notice};
 use crate::timeout::default_timeout;
 
-/// The default timeout of connecting. A store answers within a millisecond, unless it is suspended
+/// Default timeout of connecting. A store answers within a millisecond, unless it is suspended
 /// or overloaded.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Options for connecting to a store.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// The path of the store's socket; by default [`default_socket_path`].
+    /// Path of the store's socket; by default [`default_socket_path`].
     pub socket: PathBuf,
-    /// The time for the store to answer, and for a stopped store to come back; by default
+    /// Time for the store to answer, and for a stopped store to come back; by default
     /// [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
     /// The program's name in the store's log; by default the name of the executable.
@@ -36,18 +36,18 @@ pub struct ConnectOptions {
     /// A function that runs once when a put finds no free memory. For programs that may hold
     /// unneeded views, such as an interpreter with a garbage collector.
     pub on_full: Option<fn()>,
-    /// The behaviour after a loss of the connection; by default the next call reconnects.
+    /// Behaviour after a loss of the connection; by default the next call reconnects.
     pub after_loss: AfterLoss,
-    /// The receiver of notices; by default [`log_notice`].
+    /// Receiver of notices; by default [`log_notice`].
     pub listener: Listener,
-    /// The names (owners) that the client holds while it is connected, at most 7; see
+    /// Names (owners) that the client holds while it is connected, at most 7; see
     /// [`Lifetime`](crate::Lifetime).
     pub owners: Vec<Owner>,
     /// Time after which a waiting call sends a notice; by default [`LONG_WAIT`].
     pub long_wait: Duration,
 }
 
-/// The behaviour of the next call after the connection was lost.
+/// Behaviour of the next call after the connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AfterLoss {
     /// The next call connects to the store at the same socket.
@@ -94,10 +94,10 @@ pub struct PutOptions {
     /// The metadata, the lifetime and the number of copies; by default plain bytes, no lifetime,
     /// and the store's number of copies.
     pub metadata: Metadata,
-    /// The time to wait for memory, for another writer of the id, and for the directory; by default
+    /// Time to wait for memory, for another writer of the id, and for the directory; by default
     /// [`default_timeout`].
     pub timeout: Duration,
-    /// The confirmation to wait for; by default [`Confirmation::BySize`].
+    /// Confirmation to wait for; by default [`Confirmation::BySize`].
     pub confirm: Confirmation,
 }
 
@@ -107,7 +107,7 @@ impl Default for PutOptions {
     }
 }
 
-/// The confirmation that a put waits for.
+/// Confirmation that a put waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Confirmation {
     /// A put below [`crate::Client::confirmed_from_bytes`] without [`Replicas`](crate::Replicas)
@@ -123,7 +123,7 @@ pub enum Confirmation {
 /// Options of a get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetOptions {
-    /// The time to wait for the object and its bytes; by default [`default_timeout`].
+    /// Time to wait for the object and its bytes; by default [`default_timeout`].
     pub timeout: Duration,
     /// If `true`, a get also accepts a complete local copy while no directory shard confirms that
     /// the object exists: a [stale](crate::ObjectView::is_stale) answer. By default a get waits for
@@ -146,18 +146,18 @@ impl From<Duration> for GetOptions {
 /// Options of a reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceOptions {
-    /// The operation that combines elements; by default the sum.
+    /// Operation that combines elements; by default the sum.
     pub op: ReduceOp,
     /// Number of sources to reduce, in the order in which they become ready; by default all.
     pub num_objects: Option<usize>,
-    /// The order in which sources are combined; by default the order in which they become ready.
+    /// Order in which sources are combined; by default the order in which they become ready.
     pub order: ReduceOrder,
-    /// The range of bytes to reduce in each source, which begins and ends at whole elements; by
+    /// Range of bytes to reduce in each source, which begins and ends at whole elements; by
     /// default all bytes. With a range, the target has no shape.
     pub range: Option<ByteRange>,
-    /// The number of pinned copies of the target, each on another node; by default the store's.
+    /// Number of pinned copies of the target, each on another node; by default the store's.
     pub replicas: u8,
-    /// The time for the call, including the wait for sources; by default [`default_timeout`].
+    /// Time for the call, including the wait for sources; by default [`default_timeout`].
     pub timeout: Duration,
 }
 
@@ -177,11 +177,11 @@ impl Default for ReduceOptions {
 /// Options of an allreduce. Only the timeout may differ between participants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllreduceOptions {
-    /// The operation that combines elements; by default the sum.
+    /// Operation that combines elements; by default the sum.
     pub op: ReduceOp,
-    /// The order in which sources are combined; by default the order in which they become ready.
+    /// Order in which sources are combined; by default the order in which they become ready.
     pub order: ReduceOrder,
-    /// The time for the call, including the wait for participants; by default [`default_timeout`].
+    /// Time for the call, including the wait for participants; by default [`default_timeout`].
     pub timeout: Duration,
 }
 

@@ -21,13 +21,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Number of bytes written or arrived so far. It falls only if a call makes or reads an object
+    /// Bytes written or arrived so far. It falls only if a call makes or reads an object
     /// again.
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    /// The size of all objects that calls have begun to move. It grows with each object.
+    /// Size of all objects that calls have begun to move. It grows with each object.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
     }

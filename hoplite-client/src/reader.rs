@@ -16,7 +16,7 @@ use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
-/// Number of bytes between two wake-ups of a reader: 1,000 wake-ups a second at 1 GB/s, instead of
+/// Bytes between two wake-ups of a reader: 1,000 wake-ups a second at 1 GB/s, instead of
 /// one for each block of 4 KiB.
 const STRIDE_BYTES: usize = 1 << 20;
 
@@ -143,17 +143,17 @@ impl ObjectReader {
         self.size_bytes
     }
 
-    /// Number of bytes read so far.
+    /// Bytes read so far.
     pub fn position_bytes(&self) -> u64 {
         self.position_bytes
     }
 
-    /// The metadata that the put gave to the object.
+    /// Metadata that the put gave to the object.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The put that created the object.
+    /// Put that created the object.
     pub fn put_id(&self) -> PutId {
         self.put
     }

@@ -18,39 +18,39 @@ use hoplite_proto::v1;
 /// An object, as this store and the shard that knows most about it describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// The address of the shard.
+    /// Address of the shard.
     pub shard: String,
-    /// The object and its copies.
+    /// Object and its copies.
     pub locations: Locations,
     /// The shard's latest grants for the object, oldest first.
     pub grants: Vec<Grant>,
     /// Number of nodes that wait for a location of the object.
     pub waiting_receivers: u32,
-    /// The reduce or collective that makes the object, if this store knows it.
+    /// Reduce or collective that makes the object, if this store knows it.
     pub reduce: Option<ReduceRecord>,
-    /// The remaining lifetime of the object, if the store of this node ends it.
+    /// Remaining lifetime of the object, if the store of this node ends it.
     pub lifetime: Option<LifetimeReport>,
 }
 
 /// A shard's decision that one node pulls the object from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The node that pulls.
+    /// Node that pulls.
     pub receiver: String,
-    /// The node that serves.
+    /// Node that serves.
     pub sender: String,
-    /// The reason for this sender.
+    /// Reason for this sender.
     pub reason: String,
-    /// The time of the grant, counted from the start of the shard.
+    /// Time of the grant, counted from the start of the shard.
     pub at: Duration,
-    /// The outcome of the pull; `None` while the pull runs.
+    /// Outcome of the pull; `None` while the pull runs.
     pub outcome: Option<String>,
 }
 
-/// The plan and progress of a reduce or collective.
+/// Plan and progress of a reduce or collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
-    /// The operation that combines elements, such as `sum`.
+    /// Operation that combines elements, such as `sum`.
     pub op: String,
     /// Number of sources that the target contains so far.
     pub reduced: u64,
@@ -58,13 +58,13 @@ pub struct ReduceRecord {
     pub sources: u64,
     /// Number of nodes that combine sources, without the receiver.
     pub hops: u64,
-    /// The schedule and the reason for its choice.
+    /// Schedule and the reason for its choice.
     pub plan: String,
-    /// The bandwidth of a stream that the plan assumes; zero if another store made the plan.
+    /// Bandwidth of a stream that the plan assumes; zero if another store made the plan.
     pub bytes_per_second: u64,
-    /// The latency between nodes that the plan assumes.
+    /// Latency between nodes that the plan assumes.
     pub latency: Duration,
-    /// The time from the call to the last byte of the target, or until now.
+    /// Time from the call to the last byte of the target, or until now.
     pub elapsed: Duration,
     /// Number of failures that were repaired.
     pub mendings: u32,
@@ -72,20 +72,20 @@ pub struct ReduceRecord {
     pub restarts: u32,
     /// `true` while the reduce or collective runs.
     pub is_running: bool,
-    /// The progress of this store, if it is a member of the collective.
+    /// Progress of this store, if it is a member of the collective.
     pub position: Option<MemberPosition>,
-    /// The progress of all running members. The stage of a member that does not answer may say why.
+    /// Progress of all running members. The stage of a member that does not answer may say why.
     pub positions: Vec<MemberPosition>,
 }
 
-/// The progress of one member of a collective.
+/// Progress of one member of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberPosition {
     /// The member's number in the schedule, from 0.
     pub member: u32,
     /// Number of members of the collective.
     pub members: u32,
-    /// The stage of the member's work, or its outcome.
+    /// Stage of the member's work, or its outcome.
     pub stage: String,
     /// Number of target bytes that are final at this member so far.
     pub final_bytes: u64,
@@ -95,18 +95,18 @@ pub struct MemberPosition {
     pub node: String,
 }
 
-/// The counters of a store.
+/// Counters of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeStatus {
-    /// The name of the node.
+    /// Name of the node.
     pub node: String,
-    /// The name of the store's cluster.
+    /// Name of the store's cluster.
     pub cluster: String,
     /// The store's program version.
     pub version: String,
-    /// The address at which other stores reach the store.
+    /// Address at which other stores reach the store.
     pub data_address: String,
-    /// The time since the store's start.
+    /// Time since the store's start.
     pub uptime: Duration,
     /// Size of the arena in bytes.
     pub capacity_bytes: u64,
@@ -118,7 +118,7 @@ pub struct NodeStatus {
     pub evictable_bytes: u64,
     /// Bytes reserved for targets that have not begun to grow.
     pub reserved_bytes: u64,
-    /// Number of bytes in the arena whose pages were touched.
+    /// Bytes in the arena whose pages were touched.
     pub prefaulted_bytes: u64,
     /// Number of complete and partial copies.
     pub copies: u64,
@@ -148,13 +148,13 @@ pub struct NodeStatus {
     pub expired: u64,
     /// Number of objects put here that ended with their owner.
     pub abandoned: u64,
-    /// The state of spilling; all zero if the store does not spill.
+    /// State of spilling; all zero if the store does not spill.
     pub spill: SpillStatus,
     /// Number of transfers and hops that ended because a frame was damaged or unknown.
     pub corrupt_frames: u64,
     /// Number of puts that lost a conflict with another put of the id.
     pub put_conflicts: u64,
-    /// The directory shards, in configured order.
+    /// Directory shards, in configured order.
     pub shards: Vec<ShardStatus>,
     /// Links to other stores as measured by transfers, the slowest first.
     pub links: Vec<PeerLink>,
@@ -162,7 +162,7 @@ pub struct NodeStatus {
     pub troubles: Troubles,
 }
 
-/// The present problems of a store.
+/// Present problems of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
     /// Number of calls and transfers that wait for free memory.
@@ -175,7 +175,7 @@ pub struct Troubles {
     pub shards: Vec<PeerFault>,
     /// Other stores that refuse this store, or are unreachable.
     pub stores: Vec<PeerFault>,
-    /// The directories for spill files that cannot be used, each with the reason.
+    /// Directories for spill files that cannot be used, each with the reason.
     pub spill: Vec<(String, String)>,
     /// The last refused client or store of an incompatible version, if recent. Its name is unknown.
     pub incompatible: Option<PeerFault>,
@@ -184,11 +184,11 @@ pub struct Troubles {
 /// A daemon that refuses this store, or is unreachable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerFault {
-    /// The address of the shard, or the name of the store.
+    /// Address of the shard, or the name of the store.
     pub name: String,
-    /// The failure of the last attempt to connect.
+    /// Failure of the last attempt to connect.
     pub error: hoplite_core::Error,
-    /// The time since the attempts began to fail.
+    /// Time since the attempts began to fail.
     pub since: Duration,
 }
 
@@ -257,12 +257,12 @@ impl From<v1::Troubles> for Troubles {
     }
 }
 
-/// The link to another store.
+/// Link to another store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerLink {
-    /// The name of the other node.
+    /// Name of the other node.
     pub node: String,
-    /// The estimated bandwidth and latency of the link.
+    /// Estimated bandwidth and latency of the link.
     pub link: Link,
     /// `true` if the link is much worse than most links of this store.
     pub is_slow: bool,
@@ -271,7 +271,7 @@ pub struct PeerLink {
 /// A set of label keys, and the nodes that use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceKeys {
-    /// The keys, outermost first; may be empty.
+    /// Keys, outermost first; may be empty.
     pub keys: Vec<String>,
     /// Number of nodes whose labels use exactly these keys.
     pub nodes: u32,
@@ -280,11 +280,11 @@ pub struct PlaceKeys {
 /// A shard of the directory, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardStatus {
-    /// The address of the shard.
+    /// Address of the shard.
     pub address: String,
     /// `true` if the store has a session with the shard. Otherwise the numbers are zero.
     pub connected: bool,
-    /// The version of the protocol in the session; zero without a session.
+    /// Version of the protocol in the session; zero without a session.
     pub protocol: u32,
     /// Number of objects in the shard.
     pub objects: u64,
@@ -296,20 +296,20 @@ pub struct ShardStatus {
     pub waiting_queries: u64,
     /// Number of objects with too few pinned copies.
     pub under_replicated: u64,
-    /// The sets of label keys in use. Nodes with different keys share no group, even if they are
+    /// Sets of label keys in use. Nodes with different keys share no group, even if they are
     /// close.
     pub place_keys: Vec<PlaceKeys>,
-    /// The version of the measured places that the shard uses; zero if none.
+    /// Version of the measured places that the shard uses; zero if none.
     pub places_version: u64,
-    /// The measured capacity of the groups' uplinks, in thousandths of a host's link; zero if
+    /// Measured capacity of the groups' uplinks, in thousandths of a host's link; zero if
     /// unknown.
     pub uplink_permille: u32,
 }
 
-/// The result of a probe of the network.
+/// Result of a probe of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
-    /// The links between the remaining nodes.
+    /// Links between the remaining nodes.
     pub matrix: Matrix,
     /// Nodes that left the probe, with the reasons.
     pub lost: Vec<(String, String)>,
@@ -325,22 +325,22 @@ pub struct ProbeReport {
     pub echoes: u64,
     /// Number of unanswered round trips.
     pub lost_echoes: u64,
-    /// Number of bytes sent to measure bandwidth.
+    /// Bytes sent to measure bandwidth.
     pub train_bytes: u64,
-    /// The duration of the probe.
+    /// Duration of the probe.
     pub elapsed: Duration,
-    /// The groups that daemons now use; `None` if they were not applied.
+    /// Groups that daemons now use; `None` if they were not applied.
     pub applied: Option<AppliedPlaces>,
 }
 
 /// Groups of nodes and their uplinks, from a probe, that daemons use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedPlaces {
-    /// The version of these places. Daemons use the highest one.
+    /// Version of these places. Daemons use the highest one.
     pub version: u64,
     /// Number of innermost groups.
     pub groups: u32,
-    /// The capacity of groups' uplinks, in thousandths of a host's link; `None` without groups.
+    /// Capacity of groups' uplinks, in thousandths of a host's link; `None` without groups.
     pub uplink_permille: Option<u32>,
     /// Number of shards that use these places.
     pub shards: u32,

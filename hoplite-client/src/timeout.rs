@@ -10,10 +10,10 @@ use hoplite_proto::bounds::MAX_TIMEOUT;
 
 use crate::error::Result;
 
-/// The environment variable that sets [`default_timeout`].
+/// Environment variable that sets [`default_timeout`].
 pub const TIMEOUT_VARIABLE: &str = "HOPLITE_TIMEOUT";
 
-/// The default timeout, unless the environment sets another one.
+/// Default timeout, unless the environment sets another one.
 ///
 /// A get may wait minutes for a training step or a booting node. A job that hangs should fail while
 /// its owner watches: half of NCCL's default.

@@ -11,11 +11,11 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// The largest view whose bytes are copied, because a reference costs as much memory.
+/// Largest view whose bytes are copied, because a reference costs as much memory.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
 const ALIGNMENT: usize = 64;
 
-/// The bytes of a complete object, read-only, in the store's memory.
+/// Bytes of a complete object, read-only, in the store's memory.
 ///
 /// Views of at most 4 KiB are private memory. For others, the store keeps the memory while the view
 /// exists, even after a delete, and the view keeps its connection open. Every view stays readable
@@ -95,12 +95,12 @@ impl ObjectView {
         self.len() as u64
     }
 
-    /// The metadata that the put gave to the object.
+    /// Metadata that the put gave to the object.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The put that created the object. It changes if the id is put again.
+    /// Put that created the object. It changes if the id is put again.
     pub fn put_id(&self) -> PutId {
         self.put
     }

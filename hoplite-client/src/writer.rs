@@ -17,7 +17,7 @@ use crate::progress::Part;
 use crate::reference::Reference;
 use crate::view::ObjectView;
 
-/// Number of bytes that a write copies before other tasks get a turn: 0.4 ms at 10 GB/s.
+/// Bytes that a write copies before other tasks get a turn: 0.4 ms at 10 GB/s.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
 /// An object that is being written.
@@ -84,12 +84,12 @@ impl ObjectWriter {
         }
     }
 
-    /// The announced size in bytes.
+    /// Announced size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Number of bytes written so far.
+    /// Bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }

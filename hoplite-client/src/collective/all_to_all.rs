@@ -130,11 +130,11 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// The ids of this rank's objects for each receiving rank, if each pair uses a separate object.
+    /// Ids of this rank's objects for each receiving rank, if each pair uses a separate object.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
-    /// The metadata of all parts together; `None` if parts are empty or differ in length.
+    /// Metadata of all parts together; `None` if parts are empty or differ in length.
     stacked: Option<Metadata>,
 }
 
@@ -341,7 +341,7 @@ fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata>
     fits.then(|| Metadata { shape, ..metadata.clone() })
 }
 
-/// The exchange with one object per pair of ranks, if the stores cannot exchange parts.
+/// Exchange with one object per pair of ranks, if the stores cannot exchange parts.
 struct Pairs<'a, 'b, P> {
     exchange: &'a AllToAll<'b, P>,
     has: UnboundedSender<usize>,

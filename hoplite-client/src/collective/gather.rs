@@ -17,7 +17,7 @@ use crate::options::PutOptions;
 use crate::reader::ObjectReader;
 use crate::view::ObjectView;
 
-/// Maximum number of objects that are requested at once: more than the senders of most clusters,
+/// Most objects that are requested at once: more than the senders of most clusters,
 /// and a small part of the limit of calls.
 const MAX_IN_FLIGHT: usize = 256;
 

@@ -31,7 +31,7 @@ pub(super) struct Participant {
 #[derive(Debug)]
 pub(super) enum Joined {
     Object(ObjectReader),
-    /// The object of a running exchange, and the order in which its ranges become valid.
+    /// Object of a running exchange, and the order in which its ranges become valid.
     Ranges(ObjectReader, Vec<ByteRange>),
 }
 

@@ -38,11 +38,11 @@ pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 pub(crate) use recent_puts::{Description, RecentPuts};
 
-/// The time that the client waits after a call's timeout. The store itself reports timeouts, unless
+/// Time that the client waits after a call's timeout. The store itself reports timeouts, unless
 /// it is suspended or overloaded.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// The shortest time in microseconds between two checks for a closed socket. Each check is a system
+/// Shortest time in microseconds between two checks for a closed socket. Each check is a system
 /// call, and no store restarts faster.
 const CHECK_INTERVAL_US: u64 = 1000;
 
@@ -60,7 +60,7 @@ pub(crate) struct Connection {
     recent_puts: RecentPuts,
 }
 
-/// The part of a connection that the receiving task shares. The task does not keep the connection
+/// Part of a connection that the receiving task shares. The task does not keep the connection
 /// open.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -80,7 +80,7 @@ pub(crate) struct Shared {
     sender: Arc<Sender>,
     received_by: ReceivedBy,
     made_at: Instant,
-    /// The last check for a closed socket, in microseconds since `made_at`.
+    /// Last check for a closed socket, in microseconds since `made_at`.
     checked_us: AtomicU64,
 }
 

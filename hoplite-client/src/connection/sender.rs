@@ -21,7 +21,7 @@ use crate::error::Loss;
 /// Number of unsent bytes from which new calls are refused; Release, Abort and Cancel never are.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
-/// The importance of requests if too many bytes are unsent: `Call` is refused then.
+/// Importance of requests if too many bytes are unsent: `Call` is refused then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     Call,
