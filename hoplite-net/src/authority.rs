@@ -8,7 +8,7 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// The name of the created authority. Certificates repeat it as their issuer.
+/// Name of the created authority. Certificates repeat it as their issuer.
 const NAME: &str = "Hoplite CA";
 
 /// A created certificate authority, as PEM.

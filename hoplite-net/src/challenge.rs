@@ -15,29 +15,29 @@ use super::token::{Purpose, TAG_BYTES, Token};
 /// Length of a nonce in bytes. Random nonces of this length never repeat.
 pub const NONCE_BYTES: usize = 32;
 
-/// The version of the protocol from which on proofs cover the newest versions of both sides.
+/// Version of the protocol from which on proofs cover the newest versions of both sides.
 const COVERS_NEWEST: u32 = 9;
 
-/// The side of a connection that proves its knowledge of the token.
+/// Side of a connection that proves its knowledge of the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prover {
-    /// The side that connected.
+    /// Side that connected.
     Connecting = 1,
-    /// The side that listens.
+    /// Side that listens.
     Accepting = 2,
 }
 
-/// The fields of a hello that the proofs cover.
+/// Fields of a hello that the proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
     /// The oldest version of the protocol that the side speaks.
     pub version: u32,
-    /// The newest version that the side speaks. The proofs cover it if both sides speak at least
+    /// Newest version that the side speaks. The proofs cover it if both sides speak at least
     /// `COVERS_NEWEST`.
     pub newest: u32,
-    /// The name of the side's cluster.
+    /// Name of the side's cluster.
     pub cluster: &'a str,
-    /// The name of the side's node; empty if the side is not a store.
+    /// Name of the side's node; empty if the side is not a store.
     pub node: &'a str,
     /// The challenge: random bytes.
     pub nonce: &'a [u8],
@@ -45,12 +45,12 @@ pub struct HelloFields<'a> {
     pub bound_to: &'a [u8],
 }
 
-/// The hellos of a connection's two sides.
+/// Hellos of a connection's two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hellos<'a> {
-    /// The hello of the connecting side.
+    /// Hello of the connecting side.
     pub connecting: HelloFields<'a>,
-    /// The hello of the accepting side.
+    /// Hello of the accepting side.
     pub accepting: HelloFields<'a>,
 }
 

@@ -28,7 +28,7 @@ use super::record::Checked;
 use super::socket::{InProcess, Socket};
 use super::tls::{Protocol, Tls, provider, tls_explanation};
 
-/// The port of a shard whose address has none, as for HTTP.
+/// Port of a shard whose address has none, as for HTTP.
 const DEFAULT_PORT: u16 = 80;
 
 /// A route to a shard.

@@ -7,14 +7,14 @@ use super::secret::{self, SecretError};
 use super::tls::{Tls, TlsError};
 use super::token::{Token, TokenError};
 
-/// The secrets with which a program authenticates itself and its peers.
+/// Secrets with which a program authenticates itself and its peers.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// The secret of the cluster, or of the user.
+    /// Secret of the cluster, or of the user.
     pub token: Option<Token>,
-    /// The certificates.
+    /// Certificates.
     pub tls: Option<Tls>,
-    /// The file of the user's secret, if `token` comes from it.
+    /// File of the user's secret, if `token` comes from it.
     pub secret_of_user: Option<PathBuf>,
 }
 
@@ -43,7 +43,7 @@ impl Credentials {
     }
 }
 
-/// The reason why credentials are unusable.
+/// Reason why credentials are unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecurityError {

@@ -12,7 +12,7 @@ use x509_parser::time::ASN1Time;
 /// A certificate's facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// The host names and addresses of the certificate's holder.
+    /// Host names and addresses of the certificate's holder.
     pub names: Vec<String>,
     /// Time in which the certificate is valid.
     pub validity: Range<SystemTime>,

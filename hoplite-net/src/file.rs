@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// The permission bits of other users, which a private file must not have.
+/// Permission bits of other users, which a private file must not have.
 const OTHERS: u32 = 0o077;
-/// The bits that root's file must not have, if this process runs as another user. The group may
+/// Bits that root's file must not have, if this process runs as another user. The group may
 /// read the file, because root chose the group: Kubernetes mounts secrets this way.
 const OTHERS_FOR_ROOT: u32 = 0o037;
 
-/// The reason to reject a file.
+/// Reason to reject a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -24,14 +24,12 @@ pub enum FileError {
         #[source]
         source: io::Error,
     },
-    /// Other users may read or write the file.
     #[error("{} may be read or written by others than its owner (mode {mode:o}): chmod 600 it", path.display())]
     NotPrivate {
         path: PathBuf,
         /// The file's permissions.
         mode: u32,
     },
-    /// Neither this process's user nor root owns the file.
     #[error("{} belongs to user {owner}, and not to user {user}, who runs this process, or to root", path.display())]
     NotOurs {
         path: PathBuf,
@@ -39,11 +37,10 @@ pub enum FileError {
         /// This process's user.
         user: u32,
     },
-    /// The file is not regular, or too long.
     #[error("{} is not a regular file of at most {limit_bytes} bytes", path.display())]
     Unlikely {
         path: PathBuf,
-        /// The permitted length.
+        /// Permitted length.
         limit_bytes: u64,
     },
 }
@@ -73,7 +70,7 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// The byte-order marks of UTF-8 and both forms of UTF-16, which some editors write before text.
+/// Byte-order marks of UTF-8 and both forms of UTF-16, which some editors write before text.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
 /// Returns `true` if `bytes` begin with a byte-order mark. It is invisible, and would become part

@@ -29,7 +29,7 @@ struct State {
     places: BTreeMap<u64, CancellationToken>,
 }
 
-/// The place of a half-open connection, freed when dropped.
+/// Place of a half-open connection, freed when dropped.
 #[derive(Debug)]
 pub struct HalfOpenPlace {
     half_open: Arc<HalfOpen>,

@@ -18,21 +18,21 @@ use super::record::{Damaged, KEY_BYTES, Opener, Sealer};
 use super::refusal::close_refused;
 use super::token::{Purpose, Token};
 
-/// The identity of a program that connects to a shard.
+/// Identity of a program that connects to a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The cluster to which the shard must belong; `None` for any.
+    /// Cluster to which the shard must belong; `None` for any.
     pub cluster: Option<ClusterId>,
-    /// The store that connects; `None` for other programs.
+    /// Store that connects; `None` for other programs.
     pub node: Option<NodeId>,
-    /// The newest version of the protocol that the caller speaks.
+    /// Newest version of the protocol that the caller speaks.
     pub newest: Version,
 }
 
-/// The sealer and the opener of a connection's records: see [`Sealer`], [`Opener`].
+/// Sealer and the opener of a connection's records: see [`Sealer`], [`Opener`].
 pub type Records = (Sealer, Opener);
 
-/// The failure of an opening.
+/// Failure of an opening.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpeningError {
@@ -48,7 +48,7 @@ pub enum OpeningError {
 }
 
 impl OpeningError {
-    /// The reason for a refusal by either side; `None` if the peer may not be a program of Hoplite.
+    /// Reason for a refusal by either side; `None` if the peer may not be a program of Hoplite.
     pub const fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,

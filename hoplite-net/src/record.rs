@@ -20,7 +20,7 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Maximum number of bytes in a record. A reader waits for a whole record. At this size, the cost
+/// Most bytes in a record. A reader waits for a whole record. At this size, the cost
 /// per record is negligible.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
 pub(super) const KEY_BYTES: usize = 16;

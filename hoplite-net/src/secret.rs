@@ -14,20 +14,18 @@ use super::challenge;
 use super::file::{self, FileError};
 use super::token::{Token, TokenError};
 
-/// The length of a secret in hexadecimal digits: 256 bits.
+/// Length of a secret in hexadecimal digits: 256 bits.
 const SECRET_DIGITS: usize = 64;
 /// Longest file of a secret in bytes: the digits and white space.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// The reason why the user has no usable secret.
+/// Reason why the user has no usable secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SecretError {
-    /// No environment variable names the directory of settings.
     #[error("this user has no home directory: set XDG_CONFIG_HOME, or name a token with --token-file")]
     NoHome,
-    /// The file of the secret cannot be created.
     #[error(
         "cannot create {}, the secret of this user: set XDG_CONFIG_HOME to a directory that this user may write, or name a \
          token with --token-file, or say --insecure if everybody on this machine may connect",
@@ -40,14 +38,13 @@ pub enum SecretError {
     },
     #[error(transparent)]
     File(#[from] FileError),
-    /// Other users may replace the file of the secret.
     #[error(
         "others than user {user} may change {} (owner {owner}, mode {mode:o}): it must belong to user {user} or to root, and have \
          mode 700",
         path.display()
     )]
     Exposed {
-        /// The directory of the file.
+        /// Directory of the file.
         path: PathBuf,
         /// This process's user.
         user: u32,
@@ -56,10 +53,9 @@ pub enum SecretError {
         /// Its permissions.
         mode: u32,
     },
-    /// The file does not contain a secret.
     #[error("{} does not contain {SECRET_DIGITS} hexadecimal digits: remove it, and a new one is made", path.display())]
     Damaged {
-        /// The path of the file.
+        /// Path of the file.
         path: PathBuf,
     },
     #[error(transparent)]

@@ -113,19 +113,17 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     })
 }
 
-/// The reason why TLS files are unusable.
+/// Reason why TLS files are unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum TlsError {
-    /// A file is missing, too long, or not private.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file contains no certificate or key.
     #[error("{} has no {what} in the form of PEM", path.display())]
     Missing {
         path: PathBuf,
-        /// The missing part.
+        /// Missing part.
         what: &'static str,
     },
     /// The files do not match each other, or are not valid now.
@@ -135,7 +133,6 @@ pub enum TlsError {
         #[source]
         source: rustls::Error,
     },
-    /// The daemon's certificate belongs to an authority.
     #[error(
         "the certificate in {} is that of an authority, with which no daemon can introduce itself: name the \
          certificate that the authority has made for this daemon",
@@ -145,7 +142,6 @@ pub enum TlsError {
         /// The certificate's file.
         path: PathBuf,
     },
-    /// The certificate lacks the address or name at which peers reach this daemon.
     #[error(
         "the certificate in {} is not for {name}, under which peers reach this daemon, so that all of them would \
          refuse it: make it for {name} too, or give all daemons one --tls-name",
@@ -153,7 +149,7 @@ pub enum TlsError {
     )]
     Elsewhere {
         path: PathBuf,
-        /// The missing address or name.
+        /// Missing address or name.
         name: String,
     },
     #[error("the key in {} cannot be used", path.display())]
@@ -162,7 +158,6 @@ pub enum TlsError {
         #[source]
         source: rustls::Error,
     },
-    /// The key belongs to another certificate.
     #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
     KeyMismatch {
         key: PathBuf,
@@ -175,19 +170,18 @@ pub enum TlsError {
         #[source]
         source: VerifierBuilderError,
     },
-    /// A name cannot stand in a certificate.
     #[error("{name:?} is neither a host name nor an address, so no certificate can be for it")]
     Name { name: String },
 }
 
-/// The files with a daemon's certificate, key and authority.
+/// Files with a daemon's certificate, key and authority.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The file of this daemon's certificate, and of intermediate certificates.
+    /// File of this daemon's certificate, and of intermediate certificates.
     pub cert: PathBuf,
-    /// The file of the certificate's key.
+    /// File of the certificate's key.
     pub key: PathBuf,
-    /// The file of the cluster's authority.
+    /// File of the cluster's authority.
     pub ca: PathBuf,
 }
 

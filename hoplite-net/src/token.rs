@@ -15,7 +15,7 @@ const MAX_TOKEN_BYTES: u64 = 4096;
 /// Length of a tag, an HMAC-SHA-256, in bytes.
 pub const TAG_BYTES: usize = 32;
 
-/// The purpose of a tag, which becomes part of the signed message.
+/// Purpose of a tag, which becomes part of the signed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Authentication on the control plane.
@@ -41,7 +41,7 @@ impl Purpose {
     }
 }
 
-/// The reason why a token is unusable.
+/// Reason why a token is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -51,7 +51,7 @@ pub enum TokenError {
     /// The token is short enough to guess.
     #[error("a token has at least {MIN_TOKEN_BYTES} bytes, this one has {length_bytes}")]
     TooShort {
-        /// The length of the token.
+        /// Length of the token.
         length_bytes: usize,
     },
 }

@@ -167,7 +167,7 @@ impl Transport {
         hoplite_shm::set_unsent_limit(self.socket().as_fd(), usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// The addresses of this store and of the peer.
+    /// Addresses of this store and of the peer.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
     }

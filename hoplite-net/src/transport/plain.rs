@@ -16,11 +16,11 @@ use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// The largest low-water mark: a quarter of Linux's initial receive buffer (`net.ipv4.tcp_rmem`),
+/// Largest low-water mark: a quarter of Linux's initial receive buffer (`net.ipv4.tcp_rmem`),
 /// so that TCP's window never closes before.
 const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 
-/// The smallest low-water mark. For less, a wake-up per packet is cheaper than the system call that
+/// Smallest low-water mark. For less, a wake-up per packet is cheaper than the system call that
 /// sets the mark.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 

@@ -21,9 +21,9 @@ use crate::{Protocol, Tls, close_refused, tls_explanation};
 const RECORD_BYTES: usize = 16 << 10;
 /// Longest record in bytes: header, plain text, and the cipher's overhead (section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
-/// The first size of the receive buffer: enough for the first message of an unauthenticated peer.
+/// First size of the receive buffer: enough for the first message of an unauthenticated peer.
 const FIRST_BYTES: usize = 2 << 10;
-/// The size of the receive buffer during a handshake. The longest message, with the certificates,
+/// Size of the receive buffer during a handshake. The longest message, with the certificates,
 /// has a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
 /// Number of records that one read may receive. Each connection has buffers of this size in both
