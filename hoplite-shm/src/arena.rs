@@ -65,12 +65,12 @@ impl Arena {
         self.region.len() as u64
     }
 
-    /// The descriptor for clients that map the arena writable.
+    /// Descriptor for clients that map the arena writable.
     pub fn writable_fd(&self) -> BorrowedFd<'_> {
         self.writable.as_fd()
     }
 
-    /// The descriptor for clients that map the arena for reading; it cannot be mapped writable.
+    /// Descriptor for clients that map the arena for reading; it cannot be mapped writable.
     pub fn read_only_fd(&self) -> BorrowedFd<'_> {
         self.read_only.as_fd()
     }

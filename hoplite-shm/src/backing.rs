@@ -8,13 +8,13 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// The flags above this bit hold the binary logarithm of the page size (linux/memfd.h).
+/// Flags above this bit hold the binary logarithm of the page size (linux/memfd.h).
 const HUGE_SHIFT: u32 = 26;
-/// The type of a ramfs (linux/magic.h), which libc and rustix lack.
+/// Type of a ramfs (linux/magic.h), which libc and rustix lack.
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
-/// The kind of an arena's memory. It is anonymous, and freed with the last process that maps it.
+/// Kind of an arena's memory. It is anonymous, and freed with the last process that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Pages of the usual size.

@@ -15,7 +15,7 @@ use crate::header::HeaderHandle;
 use crate::progress::State;
 use crate::span::Span;
 
-/// Number of bytes that are copied and then read at a time. Larger chunks do not fit the
+/// Bytes that are copied and then read at a time. Larger chunks do not fit the
 /// first-level cache.
 ///
 /// For CRC-32C, 1 GiB that is not cached takes 44 ms (34 ms without the copy), and 1 MiB that is

@@ -9,7 +9,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Maximum number of descriptors in a message. A store sends two; later versions may send more.
+/// Most descriptors in a message. A store sends two; later versions may send more.
 pub const MAX_FDS: usize = 8;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));

@@ -6,7 +6,7 @@ use hoplite_core::extent::HEADER_BYTES;
 
 use crate::progress::{Progress, State};
 
-/// The number at the start of each header. Its lowest byte is the layout's version.
+/// Number at the start of each header. Its lowest byte is the layout's version.
 const MAGIC_AND_VERSION: u64 = 0x484F_504C_4954_4500 | VERSION;
 const VERSION: u64 = 1;
 

@@ -13,12 +13,12 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// The largest file in bytes that this process may make, shared memory included (`ulimit -f`).
+/// Largest file in bytes that this process may make, shared memory included (`ulimit -f`).
 pub fn file_size_limit_bytes() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
-/// Number of bytes of address space that this process may use (`ulimit -v`).
+/// Bytes of address space that this process may use (`ulimit -v`).
 pub fn address_space_limit_bytes() -> u64 {
     getrlimit(Resource::As).current.unwrap_or(u64::MAX)
 }

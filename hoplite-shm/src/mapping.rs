@@ -14,7 +14,7 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// Number of bytes (a piece) whose page tables one system call fills. Calls of 1, 4, 16 or 64 MiB
+/// Bytes (a piece) whose page tables one system call fills. Calls of 1, 4, 16 or 64 MiB
 /// are no faster.
 const PIECE_BYTES: usize = 2 << 20;
 
@@ -26,7 +26,7 @@ const POPULATE_FROM_BYTES: usize = 128 << 10;
 /// far longer than starting a thread.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// The distance in bytes between copy and second thread, so that both do not fill the same tables.
+/// Distance in bytes between copy and second thread, so that both do not fill the same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of the arena.

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Maximum number of supplementary groups of a process: `NGROUPS_MAX` of Linux.
+/// Most supplementary groups of a process: `NGROUPS_MAX` of Linux.
 const MAX_GROUPS: usize = 65_536;
 const USUAL_GROUPS: usize = 64;
 

@@ -9,7 +9,7 @@ const OPEN: u32 = 0;
 const COMPLETE: u32 = 1;
 const FAILED: u32 = 2;
 
-/// The state of a copy.
+/// State of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
     /// Some bytes are missing.

@@ -11,7 +11,7 @@ use crate::mapping::Mapping;
 use crate::progress::State;
 use crate::span::Span;
 
-/// The bytes copied between two calls that fill page tables.
+/// Bytes copied between two calls that fill page tables.
 const STEP_BYTES: usize = 2 << 20;
 
 /// Reads an object, complete or growing. Cheap to clone.
@@ -135,7 +135,7 @@ impl Reader {
         Some(unsafe { self.mapping.region().slice(self.span.locate(0..self.size_bytes())) })
     }
 
-    /// The address of the first byte, valid while the reader lives. Accesses must follow the rules
+    /// Address of the first byte, valid while the reader lives. Accesses must follow the rules
     /// of [`copy_to`](Self::copy_to) and [`as_slice`](Self::as_slice).
     pub fn as_ptr(&self) -> *const u8 {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))

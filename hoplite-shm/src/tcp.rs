@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use hoplite_core::link::Delivery;
 
-/// The offset of `tcpi_delivery_rate_app_limited`, the lowest bit of a byte that libc's structure
+/// Offset of `tcpi_delivery_rate_app_limited`, the lowest bit of a byte that libc's structure
 /// omits.
 const FLAGS_OFFSET: usize = 7;
 const APPLICATION_LIMITED: u8 = 1;

@@ -13,7 +13,7 @@ use crate::reader::Reader;
 use crate::region::Access;
 use crate::span::Span;
 
-/// The bytes copied between two publications of progress: 70 us at 15 GB/s, so receivers start
+/// Bytes copied between two publications of progress: 70 us at 15 GB/s, so receivers start
 /// early. Steps of 2 to 8 MiB are no faster.
 const STEP_BYTES: u64 = 1 << 20;
 
@@ -70,7 +70,7 @@ impl Writer {
         self.span.size_bytes()
     }
 
-    /// Number of bytes written so far.
+    /// Bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
@@ -113,7 +113,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The address of the first byte, for callers that fill the object without
+    /// Address of the first byte, for callers that fill the object without
     /// [`write`](Self::write).
     ///
     /// The address stays valid while the writer, or the reader that [`finish`](Self::finish)
