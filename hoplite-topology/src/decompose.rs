@@ -18,66 +18,61 @@ pub const MAX_NODES: u64 = 65_536;
 /// A level of a hierarchy of networks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// The number of elements of the next inner level (at the innermost level: nodes) in one
+    /// Number of elements of the next inner level (at the innermost level: nodes) in one
     /// element of this level.
     pub nodes: u32,
-    /// The rate of the link from one of those elements into this level.
+    /// Rate of the link from one of those elements into this level.
     pub bytes_per_second: f64,
 }
 
 /// A reduce-scatter and its allgather, in rings of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
-    /// The number of nodes per ring.
+    /// Number of nodes per ring.
     pub nodes: u32,
     /// Bytes that each ring reduces and scatters.
     pub bytes: f64,
-    /// The share of the bandwidth that each ring gets.
+    /// Share of the bandwidth that each ring gets.
     pub bytes_per_second: f64,
-    /// The predicted time of both phases together.
+    /// Predicted time of both phases together.
     pub seconds: f64,
 }
 
-/// The stages of an allreduce, and its predicted time.
+/// Stages of an allreduce, and its predicted time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decomposition {
-    /// The stages, innermost first.
+    /// Stages, innermost first.
     pub stages: Vec<Stage>,
-    /// The predicted time of all stages.
+    /// Predicted time of all stages.
     pub seconds: f64,
 }
 
-/// The reason why no plan exists.
+/// Reason why no plan exists.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum DecomposeError {
-    /// There is no level, or more than [`MAX_LEVELS`].
     #[error("there are {levels} levels instead of 1 to {MAX_LEVELS}")]
     LevelCount { levels: usize },
-    /// A level joins no elements.
     #[error("level {level} joins no nodes")]
     EmptyLevel {
-        /// The index of the level, from zero.
+        /// Index of the level, from zero.
         level: usize,
     },
-    /// The product of the levels' sizes is not the number of ranks.
     #[error("the levels multiply to {product}, not to {ranks} ranks")]
     Product {
-        /// The product of the levels.
+        /// Product of the levels.
         product: u64,
         ranks: u64,
     },
-    /// There are no ranks, or more than [`MAX_NODES`].
     #[error("there are {ranks} ranks instead of 1 to {MAX_NODES}")]
     RankCount { ranks: u64 },
-    /// Bandwidths and levels differ in number.
     #[error("there are {bandwidths} bandwidths for {levels} levels")]
     BandwidthCount { bandwidths: usize, levels: usize },
     /// A number is not finite, is negative, or is a bandwidth of zero.
     #[error("{what} of {value} is out of range")]
     OutOfRange {
-        /// The name of the number.
+        /// Name of the number.
         what: &'static str,
         value: f64,
     },
@@ -98,7 +93,7 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
     f64::from(nodes.ilog2()) * latency_s + carried
 }
 
-/// The topology of a hierarchy, which determines how the rings of a stage share links.
+/// Topology of a hierarchy, which determines how the rings of a stage share links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
     /// A tree of switches (equation 9). Rings of stage i cross the links of levels 0 to i. On each

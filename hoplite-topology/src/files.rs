@@ -20,12 +20,12 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 pub struct FileError {
     /// The file.
     pub path: PathBuf,
-    /// The reason why it is unusable.
+    /// Reason why it is unusable.
     #[source]
     pub problem: Problem,
 }
 
-/// The reason why a file is unusable.
+/// Reason why a file is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -53,7 +53,7 @@ pub struct Fabric {
     pub matrix: Matrix,
     /// Each node's groups, outermost first.
     pub groups: Option<Vec<Vec<String>>>,
-    /// The capacity of an uplink at each level, outermost first, as a multiple of a node's link.
+    /// Capacity of an uplink at each level, outermost first, as a multiple of a node's link.
     pub uplinks: Option<Vec<f64>>,
 }
 

@@ -14,13 +14,13 @@ const MIN_PAIRS: usize = 3;
 /// A slow pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlowPair {
-    /// The node with the smaller index.
+    /// Node with the smaller index.
     pub low: u32,
-    /// The node with the larger index.
+    /// Node with the larger index.
     pub high: u32,
-    /// The cost of a message between them, in picoseconds.
+    /// Cost of a message between them, in picoseconds.
     pub cost_ps: u64,
-    /// The median cost between their groups, in picoseconds.
+    /// Median cost between their groups, in picoseconds.
     pub usual_ps: u64,
 }
 

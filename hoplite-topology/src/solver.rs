@@ -17,7 +17,7 @@ const MAX_ANSWER_BYTES: u64 = 1 << 20;
 const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
 
-/// The reason why a solver gave no answer.
+/// Reason why a solver gave no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SolverError {

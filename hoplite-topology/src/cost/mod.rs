@@ -122,7 +122,7 @@ enum Form {
     Chain(chain::Chain),
 }
 
-/// The weight of the cost in [`Evaluator::energy`], beside the mean.
+/// Weight of the cost in [`Evaluator::energy`], beside the mean.
 ///
 /// Only the slowest links change the cost, so a search sees plateaus (Cloud Collectives, section
 /// V-C). The mean breaks ties: with weight 32, half of it is worth less than 2% of the cost.
@@ -154,7 +154,7 @@ impl<'a> Evaluator<'a> {
         &self.order
     }
 
-    /// The cost in picoseconds.
+    /// Cost in picoseconds.
     pub fn cost(&self) -> u128 {
         match &self.form {
             Form::Ring(ring) => ring.cost(),
@@ -164,7 +164,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The number that a search minimises: the weighted cost, plus the cost if each stage took the
+    /// Number that a search minimises: the weighted cost, plus the cost if each stage took the
     /// mean time of its groups, or both trees their mean time.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()

@@ -11,9 +11,9 @@ use thiserror::Error;
 use super::network::{Network, NetworkError, loads};
 use hoplite_core::topology::hdrm::{self, HdrmError};
 
-/// The default latency of a step, from EFLOPS, figure 16.
+/// Default latency of a step, from EFLOPS, figure 16.
 pub const LATENCY_S: f64 = 6.273e-6;
-/// The default rate of a host's link, from EFLOPS, figure 16.
+/// Default rate of a host's link, from EFLOPS, figure 16.
 pub const BYTES_PER_SECOND: f64 = 9.433e9;
 
 /// An algorithm for an allreduce of S bytes on n hosts.
@@ -30,48 +30,43 @@ pub enum Algorithm {
 /// A number of equal steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Steps {
-    /// The number of steps.
+    /// Number of steps.
     pub count: u32,
     /// Bytes per flow.
     pub bytes: f64,
-    /// The number of flows on the most loaded link, divided by its relative capacity.
+    /// Number of flows on the most loaded link, divided by its relative capacity.
     pub load: f64,
-    /// The simulated time of one step.
+    /// Simulated time of one step.
     pub seconds: f64,
 }
 
 /// A simulation's result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// The steps, in order.
+    /// Steps, in order.
     pub steps: Vec<Steps>,
-    /// The simulated time of all steps.
+    /// Simulated time of all steps.
     pub seconds: f64,
 }
 
-/// The reason why a simulation is impossible.
+/// Reason why a simulation is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SimulationError {
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// HDRM has no mapping of ranks to this network.
     #[error(transparent)]
     Hdrm(#[from] HdrmError),
-    /// Halving-doubling needs a power of two.
     #[error("halving-doubling needs a power of two of ranks, not {ranks}")]
     NotAPowerOfTwo { ranks: usize },
-    /// The product of the hierarchy's factors is not the number of ranks.
     #[error("the product of the factors is {product}, not {ranks} ranks")]
     Factors { product: u64, ranks: usize },
-    /// HDRM's order exists only for a BiGraph.
     #[error("HDRM needs a BiGraph")]
     NoBiGraph,
     /// An order repeats or invents a host.
     #[error("the order is not a permutation of the {hosts} hosts")]
     NotAPermutation { hosts: u32 },
-    /// The simulated time is not finite.
     #[error("the allreduce would take longer than a number can express")]
     TooLong,
 }

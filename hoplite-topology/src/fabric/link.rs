@@ -10,7 +10,7 @@ pub enum LinkId {
     ToHost(u32),
     /// A link between the halves of a BiGraph.
     Cross {
-        /// The half of the sending switch: 0 for upper.
+        /// Half of the sending switch: 0 for upper.
         half: u8,
         from: u32,
         to: u32,
@@ -32,9 +32,9 @@ pub enum LinkId {
         /// `true` if the flow goes towards the higher coordinate.
         is_ahead: bool,
     },
-    /// The path from one node of a measured network to another, which no other pair shares.
+    /// Path from one node of a measured network to another, which no other pair shares.
     Pair(u32, u32),
-    /// The uplink that the nodes of a group share in a measured network.
+    /// Uplink that the nodes of a group share in a measured network.
     Uplink {
         group: Path,
         /// `true` for the direction out of the group.

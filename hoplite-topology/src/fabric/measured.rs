@@ -107,17 +107,17 @@ impl MeasuredNetwork {
         members.into_iter().filter_map(gap).collect()
     }
 
-    /// The number of nodes.
+    /// Number of nodes.
     pub fn hosts(&self) -> u32 {
         self.matrix.len() as u32
     }
 
-    /// The number of groups with an uplink.
+    /// Number of groups with an uplink.
     pub fn groups(&self) -> usize {
         self.uplink_gaps.len()
     }
 
-    /// The known capacities of the uplinks, outermost level first, as multiples of a node's link.
+    /// Known capacities of the uplinks, outermost level first, as multiples of a node's link.
     pub fn uplinks(&self) -> Vec<f64> {
         self.uplinks.into_iter().filter(|links| *links > 0.0).collect()
     }
@@ -165,33 +165,29 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
     Ok(names.iter().map(path).collect())
 }
 
-/// The reason why groups or capacities do not fit a matrix.
+/// Reason why groups or capacities do not fit a matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SharedError {
-    /// The list of groups has another length than the matrix.
     #[error("there are groups for {count} nodes, not for {nodes}")]
     Groups {
-        /// The length of the list.
+        /// Length of the list.
         count: usize,
         nodes: usize,
     },
-    /// A node is in too many groups.
     #[error("{levels} levels of groups are more than {MAX_LEVELS}")]
     TooDeep { levels: usize },
     /// The number of capacities differs from one and from the number of levels, or there are no
     /// levels.
     #[error("there are {given} capacities of uplinks for {levels} levels of groups")]
     Levels {
-        /// The number of capacities.
+        /// Number of capacities.
         given: usize,
         levels: usize,
     },
-    /// A capacity is zero or not finite.
     #[error("the capacity of an uplink must be above zero and finite")]
     Capacity,
-    /// The groups of the matrix cannot be computed.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }

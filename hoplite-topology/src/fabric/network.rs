@@ -16,7 +16,7 @@ use hoplite_core::placement::mix;
 /// Most hosts: the nodes that a shard accepts.
 pub const MAX_HOSTS: u32 = 65_536;
 
-/// The choice among equally short paths of a flow.
+/// Choice among equally short paths of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
     /// The receiver's number modulo the number of paths, as with static forwarding tables.
@@ -40,24 +40,24 @@ pub enum Network {
         hosts_per_switch: u32,
         /// N, the number of switches, which is even.
         switches: u32,
-        /// The choice of a path within a half.
+        /// Choice of a path within a half.
         routing: Routing,
     },
     /// Leaf switches with hosts, and spine switches linked to each leaf.
     FatTree {
-        /// The number of leaves.
+        /// Number of leaves.
         leaves: u32,
         /// Host h is at leaf h / `hosts_per_leaf`.
         hosts_per_leaf: u32,
-        /// The number of spines. Their links have the capacity of hosts' links.
+        /// Number of spines. Their links have the capacity of hosts' links.
         spines: u32,
-        /// The choice of the spine for a flow.
+        /// Choice of the spine for a flow.
         routing: Routing,
     },
     /// A host at each point. Flows go dimension by dimension, the shorter way round, on ties
     /// upwards. Coordinates of the first dimension change fastest.
     Torus {
-        /// The number of points in each dimension.
+        /// Number of points in each dimension.
         dimensions: Vec<u32>,
     },
     /// A network that a matrix describes: each pair of hosts has a link, and pairs share hosts'
@@ -65,27 +65,23 @@ pub enum Network {
     Measured(MeasuredNetwork),
 }
 
-/// The reason why a network is invalid.
+/// Reason why a network is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum NetworkError {
-    /// The network has a part without elements.
     #[error("a network needs hosts, switches and links")]
     Empty,
-    /// There are more than [`MAX_HOSTS`] hosts.
     #[error("{hosts} hosts are more than {MAX_HOSTS}")]
     TooManyHosts { hosts: u64 },
-    /// A BiGraph's number of switches is odd.
     #[error("{switches} switches do not form two equal halves")]
     OddSwitches { switches: u32 },
-    /// No network of this form has this number of hosts.
     #[error("no {fabric} has {hosts} hosts: their number must be {needed}")]
     NoSuchSize {
-        /// The form of the network.
+        /// Form of the network.
         fabric: &'static str,
         hosts: u32,
-        /// The numbers of hosts that are possible.
+        /// Numbers of hosts that are possible.
         needed: &'static str,
     },
 }
@@ -139,7 +135,7 @@ impl Network {
         check_hosts(sides.iter().fold(1, |hosts, &side| u64::saturating_mul(hosts, side.into())))
     }
 
-    /// The number of hosts.
+    /// Number of hosts.
     pub fn hosts(&self) -> u32 {
         match self {
             Self::BiGraph { hosts_per_switch, switches, .. } => hosts_per_switch * switches,

@@ -9,10 +9,10 @@ use hoplite_core::topology::matrix::{MAX_NAME_BYTES, MAX_NODES};
 use hoplite_core::topology::{Link, Matrix, TopologyError};
 use thiserror::Error;
 
-/// The assumed latency of a switch: more than a cut-through switch's 1 us, and less than a loaded
+/// Assumed latency of a switch: more than a cut-through switch's 1 us, and less than a loaded
 /// switch's tens of microseconds.
 const SWITCH_NS: u32 = 5_000;
-/// The assumed rate of each link: 10 Gbit/s.
+/// Assumed rate of each link: 10 Gbit/s.
 const PS_PER_BYTE: u32 = 800;
 /// Most switches above a node. A longer path is a cycle.
 const MAX_DEPTH: usize = 16;

@@ -10,12 +10,12 @@
 use crate::cost::Evaluator;
 use hoplite_core::topology::random::Random;
 
-/// The value of `done` at the end of a search, for [`Search::advance`](super::Search::advance).
+/// Value of `done` at the end of a search, for [`Search::advance`](super::Search::advance).
 pub const WHOLE: u32 = 1_000_000;
 const ROUND: u32 = WHOLE / 5;
-/// The last share of a round, in which worse orders are rejected.
+/// Last share of a round, in which worse orders are rejected.
 const QUIET: u32 = ROUND / 5;
-/// The number of sample swaps, whose mean difference sets the first temperature.
+/// Number of sample swaps, whose mean difference sets the first temperature.
 const SAMPLES: u32 = 64;
 
 #[derive(Debug)]

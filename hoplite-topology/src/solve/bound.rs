@@ -148,7 +148,7 @@ fn common_divisor(groups: &[u32]) -> usize {
     sizes.into_iter().fold(0, divisor)
 }
 
-/// The ascent to a lower bound for rings, and its multipliers.
+/// Ascent to a lower bound for rings, and its multipliers.
 #[derive(Debug)]
 pub(super) struct OneTree<'a> {
     links: Links<'a>,

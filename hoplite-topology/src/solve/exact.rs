@@ -52,7 +52,7 @@ fn enumerate(mut evaluator: Evaluator<'_>) -> Vec<u32> {
 
 const UNREACHABLE: u64 = u64::MAX;
 
-/// The cost of the cheapest path through each set of nodes, for each last node. Sixteen hops that
+/// Cost of the cheapest path through each set of nodes, for each last node. Sixteen hops that
 /// cost at most 2^58 each fit 64 bits.
 struct Paths {
     nodes: usize,

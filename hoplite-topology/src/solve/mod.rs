@@ -25,7 +25,7 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// The share of a ring's search that improves the bound's multipliers, which also choose each
+/// Share of a ring's search that improves the bound's multipliers, which also choose each
 /// node's neighbours for moves.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
@@ -133,17 +133,17 @@ impl<'a> Search<'a> {
         self.status()
     }
 
-    /// The best order.
+    /// Best order.
     pub fn best(&self) -> &[u32] {
         &self.best
     }
 
-    /// The cost of the best order in picoseconds.
+    /// Cost of the best order in picoseconds.
     pub const fn best_cost(&self) -> u128 {
         self.best_cost
     }
 
-    /// The lower bound of any order's cost in picoseconds.
+    /// Lower bound of any order's cost in picoseconds.
     pub const fn lower_bound(&self) -> u128 {
         self.bound
     }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use hoplite_core::topology::matrix::Links;
 use hoplite_core::topology::random::Random;
 
-/// The number of near nodes that moves try; 8 to 16 are usual (Johnson and McGeoch, 1997).
+/// Number of near nodes that moves try; 8 to 16 are usual (Johnson and McGeoch, 1997).
 const NEIGHBOURS: usize = 10;
 const MAX_SEGMENT: usize = 3;
 /// Longest segment that a kick exchanges. Short segments keep the repair local.

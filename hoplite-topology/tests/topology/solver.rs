@@ -46,7 +46,7 @@ fn list(term: &Term) -> &[Term] {
     }
 }
 
-/// The smallest numbers that satisfy the assertions so far.
+/// Smallest numbers that satisfy the assertions so far.
 type Numbers = BTreeMap<String, u128>;
 
 fn number(term: &Term, numbers: &Numbers) -> u128 {
