@@ -2,11 +2,11 @@
 
 use std::str::FromStr;
 
-/// The number of a user.
+/// Number of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User(pub u32);
 
-/// The number of a group.
+/// Number of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group(pub u32);
 

@@ -12,24 +12,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::service_manager::notify;
 
-/// The line that a ready daemon prints.
+/// Line that a ready daemon prints.
 pub const READY: &str = "ready";
 
 /// Addresses of a daemon; `None` for services that it does not have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Addresses {
-    /// The name of the node.
+    /// Name of the node.
     pub node: Option<String>,
-    /// The path of the socket for clients.
+    /// Path of the socket for clients.
     pub socket: Option<PathBuf>,
-    /// The address of the data plane, for other stores.
+    /// Address of the data plane, for other stores.
     pub data: Option<SocketAddr>,
-    /// The address of the directory shard in this process.
+    /// Address of the directory shard in this process.
     pub directory: Option<SocketAddr>,
-    /// The address of the metrics.
+    /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
-    /// The address of the dashboard.
+    /// Address of the dashboard.
     pub dashboard: Option<SocketAddr>,
 }
 

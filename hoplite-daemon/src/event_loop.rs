@@ -47,7 +47,7 @@ impl EventLoop {
         self.tasks.spawn_on(task, &self.runtime)
     }
 
-    /// The runtime of the thread. The thread's end drops tasks spawned here.
+    /// Runtime of the thread. The thread's end drops tasks spawned here.
     pub const fn handle(&self) -> &Handle {
         &self.runtime
     }

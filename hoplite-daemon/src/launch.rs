@@ -18,13 +18,13 @@ const KEPT_VARIABLES: [&str; 7] = [
 /// A store that listens on loopback.
 #[derive(Debug, Clone, Copy)]
 pub struct Store<'a> {
-    /// The name of the node.
+    /// Name of the node.
     pub node: &'a str,
-    /// The path of the socket for clients.
+    /// Path of the socket for clients.
     pub socket: &'a Path,
-    /// The value of `--memory`.
+    /// Value of `--memory`.
     pub memory: &'a str,
-    /// The addresses of all shards of the directory.
+    /// Addresses of all shards of the directory.
     pub shards: &'a [String],
 }
 

@@ -13,7 +13,7 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 pub struct MemoryLimits {
     /// Size of the machine's memory.
     pub machine_bytes: u64,
-    /// The lowest memory limit of the process's control groups.
+    /// Lowest memory limit of the process's control groups.
     pub control_group_bytes: Option<u64>,
     /// Limit of the address space (`ulimit -v`).
     pub address_space_bytes: Option<u64>,

@@ -22,7 +22,7 @@ use crate::traces::{Export, TraceSettings, Tracer};
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
-/// The parts of the process that a running daemon uses.
+/// Parts of the process that a running daemon uses.
 #[derive(Debug)]
 pub struct Process {
     /// Reports the progress of the start.

@@ -39,7 +39,7 @@ pub struct Security {
      --tls-cert, --tls-key and --tls-ca; or say --insecure if everybody who can reach it may"
 )]
 pub struct NotLoopback {
-    /// The reachable address.
+    /// Reachable address.
     pub address: SocketAddr,
 }
 

@@ -46,22 +46,22 @@ pub(crate) struct CommonSettings {
     pub(crate) traces: TraceSettings,
 }
 
-/// The reason why settings are invalid.
+/// Reason why settings are invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The path of the file.
+        /// Path of the file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// Invalid TOML, an unknown key, or an invalid value.
     #[error("{}, line {line}: {message}", path.display())]
     Parse {
-        /// The path of the file.
+        /// Path of the file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,

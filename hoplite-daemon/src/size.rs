@@ -14,7 +14,7 @@ pub struct Size(pub u64);
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not a size: write a number of bytes, or one with KiB, MiB, GiB, TiB, kB, MB, GB or TB")]
 pub struct NotASize {
-    /// The first 64 characters of the text.
+    /// First 64 characters of the text.
     pub text: String,
 }
 

@@ -11,7 +11,7 @@ pub struct TimeSpan(pub Duration);
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not a duration: write it like 500ms, 2s or 1m 30s")]
 pub struct NotADuration {
-    /// The first 64 characters of the text.
+    /// First 64 characters of the text.
     pub text: String,
 }
 

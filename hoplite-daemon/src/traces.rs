@@ -131,7 +131,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The context for child spans.
+    /// Context for child spans.
     pub const fn context(&self) -> TraceContext {
         self.context
     }

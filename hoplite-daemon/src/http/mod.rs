@@ -37,11 +37,11 @@ use crate::metrics::IntCounter;
 
 /// A request. The body is `None` if it is longer than [`MAX_BODY_BYTES`] or does not arrive.
 pub type HttpRequest = Request<Option<Bytes>>;
-/// The address of the client, which each request has as an extension.
+/// Address of the client, which each request has as an extension.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpPeer(pub SocketAddr);
 
-/// The response to a request.
+/// Response to a request.
 pub type HttpResponse = hyper::Response<Full<Bytes>>;
 
 /// Most connections that wait for a request, and most that wait for its answer.

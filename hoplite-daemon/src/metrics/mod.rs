@@ -98,7 +98,7 @@ impl Metrics {
         Self(Arc::new(shared))
     }
 
-    /// The address of `/metrics`.
+    /// Address of `/metrics`.
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
