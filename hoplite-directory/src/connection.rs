@@ -45,14 +45,14 @@ const MAX_VISITORS: usize = 64;
 /// Longest connection of a visitor, far more than a health probe needs.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_WAITING: usize = 64;
-/// The first bytes of HTTP/2 (RFC 9113, section 3.4).
+/// First bytes of HTTP/2 (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The answer to browsers, and to clients that use TLS with a shard without TLS.
+/// Answer to browsers, and to clients that use TLS with a shard without TLS.
 const NOT_HTTP1: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
     This port speaks gRPC over HTTP/2.\n";
 
-/// The address of a peer; `None` for a store in this process.
+/// Address of a peer; `None` for a store in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer(Option<SocketAddr>);
 

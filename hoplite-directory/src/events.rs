@@ -36,7 +36,7 @@ pub(crate) struct PastEvent {
     pub(crate) text: String,
 }
 
-/// The list of recent events. Clones share it.
+/// List of recent events. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<Shared>);
 

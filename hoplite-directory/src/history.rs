@@ -23,7 +23,7 @@ const SERIES_BYTES: usize = size_of::<Series>() + size_of::<Point>() * GROWTH + 
 pub(crate) const MAX_NODES: usize = MAX_BYTES / (STEPS * size_of::<Point>() + SERIES_BYTES) - 1;
 const GROWTH: usize = 30;
 
-/// The state of a node or of the cluster in one step. Unknown numbers are NaN.
+/// State of a node or of the cluster in one step. Unknown numbers are NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Point {
     /// Bytes received from other stores per second.
@@ -37,7 +37,7 @@ pub(crate) struct Point {
     pub(crate) failures: f32,
     /// Median wait of these gets, in seconds.
     pub(crate) median: f32,
-    /// The 99th percentile of the waits.
+    /// 99th percentile of the waits.
     pub(crate) slowest: f32,
 }
 
@@ -59,7 +59,7 @@ struct Counts {
     sent_bytes: f64,
     used_bytes: u64,
     tally: Tally,
-    /// The time in which the events were counted.
+    /// Time in which the events were counted.
     seconds: f64,
 }
 
@@ -141,7 +141,7 @@ impl Series {
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// The number of the last step, from 1; 0 before the first step.
+    /// Number of the last step, from 1; 0 before the first step.
     last: u64,
     all: Series,
     nodes: BTreeMap<NodeId, Series>,

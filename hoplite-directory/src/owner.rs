@@ -29,7 +29,7 @@ use crate::traces::Traces;
 /// error.
 const MAX_QUEUED_COMMANDS: usize = 256;
 
-/// The number of a session, which is never reused.
+/// Number of a session, which is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
 

@@ -35,7 +35,7 @@ struct State {
     pings: u64,
     /// `true` if the store waits for the answer to a ping.
     is_pinged: bool,
-    /// The reason why the session ended, until it is sent.
+    /// Reason why the session ended, until it is sent.
     error: Option<Error>,
 }
 

@@ -33,29 +33,29 @@ use crate::service::DirectoryService;
 use crate::session::Host;
 use crate::watch::Loads;
 
-/// The default name of a cluster.
+/// Default name of a cluster.
 pub const DEFAULT_CLUSTER: &str = "hoplite";
 
 /// Time in which connections must end after their sessions.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
-/// The flow-control window of an HTTP/2 stream; a connection has twice as much.
+/// Flow-control window of an HTTP/2 stream; a connection has twice as much.
 const WINDOW_BYTES: u32 = 4 << 20;
 /// Most streams of a connection: a session, and calls of tools.
 const MAX_STREAMS: u32 = 128;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The window of a visitor's stream, and the most bytes of its headers and messages.
+/// Window of a visitor's stream, and the most bytes of its headers and messages.
 const VISITOR_BYTES: u32 = 4 << 10;
-/// The window of a visitor's connection, the least that HTTP/2 permits.
+/// Window of a visitor's connection, the least that HTTP/2 permits.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
 const MAX_VISITOR_STREAMS: u32 = 4;
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The configuration of a shard.
+/// Configuration of a shard.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct DirectoryConfig {
     pub cluster: ClusterId,
-    /// The newest version that the shard speaks.
+    /// Newest version that the shard speaks.
     pub newest_version: Version,
     pub credentials: Credentials,
     pub limits: Limits,
@@ -75,12 +75,12 @@ impl Default for DirectoryConfig {
     }
 }
 
-/// The listeners of a shard.
+/// Listeners of a shard.
 #[derive(Debug)]
 pub struct Listeners {
-    /// The listener for stores and tools.
+    /// Listener for stores and tools.
     pub control: Listener,
-    /// The listener for browsers, if there is a dashboard.
+    /// Listener for browsers, if there is a dashboard.
     pub dashboard: Option<TcpListener>,
 }
 
@@ -90,7 +90,7 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// The reason why a shard stopped early.
+/// Reason why a shard stopped early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]

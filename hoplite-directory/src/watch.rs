@@ -225,7 +225,7 @@ impl Order {
     }
 }
 
-/// The stream of a store's reports. Dropping it forgets the store's report.
+/// Stream of a store's reports. Dropping it forgets the store's report.
 struct ReportingStore {
     loads: Loads,
     node: NodeId,

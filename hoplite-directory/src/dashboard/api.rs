@@ -109,7 +109,7 @@ struct Overview {
     queue: usize,
     connected: usize,
     away: usize,
-    /// The number of stores with a load report. The following sums cover these stores.
+    /// Number of stores with a load report. The following sums cover these stores.
     telling: usize,
     capacity_bytes: u64,
     free_bytes: u64,
@@ -126,7 +126,7 @@ struct Overview {
 #[derive(Serialize)]
 struct ShardHealth {
     name: String,
-    /// The number of reporting stores that have a session with this shard.
+    /// Number of reporting stores that have a session with this shard.
     sessions: usize,
 }
 

@@ -22,10 +22,10 @@ const MAX_SESSIONS: usize = 64;
 /// Longest login: a working day.
 const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
 const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
-/// The cookie that marks a browser after a login. All shards on a host accept it, because they
+/// Cookie that marks a browser after a login. All shards on a host accept it, because they
 /// share the token.
 const KNOWN_COOKIE: &str = "hoplite_known";
-/// The text that the token signs for the cookie, in front of a random number.
+/// Text that the token signs for the cookie, in front of a random number.
 const KNOWN_LABEL: &[u8] = b"known browser";
 const SECRET_BYTES: usize = 32;
 
@@ -36,7 +36,7 @@ type Fingerprint = [u8; 32];
 pub(super) struct Door {
     token: Option<Token>,
     cookie: String,
-    /// The attributes that follow the value of a cookie.
+    /// Attributes that follow the value of a cookie.
     attributes: String,
     sessions: Mutex<BTreeMap<Fingerprint, Instant>>,
     throttle: Mutex<Throttle>,

@@ -127,7 +127,7 @@ impl From<ClientLoad> for Client {
 pub(super) struct HistoryPage {
     step_ms: u64,
     last: u64,
-    /// The points after the step `after` of the request, oldest first: bytes received and sent per
+    /// Points after the step `after` of the request, oldest first: bytes received and sent per
     /// second, bytes in use, gets and failures per second, median and 99th percentile of the waits
     /// in seconds.
     points: Vec<[f32; 7]>,

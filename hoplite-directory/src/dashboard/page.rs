@@ -6,7 +6,7 @@ use std::time::Duration;
 use hoplite_daemon::http::header::{self, HeaderMap, HeaderValue};
 use hoplite_daemon::http::{Bytes, HttpResponse, StatusCode};
 
-/// The content security policy: no other hosts, inline code or frames, and forms to this server
+/// Content security policy: no other hosts, inline code or frames, and forms to this server
 /// only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
 form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
@@ -76,7 +76,7 @@ pub(super) fn wrong_token() -> HttpResponse {
     login_again(StatusCode::FORBIDDEN, "That is not the token of this cluster.")
 }
 
-/// The login form, with the time after which the next try is permitted.
+/// Login form, with the time after which the next try is permitted.
 pub(super) fn too_many(wait: Duration) -> HttpResponse {
     let seconds = wait.as_secs();
     let says = format!("There were too many wrong tokens. Try again in {seconds} seconds.");

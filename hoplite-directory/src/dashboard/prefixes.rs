@@ -98,7 +98,7 @@ impl State {
 #[derive(Debug, Serialize)]
 pub(super) struct PrefixPage {
     prefix: String,
-    /// The groups, most bytes first.
+    /// Groups, most bytes first.
     groups: Vec<Group>,
     more_groups: usize,
     rest: Group,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// Length of the pause after a turn, as a multiple of the turn: stores get nine tenths of the time.
 const PAUSE: u32 = 9;
-/// The assumed length of a cancelled turn.
+/// Assumed length of a cancelled turn.
 const USUAL_TURN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]

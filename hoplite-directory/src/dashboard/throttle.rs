@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The limit of one source: a person who mistypes notices nothing, and a program gets 15 tries a
+/// Limit of one source: a person who mistypes notices nothing, and a program gets 15 tries a
 /// minute.
 const OF_ONE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
-/// The limit of all sources together, which only forty or more sources reach.
+/// Limit of all sources together, which only forty or more sources reach.
 const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
 /// Most sources with a separate debt; further sources share one.
 const MAX_SOURCES: usize = 1024;
@@ -44,11 +44,11 @@ impl From<IpAddr> for Source {
 pub(super) struct Throttle {
     all: Debt,
     sources: BTreeMap<Source, Debt>,
-    /// The shared debt of all sources beyond [`MAX_SOURCES`].
+    /// Shared debt of all sources beyond [`MAX_SOURCES`].
     others: Debt,
 }
 
-/// The time at which the debt is zero again.
+/// Time at which the debt is zero again.
 #[derive(Debug, Clone, Copy, Default)]
 struct Debt(Option<Instant>);
 
