@@ -34,7 +34,7 @@ pub enum Question {
     /// Links between nodes, or between groups of nodes with the same value of a label. An empty key
     /// means nodes.
     Links {
-        /// The key of the label.
+        /// Key of the label.
         group: String,
     },
     Events,
@@ -42,7 +42,7 @@ pub enum Question {
     History {
         /// The node; `None` for the whole cluster.
         node: Option<NodeId>,
-        /// The number of the last step that the page has.
+        /// Number of the last step that the page has.
         after: u64,
     },
     Node(NodeId),

@@ -32,11 +32,11 @@ use crate::{error, v1};
 pub struct Pull {
     /// The object.
     pub id: ObjectId,
-    /// The put that made the object.
+    /// Put that made the object.
     pub put: PutId,
     /// The object's size.
     pub size_bytes: u64,
-    /// The requested bytes.
+    /// Requested bytes.
     pub range: Range<u64>,
     /// `true` if the object is the output of a hop, which may not have begun yet.
     pub awaits_hop: bool,

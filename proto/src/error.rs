@@ -14,7 +14,7 @@ use crate::metadata::{decode_dtype, encode_dtype};
 use crate::v1;
 use crate::v1::MissingKind;
 
-/// The kinds of a [`MetadataError`] in the field `c` of the wire error; zero if only the text is
+/// Kinds of a [`MetadataError`] in the field `c` of the wire error; zero if only the text is
 /// known.
 mod metadata_kind {
     pub(super) const UNKNOWN_DTYPE: u64 = 1;

@@ -10,7 +10,7 @@ use prost::Message;
 
 use crate::bounds::{MAX_BATCH_PUT_BYTES, MAX_PUT_BYTES};
 
-/// The size of the length in bytes.
+/// Size of the length in bytes.
 pub const LENGTH_BYTES: usize = 4;
 
 /// Longest hello in bytes. The first bytes of another protocol, read as a length, are usually more.
@@ -23,7 +23,7 @@ pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// tags, and a small object.
 const REQUEST_OVERHEAD_BYTES: usize = (16 << 10) + MAX_PUT_BYTES;
 
-/// The bytes of protobuf's tag and length for each id of a list.
+/// Bytes of protobuf's tag and length for each id of a list.
 const ID_OVERHEAD_BYTES: usize = 4;
 
 /// Longest batch of puts in bytes: the objects, and the other fields of each put.

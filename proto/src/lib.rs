@@ -15,17 +15,17 @@
 
 use hoplite_core::Version;
 
-/// The types generated from the files in `proto/hoplite/v1`.
+/// Types generated from the files in `proto/hoplite/v1`.
 #[allow(missing_docs, clippy::all, clippy::allow_attributes, unreachable_pub, reason = "generated code")]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/hoplite.v1.rs"));
 }
 
-/// The descriptors of all protocol files, for gRPC reflection.
+/// Descriptors of all protocol files, for gRPC reflection.
 #[cfg(feature = "grpc")]
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hoplite.bin"));
 
-/// The newest version of the protocol that this program speaks, on all three planes.
+/// Newest version of the protocol that this program speaks, on all three planes.
 pub const PROTOCOL_VERSION: u32 = Version::NEWEST.number();
 
 pub mod socket_path;

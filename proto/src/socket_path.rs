@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The environment variable that overrides the default path.
+/// Environment variable that overrides the default path.
 pub const SOCKET_VARIABLE: &str = "HOPLITE_SOCKET";
 
 /// Returns `$HOPLITE_SOCKET`; else `$XDG_RUNTIME_DIR/hoplite/store.sock`; else

@@ -16,19 +16,19 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
-/// The environment variable that names the user who runs the store.
+/// Environment variable that names the user who runs the store.
 pub const DAEMON_USER_VARIABLE: &str = "HOPLITE_DAEMON_USER";
 
-/// The user that the packages create for the daemon.
+/// User that the packages create for the daemon.
 pub const DEFAULT_DAEMON_USER: &str = "hoplite";
 
 /// Most symbolic links on a path, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// The extended attribute of a file's access list, which may grant more than its mode shows.
+/// Extended attribute of a file's access list, which may grant more than its mode shows.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// The users who may own the directories: this user, root, and the daemon's user.
+/// Users who may own the directories: this user, root, and the daemon's user.
 #[derive(Debug, Clone)]
 pub struct TrustedUsers {
     own: u32,
@@ -68,13 +68,13 @@ impl TrustedUsers {
     }
 }
 
-/// The user in [`DAEMON_USER_VARIABLE`]; an empty one counts as unset.
+/// User in [`DAEMON_USER_VARIABLE`]; an empty one counts as unset.
 pub fn daemon_user_of_environment() -> Option<String> {
     let user = std::env::var_os(DAEMON_USER_VARIABLE)?;
     Some(user.to_string_lossy().into_owned()).filter(|user| !user.is_empty())
 }
 
-/// The reason why a path to a socket is not trusted, with advice.
+/// Reason why a path to a socket is not trusted, with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Distrust {
@@ -87,7 +87,7 @@ pub enum Distrust {
     Owner {
         /// The directory, link or socket.
         path: PathBuf,
-        /// The owner's number.
+        /// Owner's number.
         owner: u32,
     },
     /// Other users may replace the files in a directory.
@@ -99,7 +99,7 @@ pub enum Distrust {
     Writable {
         /// The directory.
         path: PathBuf,
-        /// The number of the directory's owner.
+        /// Number of the directory's owner.
         owner: u32,
         /// The directory's mode.
         mode: u32,
@@ -107,12 +107,12 @@ pub enum Distrust {
     /// The daemon's user does not exist.
     #[error("this machine has no user {name:?}: set {DAEMON_USER_VARIABLE} to the user who runs the store")]
     NoSuchUser {
-        /// The configured name.
+        /// Configured name.
         name: String,
     },
 }
 
-/// The error of [`SocketPlace::find`].
+/// Error of [`SocketPlace::find`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     /// Another user could replace the socket.

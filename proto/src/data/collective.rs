@@ -20,12 +20,12 @@ use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1::end::Outcome;
 use crate::{error, metadata, v1};
 
-/// The request of a member of a collective for the bytes that another member must send to it.
+/// Request of a member of a collective for the bytes that another member must send to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
-    /// The target of the collective.
+    /// Target of the collective.
     pub target: ObjectId,
-    /// The put that makes the target.
+    /// Put that makes the target.
     pub put: PutId,
     /// Index of the requesting member.
     pub index: usize,
@@ -306,7 +306,7 @@ pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     }
 }
 
-/// The answer to a request for a store's record: the record, and the store's own progress.
+/// Answer to a request for a store's record: the record, and the store's own progress.
 pub fn encode_known(record: Option<ReduceRecord>) -> v1::Position {
     let mut record = record.map(encode_record);
     let position = record.as_mut().and_then(|record| record.position.take());

@@ -21,7 +21,7 @@
 
 use hoplite_core::checksum::crc32c;
 
-/// The length of an encoded header.
+/// Length of an encoded header.
 pub const HEADER_BYTES: usize = 28;
 /// Longest payload of a block.
 pub const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
@@ -148,7 +148,7 @@ impl Kind {
     }
 }
 
-/// The reason to reject a frame.
+/// Reason to reject a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum FrameError {
@@ -158,22 +158,18 @@ pub enum FrameError {
         /// The first four bytes.
         found: [u8; 4],
     },
-    /// The peer uses another version of the framing.
     #[error("framing version {theirs}, this is version {FRAMING_VERSION}")]
     BadVersion {
         /// The peer's version.
         theirs: u8,
     },
-    /// The header's checksum is wrong.
     #[error("the header of a frame is damaged")]
     HeaderDamaged,
     /// The frame has an unknown kind, or its reserved bytes are not zero.
     #[error("unknown kind of frame {number}")]
     UnknownKind { number: u8 },
-    /// The payload is too long for its kind of frame.
     #[error("a frame of kind {kind:?} claims {length_bytes} bytes")]
     TooLong { kind: Kind, length_bytes: u32 },
-    /// The payload's checksum is wrong.
     #[error("the payload of a frame of kind {kind:?} is damaged")]
     PayloadDamaged { kind: Kind },
 }

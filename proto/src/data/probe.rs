@@ -84,12 +84,12 @@ pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-/// The request to answer the echoes and trains of a peer.
+/// Request to answer the echoes and trains of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
-    /// The nonce of the peer's requests.
+    /// Nonce of the peer's requests.
     pub nonce: u64,
-    /// The address from which the peer sends datagrams, if it does.
+    /// Address from which the peer sends datagrams, if it does.
     pub asker: Option<SocketAddr>,
 }
 
@@ -106,14 +106,14 @@ pub fn decode_arm(arm: &v1::Arm) -> Result<Arm> {
     Ok(Arm { nonce: arm.nonce, asker: decode_optional_address(&arm.asker)? })
 }
 
-/// The request to measure the link to a peer.
+/// Request to measure the link to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// The nonce for the requests to the peer.
+    /// Nonce for the requests to the peer.
     pub nonce: u64,
     /// The peer.
     pub node: NodeId,
-    /// The address of the peer's data plane.
+    /// Address of the peer's data plane.
     pub address: SocketAddr,
     /// The peer's address for datagrams, if it receives them.
     pub echo_address: Option<SocketAddr>,

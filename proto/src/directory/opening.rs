@@ -15,7 +15,7 @@ pub const PREFACE_BYTES: usize = 16;
 /// Longest opening message in bytes: names, a nonce, and a refusal's text.
 pub const MAX_OPENING_BYTES: usize = 4096;
 
-/// The purpose of a connection, in its first bytes. HTTP/2 and TLS begin otherwise.
+/// Purpose of a connection, in its first bytes. HTTP/2 and TLS begin otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preface {
     /// gRPC.

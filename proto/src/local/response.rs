@@ -22,7 +22,7 @@ pub enum Response {
     Node(node::Response),
     /// Answers [`Inspection::List`](hoplite_core::node::Inspection::List).
     Listing {
-        /// The objects, sorted by id.
+        /// Objects, sorted by id.
         objects: Vec<Locations>,
         /// `true` if further objects follow.
         more: bool,
