@@ -201,7 +201,7 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     pub shard_arguments: Vec<String>,
     pub advertised: Vec<String>,
-    /// The folder with the daemons' programs; `None` for this workspace's.
+    /// Folder with the daemons' programs; `None` for this workspace's.
     pub programs: Option<PathBuf>,
 }
 

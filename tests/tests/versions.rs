@@ -14,7 +14,7 @@ use prost::Message;
 use prost_types::field_descriptor_proto::Label;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
-/// The newest version that this program no longer speaks.
+/// Newest version that this program no longer speaks.
 const TOO_OLD: u32 = OLDEST - 1;
 const OLDEST: u32 = Version::OLDEST.number();
 /// A field that a later program of this version may add to any message: field 1000, a number.
