@@ -52,7 +52,7 @@ pub(crate) struct LifetimeArguments {
 }
 
 impl LifetimeArguments {
-    /// Returns the lifetime of a put. Fails for a time to live of zero, or of more than 30 days.
+    /// Fails for a time to live of zero, or of more than 30 days.
     pub(crate) fn lifetime(self) -> Result<Option<Arc<Lifetime>>, ObjectError> {
         let ttl = self.ttl.map(|after| Ttl::new(after, self.ttl_action)).transpose()?;
         Ok(Lifetime::of(self.owner, ttl))

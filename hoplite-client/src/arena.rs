@@ -1,4 +1,4 @@
-//! The store's arena in this process: mapped for reading at once, and for writing at the first
+//! Store's arena in this process: mapped for reading at once, and for writing at the first
 //! write.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,8 +13,7 @@ use rustix::fs::fstat;
 /// copying half of the bytes.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// Most attempts to take the lock of [`MAPPED`], which a forked child may inherit in the locked
-/// state.
+/// Most tries to take the lock of [`MAPPED`], which a forked child may inherit in the locked state.
 const MAX_TRIES: usize = 1000;
 
 #[derive(Debug)]

@@ -47,7 +47,7 @@ impl Client {
     /// Puts many objects of plain bytes. Returns a result for each.
     ///
     /// # Errors
-    /// The errors of [`Client::put_many_with`].
+    /// See [`Client::put_many_with`].
     pub async fn put_many<I, K, V>(&self, objects: I, options: PutOptions) -> Result<Results<()>>
     where
         I: IntoIterator<Item = (K, V)>,

@@ -1,4 +1,4 @@
-//! The blocking client: the calling thread drives the asynchronous client.
+//! Blocking client: the calling thread drives the asynchronous client.
 //!
 //! This client starts no thread and no runtime. Any number of threads may call at once. In an
 //! asynchronous runtime, use [`crate::Client`]: blocking calls would stop the other tasks of the
@@ -404,7 +404,7 @@ impl ObjectReader {
         self.reader.position_bytes()
     }
 
-    /// Metadata that the put gave to the object.
+    /// Metadata of the object.
     pub fn metadata(&self) -> &Metadata {
         self.reader.metadata()
     }

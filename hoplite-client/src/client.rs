@@ -1,4 +1,4 @@
-//! The asynchronous client.
+//! Asynchronous client.
 
 use std::path::Path;
 use std::pin::pin;
@@ -84,7 +84,7 @@ impl Client {
     /// all answers.
     ///
     /// # Errors
-    /// The errors of [`Client::connect`].
+    /// See [`Client::connect`].
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
         checked_default()?;
         let options = options.with_own_owner();
@@ -149,7 +149,7 @@ impl Client {
     /// Puts plain bytes, with the default [`PutOptions`].
     ///
     /// # Errors
-    /// The errors of [`Client::put_with`].
+    /// See [`Client::put_with`].
     pub async fn put(&self, id: impl AsRef<[u8]>, bytes: &[u8]) -> Result<()> {
         self.put_with(id, bytes, PutOptions::default()).await
     }
@@ -173,7 +173,7 @@ impl Client {
     /// Reserves memory for an object, whose bytes the caller writes piece by piece.
     ///
     /// # Errors
-    /// The errors of [`Client::put_with`].
+    /// See [`Client::put_with`].
     pub async fn create(
         &self,
         id: impl AsRef<[u8]>,
@@ -199,7 +199,7 @@ impl Client {
     /// Gets an object, which may be [stale](ObjectView::is_stale) if the options allow it.
     ///
     /// # Errors
-    /// The errors of [`Client::get`].
+    /// See [`Client::get`].
     pub async fn get_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectView> {
         let GetOptions { timeout, allow_stale } = options;
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
@@ -231,7 +231,7 @@ impl Client {
     /// Copies the object into a new vector while it arrives.
     ///
     /// # Errors
-    /// The errors of [`Client::get`].
+    /// See [`Client::get`].
     pub async fn get_vec(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let get = pin!(reader::get_vec(&call.connection, id.clone(), timeout));
@@ -242,7 +242,7 @@ impl Client {
     /// bytes.
     ///
     /// # Errors
-    /// The errors of [`Client::get`].
+    /// See [`Client::get`].
     pub async fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
         self.get_reader_with(id, timeout.into()).await
     }
@@ -251,7 +251,7 @@ impl Client {
     /// allow it.
     ///
     /// # Errors
-    /// The errors of [`Client::get`].
+    /// See [`Client::get`].
     pub async fn get_reader_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectReader> {
         let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
         let open = pin!(ObjectReader::open_with(&call.connection, id.clone(), options));

@@ -1,4 +1,4 @@
-//! The deadline of a call with several steps.
+//! Deadline of a call with several steps.
 
 use std::time::{Duration, Instant};
 

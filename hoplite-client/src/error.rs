@@ -1,4 +1,4 @@
-//! The errors of this crate.
+//! Errors of this crate.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The client of a Hoplite store, whose workers share immutable objects in memory.
+//! Client of a Hoplite store, whose workers share immutable objects in memory.
 //!
 //! The bytes of large objects never cross the socket. A put copies them once, into the store's
 //! memory; a get returns a view of them.

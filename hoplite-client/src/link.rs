@@ -1,4 +1,4 @@
-//! The connection in use, and its replacement. A call reconnects only if it has sent nothing yet.
+//! Connection in use, and its replacement. A call reconnects only if it has sent nothing yet.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The options of connects, puts, gets and reduces.
+//! Options of connects, puts, gets and reduces.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
@@ -148,14 +148,14 @@ impl From<Duration> for GetOptions {
 pub struct ReduceOptions {
     /// Operation that combines elements; by default the sum.
     pub op: ReduceOp,
-    /// Number of sources to reduce, in the order in which they become ready; by default all.
+    /// Sources to reduce, in the order in which they become ready; by default all.
     pub num_objects: Option<usize>,
     /// Order in which sources are combined; by default the order in which they become ready.
     pub order: ReduceOrder,
     /// Range of bytes to reduce in each source, which begins and ends at whole elements; by
     /// default all bytes. With a range, the target has no shape.
     pub range: Option<ByteRange>,
-    /// Number of pinned copies of the target, each on another node; by default the store's.
+    /// Pinned copies of the target, each on another node; by default the store's.
     pub replicas: u8,
     /// Time for the call, including the wait for sources; by default [`default_timeout`].
     pub timeout: Duration,

@@ -148,7 +148,7 @@ impl ObjectReader {
         self.position_bytes
     }
 
-    /// Metadata that the put gave to the object.
+    /// Metadata of the object.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

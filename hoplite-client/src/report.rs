@@ -24,7 +24,7 @@ pub struct Description {
     pub locations: Locations,
     /// The shard's latest grants for the object, oldest first.
     pub grants: Vec<Grant>,
-    /// Number of nodes that wait for a location of the object.
+    /// Nodes that wait for a location of the object.
     pub waiting_receivers: u32,
     /// Reduce or collective that makes the object, if this store knows it.
     pub reduce: Option<ReduceRecord>,
@@ -52,11 +52,11 @@ pub struct Grant {
 pub struct ReduceRecord {
     /// Operation that combines elements, such as `sum`.
     pub op: String,
-    /// Number of sources that the target contains so far.
+    /// Sources that the target contains so far.
     pub reduced: u64,
-    /// Number of sources that the call named.
+    /// Sources that the call named.
     pub sources: u64,
-    /// Number of nodes that combine sources, without the receiver.
+    /// Nodes that combine sources, without the receiver.
     pub hops: u64,
     /// Schedule and the reason for its choice.
     pub plan: String,
@@ -66,9 +66,9 @@ pub struct ReduceRecord {
     pub latency: Duration,
     /// Time from the call to the last byte of the target, or until now.
     pub elapsed: Duration,
-    /// Number of failures that were repaired.
+    /// Repaired failures.
     pub mendings: u32,
-    /// Number of times that the target was started again.
+    /// Restarts of the target.
     pub restarts: u32,
     /// `true` while the reduce or collective runs.
     pub is_running: bool,
@@ -87,9 +87,9 @@ pub struct MemberPosition {
     pub members: u32,
     /// Stage of the member's work, or its outcome.
     pub stage: String,
-    /// Number of target bytes that are final at this member so far.
+    /// Target bytes that are final at this member so far.
     pub final_bytes: u64,
-    /// Number of target bytes that are final at this member at the end.
+    /// Target bytes that are final at this member at the end.
     pub size_bytes: u64,
     /// The member's node, set in [all positions](ReduceRecord::positions).
     pub node: String,
@@ -120,21 +120,21 @@ pub struct NodeStatus {
     pub reserved_bytes: u64,
     /// Bytes in the arena whose pages were touched.
     pub prefaulted_bytes: u64,
-    /// Number of complete and partial copies.
+    /// Complete and partial copies.
     pub copies: u64,
-    /// Number of connected clients.
+    /// Connected clients.
     pub clients: u64,
-    /// Number of running transfers from other stores.
+    /// Running transfers from other stores.
     pub pulls: u64,
-    /// Number of transfers to other stores since the start.
+    /// Transfers to other stores since the start.
     pub serves: u64,
-    /// Number of reduces and collectives that this store coordinates.
+    /// Reduces and collectives that this store coordinates.
     pub reduces: u64,
-    /// Number of hops that this store performs, and of collectives in which it is a member.
+    /// Hops that this store performs, and collectives in which it is a member.
     pub hops: u64,
-    /// Number of hops and members that this store directs as coordinator.
+    /// Hops and members that this store directs as coordinator.
     pub directed_hops: u64,
-    /// Number of running combinations of several inputs.
+    /// Running combinations of several inputs.
     pub combinations: u64,
     /// Object bytes sent to other stores since the start.
     pub sent_bytes: u64,
@@ -142,17 +142,17 @@ pub struct NodeStatus {
     pub received_bytes: u64,
     /// `true` while the store moves its objects to other stores.
     pub is_draining: bool,
-    /// Number of evicted copies since the start.
+    /// Evicted copies since the start.
     pub evictions: u64,
-    /// Number of objects put here that ended with their time to live.
+    /// Objects put here that ended with their time to live.
     pub expired: u64,
-    /// Number of objects put here that ended with their owner.
+    /// Objects put here that ended with their owner.
     pub abandoned: u64,
     /// State of spilling; all zero if the store does not spill.
     pub spill: SpillStatus,
-    /// Number of transfers and hops that ended because a frame was damaged or unknown.
+    /// Transfers and hops that ended because a frame was damaged or unknown.
     pub corrupt_frames: u64,
-    /// Number of puts that lost a conflict with another put of the id.
+    /// Puts that lost a conflict with another put of the id.
     pub put_conflicts: u64,
     /// Directory shards, in configured order.
     pub shards: Vec<ShardStatus>,
@@ -165,9 +165,9 @@ pub struct NodeStatus {
 /// Present problems of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
-    /// Number of calls and transfers that wait for free memory.
+    /// Calls and transfers that wait for free memory.
     pub waiting_for_room: u64,
-    /// Number of clients' calls that have waited for more than 10 s.
+    /// Clients' calls that have waited for more than 10 s.
     pub long_waits: u64,
     /// Descriptions of at most 16 of these calls.
     pub waits: Vec<LongWait>,
@@ -273,7 +273,7 @@ pub struct PeerLink {
 pub struct PlaceKeys {
     /// Keys, outermost first; may be empty.
     pub keys: Vec<String>,
-    /// Number of nodes whose labels use exactly these keys.
+    /// Nodes whose labels use exactly these keys.
     pub nodes: u32,
 }
 
@@ -286,15 +286,15 @@ pub struct ShardStatus {
     pub connected: bool,
     /// Version of the protocol in the session; zero without a session.
     pub protocol: u32,
-    /// Number of objects in the shard.
+    /// Objects in the shard.
     pub objects: u64,
     /// Total size of the inline objects, whose bytes the shard keeps.
     pub inline_bytes: u64,
-    /// Number of nodes in the shard.
+    /// Nodes in the shard.
     pub nodes: u32,
-    /// Number of queries that wait for a location.
+    /// Queries that wait for a location.
     pub waiting_queries: u64,
-    /// Number of objects with too few pinned copies.
+    /// Objects with too few pinned copies.
     pub under_replicated: u64,
     /// Sets of label keys in use. Nodes with different keys share no group, even if they are
     /// close.
@@ -316,14 +316,13 @@ pub struct ProbeReport {
     /// Pairs of nodes, by index, that could not reach each other. Their link is the worst round
     /// trip of either node.
     pub guessed: Vec<(u32, u32)>,
-    /// Number of unmeasured pairs, above 2,000 nodes: they get the link of other pairs of their
-    /// groups.
+    /// Unmeasured pairs, above 2,000 nodes: they get the link of other pairs of their groups.
     pub estimated: u64,
-    /// Number of pairs that were measured over TCP.
+    /// Pairs that were measured over TCP.
     pub by_tcp: u32,
-    /// Number of answered round trips.
+    /// Answered round trips.
     pub echoes: u64,
-    /// Number of unanswered round trips.
+    /// Unanswered round trips.
     pub lost_echoes: u64,
     /// Bytes sent to measure bandwidth.
     pub train_bytes: u64,
@@ -338,17 +337,17 @@ pub struct ProbeReport {
 pub struct AppliedPlaces {
     /// Version of these places. Daemons use the highest one.
     pub version: u64,
-    /// Number of innermost groups.
+    /// Innermost groups.
     pub groups: u32,
     /// Capacity of groups' uplinks, in thousandths of a host's link; `None` without groups.
     pub uplink_permille: Option<u32>,
-    /// Number of shards that use these places.
+    /// Shards that use these places.
     pub shards: u32,
     /// Number of all shards.
     pub all_shards: u32,
-    /// Number of nodes in measured groups; zero makes daemons ignore the uplinks' capacity.
+    /// Nodes in measured groups; zero makes daemons ignore the uplinks' capacity.
     pub nodes: u32,
-    /// Number of measured nodes in groups that their labels define.
+    /// Measured nodes in groups that their labels define.
     pub labelled_nodes: u32,
 }
 

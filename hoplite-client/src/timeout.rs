@@ -1,4 +1,4 @@
-//! The default timeout of calls in Rust, the command line and Python.
+//! Default timeout of calls in Rust, the command line and Python.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! The trace of a call, which the client sends to the store.
+//! Trace of a call, which the client sends to the store.
 //!
 //! This crate records no spans. The caller names its span in the format of W3C Trace Context.
 

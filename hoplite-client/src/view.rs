@@ -95,7 +95,7 @@ impl ObjectView {
         self.len() as u64
     }
 
-    /// Metadata that the put gave to the object.
+    /// Metadata of the object.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

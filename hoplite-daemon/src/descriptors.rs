@@ -1,4 +1,4 @@
-//! The limit on open files and connections of this process.
+//! Limit on open files and connections of this process.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 

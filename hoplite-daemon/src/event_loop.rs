@@ -24,7 +24,7 @@ impl EventLoop {
     /// Starts the thread. After `stop`, it ends when all its tasks have ended.
     ///
     /// # Errors
-    /// The error of the operating system.
+    /// System errors.
     pub fn start(name: &str, stop: CancellationToken) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let event_loop = Self { runtime: runtime.handle().clone(), tasks: TaskTracker::new() };
@@ -61,7 +61,7 @@ impl EventLoop {
 /// Registers `fd` with this task's event loop.
 ///
 /// # Errors
-/// The error of the operating system.
+/// System errors.
 pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,

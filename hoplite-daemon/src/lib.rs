@@ -1,4 +1,4 @@
-//! The parts of a daemon's process that both daemons share. Start at [`run`](run()): the life of a
+//! Parts of a daemon's process that both daemons share. Start at [`run`](run()): the life of a
 //! process, from arguments to exit code.
 #![forbid(unsafe_code)]
 

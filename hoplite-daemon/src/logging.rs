@@ -1,4 +1,4 @@
-//! The log of a daemon.
+//! Log of a daemon.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};

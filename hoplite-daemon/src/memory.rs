@@ -1,4 +1,4 @@
-//! The memory that this process can use, limited by the machine, control groups, and process
+//! Memory that this process can use, limited by the machine, control groups, and process
 //! limits.
 
 use std::fs;

@@ -7,7 +7,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Returns a number that tells one run of a daemon from all others.
 ///
 /// # Errors
-/// The error of the operating system.
+/// System errors.
 pub fn random_number() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;

@@ -1,4 +1,4 @@
-//! The latest lines of the log, for the dashboard.
+//! Latest lines of the log, for the dashboard.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! The life of a daemon's process.
+//! Life of a daemon's process.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

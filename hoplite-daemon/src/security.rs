@@ -1,4 +1,4 @@
-//! The settings of the access to a daemon.
+//! Settings of the access to a daemon.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

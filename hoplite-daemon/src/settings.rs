@@ -55,7 +55,7 @@ pub enum SettingsError {
     Read {
         /// Path of the file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Invalid TOML, an unknown key, or an invalid value.

@@ -1,4 +1,4 @@
-//! The messages of a store in one frame.
+//! Messages of a store in one frame.
 
 use hoplite_core::TraceContext;
 use hoplite_core::error::Result;
@@ -12,7 +12,7 @@ pub(crate) type TracedMessage = (ToShard, Option<TraceContext>);
 /// Decodes and checks the messages of one frame.
 ///
 /// # Errors
-/// The errors of [`decode_store_batch`].
+/// See [`decode_store_batch`].
 pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<TracedMessage>> {
     let traces: Vec<_> = batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
     Ok(decode_store_batch(batch)?.into_iter().zip(traces).collect())

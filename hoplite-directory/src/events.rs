@@ -36,7 +36,7 @@ pub(crate) struct PastEvent {
     pub(crate) text: String,
 }
 
-/// List of recent events. Clones share it.
+/// Clones share the list.
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<Shared>);
 

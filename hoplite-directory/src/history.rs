@@ -1,4 +1,4 @@
-//! The last hour of the cluster and of each node, for the dashboard.
+//! Last hour of the cluster and of each node, for the dashboard.
 //!
 //! A point has the state of a node at the end of a step of ten seconds, and the rates of the step.
 //! A series is the points of a node. All series end at the same step. A series stays for an hour

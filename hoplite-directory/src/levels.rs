@@ -1,4 +1,4 @@
-//! The gauges of a shard, computed at each scrape.
+//! Gauges of a shard, computed at each scrape.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The stand-alone directory shard: `hoplite-directory`.
+//! Stand-alone directory shard: `hoplite-directory`.
 #![forbid(unsafe_code)]
 
 mod settings;

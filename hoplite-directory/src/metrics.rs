@@ -1,4 +1,4 @@
-//! The metrics of a shard, which `docs/reference/metrics.md` lists.
+//! Metrics of a shard, which `docs/reference/metrics.md` lists.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The task that owns the shard. It takes commands, and adds the messages of the shard to the
+//! Task that owns the shard. It takes commands, and adds the messages of the shard to the
 //! queues of sessions.
 
 use std::collections::BTreeMap;

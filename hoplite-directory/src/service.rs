@@ -1,4 +1,4 @@
-//! The gRPC service of a shard.
+//! GRPC service of a shard.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The spans of a shard: one per message in a trace, until the shard answers.
+//! Spans of a shard: one per message in a trace, until the shard answers.
 
 use std::collections::BTreeMap;
 

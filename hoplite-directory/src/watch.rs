@@ -67,7 +67,7 @@ struct Order {
 }
 
 impl Loads {
-    /// Makes an empty list. Each new trouble of a store will become one of the `events`.
+    /// Each new trouble of a store will become one of the `events`.
     pub(crate) fn new(events: Events) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),

@@ -1,4 +1,4 @@
-//! The binary: its flags, its exit codes, its signals.
+//! Binary: its flags, its exit codes, its signals.
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,7 +41,6 @@ impl Daemon {
         Self { address: addresses.directory.unwrap(), child }
     }
 
-    /// Returns the exit code and the whole log.
     fn stop(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let mut log = String::new();

@@ -1,4 +1,4 @@
-//! The secrets with which a program authenticates itself to daemons, and checks them.
+//! Secrets with which a program authenticates itself to daemons, and checks them.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -79,7 +79,7 @@ impl FrameWriter {
     /// Writes a frame.
     ///
     /// # Errors
-    /// The system's errors.
+    /// System errors.
     pub async fn write(&mut self, message: &impl Message) -> io::Result<()> {
         framing::make_room(&mut self.frame);
         framing::encode(message, &mut self.frame).map_err(|_| io::ErrorKind::InvalidData)?;
@@ -93,7 +93,7 @@ impl FrameWriter {
     /// Tells the peer that no frames follow.
     ///
     /// # Errors
-    /// The system's errors.
+    /// System errors.
     pub async fn end(&mut self) -> io::Result<()> {
         self.stream.shutdown().await
     }

@@ -18,7 +18,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// Prepares a TCP connection for small messages after long silences.
 ///
 /// # Errors
-/// The system's errors.
+/// System errors.
 pub fn prepare_idle_socket(socket: impl AsFd) -> io::Result<()> {
     set_tcp_nodelay(&socket, true)?;
     set_socket_keepalive(&socket, true)?;

@@ -78,7 +78,7 @@ impl Socket {
     /// Prepares the connection for small messages after long silences.
     ///
     /// # Errors
-    /// The system's errors.
+    /// System errors.
     pub fn prepare(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => Ok(prepare_idle_socket(stream)?),
@@ -90,7 +90,7 @@ impl Socket {
     /// Detaches the connection from its tokio runtime.
     ///
     /// # Errors
-    /// The system's errors.
+    /// System errors.
     pub fn detach(self) -> io::Result<DetachedSocket> {
         Ok(match self {
             Self::Tcp(stream) => DetachedSocket::Tcp(stream.into_std()?),
@@ -104,7 +104,7 @@ impl DetachedSocket {
     /// Attaches the connection to the caller's runtime.
     ///
     /// # Errors
-    /// The system's errors.
+    /// System errors.
     pub fn attach(self) -> io::Result<Socket> {
         Ok(match self {
             Self::Tcp(stream) => Socket::Tcp(TcpStream::from_std(stream)?),

@@ -1,4 +1,4 @@
-//! The secret of a cluster's daemons.
+//! Secret of a cluster's daemons.
 //!
 //! Only HMACs that are computed with it leave the process. Each HMAC covers its [`Purpose`].
 

@@ -1,4 +1,4 @@
-//! The store's side of shared memory: creates and prefaults the arena.
+//! Store's side of shared memory: creates and prefaults the arena.
 
 use std::io;
 use std::ops::ControlFlow;

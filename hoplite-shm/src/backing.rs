@@ -1,4 +1,4 @@
-//! The kinds of memory that an arena can have.
+//! Kinds of memory that an arena can have.
 
 use std::fs;
 use std::path::Path;

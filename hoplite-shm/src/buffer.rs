@@ -61,7 +61,7 @@ impl Buffer {
         self.header().initialise(self.size_bytes());
     }
 
-    /// Number of valid leading bytes.
+    /// Valid leading bytes.
     pub fn valid_bytes(&self) -> u64 {
         self.header().valid_bytes(self.size_bytes())
     }

@@ -1,4 +1,4 @@
-//! The errors of shared memory.
+//! Errors of shared memory.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The header that precedes the bytes of each object.
+//! Header that precedes the bytes of each object.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -81,7 +81,6 @@ impl<'a> HeaderHandle<'a> {
         self.0.progress.state()
     }
 
-    /// Sets the final state. Only the first call has an effect.
     pub(crate) fn end(self, state: State) {
         self.0.progress.end(state);
     }

@@ -83,7 +83,7 @@ impl Mapping {
         Ok(Arc::new(Self { region, populated: (0..words).map(|_| AtomicU64::new(0)).collect() }))
     }
 
-    /// Number of mapped bytes.
+    /// Mapped bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }

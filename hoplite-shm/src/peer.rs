@@ -1,4 +1,4 @@
-//! The user and groups of the process at the other end of a Unix socket.
+//! User and groups of the process at the other end of a Unix socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! The fields of a header that several processes use at once: progress, doorbell and state.
+//! Fields of a header that several processes use at once: progress, doorbell and state.
 //!
 //! `tests/memory_model.rs` compiles this file with loom's atomics, and tries all orders in which a
 //! small model can run.

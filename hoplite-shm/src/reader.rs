@@ -21,8 +21,8 @@ const STEP_BYTES: usize = 2 << 20;
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
-    /// Number of leading bytes that the store has reported as valid. The header may show more, or
-    /// less if a client has damaged it.
+    /// Leading bytes that the store has reported as valid. The header may show more, or less if a
+    /// client has damaged it.
     confirmed_bytes: u64,
 }
 
@@ -53,7 +53,7 @@ impl Reader {
         self.span.size_bytes()
     }
 
-    /// Number of valid leading bytes: the larger one of the header's and the store's.
+    /// Valid leading bytes: the larger number of the header's and the store's.
     ///
     /// Any client can write to the header, so a caller that waits for bytes must query the store.
     pub fn valid_bytes(&self) -> u64 {

@@ -28,7 +28,7 @@ pub struct Level {
 /// A reduce-scatter and its allgather, in rings of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
-    /// Number of nodes per ring.
+    /// Nodes per ring.
     pub nodes: u32,
     /// Bytes that each ring reduces and scatters.
     pub bytes: f64,

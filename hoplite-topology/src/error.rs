@@ -1,4 +1,4 @@
-//! The errors of models and orders.
+//! Errors of models and orders.
 
 use hoplite_core::topology::TopologyError;
 

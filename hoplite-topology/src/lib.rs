@@ -1,4 +1,4 @@
-//! The cost of collectives, and cheap orders of ranks. No daemon uses this crate.
+//! Cost of collectives, and cheap orders of ranks. No daemon uses this crate.
 //!
 //! * [`cost`]: the cost for a given order.
 //! * [`solve`]: the search for a cheap order, with a bound. [`smt`], [`solver`]: the same with an

@@ -1,4 +1,4 @@
-//! The requests of the dashboard's page to a shard, over HTTP. Answers are JSON.
+//! Requests of the dashboard's page to a shard, over HTTP. Answers are JSON.
 
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
 use hoplite_core::shard::ObjectSearch;

@@ -1,4 +1,4 @@
-//! The data plane: requests between stores, and outcomes of hops.
+//! Data plane: requests between stores, and outcomes of hops.
 
 mod collective;
 pub mod drain;

@@ -1,4 +1,4 @@
-//! The protocols of Hoplite: generated types, and their checked conversion to types of
+//! Protocols of Hoplite: generated types, and their checked conversion to types of
 //! `hoplite-core`.
 //!
 //! * [`directory`]: the control plane. [`data`]: the data plane. [`local`], [`framing`]: the local

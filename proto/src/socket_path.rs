@@ -1,4 +1,4 @@
-//! The default path of the local socket.
+//! Default path of the local socket.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

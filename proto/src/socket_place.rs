@@ -188,7 +188,7 @@ impl SocketPlace {
 /// Checks one directory by the rule of [`SocketPlace::find`].
 ///
 /// # Errors
-/// The errors of [`SocketPlace::find`].
+/// See [`SocketPlace::find`].
 pub fn check_directory(directory: &Path, users: &TrustedUsers) -> Result<(), PlaceError> {
     let mut walk = Walk::start(directory, users)?;
     walk.enter_all_but(0)?;

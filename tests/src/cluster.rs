@@ -89,7 +89,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Sends a signal; after `STOP`, waits until all threads have stopped.
+    /// After `STOP`, waits until all threads have stopped.
     pub fn signal(&self, signal: Signal) {
         let pid =
             Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");

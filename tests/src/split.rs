@@ -50,7 +50,7 @@ impl Split {
         Self { cluster, addresses, shared }
     }
 
-    /// Returns the two shards of an id. The first shard decides about the id.
+    /// The first shard decides about the id.
     pub fn shards_of(&self, id: &str) -> [usize; 2] {
         let id = ObjectId::new(id).expect("it is an id");
         let ranked = ShardMap::new(&self.cluster.shard_addresses).ranked(&id);

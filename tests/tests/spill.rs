@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
 
-/// A cluster of two stores with 16 MiB of memory. The first store spills.
+/// Two stores with 16 MiB of memory; the first spills.
 struct Spilling {
     cluster: Cluster,
     place: TempDir,

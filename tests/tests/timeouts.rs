@@ -1,4 +1,4 @@
-//! The default timeout of the Rust clients and the command line. Python:
+//! Default timeout of the Rust clients and the command line. Python:
 //! `python/tests/test_timeouts.py`.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 

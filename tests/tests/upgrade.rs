@@ -90,7 +90,7 @@ fn reduce(client: &Client, target: &str) {
     repeat(target, || client.delete([target], PATIENCE));
 }
 
-/// Puts, gets, reduces and deletes until `stop`. Returns the remaining objects: id, seed and size.
+/// Returns the remaining objects: id, seed and size.
 fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> VecDeque<(String, u64, usize)> {
     let client = repeat("connect", || Client::connect(socket));
     let mut kept = VecDeque::new();

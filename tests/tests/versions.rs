@@ -1,4 +1,4 @@
-//! The promises of docs/reference/versions.md about versions of the protocol.
+//! Promises of docs/reference/versions.md about versions of the protocol.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn a_store_that_is_too_old_is_told_both_versions_by_the_directory() {
     cluster.assert_serves();
 }
 
-/// Opens a session as a store that speaks one version. Returns the first message of the shard.
+/// Returns the shard's first message.
 fn open_session(address: &str, version: u32) -> Result<ShardMessages, Error> {
     let hello = Hello {
         version,

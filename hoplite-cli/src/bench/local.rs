@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Number of rounds. The first does not count.
+/// Rounds; the first does not count.
 const ROUNDS: u32 = 11;
 const IDLE: Duration = Duration::from_millis(20);
 const VIEWS: u32 = 1000;

@@ -77,8 +77,7 @@ impl Background {
         let _ = fs::remove_file(self.pid_file());
     }
 
-    /// Returns the recorded store, if it runs. Ignores another program's process with the same
-    /// number.
+    /// Ignores another program's process with the same number.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
         if fs::symlink_metadata(self.directory()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         {

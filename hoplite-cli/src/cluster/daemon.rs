@@ -17,7 +17,7 @@ use tokio::time::timeout;
 const LAST_LINES: usize = 3;
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A daemon as a child process. Dropping it kills the process.
+/// A child process that is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     name: String,

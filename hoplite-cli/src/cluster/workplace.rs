@@ -1,4 +1,4 @@
-//! The directory of a local cluster, with its sockets and logs.
+//! Directory of a local cluster, with its sockets and logs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The views and the keys of `hoplite top`. Queries are sent elsewhere.
+//! Views and the keys of `hoplite top`. Queries are sent elsewhere.
 
 mod draw;
 

@@ -165,7 +165,6 @@ struct Reduces {
 struct Shard {
     address: String,
     connected: bool,
-    /// The session's version of the protocol.
     protocol: u32,
     objects: u64,
     inline_bytes: u64,

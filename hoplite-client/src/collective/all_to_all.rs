@@ -93,7 +93,7 @@ impl Client {
     /// contents of `out` are undefined.
     ///
     /// # Cancel safety
-    /// The effects are the same as for [`Client::all_to_all`].
+    /// See [`Client::all_to_all`].
     pub async fn all_to_all_into<P: AsRef<[u8]>>(
         &self,
         name: impl AsRef<[u8]>,

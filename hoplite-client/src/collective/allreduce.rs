@@ -26,7 +26,7 @@ impl Client {
     /// vector.
     ///
     /// # Errors
-    /// The errors of [`Client::allreduce_into`].
+    /// See [`Client::allreduce_into`].
     pub async fn allreduce<I>(
         &self,
         target: impl AsRef<[u8]>,

@@ -27,7 +27,7 @@ impl Client {
     /// new vector.
     ///
     /// # Errors
-    /// The errors of [`Client::reduce_scatter_into`].
+    /// See [`Client::reduce_scatter_into`].
     pub async fn reduce_scatter<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -96,7 +96,7 @@ impl Client {
     /// The errors of [`Client::gather`] and [`Client::allreduce_into`].
     ///
     /// # Cancel safety
-    /// The effects are the same as for [`Client::reduce_scatter_into`].
+    /// See [`Client::reduce_scatter_into`].
     pub async fn allgather_into<I>(
         &self,
         target: impl AsRef<[u8]>,

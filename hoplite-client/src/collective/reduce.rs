@@ -24,7 +24,7 @@ impl Client {
     /// default [`ReduceOptions`].
     ///
     /// # Errors
-    /// The errors of [`Client::reduce_with`].
+    /// See [`Client::reduce_with`].
     pub async fn reduce<I>(
         &self,
         target: impl AsRef<[u8]>,

@@ -1,4 +1,4 @@
-//! The open calls of a connection.
+//! Open calls of a connection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

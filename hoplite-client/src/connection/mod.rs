@@ -91,7 +91,7 @@ enum ReceivedBy {
 }
 
 impl Connection {
-    /// Starts the connection and its receiving task. Must be called in a tokio runtime.
+    /// Must be called in a tokio runtime.
     pub(crate) fn start(greeted: handshake::Greeted) -> Result<Arc<Self>> {
         Self::start_in(std::process::id(), greeted)
     }
@@ -285,8 +285,7 @@ impl Connection {
         self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Gives a reference back. Never blocks. Does nothing in a forked child, because the parent
-    /// holds the reference.
+    /// Never blocks. Does nothing in a forked child, because the parent holds the reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.shared.check_process().is_ok() {
             self.shared.give_back_reference(copy, role);

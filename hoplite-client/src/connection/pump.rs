@@ -31,8 +31,8 @@ use crate::error::Loss;
 /// store's answer.
 const LOOK: Duration = Duration::from_micros(50);
 const QUICK: Duration = Duration::from_micros(80);
-/// Number of quick answers in a row after which the leader spins. A program that alternates a put
-/// with a remote get must not spin.
+/// Quick answers in a row after which the leader spins. A program that alternates a put with a
+/// remote get must not spin.
 const QUICK_IN_A_ROW: u32 = 2;
 
 const CHUNK_BYTES: usize = 16 << 10;
@@ -209,7 +209,7 @@ impl Sleeper {
         Self { thread: thread::current(), woken, leads, interrupt }
     }
 
-    /// Sleeps until `wake_at`. May return early, as [`thread::park`] may.
+    /// May return early, as [`thread::park`] may.
     fn sleep(&self, wake_at: Option<Instant>) {
         if self.woken.load(Ordering::SeqCst) {
             return;

@@ -1,4 +1,4 @@
-//! The recent puts of this connection.
+//! Recent puts of this connection.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::error::Loss;
 
-/// Number of unsent bytes from which new calls are refused; Release, Abort and Cancel never are.
+/// Unsent bytes from which new calls are refused; Release, Abort and Cancel never are.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
 /// Importance of requests if too many bytes are unsent: `Call` is refused then.

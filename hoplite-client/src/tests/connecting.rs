@@ -56,7 +56,6 @@ async fn somebody_who_never_accepts_times_out() {
     assert!(matches!(failure(&path).await, ConnectFailure::TimedOut { .. }));
 }
 
-/// A version that this client does not speak.
 const LATER: u32 = PROTOCOL_VERSION + 1;
 
 #[tokio::test]

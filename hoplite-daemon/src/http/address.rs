@@ -1,4 +1,4 @@
-//! The address at which a daemon serves HTTP.
+//! Address at which a daemon serves HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;

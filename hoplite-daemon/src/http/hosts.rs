@@ -1,4 +1,4 @@
-//! The names under which browsers may reach this process.
+//! Names under which browsers may reach this process.
 //!
 //! A hostile page can resolve its own name to this machine's address (DNS rebinding) and read local
 //! servers. The browser sends that name as `Host`, so servers refuse unknown names. With TLS, the

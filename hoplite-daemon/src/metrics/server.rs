@@ -1,4 +1,4 @@
-//! The pages `/metrics`, `/healthz` and `/readyz`.
+//! Pages `/metrics`, `/healthz` and `/readyz`.
 
 use http_body_util::Full;
 use hyper::body::Bytes;

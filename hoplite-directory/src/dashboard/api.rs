@@ -109,7 +109,7 @@ struct Overview {
     queue: usize,
     connected: usize,
     away: usize,
-    /// Number of stores with a load report. The following sums cover these stores.
+    /// Stores with a load report. The following sums cover these stores.
     telling: usize,
     capacity_bytes: u64,
     free_bytes: u64,
@@ -126,7 +126,7 @@ struct Overview {
 #[derive(Serialize)]
 struct ShardHealth {
     name: String,
-    /// Number of reporting stores that have a session with this shard.
+    /// Reporting stores that have a session with this shard.
     sessions: usize,
 }
 

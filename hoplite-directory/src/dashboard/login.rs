@@ -51,7 +51,7 @@ pub(super) enum Entry {
 }
 
 impl Door {
-    /// Makes the login of a dashboard. Without a token, every visitor has access.
+    /// Without a token, every visitor has access.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
         // A cookie belongs to all ports of a host, so each of several shards on one host needs its
         // own name.

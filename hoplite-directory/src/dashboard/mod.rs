@@ -1,4 +1,4 @@
-//! The dashboard: a page for people, and the JSON that the page requests.
+//! Dashboard: a page for people, and the JSON that the page requests.
 //!
 //! It is off unless an address is given, and it is read-only. With a token, only logged-in users
 //! see data. With TLS and no token, only peers with a certificate of the cluster can send requests.

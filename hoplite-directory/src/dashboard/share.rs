@@ -1,4 +1,4 @@
-//! The share of a shard's time that a long inspection for the dashboard may take. It runs in short
+//! Share of a shard's time that a long inspection for the dashboard may take. It runs in short
 //! turns with pauses.
 
 use std::time::Duration;

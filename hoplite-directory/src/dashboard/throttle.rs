@@ -57,7 +57,6 @@ impl Debt {
         self.0.is_none_or(|paid_at| paid_at <= now)
     }
 
-    /// Returns the time until the next try is permitted.
     fn wait(self, now: Instant, rate: Rate) -> Duration {
         let debt = self.0.map_or(Duration::ZERO, |paid_at| paid_at.saturating_duration_since(now));
         (debt + rate.interval).saturating_sub(rate.interval * rate.burst)

@@ -1,4 +1,4 @@
-//! The transports of bytes between two stores.
+//! Transports of bytes between two stores.
 //!
 //! The data plane uses sockets only through this module. A transport reads into the arena, writes a
 //! header together with bytes of the arena, and reports acknowledged bytes.

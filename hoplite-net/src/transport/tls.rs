@@ -245,8 +245,6 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Returns `true` if the peer has closed the connection or sent bytes, which the call may
-    /// discard. Never waits.
     pub(super) fn is_readable(&mut self) -> bool {
         self.taken < self.plain.len()
             || !self.unread.is_empty()

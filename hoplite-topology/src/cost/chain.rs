@@ -1,4 +1,4 @@
-//! The cost of a chain, which streams blocks from rank to rank. It is the time of all bytes on the
+//! Cost of a chain, which streams blocks from rank to rank. It is the time of all bytes on the
 //! slowest link, plus a latency and a block's time for each other hop.
 
 use super::max_tree::MaxTree;

@@ -1,4 +1,4 @@
-//! The maximum of a list whose numbers change one at a time.
+//! Maximum of a list whose numbers change one at a time.
 
 /// A complete binary tree whose inner nodes hold the maximum of their children. A change takes
 /// O(log n), a read of the maximum O(1).

@@ -1,4 +1,4 @@
-//! The cost of collectives for an order of ranks: `order[rank]` is a node.
+//! Cost of collectives for an order of ranks: `order[rank]` is a node.
 //!
 //! Models compare orders, and do not predict times. Costs are exact integers in picoseconds.
 //! [`Model`] names the collectives, and [`Evaluator`] follows swaps of ranks. Each form of model

@@ -1,4 +1,4 @@
-//! The cost of a ring: the sum, over all hops, of the cost of a message with all bytes.
+//! Cost of a ring: the sum, over all hops, of the cost of a message with all bytes.
 
 use hoplite_core::topology::matrix::Links;
 

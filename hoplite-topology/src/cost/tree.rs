@@ -1,4 +1,4 @@
-//! The cost of two trees that carry half of the bytes each. A tree takes as long as its slowest
+//! Cost of two trees that carry half of the bytes each. A tree takes as long as its slowest
 //! path; the slower tree counts.
 //!
 //! Sources: Cloud Collectives, section IV-A, with three corrections: the roots of halves are the

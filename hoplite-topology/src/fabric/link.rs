@@ -1,4 +1,4 @@
-//! The links of a network.
+//! Links of a network.
 
 use hoplite_core::topology::place::Path;
 

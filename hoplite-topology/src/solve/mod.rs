@@ -1,4 +1,4 @@
-//! The search for a cheap order of ranks.
+//! Search for a cheap order of ranks.
 //!
 //! A [`Search`] has no clock: its caller requests moves, and passes the share of the time that has
 //! passed. The same seed and calls find the same order.

@@ -1,4 +1,4 @@
-//! The exact cost of given orders.
+//! Exact cost of given orders.
 
 use hoplite_core::topology::{Link, Links, Matrix, TopologyError};
 use hoplite_topology::cost::{Evaluator, cost, radices};

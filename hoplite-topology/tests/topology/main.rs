@@ -1,4 +1,4 @@
-//! The topology library against an independent reference, and its properties.
+//! Topology library against an independent reference, and its properties.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod made;

@@ -1,4 +1,4 @@
-//! The search against known optima.
+//! Search against known optima.
 
 use hoplite_core::topology::{Links, Matrix};
 use hoplite_topology::Model;

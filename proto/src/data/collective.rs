@@ -1,4 +1,4 @@
-//! The messages between the coordinator and the members of a collective.
+//! Messages between the coordinator and the members of a collective.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The messages by which a stream gets lanes: further connections that carry its blocks.
+//! Messages by which a stream gets lanes: further connections that carry its blocks.
 
 use hoplite_core::error::{Error, Result};
 use hoplite_core::plan::lanes::MAX_LANES;

@@ -1,4 +1,4 @@
-//! The first messages of a session between a store and a shard.
+//! First messages of a session between a store and a shard.
 
 use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane, Result};

@@ -1,4 +1,4 @@
-//! The locations of an object.
+//! Locations of an object.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The control plane: sessions between stores and shards, and reports for tools.
+//! Control plane: sessions between stores and shards, and reports for tools.
 
 mod handshake;
 mod load;

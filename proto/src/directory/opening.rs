@@ -1,4 +1,4 @@
-//! The first bytes of a connection to a shard.
+//! First bytes of a connection to a shard.
 //!
 //! After a [`Preface`], both sides exchange `Opening` messages, each after its length and before
 //! its CRC-32C (four bytes each, little-endian):

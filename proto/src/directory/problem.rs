@@ -1,4 +1,4 @@
-//! The problems in the status of a shard.
+//! Problems in the status of a shard.
 
 use hoplite_core::error::Plane;
 use hoplite_core::id::ObjectId;

@@ -1,4 +1,4 @@
-//! The messages of replication.
+//! Messages of replication.
 
 use hoplite_core::error::{Plane, Result};
 use hoplite_core::id::{ObjectId, PutId};

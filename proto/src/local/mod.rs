@@ -1,4 +1,4 @@
-//! The local plane: clients' requests, and the store's responses.
+//! Local plane: clients' requests, and the store's responses.
 
 mod drain;
 mod ownerless;

@@ -1,4 +1,4 @@
-//! The answers of a store to its clients.
+//! Answers of a store to its clients.
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::extent::{Extent, HEADER_BYTES};

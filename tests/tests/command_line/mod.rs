@@ -1,4 +1,4 @@
-//! The command line with daemons of `hoplite up`.
+//! Command line with daemons of `hoplite up`.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod output;

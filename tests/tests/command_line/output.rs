@@ -1,4 +1,4 @@
-//! The output of the commands for programs, shells and terminals.
+//! Output of the commands for programs, shells and terminals.
 
 use super::*;
 

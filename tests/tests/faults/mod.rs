@@ -1,4 +1,4 @@
-//! The failures that Hoplite tolerates: real processes are killed or frozen.
+//! Failures that Hoplite tolerates: real processes are killed or frozen.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod chances;

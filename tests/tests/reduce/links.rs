@@ -174,7 +174,7 @@ fn when_a_member_dies_the_others_are_told_or_have_it_already() {
     }
 }
 
-/// Calls `disturb` when the participant `last` alone lacks the target. Returns its result.
+/// Calls `disturb` when the participant `last` alone lacks the target.
 fn lacking(
     cluster: &mut Cluster,
     links: &Links,
