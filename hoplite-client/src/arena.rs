@@ -1,4 +1,4 @@
-//! Store's arena in this process: mapped for reading at once, and for writing at the first
+//! The store's arena in this process: mapped for reading at once, and for writing at the first
 //! write.
 
 use std::os::fd::{AsFd, OwnedFd};

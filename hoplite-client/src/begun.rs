@@ -181,8 +181,8 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Performs `work`, and sends one notice if it takes long. The caller pins `work`, because
-    /// passing it by value would double the size of the future.
+    /// Performs `work`, and sends one notice if it takes long. The caller pins `work` to keep the
+    /// future small.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,

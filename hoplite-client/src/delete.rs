@@ -40,13 +40,13 @@ impl From<Duration> for DeleteOptions {
 /// Result of a delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
-    /// Ids that named an object. If a shard fails during the delete, the objects that it deleted
-    /// before do not count.
+    /// Number of ids that named an object. If a shard fails during the delete, the objects that it
+    /// deleted before do not count.
     pub count: usize,
     /// The first nodes that were lost and may still have a copy. They serve no copy, and drop their
     /// copies when they return.
     pub absent: Vec<NodeId>,
-    /// All lost nodes that may still have a copy.
+    /// Number of all lost nodes that may still have a copy.
     pub absent_count: u64,
 }
 

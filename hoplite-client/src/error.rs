@@ -132,8 +132,8 @@ pub enum ConnectFailure {
         /// User of the listening process.
         user: u32,
     },
-    /// The file name of the socket is too long for the address of a Unix socket (107 bytes): at
-    /// most about 80 bytes fit. The directory may have any length.
+    /// The socket's file name is too long: at most about 80 bytes fit into a Unix address (107
+    /// bytes). The directory may have any length.
     #[error("the name of the socket is too long for a Unix socket")]
     PathTooLong,
     /// The daemon did not answer in time.

@@ -24,7 +24,7 @@ impl Client {
     /// although others follow.
     ///
     /// # Errors
-    /// The errors of every call: see [`Client`].
+    /// See [`Client`].
     pub async fn ownerless(
         &self,
         prefix: impl AsRef<[u8]>,

@@ -148,7 +148,7 @@ impl From<Duration> for GetOptions {
 pub struct ReduceOptions {
     /// Operation that combines elements; by default the sum.
     pub op: ReduceOp,
-    /// Sources to reduce, in the order in which they become ready; by default all.
+    /// Number of sources to reduce, in the order in which they become ready; by default all.
     pub num_objects: Option<usize>,
     /// Order in which sources are combined; by default the order in which they become ready.
     pub order: ReduceOrder,

@@ -1,4 +1,4 @@
-//! GRPC service of a shard.
+//! The gRPC service of a shard.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Store's side of shared memory: creates and prefaults the arena.
+//! The store's side of shared memory: creates and prefaults the arena.
 
 use std::io;
 use std::ops::ControlFlow;

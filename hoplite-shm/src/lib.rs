@@ -26,8 +26,7 @@
 //! # Memory model
 //!
 //! Rust's memory model does not cover other processes that access shared memory. This crate stays
-//! safe by these rules, like other crates that share memory (for example with guests of a virtual
-//! machine):
+//! safe by these rules, like crates that share memory with virtual machines:
 //!
 //! * By protocol, each byte has one writer at a time: the creating client until it finishes, or the
 //!   store's transfer. A byte is written before `valid_bytes` passes it, and never afterwards.

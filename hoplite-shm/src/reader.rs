@@ -76,8 +76,7 @@ impl Reader {
     }
 
     /// Fills `out` as [`copy_to`](Self::copy_to) does, but from an object whose bytes become valid
-    /// in an order other than that of their offsets. The requested bytes must be among the first
-    /// `counted_bytes` in that order.
+    /// out of order. The requested bytes must be among the first `counted_bytes` in that order.
     ///
     /// # Errors
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.

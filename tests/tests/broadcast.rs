@@ -103,7 +103,6 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
     for node in 0..nodes {
         let client = cluster.client(node);
         let expected = if node + 1 < nodes { size as u64 } else { 0 };
-        // A sender counts a transfer later than its receiver.
         await_that("each node to serve one receiver, the last one nobody", || {
             client.status().unwrap().sent_bytes == expected
         });

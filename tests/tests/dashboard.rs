@@ -1,4 +1,4 @@
-//! Dashboard's access rules, and misbehaving clients.
+//! The dashboard's access rules, and misbehaving clients.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{Read, Write};

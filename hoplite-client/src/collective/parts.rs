@@ -89,8 +89,7 @@ impl Client {
     /// S(n-1)/n of the S bytes of the result, and needs memory for S bytes during the call. If the
     /// sources are late or share a node, or if a node fails, participants use `gather`.
     ///
-    /// The sources stay. Above 8 KiB, the empty object `target` stays too. Delete them when all
-    /// participants have their result.
+    /// The sources and `target` stay, as after [`Client::reduce_scatter_into`].
     ///
     /// # Errors
     /// The errors of [`Client::gather`] and [`Client::allreduce_into`].

@@ -260,7 +260,7 @@ impl Connection {
     /// Performs `work`, which makes several calls, for at most `timeout` and [`TIMEOUT_SLACK`].
     ///
     /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
-    /// caller pins `work`, because passing it by value would double the size of the future.
+    /// caller pins `work` to keep the future small.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,

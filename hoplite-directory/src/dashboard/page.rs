@@ -1,4 +1,4 @@
-//! Page's files, which are part of the program, and the headers of all answers.
+//! The page's files, which are part of the program, and the headers of all answers.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;

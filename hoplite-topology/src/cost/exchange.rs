@@ -19,7 +19,7 @@ pub(crate) struct Stage {
     pub(crate) stride: usize,
     /// A message carries 1 / `parts` of the collective's bytes.
     pub(crate) parts: u64,
-    /// Messages that a rank sends, one after the other.
+    /// Number of messages that a rank sends, one after the other.
     pub(crate) steps: u64,
     pub(crate) peers: Peers,
 }

@@ -34,7 +34,7 @@ pub struct Steps {
     pub count: u32,
     /// Bytes per flow.
     pub bytes: f64,
-    /// Flows on the most loaded link, divided by its relative capacity.
+    /// Number of flows on the most loaded link, divided by its relative capacity.
     pub load: f64,
     /// Simulated time of one step.
     pub seconds: f64,
