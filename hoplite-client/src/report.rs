@@ -511,6 +511,9 @@ fn decode_spill(status: &v1::SpillStatus) -> SpillStatus {
         loaded_objects: status.loaded_objects,
         loaded_bytes: status.loaded_bytes,
         failures: status.failures,
+        recovered_objects: status.recovered_objects,
+        recovered_bytes: status.recovered_bytes,
+        unrecovered_objects: status.unrecovered_objects,
     }
 }
 

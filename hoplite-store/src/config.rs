@@ -116,6 +116,8 @@ pub struct SpillSettings {
     pub directories: Vec<PathBuf>,
     /// The largest size of all spill files together; `None` if only the disks limit it.
     pub limit_bytes: Option<u64>,
+    /// `true` to recover the objects in the files of killed stores.
+    pub recover: bool,
 }
 
 /// The time at which the arena's pages are touched for the first time.

@@ -81,7 +81,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), StoreError> {
     let places = Places::take(&config).await?;
-    let drain = config.drain;
+    let (drain, recovers) = (config.drain, config.spill.recover);
     let mut store = Running::start(config, metrics, places).await?;
     tell(Milestone::Listening(store.addresses.clone()));
     let ready = ready(store.sessions.clone(), store.prefaulted.take());
@@ -104,6 +104,9 @@ pub async fn run(
         error = refusal(store.sessions.clone()) => Err(error),
         Ok(error) = &mut store.directory_failed => Err(StoreError::Directory(error)),
     };
+    if recovers && ended.is_err() {
+        store.engine.keep_spill_files();
+    }
     store.end().await;
     ended
 }

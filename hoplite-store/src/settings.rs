@@ -165,6 +165,13 @@ pub(crate) struct Settings {
     /// except 5%, or 1GiB if that is less]
     #[arg(long, env = "HOPLITE_SPILL_LIMIT", value_name = "SIZE")]
     spill_limit: Option<Size>,
+    /// Recover the objects in the spill files of a store that was killed [default: remove these
+    /// files]
+    #[arg(
+        long, env = "HOPLITE_RECOVER", value_name = "BOOL",
+        num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    recover: Option<bool>,
     /// Before the store stops, move its objects to other stores for up to this time. Objects that
     /// cannot be moved are logged, and lost [default: stop at once]
     #[arg(long, env = "HOPLITE_DRAIN", value_name = "DURATION")]
@@ -254,8 +261,8 @@ pub(crate) enum SettingsError {
     SmallTooLarge { size_bytes: u64 },
     #[error("{name} must be at least 1")]
     Zero { name: &'static str },
-    #[error("--spill-limit needs a --spill-dir")]
-    NoSpillDir,
+    #[error("{name} needs a --spill-dir")]
+    NoSpillDir { name: &'static str },
     #[error("an object has 1 to {MAX_REPLICAS} replicas, not {replicas}")]
     Replicas { replicas: u8 },
 }
@@ -324,7 +331,7 @@ impl Settings {
                 max_lanes: self.lanes.map(usize::from),
             },
             allreduce_schedule: self.allreduce_schedule.unwrap_or_default().into(),
-            spill: spill(self.spill_dir, self.spill_limit)?,
+            spill: spill(self.spill_dir, self.spill_limit, self.recover == Some(true))?,
             drain: self.drain.map(|span| span.0),
             replicas: replicas(self.replicas)?,
             labels,
@@ -365,12 +372,17 @@ impl Settings {
     }
 }
 
-fn spill(directories: Option<Vec<PathBuf>>, limit: Option<Size>) -> Result<SpillSettings, SettingsError> {
+fn spill(
+    directories: Option<Vec<PathBuf>>,
+    limit: Option<Size>,
+    recover: bool,
+) -> Result<SpillSettings, SettingsError> {
     let directories = directories.unwrap_or_default();
-    if directories.is_empty() && limit.is_some() {
-        return Err(SettingsError::NoSpillDir);
+    let unused = [("--spill-limit", limit.is_some()), ("--recover", recover)];
+    if let Some((name, _)) = unused.iter().find(|(_, is_set)| directories.is_empty() && *is_set) {
+        return Err(SettingsError::NoSpillDir { name });
     }
-    Ok(SpillSettings { directories, limit_bytes: limit.map(|size| size.0) })
+    Ok(SpillSettings { directories, limit_bytes: limit.map(|size| size.0), recover })
 }
 
 fn replicas(set: Option<u8>) -> Result<u8, SettingsError> {
@@ -458,6 +470,7 @@ mod tests {
             assert!(refused(Settings { replicas: Some(replicas), ..Settings::default() }));
         }
         assert!(refused(Settings { spill_limit: Some(Size(1)), ..Settings::default() }));
+        assert!(refused(Settings { recover: Some(true), ..Settings::default() }));
         assert!(refused(Settings { inline_below: Some(Size(2 << 20)), ..Settings::default() }));
         assert!(refused(Settings {
             directory: Some(vec!["a:1".to_owned()]),

@@ -23,6 +23,7 @@ mod names;
 mod probe;
 mod problems;
 mod reconnecting;
+mod recovery;
 mod reduce;
 mod replicas;
 mod secured;

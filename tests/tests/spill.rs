@@ -16,23 +16,25 @@ use hoplite_tests::contents::bytes;
 use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
 use tempfile::TempDir;
 
-const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
 
 /// Two stores with 16 MiB of memory; the first spills.
-struct Spilling {
-    cluster: Cluster,
-    place: TempDir,
+pub(crate) struct Spilling {
+    pub(crate) cluster: Cluster,
+    pub(crate) place: TempDir,
     second: TempDir,
 }
 
 impl Spilling {
     fn start(arguments: &[&str]) -> Self {
-        Self::start_as(arguments, false)
+        Self::start_as(arguments, false, "16MiB")
     }
 
-    fn start_as(arguments: &[&str], both_spill: bool) -> Self {
+    pub(crate) fn start_as(arguments: &[&str], both_spill: bool, memory_of_second: &str) -> Self {
         let (place, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let cluster = Cluster::start(Plan { nodes: 0, memory: "16MiB".to_owned(), ..Plan::default() });
+        let memory_of = [(1, memory_of_second.to_owned())].into();
+        let plan = Plan { nodes: 0, memory: "16MiB".to_owned(), memory_of, ..Plan::default() };
+        let cluster = Cluster::start(plan);
         let mut spilling = Self { cluster, place, second };
         spilling.start_store(arguments);
         let mut command = spilling.cluster.store_command(1);
@@ -44,7 +46,7 @@ impl Spilling {
         spilling
     }
 
-    fn start_store(&mut self, arguments: &[&str]) {
+    pub(crate) fn start_store(&mut self, arguments: &[&str]) {
         let mut command = self.cluster.store_command(0);
         command.arg("--spill-dir").arg(self.place.path()).args(arguments);
         let daemon = Daemon::start("node-0", &mut command);
@@ -55,26 +57,31 @@ impl Spilling {
         self.cluster.await_sessions(0);
     }
 
-    fn put_all(&self, objects: &[(String, usize)]) {
+    pub(crate) fn put_all(&self, objects: &[(String, usize)]) {
         let client = self.cluster.client(0);
         for (number, (id, size)) in objects.iter().enumerate() {
             client.put(id, &bytes(number as u64, *size)).unwrap();
         }
     }
 
-    fn files(&self) -> Vec<PathBuf> {
-        let runs = runs(self.place.path());
-        let entries = runs.iter().flat_map(|run| fs::read_dir(run).unwrap());
-        entries.map(|entry| entry.unwrap().path()).collect()
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        spill_files(self.place.path())
     }
 }
 
-fn runs(place: &Path) -> Vec<PathBuf> {
+pub(crate) fn spill_files(place: &Path) -> Vec<PathBuf> {
+    let entries = runs(place).into_iter().flat_map(|run| fs::read_dir(run).unwrap());
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "spill")).collect()
+}
+
+/// The directories of stores in a spill directory.
+pub(crate) fn runs(place: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.is_dir()).collect()
 }
 
-fn objects(count: usize) -> Vec<(String, usize)> {
+pub(crate) fn objects(count: usize) -> Vec<(String, usize)> {
     (0..count).map(|number| (format!("x{number}"), MIB)).collect()
 }
 
@@ -119,7 +126,7 @@ fn three_times_the_memory_of_objects_can_be_put_and_read_from_any_node() {
 
 #[test]
 fn two_full_stores_get_spilled_objects_from_each_other() {
-    let mut spilling = Spilling::start_as(&[], true);
+    let mut spilling = Spilling::start_as(&[], true, "16MiB");
     let names = |node: usize| (0..36).map(move |number| format!("n{node}-{number}"));
     let clients = [spilling.cluster.client(0), spilling.cluster.client(1)];
     thread::scope(|scope| {

@@ -123,6 +123,9 @@ struct Spill {
     loaded_objects: u64,
     loaded_bytes: u64,
     failures: u64,
+    recovered_objects: u64,
+    recovered_bytes: u64,
+    unrecovered_objects: u64,
 }
 
 impl From<SpillStatus> for Spill {
@@ -139,6 +142,9 @@ impl From<SpillStatus> for Spill {
             loaded_objects: status.loaded_objects,
             loaded_bytes: status.loaded_bytes,
             failures: status.failures,
+            recovered_objects: status.recovered_objects,
+            recovered_bytes: status.recovered_bytes,
+            unrecovered_objects: status.unrecovered_objects,
         }
     }
 }
@@ -297,6 +303,15 @@ impl Report {
                 output::size(spill.spilled_bytes),
                 output::size(spill.loaded_bytes),
                 spill.failures,
+            )?;
+        }
+        if spill.recovered_objects + spill.unrecovered_objects > 0 {
+            writeln!(
+                out,
+                "recovered  {} in {} objects of killed stores, {} objects dropped",
+                output::size(spill.recovered_bytes),
+                spill.recovered_objects,
+                spill.unrecovered_objects,
             )?;
         }
         writeln!(

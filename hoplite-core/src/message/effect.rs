@@ -4,7 +4,8 @@ use bytes::Bytes;
 
 use super::{
     CallId, ClientId, CombineId, CombineInput, CopyId, DrainReport, Hop, HopId, HopReport, HostingId,
-    Inspection, Producer, PullId, Response, ServeId, SpillFile, SpillItem, SpillRecord, Urgency,
+    Inspection, Producer, PullId, Response, ServeId, SpillFile, SpillItem, SpillRecord, SpilledObject,
+    Unrecovered, Urgency,
 };
 use crate::collective::CollectiveEffect;
 use crate::dtype::Dtype;
@@ -12,7 +13,7 @@ use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
-use crate::shard::ToShard;
+use crate::shard::{ShardRun, ToShard};
 
 /// One action for the shell: the daemon around the node. The shell keeps the order of effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +91,25 @@ pub enum Effect {
     },
     RemoveSpillFile {
         file: SpillFile,
+    },
+    /// Append the index to a complete spill file, so that a later run can recover the objects.
+    IndexSpillFile {
+        file: SpillFile,
+        objects: Vec<SpilledObject>,
+    },
+    /// Note in the file's index that no later run may recover this record.
+    RetireSpillRecord {
+        record: SpillRecord,
+    },
+    /// Note beside the spill files that the store has had a session with this run of a shard.
+    NoteShardRun {
+        run: ShardRun,
+    },
+    /// Log that an object of a killed store does not come back.
+    Unrecovered {
+        id: ObjectId,
+        put: PutId,
+        reason: Unrecovered,
     },
     StartPull {
         pull: PullId,

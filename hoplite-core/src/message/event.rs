@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::{
-    CallId, ClientId, CombineId, CombineOutcome, CopyId, Hop, HopId, HopReport, HostingId, PullId, Request,
-    ServeId, SpillFault, SpillFile, SpillRecord,
+    CallId, ClientId, CombineId, CombineOutcome, CopyId, Hop, HopId, HopReport, HostingId, PullId, Recovered,
+    Request, ServeId, SpillFault, SpillFile, SpillRecord,
 };
 use crate::collective::CollectiveEvent;
 use crate::error::Error;
@@ -137,6 +137,8 @@ pub enum Event {
         record: SpillRecord,
         fault: SpillFault,
     },
+    /// Spill files of killed stores. At most once, before any client or shard is connected.
+    Recover(Recovered),
     /// A combination has ended, and no longer touches any memory. Exactly one for each
     /// `StartCombine`.
     CombineEnded {

@@ -96,6 +96,11 @@ pub struct SpillStatus {
     pub loaded_bytes: u64,
     /// Failed writes and reads so far.
     pub failures: u64,
+    /// Objects in the files of killed stores that this run has taken over.
+    pub recovered_objects: u64,
+    pub recovered_bytes: u64,
+    /// Objects in these files that did not come back.
+    pub unrecovered_objects: u64,
 }
 
 /// A spill directory that cannot be used now.

@@ -124,6 +124,7 @@ impl Node {
             Event::Spilled { file, outcome } => objects.spilled(file, outcome),
             Event::Loaded { copy, outcome } => objects.loaded(copy, outcome),
             Event::RecordFailed { copy, record, fault } => objects.record_failed(copy, record, &fault),
+            Event::Recover(recovered) => objects.recover(recovered),
             Event::CombineEnded { combine, valid_bytes, outcome } => {
                 match objects.combine_ended(combine, valid_bytes) {
                     Some((CombineUser::Target(target), Some(valid_bytes))) => {

@@ -30,7 +30,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 impl Objects {
     pub(super) fn begin_lifetime(&mut self, copy: CopyId) {
         if let Some(lifetime) = self.copies[&copy].metadata.lifetime.clone() {
-            self.lifetimes.begin(&mut self.ctx, copy, lifetime);
+            self.lifetimes.begin(&mut self.ctx, copy, lifetime, None);
         }
     }
 
@@ -38,7 +38,7 @@ impl Objects {
     pub(super) fn pin(&mut self, copy: CopyId) {
         let ttl = self.copies[&copy].metadata.lifetime.as_ref().and_then(|lifetime| lifetime.ttl);
         if let Some(lifetime) = Lifetime::of(None, ttl.filter(|ttl| ttl.action() == TtlAction::Delete)) {
-            self.lifetimes.begin(&mut self.ctx, copy, lifetime);
+            self.lifetimes.begin(&mut self.ctx, copy, lifetime, None);
         }
         self.copies.pin(copy);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Context;
 use super::notice::Deadline;
@@ -51,14 +52,21 @@ impl Lifetimes {
         Ok(())
     }
 
-    pub(super) fn begin(&mut self, ctx: &mut Context, copy: CopyId, lifetime: Arc<Lifetime>) {
+    /// Begins a lifetime. `ends_in` is the rest of a time to live that has begun before.
+    pub(super) fn begin(
+        &mut self,
+        ctx: &mut Context,
+        copy: CopyId,
+        lifetime: Arc<Lifetime>,
+        ends_in: Option<Duration>,
+    ) {
         if self.endings.contains_key(&copy) {
             return;
         }
         if let Some(owner) = &lifetime.owner {
             self.owners.add(ctx, owner, copy);
         }
-        let due = lifetime.ttl.map(|ttl| ctx.now() + ttl.after());
+        let due = lifetime.ttl.map(|ttl| ctx.now() + ends_in.unwrap_or(ttl.after()));
         if let Some(time) = due {
             ctx.schedule(time, Deadline::Lifetime(copy));
         }

@@ -20,6 +20,7 @@
 //! | `endings`, `lifetimes`, `owners` | end objects after their time to live or their owner |
 //! | `replicas`, `orders` | keep ordered copies, and let puts wait for copies elsewhere |
 //! | `spill` | moves pinned copies to files, and reads them on demand |
+//! | `recovery`, `witnesses` | bring objects in the files of killed stores back |
 //! | `drain`, `draining` | move all pinned copies to other stores |
 //! | `directory`, `queries`, `faults` | query the shards, and handle their messages |
 //! | `context`, `notice` | time, effects, deadlines, notices and numbers |
@@ -56,12 +57,14 @@ pub(crate) mod queries;
 mod queue;
 mod quorum;
 mod recent_ends;
+mod recovery;
 mod replicas;
 mod requests;
 pub(crate) mod returning;
 mod shard_sessions;
 pub(crate) mod spill;
 pub(crate) mod table;
+mod witnesses;
 
 use crate::message::{NodeConfig, NodeStatus};
 use calls::Calls;
@@ -78,6 +81,7 @@ use orders::Orders;
 use queries::Queries;
 use recent_ends::RecentEnds;
 use table::Table;
+use witnesses::Witnesses;
 
 #[derive(Debug)]
 pub(crate) struct Objects {
@@ -91,6 +95,7 @@ pub(crate) struct Objects {
     gatherings: Gatherings,
     queries: Queries,
     recent_ends: RecentEnds,
+    witnesses: Witnesses,
     orders: Orders,
     drain: Option<Drain>,
     put_conflicts: u64,
@@ -112,6 +117,7 @@ impl Objects {
             gatherings: Gatherings::default(),
             queries: Queries::default(),
             recent_ends: RecentEnds::default(),
+            witnesses: Witnesses::default(),
             orders: Orders::default(),
             drain: None,
             put_conflicts: 0,

@@ -49,6 +49,8 @@ pub(crate) struct Publication {
     pub(crate) writer: Option<ClientId>,
     /// `true` after a deciding shard has accepted the put.
     was_accepted: bool,
+    /// `true` if the copy comes from the spill files of a killed store.
+    is_recovered: bool,
 }
 
 impl Publication {
@@ -110,6 +112,15 @@ impl Publication {
     /// The shards that have listed the put in any run.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.listed_in.is_some()).map(|view| view.shard)
+    }
+
+    /// Lets a copy of a killed store return to the directory, which may know it.
+    pub(crate) const fn recover(&mut self) {
+        (self.is_recovered, self.was_told) = (true, true);
+    }
+
+    pub(crate) const fn is_recovered(&self) -> bool {
+        self.is_recovered
     }
 
     pub(crate) const fn was_told(&self) -> bool {

@@ -99,7 +99,12 @@ impl Objects {
         let is_witness = publication.was_listed_by(shard, self.ctx.sessions.run(shard));
         let returns = is_first && is_witness && !is_produced;
         let must_verify = returns || (publication.is_returning() && !is_produced);
-        let absence = self.ctx.sessions.absence(self.ctx.now(), shard);
+        // The shard rejects a recovered put unless it certainly remembers the loss.
+        let absence = if self.ctx.sessions.is_first(shard) {
+            Duration::ZERO
+        } else {
+            self.ctx.sessions.absence(self.ctx.now(), shard)
+        };
         let publication = self.copies.publication_mut(copy);
         publication.is_known_to(shard);
         if must_verify {
@@ -184,6 +189,7 @@ impl Objects {
         }
         for copy in self.copies.live_copies() {
             self.copies.publication_mut(copy).session_changed(shard);
+            self.recognize(copy, shard);
             self.tell_missing_shards(copy);
             self.tell_lead(copy);
             if !is_up {

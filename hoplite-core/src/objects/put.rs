@@ -30,7 +30,7 @@ use super::table::{Object, Phase};
 use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
 use crate::id::{ObjectId, PutId};
-use crate::message::{CallKey, ClientId, Confirm, CopyId, Effect, Response};
+use crate::message::{CallKey, ClientId, Confirm, CopyId, Effect, Response, Unrecovered};
 use crate::metadata::{Metadata, Replicas};
 use crate::shard::{Equality, UnpublishReason, Verdict};
 
@@ -83,6 +83,9 @@ impl Objects {
     fn try_create(&mut self, key: CallKey, create: &CreateCall) -> Attempt {
         let client = key.client;
         if let Some((copy, local)) = self.copies.live(&create.id) {
+            if self.is_in_doubt(copy) {
+                return Attempt::IsBusy;
+            }
             if local.size_bytes != create.size_bytes || !local.metadata.describes_same(&create.metadata) {
                 return Attempt::Answered(Err(Error::AlreadyExists { id: create.id.clone() }));
             }
@@ -289,6 +292,10 @@ impl Objects {
             self.verified(copy, shard);
         }
         match verdict {
+            Verdict::Deleted if self.is_in_doubt(copy) => self.drop_recovered(copy, Unrecovered::Deleted),
+            Verdict::Conflict { winner, .. } if self.is_in_doubt(copy) => {
+                self.drop_recovered(copy, Unrecovered::Conflict { winner });
+            }
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
             Verdict::Accepted => {
                 self.accepted(copy, shard);

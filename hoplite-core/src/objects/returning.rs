@@ -27,7 +27,7 @@
 use super::Objects;
 use super::notice::Deadline;
 use crate::id::ObjectId;
-use crate::message::CopyId;
+use crate::message::{CopyId, Effect};
 use crate::shard::{LocationState, ShardRun};
 use crate::time::Time;
 use crate::version::Version;
@@ -56,8 +56,10 @@ impl Objects {
         }
         let is_witness = |shard: &usize| publication.was_listed_by(*shard, self.ctx.sessions.run(*shard));
         let settled_at = self.ctx.sessions.settled_at();
-        let may_connect =
-            self.ctx.now() < settled_at && publication.witnesses().any(|shard| !self.ctx.is_up(shard));
+        // The witnesses of a recovered put are unknown until they connect.
+        let lacks_witness = publication.is_recovered() && !shards.iter().any(is_witness);
+        let is_awaited = lacks_witness || publication.witnesses().any(|shard| !self.ctx.is_up(shard));
+        let may_connect = self.ctx.now() < settled_at && is_awaited;
         if may_connect || shards.iter().any(is_witness) {
             shards.retain(|shard| is_witness(shard) || publication.is_known_at(*shard));
         }
@@ -104,6 +106,9 @@ impl Objects {
 
     pub(crate) fn shard_is_up(&mut self, shard: usize, run: ShardRun, asked_at: Time, version: Version) {
         if shard < self.ctx.shard_count() && !self.ctx.is_shutting_down() {
+            if self.copies.spills() {
+                self.ctx.push(Effect::NoteShardRun { run });
+            }
             self.ctx.sessions.begin(self.ctx.now(), shard, run, asked_at, version);
             for until in self.ctx.sessions.doubted_until(shard) {
                 self.ctx.schedule(until, Deadline::Trusted(shard));

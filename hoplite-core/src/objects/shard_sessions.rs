@@ -41,6 +41,7 @@ struct ShardSession {
     heard_at: Time,
     /// `heard_at` of the previous session.
     heard_before: Time,
+    is_first: bool,
     /// The end of leases of the shard's previous run, after a restart.
     young_until: Option<Time>,
     /// After a return of the shard with its memory: the time by which every store should have told
@@ -56,6 +57,7 @@ impl ShardSessions {
             run: None,
             heard_at: Time::ZERO,
             heard_before: Time::ZERO,
+            is_first: true,
             young_until: None,
             returned_until: None,
         };
@@ -71,7 +73,7 @@ impl ShardSessions {
             self.settled_at = now + SETTLING;
         }
         let session = &mut self.shards[shard];
-        let heard_before = session.heard_at;
+        let (heard_before, is_first) = (session.heard_at, session.run.is_none());
         let has_restarted = session.run.is_some_and(|earlier| earlier != run);
         let young_until = if has_restarted { Some(now + LEASE) } else { session.young_until };
         let returned_until = (session.run == Some(run)).then_some(now + SETTLING);
@@ -81,6 +83,7 @@ impl ShardSessions {
             run: Some(run),
             heard_at: asked_at,
             heard_before,
+            is_first,
             young_until,
             returned_until,
         };
@@ -171,6 +174,11 @@ impl ShardSessions {
     /// The time since the shard's last answer before the present session.
     pub(crate) fn absence(&self, now: Time, shard: usize) -> Duration {
         self.shards.get(shard).map_or(Duration::MAX, |session| now.since(session.heard_before))
+    }
+
+    /// Returns `true` if this run of the store had no earlier session with the shard.
+    pub(crate) fn is_first(&self, shard: usize) -> bool {
+        self.shards.get(shard).is_none_or(|session| session.is_first)
     }
 }
 

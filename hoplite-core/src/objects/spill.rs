@@ -50,7 +50,8 @@ impl Objects {
     }
 
     pub(crate) fn spilled(&mut self, file: SpillFile, outcome: Result<(), SpillFault>) {
-        self.copies.spilled(&mut self.ctx, file, outcome);
+        let places = self.copies.spilled(&mut self.ctx, file, outcome);
+        self.index(file, &places);
     }
 
     pub(crate) fn bring(&mut self, copy: CopyId) -> Fetched {

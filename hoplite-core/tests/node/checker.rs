@@ -227,6 +227,12 @@ impl Checker {
     }
 
     pub(crate) fn effects(&mut self, effects: &[Effect], status: NodeStatus) {
+        // A copy of a killed store opens for the first time when it is read from its file.
+        let loads = effects.iter().filter_map(|effect| match effect {
+            Effect::Load { copy, .. } => Some(*copy),
+            _ => None,
+        });
+        self.spilled.extend(loads);
         for effect in effects {
             self.effect(effect);
         }
@@ -349,7 +355,11 @@ impl Checker {
             Effect::RemoveSpillFile { file } => {
                 assert!(!self.spills.contains_key(file), "{file:?} is being written");
             }
-            Effect::PutLost { .. } => {}
+            Effect::PutLost { .. }
+            | Effect::IndexSpillFile { .. }
+            | Effect::RetireSpillRecord { .. }
+            | Effect::NoteShardRun { .. }
+            | Effect::Unrecovered { .. } => {}
             Effect::Compare { copy, .. } => {
                 let copy = self.copy(*copy);
                 copy.comparisons += 1;

@@ -131,6 +131,14 @@ impl Harness {
         harness
     }
 
+    /// A store that spills, with files of killed stores.
+    pub(crate) fn recovering(count: usize, recovered: Recovered) -> Self {
+        let spill = SpillConfig { directories: vec!["disk".to_owned()], limit_bytes: None };
+        let mut harness = Self::disconnected_with(EVERYWHERE, count, limits(), Some(spill));
+        harness.event(Event::Recover(recovered));
+        harness
+    }
+
     fn disconnected_with(path: Path, count: usize, limits: Limits, spill: Option<SpillConfig>) -> Self {
         let shards = ShardMap::new((0..count).map(|shard| format!("shard-{shard}")));
         let config = NodeConfig {

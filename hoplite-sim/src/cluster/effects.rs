@@ -99,7 +99,11 @@ impl<A: Application> Cluster<A> {
             Effect::Spill { .. }
             | Effect::ServeSpilled { .. }
             | Effect::Load { .. }
-            | Effect::RemoveSpillFile { .. } => {
+            | Effect::RemoveSpillFile { .. }
+            | Effect::IndexSpillFile { .. }
+            | Effect::RetireSpillRecord { .. }
+            | Effect::NoteShardRun { .. }
+            | Effect::Unrecovered { .. } => {
                 unreachable!("stores of the simulation have no spill directories")
             }
             Effect::Collective(effect) => self.perform_collective(store, effect),

@@ -16,6 +16,7 @@ use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CombineSource, CompareRequest, Exchange, HopRequest, PullRequest};
 use crate::local::CallWork;
 use crate::outbox::Outgoing;
+use crate::spill::Change;
 
 const MAX_DECISIONS: usize = 2;
 
@@ -141,7 +142,15 @@ impl Engine {
             }
             Effect::Spill { file, items } => self.start_spill(file, &items),
             Effect::Load { copy, record, .. } => self.start_load(copy, record),
-            Effect::RemoveSpillFile { file } => self.remove_spill_file(file),
+            Effect::RemoveSpillFile { file } => self.change_spill_files(Change::Remove(file)),
+            Effect::IndexSpillFile { file, objects } => {
+                self.change_spill_files(Change::Index(file, objects));
+            }
+            Effect::RetireSpillRecord { record } => self.change_spill_files(Change::Retire(record)),
+            Effect::NoteShardRun { run } => self.change_spill_files(Change::Shard(run)),
+            Effect::Unrecovered { id, put, reason } => {
+                tracing::info!(%id, %put, %reason, "an object of a killed store does not come back");
+            }
             Effect::DrainEnded { report } => self.drain_ended(report),
             Effect::Collective(effect) => self.perform_collective(state, effect, trace),
             Effect::HopReport { hosting, report } => {

@@ -9,12 +9,15 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
-use crate::spill::{Source, SpillFiles, SpilledCopy};
+use crate::spill::{Change, Source, SpillFiles, SpilledCopy};
 
 impl Engine {
-    pub(crate) fn spill_to(&self, files: Option<SpillFiles>) {
+    /// Enables spilling to these files, and recovers objects. Called once, at the start.
+    pub(crate) fn spill_to(self: &Arc<Self>, files: Option<SpillFiles>) {
         if let Some(files) = files {
+            let recovered = files.take_recovered();
             let _ = self.spill.set(Arc::new(files));
+            self.apply(Event::Recover(recovered));
         }
     }
 
@@ -22,6 +25,14 @@ impl Engine {
         self.spill.get().is_some()
     }
 
+    /// Keeps all spill files for the next start, which recovers the objects.
+    pub(crate) fn keep_spill_files(&self) {
+        if let Some(files) = self.spill.get() {
+            files.keep();
+        }
+    }
+
+    /// Removes all spill files, because the store ends.
     pub(crate) fn remove_spill_files(&self) {
         if let Some(files) = self.spill.get() {
             files.remove_all();
@@ -103,9 +114,10 @@ impl Engine {
         Some(SpilledCopy { files, runtime, copy, size_bytes, record, failed, end: Some(Box::new(end)) })
     }
 
-    pub(super) fn remove_spill_file(&self, file: SpillFile) {
-        if let Some(files) = self.spill.get().map(Arc::clone) {
-            self.bulk.runtime.spawn_blocking(move || files.remove(file));
+    pub(super) fn change_spill_files(&self, change: Change) {
+        let files = self.spill.get().filter(|files| files.queue(change));
+        if let Some(files) = files.map(Arc::clone) {
+            self.bulk.runtime.spawn_blocking(move || files.work());
         }
     }
 }

@@ -380,6 +380,9 @@ fn spill(plane: &LocalPlane, status: SpillStatus) -> Option<v1::SpillStatus> {
         loaded_bytes: status.loaded_bytes,
         failures: status.failures,
         troubles: troubles.collect(),
+        recovered_objects: status.recovered_objects,
+        recovered_bytes: status.recovered_bytes,
+        unrecovered_objects: status.unrecovered_objects,
     })
 }
 

@@ -4,12 +4,17 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use hoplite_core::id::NodeId;
 use hoplite_core::node::SpillFault;
+use hoplite_core::shard::ShardRun;
 use rustix::fs::{FlockOperation, OFlags, flock, statvfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+
+use super::file::Owner;
+use super::run_log::{Origin, RunLog};
 
 const LOCK_NAME: &str = "hoplite-spill.lock";
 const RUN_PREFIX: &str = "hoplite-spill.run.";
@@ -56,17 +61,20 @@ pub(super) struct RunDirectory {
     path: PathBuf,
     /// The device and inode of the parent directory.
     identity: (u64, u64),
+    /// `None` after a failure.
+    log: Mutex<Option<RunLog>>,
+    /// `true` while the files of killed stores must outlive this value.
+    is_kept: AtomicBool,
     /// The lock of the parent directory, held until the file is closed.
     _lock: File,
 }
 
 impl RunDirectory {
-    /// Locks `parent`, removes the files of earlier runs, and makes a directory for this run. The
-    /// directories `others` are taken already.
+    /// Locks `parent`, and makes a directory for this run. `others` are in use already.
     pub(super) fn take(
         parent: &Path,
-        node: &NodeId,
-        run: u64,
+        Owner { node, run }: &Owner,
+        origin: &Origin,
         others: &[Self],
     ) -> Result<Self, SpillDirError> {
         let path = parent.to_owned();
@@ -95,18 +103,80 @@ impl RunDirectory {
             return Err(SpillDirError::Twice { path });
         }
         let lock = lock(parent)?;
-        remove_earlier_runs(parent, user).map_err(unusable)?;
         let path = parent.join(format!("{RUN_PREFIX}{node}.{run:016x}"));
         DirBuilder::new().mode(0o700).create(&path).map_err(unusable)?;
-        Ok(Self { parent: parent.to_owned(), path, identity, _lock: lock })
+        let log = RunLog::begin(&path, origin);
+        let log = log.inspect_err(|error| {
+            tracing::warn!(path = %path.display(), %error, "objects cannot be recovered after a crash");
+        });
+        let log = Mutex::new(log.ok());
+        Ok(Self {
+            parent: parent.to_owned(),
+            path,
+            identity,
+            log,
+            is_kept: AtomicBool::new(false),
+            _lock: lock,
+        })
+    }
+
+    /// Keeps the directory for another start if this one fails.
+    pub(super) fn keep(&self, is_kept: bool) {
+        self.is_kept.store(is_kept, Ordering::Relaxed);
+    }
+
+    /// Notes sessions with runs of shards.
+    pub(super) fn note_shards(&self, runs: impl IntoIterator<Item = ShardRun>) -> io::Result<()> {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = log.as_mut().map_or(Ok(()), |log| log.note(runs));
+        if noted.is_err() {
+            *log = None;
+        }
+        noted
+    }
+
+    /// Returns the directories of ended stores of the same user.
+    pub(super) fn earlier_runs(&self) -> Result<Vec<PathBuf>, SpillDirError> {
+        let user = geteuid().as_raw();
+        let find = || {
+            let mut found = Vec::new();
+            for entry in fs::read_dir(&self.parent)? {
+                let entry = entry?;
+                let is_named_so = entry.file_name().to_string_lossy().starts_with(RUN_PREFIX);
+                if !is_named_so || entry.path() == self.path {
+                    continue;
+                }
+                // Does not follow links.
+                let metadata = entry.metadata()?;
+                if metadata.is_dir() && metadata.uid() == user {
+                    found.push(entry.path());
+                }
+            }
+            found.sort_unstable();
+            Ok(found)
+        };
+        find().map_err(|source| self.unusable(source))
+    }
+
+    /// Removes the directories of ended stores.
+    pub(super) fn remove_earlier_runs(&self) -> Result<(), SpillDirError> {
+        for path in self.earlier_runs()? {
+            tracing::info!(path = %path.display(), "removing the spill files of a store that has ended");
+            fs::remove_dir_all(path).map_err(|source| self.unusable(source))?;
+        }
+        Ok(())
+    }
+
+    fn unusable(&self, source: io::Error) -> SpillDirError {
+        SpillDirError::Unusable { path: self.parent.clone(), source }
     }
 
     pub(super) fn parent(&self) -> &Path {
         &self.parent
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(super) fn path_of(&self, number: u64) -> PathBuf {
+        self.path.join(format!("{number:016x}.spill"))
     }
 
     /// Checks that a file of this length leaves enough free space on the file system.
@@ -136,7 +206,9 @@ impl RunDirectory {
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        self.remove();
+        if !self.is_kept.load(Ordering::Relaxed) {
+            self.remove();
+        }
     }
 }
 
@@ -151,22 +223,4 @@ fn lock(parent: &Path) -> Result<File, SpillDirError> {
         Err(Errno::WOULDBLOCK) => Err(SpillDirError::InUse { path: parent.to_owned() }),
         Err(error) => Err(unusable(error.into())),
     }
-}
-
-/// Removes the directories of ended stores. The caller must have the lock.
-fn remove_earlier_runs(parent: &Path, user: u32) -> io::Result<()> {
-    for entry in fs::read_dir(parent)? {
-        let entry = entry?;
-        let is_named_so = entry.file_name().to_string_lossy().starts_with(RUN_PREFIX);
-        if !is_named_so {
-            continue;
-        }
-        let found = entry.metadata()?;
-        if found.is_dir() && found.uid() == user {
-            let path = entry.path();
-            tracing::info!(path = %path.display(), "removing the spill files of a store that has ended");
-            fs::remove_dir_all(path)?;
-        }
-    }
-    Ok(())
 }

@@ -9,7 +9,10 @@
 //! | header of a record | magic (4), CRC-32C of the rest (4), copy, size of the object, zero (8 each) |
 //! | object | its bytes |
 //! | checksums | CRC-32C of each block of the object (4 each), CRC-32C of this list (4) |
+//!
+//! After the last record, a file has an [`index`](super::index) for a later run.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -18,15 +21,18 @@ use std::sync::Arc;
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::id::NodeId;
-use hoplite_core::node::{CopyId, SpillFault, SpillRecord};
+use hoplite_core::node::{CopyId, RecoveredFile, SpillFault, SpillRecord};
 use rustix::fs::{Advice, fadvise};
 use tokio_util::sync::CancellationToken;
 
+use super::frames::{self, Flaw, take_bytes, take_number};
 use crate::copies::LiveCopy;
 
 const FILE_MAGIC: &[u8; 8] = b"HOPSPILL";
 const RECORD_MAGIC: &[u8; 4] = b"HREC";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Longest file that is recovered.
+const MAX_FILE_BYTES: u64 = 1 << 44;
 const FILE_HEADER_BYTES: usize = SpillRecord::FILE_HEADER_BYTES as usize;
 const HEADER_BYTES: usize = SpillRecord::HEADER_BYTES as usize;
 const BLOCK_BYTES: usize = SpillRecord::BLOCK_BYTES as usize;
@@ -44,8 +50,18 @@ pub(super) struct Owner {
     pub(super) run: u64,
 }
 
+pub(super) type FileHeader = [u8; FILE_HEADER_BYTES];
+
+/// The headers that a reader expects.
+#[derive(Debug)]
+pub(super) struct Stamp {
+    pub(super) file: FileHeader,
+    /// `None` in the file of another run, which has other numbers of copies.
+    pub(super) copy: Option<CopyId>,
+}
+
 impl Owner {
-    fn file_header(&self, number: u64) -> [u8; FILE_HEADER_BYTES] {
+    pub(super) fn file_header(&self, number: u64) -> FileHeader {
         let mut header = [0; FILE_HEADER_BYTES];
         let name = self.node.as_str().as_bytes();
         header[..8].copy_from_slice(FILE_MAGIC);
@@ -60,7 +76,60 @@ impl Owner {
     }
 }
 
-fn record_header(copy: CopyId, size_bytes: u64) -> [u8; HEADER_BYTES] {
+/// Reads the header of a file of another run, and the headers of its records. Returns the offsets
+/// and sizes of the records, and the offset of the index.
+///
+/// # Errors
+/// The flaw of the file.
+pub(super) fn read_headers(
+    file: &File,
+    length_bytes: u64,
+) -> Result<(FileHeader, BTreeMap<u64, u64>, u64), Flaw> {
+    if !(SpillRecord::FILE_HEADER_BYTES..=MAX_FILE_BYTES).contains(&length_bytes) {
+        return Err(Flaw::Incomplete);
+    }
+    let mut header = [0; FILE_HEADER_BYTES];
+    file.read_exact_at(&mut header, 0)?;
+    if header[..8] != FILE_MAGIC[..] || header[12..16] != crc32c(&header[16..]).to_le_bytes() {
+        return Err(Flaw::Damaged("the header of the file"));
+    }
+    if header[8..12] != VERSION.to_le_bytes() {
+        return Err(Flaw::OtherVersion);
+    }
+    let (mut records, mut end) = (BTreeMap::new(), SpillRecord::FILE_HEADER_BYTES);
+    loop {
+        if length_bytes - end < SpillRecord::HEADER_BYTES {
+            return Err(Flaw::Incomplete);
+        }
+        let mut record = [0; HEADER_BYTES];
+        file.read_exact_at(&mut record, end)?;
+        if record.starts_with(frames::MAGIC) {
+            return Ok((header, records, end));
+        }
+        let (_, size_bytes) = read_record_header(&record).ok_or(Flaw::Damaged("the header of a record"))?;
+        let offset_bytes = end;
+        // The object must fit, so the sum does not overflow.
+        if size_bytes > length_bytes {
+            return Err(Flaw::Incomplete);
+        }
+        end += SpillRecord::length_bytes(size_bytes);
+        if end > length_bytes || records.len() == RecoveredFile::MAX_OBJECTS {
+            return Err(Flaw::Incomplete);
+        }
+        records.insert(offset_bytes, size_bytes);
+    }
+}
+
+/// Returns the copy and its size if the header is correct.
+fn read_record_header(header: &[u8; HEADER_BYTES]) -> Option<(CopyId, u64)> {
+    let mut rest = &header[..];
+    let (magic, checksum) = (take_bytes(&mut rest)?, take_bytes(&mut rest)?);
+    let is_correct = magic == *RECORD_MAGIC && checksum == crc32c(rest).to_le_bytes();
+    let (copy, size_bytes) = (CopyId(take_number(&mut rest)?), take_number(&mut rest)?);
+    is_correct.then_some((copy, size_bytes))
+}
+
+pub(super) fn record_header(copy: CopyId, size_bytes: u64) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..4].copy_from_slice(RECORD_MAGIC);
     header[8..16].copy_from_slice(&copy.0.to_le_bytes());
@@ -75,7 +144,7 @@ pub(super) fn write(
     path: &Path,
     (owner, number): (&Owner, u64),
     copies: &[(CopyId, u64, Source)],
-    old: impl Fn(SpillRecord) -> PathBuf,
+    old: impl Fn(SpillRecord, CopyId) -> (PathBuf, Stamp),
     stop: &CancellationToken,
 ) -> Result<(), SpillFault> {
     let fault = |error: io::Error| {
@@ -92,14 +161,11 @@ pub(super) fn write(
     out.write_all(&owner.file_header(number)).map_err(fault)?;
     let mut block = Vec::new();
     for (copy, size_bytes, source) in copies {
-        let from = match source {
+        let record = match source {
             Source::Memory(_) => None,
-            Source::Record(record) => Some((old(*record), (record.file.number, record.offset_bytes))),
-        };
-        let record = match &from {
-            None => None,
-            Some((path, place)) => {
-                Some(Record::open(path.clone(), owner, *place, *copy, *size_bytes).map_err(unread)?)
+            Source::Record(record) => {
+                let (path, stamp) = old(*record, *copy);
+                Some(Record::open(path, &stamp, record.offset_bytes, *size_bytes).map_err(unread)?)
             }
         };
         out.write_all(&record_header(*copy, *size_bytes)).map_err(fault)?;
@@ -128,13 +194,12 @@ pub(super) fn write(
 /// Reads a record into memory, and checks all of it. Calls `has_read` after each block.
 pub(super) fn read(
     path: &Path,
-    owner: &Owner,
-    place: (u64, u64),
-    copy: CopyId,
+    stamp: &Stamp,
+    offset_bytes: u64,
     (live, has_read): (&LiveCopy, impl Fn()),
     stop: &CancellationToken,
 ) -> Result<(), SpillFault> {
-    let record = Record::open(path.to_owned(), owner, place, copy, live.size_bytes())?;
+    let record = Record::open(path.to_owned(), stamp, offset_bytes, live.size_bytes())?;
     let mut block = Vec::new();
     for (offset_bytes, length) in blocks(live.size_bytes()) {
         check_runs(stop)?;
@@ -161,9 +226,8 @@ pub(super) struct Record {
 impl Record {
     pub(super) fn open(
         path: PathBuf,
-        owner: &Owner,
-        (number, offset_bytes): (u64, u64),
-        copy: CopyId,
+        stamp: &Stamp,
+        offset_bytes: u64,
         size_bytes: u64,
     ) -> Result<Self, SpillFault> {
         let file = File::open(&path).map_err(|error| fault_of(&path, &error))?;
@@ -172,12 +236,15 @@ impl Record {
         let mut record = Self { path, file, first_byte, checksums };
         let mut header = [0; FILE_HEADER_BYTES];
         record.read_at(0, &mut header)?;
-        if header != owner.file_header(number) {
+        if header != stamp.file {
             return Err(record.damaged("the header of another file"));
         }
         let mut header = [0; HEADER_BYTES];
         record.read_at(offset_bytes, &mut header)?;
-        if header != record_header(copy, size_bytes) {
+        let is_expected = |(copy, size): (CopyId, u64)| {
+            size == size_bytes && stamp.copy.is_none_or(|expected| expected == copy)
+        };
+        if !read_record_header(&header).is_some_and(is_expected) {
             return Err(record.damaged("another record where the object should be"));
         }
         let mut checksums = std::mem::take(&mut record.checksums);

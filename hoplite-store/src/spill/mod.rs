@@ -1,21 +1,28 @@
 //! Spill files: their directories, and writes and reads of whole files and records.
 //!
 //! Each configured directory has a lock file, and a directory for this run of the store. The lock
-//! ends with its process, so the next owner may remove the directories of earlier runs.
+//! ends with its process, so the next owner may take over or remove the directories of earlier runs.
 
 mod directory;
 mod file;
 mod reader;
 
+mod changes;
+mod frames;
+mod index;
+mod ledger;
+mod recovery;
+mod run_log;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, io};
 
-use hoplite_core::id::NodeId;
-use hoplite_core::node::{CopyId, SpillConfig, SpillFault, SpillFile, SpillRecord};
+use hoplite_core::node::{CopyId, Recovered, SpillConfig, SpillFault, SpillFile, SpillRecord};
 use hoplite_daemon::random_number;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,9 +35,13 @@ use crate::copies::LiveCopy;
 use crate::error::StoreError;
 use directory::RunDirectory;
 pub use directory::SpillDirError;
-use file::Owner;
 pub(crate) use file::Source;
+use file::{FileHeader, Owner, Stamp};
+pub(crate) use ledger::Change;
+use ledger::Ledger;
 pub(crate) use reader::{NotRead, SpilledCopy};
+use recovery::Takeover;
+use run_log::Origin;
 
 /// Maximum number of whole objects that are read into memory at once.
 const MAX_LOADS: usize = 16;
@@ -44,6 +55,13 @@ pub(crate) struct SpillFiles {
     directories: Vec<RunDirectory>,
     owner: Owner,
     limit_bytes: Option<u64>,
+    ledger: Mutex<Ledger>,
+    /// The files of killed stores, until the node knows them.
+    recovered: Mutex<Recovered>,
+    /// The headers of these files.
+    headers: BTreeMap<SpillFile, Box<FileHeader>>,
+    /// `true` if the files outlive this run.
+    is_kept: AtomicBool,
     loads: Arc<Semaphore>,
     /// Number of blocks that loads have read, which tells a busy disk from a hung one.
     loaded_blocks: AtomicU64,
@@ -51,35 +69,62 @@ pub(crate) struct SpillFiles {
 }
 
 impl SpillFiles {
-    /// Takes the configured directories, and removes the files of ended stores. Returns `None` if
-    /// the store does not spill.
+    /// Takes the configured directories, and recovers or removes the files of ended stores. `None`
+    /// if the store does not spill.
     ///
     /// # Errors
     /// The reason why a directory cannot be used.
     pub(crate) async fn take(config: &StoreConfig) -> Result<Option<Self>, StoreError> {
-        let (settings, node) = (config.spill.clone(), config.node.clone());
         let run = random_number().map_err(StoreError::Random)?;
-        let taken = spawn_blocking(move || Self::take_now(&settings, &node, run)).await;
+        let owner = Owner { node: config.node.clone(), run };
+        let (settings, cluster) = (config.spill.clone(), config.cluster.clone());
+        let max_objects = config.limits.max_objects;
+        let take = move || Self::take_now(&settings, owner, &Origin::of(&cluster), max_objects);
+        let taken = spawn_blocking(take).await;
         Ok(taken.map_err(|error| StoreError::Thread(error.into()))??)
     }
 
-    fn take_now(settings: &SpillSettings, node: &NodeId, run: u64) -> Result<Option<Self>, SpillDirError> {
+    fn take_now(
+        settings: &SpillSettings,
+        owner: Owner,
+        origin: &Origin,
+        max_objects: usize,
+    ) -> Result<Option<Self>, SpillDirError> {
         if settings.directories.is_empty() {
             return Ok(None);
         }
         let mut directories: Vec<RunDirectory> = Vec::new();
         for path in &settings.directories {
-            let taken = RunDirectory::take(path, node, run, &directories)?;
+            let taken = RunDirectory::take(path, &owner, origin, &directories)?;
             directories.push(taken);
         }
+        let mut takeover = Takeover::default();
+        for (index, directory) in directories.iter().enumerate() {
+            if settings.recover {
+                let earlier = directory.earlier_runs()?;
+                earlier.iter().for_each(|run| takeover.take(run, (index, directory), origin, max_objects));
+            }
+            directory.remove_earlier_runs()?;
+        }
+        takeover.report();
         Ok(Some(Self {
             directories,
-            owner: Owner { node: node.clone(), run },
+            owner,
             limit_bytes: settings.limit_bytes,
+            ledger: Mutex::new(Ledger::of_recovered(takeover.indexed)),
+            recovered: Mutex::new(takeover.recovered),
+            headers: takeover.headers,
+            is_kept: AtomicBool::new(false),
             loads: Arc::new(Semaphore::new(MAX_LOADS)),
             loaded_blocks: AtomicU64::new(0),
             serves: Arc::new(Semaphore::new(MAX_SERVES)),
         }))
+    }
+
+    /// Takes the files of killed stores.
+    pub(crate) fn take_recovered(&self) -> Recovered {
+        self.directories.iter().for_each(|directory| directory.keep(false));
+        std::mem::take(&mut self.recovered.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn config(&self) -> SpillConfig {
@@ -88,7 +133,14 @@ impl SpillFiles {
     }
 
     fn path(&self, file: SpillFile) -> PathBuf {
-        self.directories[file.directory].path().join(format!("{:016x}.spill", file.number))
+        self.directories[file.directory].path_of(file.number)
+    }
+
+    fn stamp(&self, file: SpillFile, copy: CopyId) -> Stamp {
+        match self.headers.get(&file) {
+            Some(header) => Stamp { file: **header, copy: None },
+            None => Stamp { file: self.owner.file_header(file.number), copy: Some(copy) },
+        }
     }
 
     /// Writes a file, and waits until it is on the disk. `stop` ends the write early.
@@ -107,7 +159,7 @@ impl SpillFiles {
             let lengths = copies.iter().map(|(_, size_bytes, _)| SpillRecord::length_bytes(*size_bytes));
             let length_bytes = SpillRecord::FILE_HEADER_BYTES + lengths.sum::<u64>();
             files.directories[file.directory].check_room(length_bytes)?;
-            let old = |record: SpillRecord| files.path(record.file);
+            let old = |record: SpillRecord, copy| (files.path(record.file), files.stamp(record.file, copy));
             let written = file::write(&path, (&files.owner, file.number), &copies, old, &stop);
             if written.is_err() {
                 let _ = fs::remove_file(&path);
@@ -133,11 +185,11 @@ impl SpillFiles {
         let files = Arc::clone(self);
         let read = move || {
             let _permit = permit;
-            let place = (record.file.number, record.offset_bytes);
+            let stamp = files.stamp(record.file, copy);
             let has_read = || {
                 files.loaded_blocks.fetch_add(1, Ordering::Relaxed);
             };
-            file::read(&path, &files.owner, place, copy, (&live, has_read), &stop)
+            file::read(&path, &stamp, record.offset_bytes, (&live, has_read), &stop)
         };
         runtime.spawn_blocking(read).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
@@ -156,7 +208,7 @@ impl SpillFiles {
         }
     }
 
-    pub(crate) fn remove(&self, file: SpillFile) {
+    fn remove(&self, file: SpillFile) {
         let path = self.path(file);
         if let Err(error) = fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
@@ -165,8 +217,16 @@ impl SpillFiles {
         }
     }
 
+    /// Lets the files outlive this run.
+    pub(crate) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
+        self.directories.iter().for_each(|directory| directory.keep(true));
+    }
+
     pub(crate) fn remove_all(&self) {
-        self.directories.iter().for_each(RunDirectory::remove);
+        if !self.is_kept.load(Ordering::Relaxed) {
+            self.directories.iter().for_each(RunDirectory::remove);
+        }
     }
 }
 

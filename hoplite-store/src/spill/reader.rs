@@ -30,10 +30,10 @@ impl SpilledCopy {
     /// # Errors
     /// The reasons in [`NotRead`].
     pub(crate) async fn open(&self, range: Range<u64>) -> Result<SpilledReader<'_>, NotRead> {
-        let (files, copy, size_bytes) = (Arc::clone(&self.files), self.copy, self.size_bytes);
-        let place = (self.record.file.number, self.record.offset_bytes);
-        let path: PathBuf = files.path(self.record.file);
-        let opening = self.start(move || Record::open(path, &files.owner, place, copy, size_bytes));
+        let (offset_bytes, size_bytes) = (self.record.offset_bytes, self.size_bytes);
+        let path: PathBuf = self.files.path(self.record.file);
+        let stamp = self.files.stamp(self.record.file, self.copy);
+        let opening = self.start(move || Record::open(path, &stamp, offset_bytes, size_bytes));
         let record = self.finish(opening).await?;
         Ok(SpilledReader { spilled: self, record: Arc::new(record), rest: range, ahead: None })
     }
@@ -143,9 +143,12 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::channel;
 
+    use hoplite_core::ClusterId;
     use hoplite_core::id::NodeId;
     use hoplite_core::node::SpillFile;
 
+    use super::super::file::Owner;
+    use super::super::run_log::Origin;
     use super::super::{MAX_LOADS, MAX_SERVES};
     use super::*;
     use crate::config::SpillSettings;
@@ -153,9 +156,11 @@ mod tests {
     type Faults = Arc<Mutex<Vec<SpillFault>>>;
 
     fn spilled(directory: &tempfile::TempDir) -> (SpilledCopy, Faults) {
-        let settings = SpillSettings { directories: vec![directory.path().to_owned()], limit_bytes: None };
-        let node = NodeId::new("node").unwrap();
-        let files = Arc::new(SpillFiles::take_now(&settings, &node, 1).unwrap().unwrap());
+        let directories = vec![directory.path().to_owned()];
+        let settings = SpillSettings { directories, ..SpillSettings::default() };
+        let owner = Owner { node: NodeId::new("node").unwrap(), run: 1 };
+        let origin = Origin::of(&ClusterId::new("cluster").unwrap());
+        let files = Arc::new(SpillFiles::take_now(&settings, owner, &origin, 9).unwrap().unwrap());
         let faults = Faults::default();
         let noted = Arc::clone(&faults);
         let record = SpillRecord { file: SpillFile { directory: 0, number: 1 }, offset_bytes: 128 };

@@ -235,7 +235,11 @@ impl World {
             Effect::Spill { .. }
             | Effect::ServeSpilled { .. }
             | Effect::Load { .. }
-            | Effect::RemoveSpillFile { .. } => {
+            | Effect::RemoveSpillFile { .. }
+            | Effect::IndexSpillFile { .. }
+            | Effect::RetireSpillRecord { .. }
+            | Effect::NoteShardRun { .. }
+            | Effect::Unrecovered { .. } => {
                 unreachable!("the store has no spill directory")
             }
             Effect::Collective(_) => unreachable!("nobody asks for an allreduce"),

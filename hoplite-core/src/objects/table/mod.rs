@@ -5,6 +5,7 @@
 
 mod awaiting;
 mod copy;
+mod recovery;
 mod serves;
 mod space;
 mod spill;

@@ -13,7 +13,7 @@ use crate::time::Time;
 
 const MAX_LOOKED_AT: usize = 2 * MAX_BATCH_OBJECTS;
 
-const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
+pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
 
 impl Table {
     pub(crate) fn spill_to(&mut self, config: SpillConfig) {
@@ -124,13 +124,19 @@ impl Table {
         picked
     }
 
-    pub(crate) fn spilled(&mut self, ctx: &mut Context, file: SpillFile, outcome: Result<(), SpillFault>) {
-        let Some(spills) = &mut self.spills else { return };
-        let Some(batch) = spills.end(file) else { return };
+    /// Returns the live copies in the new file, with their records' offsets.
+    pub(crate) fn spilled(
+        &mut self,
+        ctx: &mut Context,
+        file: SpillFile,
+        outcome: Result<(), SpillFault>,
+    ) -> Vec<(CopyId, u64)> {
+        let Some(spills) = &mut self.spills else { return Vec::new() };
+        let Some(batch) = spills.end(file) else { return Vec::new() };
         if let Some(old) = batch.compacts {
             return self.compacted(ctx, old, (file, &batch), outcome);
         }
-        let mut kept = Vec::new();
+        let (mut kept, mut places) = (Vec::new(), Vec::new());
         for (copy, size_bytes) in &batch.copies {
             let Some(local) = self.copies.get_mut(copy) else { continue };
             let is_kept = outcome.is_ok() && local.is_live();
@@ -138,6 +144,7 @@ impl Table {
                 Some(spilled) => {
                     spilled.step = SpillStep::Clean;
                     kept.push(*copy);
+                    places.push((*copy, spilled.record.offset_bytes));
                     spills.status.spilled_objects += 1;
                     spills.status.spilled_bytes += size_bytes;
                 }
@@ -152,6 +159,7 @@ impl Table {
         for (copy, _) in batch.copies {
             self.settle(ctx, copy);
         }
+        places
     }
 
     fn compacted(
@@ -160,8 +168,9 @@ impl Table {
         old: SpillFile,
         (file, batch): (SpillFile, &Batch),
         outcome: Result<(), SpillFault>,
-    ) {
-        let Some(spills) = &mut self.spills else { return };
+    ) -> Vec<(CopyId, u64)> {
+        let mut places = Vec::new();
+        let Some(spills) = &mut self.spills else { return places };
         let is_unread = matches!(outcome, Err(SpillFault::Damaged(_) | SpillFault::Unread(_)));
         match outcome {
             Ok(()) => {
@@ -172,6 +181,7 @@ impl Table {
                         spills.release(ctx, spilled.record, size_bytes);
                         spilled.record = record;
                         moved.push(copy);
+                        places.push((copy, record.offset_bytes));
                     }
                 }
                 moved.sort_unstable();
@@ -183,6 +193,7 @@ impl Table {
             Err(fault) => spills.directory_failed(ctx, file.directory, fault),
         }
         spills.compacted(ctx, old, !is_unread);
+        places
     }
 
     pub(crate) fn drop_memory(&mut self, ctx: &mut Context, copy: CopyId) {

@@ -8,7 +8,7 @@ use super::super::context::Context;
 use super::super::fetch::back_off;
 use super::super::notice::Deadline;
 use crate::message::{
-    CopyId, Effect, SpillConfig, SpillFault, SpillFile, SpillRecord, SpillStatus, SpillTrouble,
+    CopyId, Effect, RecoveredFile, SpillConfig, SpillFault, SpillFile, SpillRecord, SpillStatus, SpillTrouble,
 };
 use crate::time::Time;
 
@@ -20,7 +20,7 @@ const STOP_PERCENT: u64 = 70;
 const BATCH_BYTES: u64 = 100 << 20;
 /// In a small arena, limits a batch to the arena's size divided by this.
 const BATCHES_PER_ARENA: u64 = 8;
-pub(super) const MAX_BATCH_OBJECTS: usize = 2000;
+pub(super) const MAX_BATCH_OBJECTS: usize = RecoveredFile::MAX_OBJECTS;
 const MAX_BATCHES: usize = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -267,7 +267,26 @@ impl Spills {
         if used.live == 0 && !used.is_compacting {
             self.remove(ctx, record.file);
         } else {
+            ctx.push(Effect::RetireSpillRecord { record });
             self.reconsider(record.file);
+        }
+    }
+
+    /// Takes a file of a killed store, with its live records.
+    pub(super) fn adopt(
+        &mut self,
+        ctx: &mut Context,
+        adopted: &RecoveredFile,
+        copies: Vec<CopyId>,
+        live_bytes: u64,
+    ) {
+        let (file, length_bytes, live) = (adopted.file, adopted.length_bytes, copies.len());
+        self.file_bytes += length_bytes;
+        self.files.insert(file, FileUse { length_bytes, copies, live, live_bytes, is_compacting: false });
+        if live == 0 {
+            self.remove(ctx, file);
+        } else {
+            self.reconsider(file);
         }
     }
 

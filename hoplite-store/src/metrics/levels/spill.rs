@@ -10,7 +10,10 @@ pub(super) struct SpillLevels {
     moved_objects: IntCounterVec,
     moved_bytes: IntCounterVec,
     failures: IntCounter,
+    recovered: IntCounterVec,
 }
+
+const OUTCOMES: [&str; 2] = ["recovered", "dropped"];
 
 impl SpillLevels {
     pub(super) fn new(metrics: &Metrics) -> Self {
@@ -39,6 +42,13 @@ impl SpillLevels {
                 "hoplite_store_spill_failures_total",
                 "Writes and reads of spill files that failed.",
             ),
+            recovered: metrics.counters(
+                "hoplite_store_spill_recovered_objects_total",
+                "Objects in the spill files of killed stores, which this store has taken over \
+                 (recovered) or dropped, at once or later (dropped).",
+                "outcome",
+                &OUTCOMES,
+            ),
         }
     }
 
@@ -60,5 +70,9 @@ impl SpillLevels {
             follow(&self.moved_bytes.with_label_values(&[direction]), bytes);
         }
         follow(&self.failures, status.failures);
+        let recovered = [status.recovered_objects, status.unrecovered_objects];
+        for (outcome, objects) in OUTCOMES.into_iter().zip(recovered) {
+            follow(&self.recovered.with_label_values(&[outcome]), objects);
+        }
     }
 }

@@ -1,0 +1,95 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::SpillFile;
+use crate::error::Error;
+use crate::id::{ObjectId, PutId};
+use crate::lifetime::Lifetime;
+use crate::metadata::Metadata;
+use crate::shard::ShardRun;
+
+/// An object in a spill file, as the index of the file describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpilledObject {
+    /// The record's offset in the file.
+    pub offset_bytes: u64,
+    /// The object.
+    pub id: ObjectId,
+    /// The put.
+    pub put: PutId,
+    /// The object's size.
+    pub size_bytes: u64,
+    /// The object's metadata.
+    pub metadata: Metadata,
+    /// The rest of the time to live.
+    pub ends_in: Option<Duration>,
+    /// `true` if this store ends the object with its owner.
+    pub ends_with_owner: bool,
+}
+
+impl SpilledObject {
+    /// Returns the part of the lifetime that this store counts.
+    pub(crate) fn lifetime(&self) -> Option<Arc<Lifetime>> {
+        let Lifetime { owner, ttl } = self.metadata.lifetime.as_deref()?;
+        let owner = owner.clone().filter(|_| self.ends_with_owner);
+        Lifetime::of(owner, ttl.filter(|_| self.ends_in.is_some()))
+    }
+}
+
+/// The spill files of stores that were killed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Recovered {
+    /// The runs of shards with which these stores had sessions.
+    pub runs: Vec<ShardRun>,
+    /// The complete files, which are in the directories of this run now.
+    pub files: Vec<RecoveredFile>,
+}
+
+/// A complete spill file of a store that was killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveredFile {
+    /// The file. Numbers of recovered files begin at [`RecoveredFile::FIRST_NUMBER`].
+    pub file: SpillFile,
+    /// The length of the records and the file's header.
+    pub length_bytes: u64,
+    /// The objects that were not deleted, at most [`RecoveredFile::MAX_OBJECTS`].
+    pub objects: Vec<SpilledObject>,
+}
+
+impl RecoveredFile {
+    /// The first number of a recovered file. A store never reaches this number itself.
+    pub const FIRST_NUMBER: u64 = 1 << 63;
+    /// Most objects in one spill file.
+    pub const MAX_OBJECTS: usize = 2000;
+}
+
+/// The reason why an object of a killed store does not come back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unrecovered {
+    /// Its time to live has passed.
+    Expired,
+    /// The files have two puts of the id.
+    Ambiguous,
+    /// A limit or a rule of this store forbids it.
+    Refused(Error),
+    /// A shard that has listed the put does not remember its loss, so it was deleted.
+    Deleted,
+    /// The directory lists another put of the id.
+    Conflict {
+        /// The listed put.
+        winner: PutId,
+    },
+}
+
+impl fmt::Display for Unrecovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => f.write_str("its time to live has passed"),
+            Self::Ambiguous => f.write_str("the spill files have two puts of its id"),
+            Self::Refused(error) => write!(f, "{error}"),
+            Self::Deleted => f.write_str("it was deleted, or no shard remembers its loss"),
+            Self::Conflict { winner } => write!(f, "the directory lists the newer put {winner}"),
+        }
+    }
+}

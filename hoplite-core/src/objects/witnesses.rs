@@ -1,0 +1,14 @@
+//! Shards that know the puts of killed stores.
+
+use std::collections::BTreeSet;
+
+use crate::id::ObjectId;
+use crate::shard::ShardRun;
+
+#[derive(Debug, Default)]
+pub(crate) struct Witnesses {
+    /// The runs of shards with which the killed stores had sessions.
+    pub(super) runs: BTreeSet<ShardRun>,
+    /// During the recovery, the ids with several puts.
+    pub(super) ambiguous: BTreeSet<ObjectId>,
+}

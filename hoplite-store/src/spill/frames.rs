@@ -1,0 +1,85 @@
+//! Frames of a log: magic (4 bytes), length of the content (4), CRC-32C of the content (4), content.
+//! A log grows at its end only.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use hoplite_core::checksum::crc32c;
+use rustix::fs::OFlags;
+
+pub(super) const MAGIC: &[u8; 4] = b"HLOG";
+/// Longest content of a frame. The longest metadata of an object has about 6 KiB.
+const MAX_CONTENT_BYTES: usize = 16 << 10;
+
+/// The reason why a file of a killed store is not recovered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Flaw {
+    #[error("it is incomplete")]
+    Incomplete,
+    #[error("its format has another version")]
+    OtherVersion,
+    #[error("it is damaged: {0}")]
+    Damaged(&'static str),
+    #[error("the machine was restarted since")]
+    OtherBoot,
+    #[error("it belongs to another cluster")]
+    OtherCluster,
+    #[error("other users may write to it")]
+    NotPrivate,
+    #[error("the store has reached its limit of objects")]
+    TooManyObjects,
+    #[error("it cannot be read: {0}")]
+    Unread(String),
+}
+
+impl From<io::Error> for Flaw {
+    fn from(error: io::Error) -> Self {
+        Self::Unread(error.to_string())
+    }
+}
+
+pub(super) fn append(log: &mut Vec<u8>, content: &[u8]) {
+    log.extend(MAGIC);
+    log.extend(u32::try_from(content.len()).unwrap_or(u32::MAX).to_le_bytes());
+    log.extend(crc32c(content).to_le_bytes());
+    log.extend(content);
+}
+
+/// Takes the first frame of a log. Returns its content.
+///
+/// # Errors
+/// The frame is truncated, too long or damaged.
+pub(super) fn take<'a>(log: &mut &'a [u8]) -> Result<&'a [u8], Flaw> {
+    const DAMAGED: Flaw = Flaw::Damaged("a frame of the index");
+    let mut rest = *log;
+    let magic = take_bytes::<4>(&mut rest).ok_or(DAMAGED)?;
+    let length = take_bytes(&mut rest).map(u32::from_le_bytes).ok_or(DAMAGED)?;
+    let checksum = take_bytes(&mut rest).map(u32::from_le_bytes).ok_or(DAMAGED)?;
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let (content, rest) = rest.split_at_checked(length).ok_or(DAMAGED)?;
+    if magic != *MAGIC || length > MAX_CONTENT_BYTES || crc32c(content) != checksum {
+        return Err(DAMAGED);
+    }
+    *log = rest;
+    Ok(content)
+}
+
+pub(super) fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+    take_bytes(bytes).map(u64::from_le_bytes)
+}
+
+/// Opens a regular file of a killed store, and follows no link.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = flags.bits().try_into().unwrap_or_default();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
