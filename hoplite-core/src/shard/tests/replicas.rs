@@ -63,7 +63,7 @@ fn a_put_gets_its_copies_at_other_stores_at_once() {
         assert!(target != "a" && object == "x");
         count += 1;
         let effects = world.keep(&target, "x", 1, 3);
-        assert_eq!(told(&effects, "a"), Some((count, 3, None)), "{effects:?}");
+        assert_eq!(told(&effects, "a"), Some((count, 4, None)), "{effects:?}");
         assert_eq!(orders(&effects), []);
     }
     assert_eq!(world.shard.counters().under_replicated, 0);
@@ -158,7 +158,7 @@ fn a_moment_without_a_session_creates_no_copy() {
     world.wait(Duration::from_millis(500));
     world.connect("b", 1);
     let effects = world.keep("b", "x", 1, 2);
-    assert_eq!((orders(&effects), told(&effects, "a")), (vec![], Some((2, 2, None))));
+    assert_eq!((orders(&effects), told(&effects, "a")), (vec![], Some((2, 3, None))));
     assert_eq!(orders(&world.wait(Duration::from_secs(60))), []);
 }
 
@@ -211,7 +211,7 @@ fn a_store_that_refuses_is_passed_over_and_the_reason_is_told() {
     let next = orders(&effects);
     assert!(next.len() == 1 && next[0] != ordered[0], "{next:?}");
     let effects = world.say(&next[0].0, refusal(Obstacle::Failed));
-    assert_eq!((orders(&effects), told(&effects, "a")), (vec![], Some((1, 2, Some(Obstacle::NoRoom)))));
+    assert_eq!((orders(&effects), told(&effects, "a")), (vec![], Some((1, 3, Some(Obstacle::NoRoom)))));
     let again = orders(&world.wait(Duration::from_secs(6)));
     assert_eq!(again, ordered, "after a pause, the stores are asked again");
 }
@@ -256,11 +256,11 @@ fn a_store_that_drains_gets_its_objects_copied_and_counts_no_more() {
     world.say("a", ToShard::Drain { is_draining: true });
     let leads = |object: &str, put| Lead { id: id(object), put: PutId(put), leads: true, is_new: false };
     let effects = world.say("a", ToShard::Lead(leads("x", 1)));
-    assert_eq!(told(&effects, "a"), Some((0, 1, None)));
+    assert_eq!(told(&effects, "a"), Some((0, 2, None)));
     let ordered = orders(&effects);
     assert!(ordered.len() == 1 && ordered[0].0 != "a", "{ordered:?}");
     let effects = world.keep(&ordered[0].0, "x", 1, 1);
-    assert_eq!(told(&effects, "a"), Some((1, 1, None)));
+    assert_eq!(told(&effects, "a"), Some((1, 2, None)));
     let ordered = orders(&world.say("a", ToShard::Lead(leads("y", 2))));
     assert_eq!(ordered, [("c".to_owned(), "y".to_owned())]);
     let effects = world.keep("c", "y", 2, 2);
