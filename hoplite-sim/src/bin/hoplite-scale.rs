@@ -1,11 +1,12 @@
 //! Simulates collectives of thousands of nodes with [`hoplite_sim::scale`].
 #![forbid(unsafe_code)]
+#![recursion_limit = "256"]
 
 use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use hoplite_sim::scale::{Arrivals, Cost, Experiment, Outcome, Workload};
+use hoplite_sim::scale::{Arrivals, Cost, Experiment, FlowCap, Outcome, Workload};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "Examples:
@@ -43,6 +44,16 @@ struct Arguments {
     /// The number of receivers that one copy serves at once; the daemons allow one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     slots: u32,
+    /// The highest rate of one connection [default: the rate of a link]
+    #[arg(long, value_name = "MBIT/S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    flow_cap_mbit: Option<u64>,
+    /// The most connections (lanes) of one stream, with a flow cap
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    max_lanes: u32,
+    /// Measure a second run, after the first one has taught shards the time of a hop, and stores
+    /// their lanes
+    #[arg(long, conflicts_with_all = ["failures", "arrivals"])]
+    repeated: bool,
     /// The seed of the failures
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -144,6 +155,11 @@ fn experiment(
         failures_percent,
         racks: arguments.racks,
         slots: arguments.slots,
+        flow_cap: arguments.flow_cap_mbit.map(|megabits| FlowCap {
+            bytes_per_second: megabits * 125_000,
+            max_lanes: arguments.max_lanes as usize,
+        }),
+        is_repeated: arguments.repeated,
         seed: arguments.seed,
         size_bytes: arguments.size_mib << 20,
         bytes_per_second: arguments.rate_mbit * 125_000,
@@ -261,6 +277,9 @@ fn as_json(experiment: &Experiment, outcome: &Outcome, cost: Cost) -> Value {
         "failures_percent": experiment.failures_percent,
         "racks": experiment.racks,
         "slots": experiment.slots,
+        "flow_cap_bytes_per_second": experiment.flow_cap.map(|cap| cap.bytes_per_second),
+        "max_lanes": experiment.flow_cap.map(|cap| cap.max_lanes),
+        "repeated": experiment.is_repeated,
         "seed": experiment.seed,
         "size_bytes": experiment.size_bytes,
         "bytes_per_second": experiment.bytes_per_second,

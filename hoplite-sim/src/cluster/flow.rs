@@ -22,7 +22,7 @@ pub(super) struct Flow {
 
 #[derive(Debug, Default)]
 pub(super) struct Nic {
-    inflows: usize,
+    pub(super) inflows: usize,
     receiving: BTreeSet<TransferId>,
     sending: BTreeSet<Reader>,
 }
@@ -34,7 +34,7 @@ impl Input {
 
     /// Returns the most bytes per nanosecond by which this input lets an output of `done` bytes
     /// grow; `None` if the output must wait.
-    fn allows(&self, done: f64, now: Duration) -> Option<f64> {
+    pub(super) fn allows(&self, done: f64, now: Duration) -> Option<f64> {
         let line = self.at_hand()?;
         let is_behind = line.bytes_at(now) > done + NOTHING_BYTES;
         match (is_behind, line.rate > 0.0) {
@@ -202,12 +202,15 @@ impl<A: Application> Cluster<A> {
     }
 
     fn share(&self, key: TransferId) -> f64 {
-        let Network::Flow { bytes_per_second, .. } = self.config.network else { return 0.0 };
+        let Network::Flow { bytes_per_second, flow_cap, .. } = self.config.network else { return 0.0 };
         let transfer = &self.transfers[&key];
         let senders = transfer.inputs.iter().filter_map(Input::sender);
         let outflows = senders.map(|sender| self.nics[sender].sending.len()).max().unwrap_or(0);
         let flows = outflows.max(self.nics[transfer.store].inflows).max(1);
-        bytes_per_second as f64 / 1e9 / flows as f64
+        let of_links = bytes_per_second as f64 / flows as f64;
+        let of_lanes =
+            flow_cap.map_or(f64::INFINITY, |cap| cap.bytes_per_second as f64 * self.lanes.fewest(key) as f64);
+        of_links.min(of_lanes) / 1e9
     }
 
     /// Makes a transfer start or cease to use its links, and updates the other transfers on these

@@ -7,7 +7,7 @@
 //! * `network`, `sessions`: latencies, cut links, messages between stores and shards. `slots`
 //!   checks grants.
 //! * `transfers`: pulls and combinations. Their bytes either move in `blocks` with `contents`, or
-//!   `flow` along a `line`.
+//!   `flow` along a `line`. `lanes`: the connections of flows.
 //! * `comparisons`: comparisons of puts. `watches`: calls that follow a copy or inspect shards.
 //! * `directed`: tasks that a coordinator gives to other stores. `exchange`: the streams between
 //!   members.
@@ -20,6 +20,7 @@ mod effects;
 mod exchange;
 mod flow;
 mod hosts;
+mod lanes;
 mod line;
 mod network;
 mod sessions;
@@ -47,6 +48,8 @@ pub(crate) use exchange::Piece;
 use flow::Nic;
 pub use hosts::ShardLoad;
 pub(crate) use hosts::{Copy, ShardHost, StoreHost, node_id, shard_name};
+pub use lanes::FlowCap;
+use lanes::Lanes;
 pub(crate) use network::{LinkEnd, Network};
 use sessions::Session;
 use transfers::{Transfer, TransferId};
@@ -179,6 +182,7 @@ pub(crate) struct Cluster<A> {
     transfers: BTreeMap<TransferId, Transfer>,
     watches: BTreeMap<WatchKey, Watch>,
     nics: Vec<Nic>,
+    lanes: Lanes,
     dirty: BTreeSet<TransferId>,
     trace: Option<Trace>,
 }
@@ -202,6 +206,7 @@ impl<A: Application> Cluster<A> {
             transfers: BTreeMap::new(),
             watches: BTreeMap::new(),
             nics: Vec::new(),
+            lanes: Lanes::default(),
             dirty: BTreeSet::new(),
             trace,
             config,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::session::Pings;
 
+use super::lanes::FlowCap;
 use super::{Application, Cluster};
 
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +18,8 @@ pub(crate) enum Network {
         latency: Duration,
         /// Time in which a relay receives a block before it forwards it.
         block_time: Duration,
+        /// The limit of connections, or `None` if one connection fills a link.
+        flow_cap: Option<FlowCap>,
     },
 }
 

@@ -242,7 +242,10 @@ impl<A: Application> Cluster<A> {
         state.state = answer;
         let Some(reader) = state.reader else { return };
         match answer {
-            ServeState::Accepted(copy) => self.follow_copy(store, copy, reader),
+            ServeState::Accepted(copy) => {
+                self.begin_stream(store, copy, reader);
+                self.follow_copy(store, copy, reader);
+            }
             ServeState::Awaited | ServeState::Refused => {
                 let delay = self.latency();
                 self.fail_input_later(reader, Connection::Open(serve), delay, PullOutcome::SenderHasNoCopy);
@@ -338,6 +341,7 @@ impl<A: Application> Cluster<A> {
         self.set_moving(key, false);
         let transfer = self.transfers.remove(&key)?;
         for (index, input) in transfer.inputs.iter().enumerate() {
+            self.end_stream((key, index));
             match input.origin {
                 Origin::Here(copy) => self.leave_copy(transfer.store, copy, (key, index)),
                 Origin::Elsewhere { ref remote, connection: Connection::Open(serve) } => {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::FlowCap;
+
 /// The collective of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
@@ -41,6 +43,11 @@ pub struct Experiment {
     pub racks: usize,
     /// The number of receivers that one copy serves at once; the daemons allow one.
     pub slots: u32,
+    /// The limit of each connection; `None` if one connection fills a link.
+    pub flow_cap: Option<FlowCap>,
+    /// `true` to measure a second run. The first one has taught the shards the time of a hop, and
+    /// the stores their lanes.
+    pub is_repeated: bool,
     /// The seed of failures and names.
     pub seed: u64,
     /// The size of each object.

@@ -11,6 +11,7 @@
 //!   So results are rather late than early when many transfers share a link, which is rare here.
 //! * **Latency**: a relay forwards bytes a block later, because it verifies a block first; blocks
 //!   take about a millisecond. A connection takes a round trip.
+//! * **Connections** may have a [`FlowCap`]. The senders' real lanes then decide, see `cluster::lanes`.
 //! * **Shards** handle messages in turn, by default in 10 us each. Messages of shards need no
 //!   bandwidth, stores decide in no time, and workers write in no time.
 //! * **Failures** are deaths of processes, which peers notice after a latency. The node of the
@@ -30,6 +31,7 @@ use hoplite_core::plan::blocks::block_bytes;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
 
+pub use crate::cluster::FlowCap;
 use crate::cluster::{Cluster, Config, Counts, Labels, Network, ShardLoad};
 pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
@@ -51,6 +53,8 @@ impl Default for Experiment {
             failures_percent: 0.0,
             racks: 0,
             slots: 1,
+            flow_cap: None,
+            is_repeated: false,
             seed: 1,
             size_bytes: 64 << 20,
             bytes_per_second: 1_250_000_000,
@@ -65,20 +69,30 @@ impl Experiment {
     /// Runs the experiment.
     ///
     /// # Panics
-    /// Without two nodes and a shard, with too small objects or too little bandwidth, or if a state
-    /// machine requests an impossible action.
+    /// Without two nodes and a shard, with too small objects or too little bandwidth, if a repeated
+    /// run has failures or staggered arrivals, or if a state machine requests an impossible action.
     pub fn run(&self) -> (Outcome, Cost) {
         assert!(self.nodes >= 2 && self.shards >= 1, "a collective needs two nodes and a shard");
         assert!(
             self.size_bytes >= 4096 && self.bytes_per_second >= 4096,
             "an object and a rate have a minimum"
         );
+        assert!(
+            !self.is_repeated || (self.failures_percent == 0.0 && self.arrivals == Arrivals::Together),
+            "a repeated run needs all nodes"
+        );
         let began = Instant::now();
         let mut world = Cluster::new(self.config(), self.seed, Calls::new(self.clone()), None);
         world.settle();
         world.put_in_advance();
-        world.advance(|world| world.app.is_prepared());
-        world.settle();
+        world.prepare();
+        if self.is_repeated {
+            world.begin();
+            world.advance(|world| world.app.is_over());
+            world.settle();
+            world.start_over();
+            world.prepare();
+        }
         // The preparation does not count.
         world.counts = Counts::default();
         for host in &mut world.stores {
@@ -112,6 +126,7 @@ impl Experiment {
                 bytes_per_second: self.bytes_per_second,
                 latency: self.latency,
                 block_time: block_time(self),
+                flow_cap: self.flow_cap,
             },
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Reduce, ReduceOrder, Request, Response, Until};
 use hoplite_core::reduce::ReduceOp;
+use hoplite_core::shard::DeleteWait;
 use hoplite_core::{Dtype, Error, Metadata, ObjectId};
 
 use super::experiment::{Arrivals, Experiment, Workload};
@@ -20,6 +21,7 @@ enum Call {
     Seal,
     Get,
     Reduce,
+    Delete,
 }
 
 pub(super) type World = Cluster<Calls>;
@@ -109,6 +111,18 @@ impl World {
             }
             (_, Arrivals::Staggered(_)) => {}
         }
+    }
+
+    pub(super) fn prepare(&mut self) {
+        self.advance(|world| world.app.is_prepared());
+        self.settle();
+    }
+
+    /// Deletes the target of a finished run. A broadcast then puts it again.
+    pub(super) fn start_over(&mut self) {
+        self.app = Calls { preparing: 1, ..Calls::new(self.app.experiment.clone()) };
+        let (timeout, wait) = (self.app.experiment.time_limit, DeleteWait::Reachable);
+        self.call(0, Call::Delete, Request::Delete { ids: vec![target()], timeout, wait });
     }
 
     fn put_first(&mut self, store: usize, id: ObjectId) {
@@ -215,6 +229,12 @@ impl World {
             (Call::Create, Ok(Response::Created(view))) => self.seal(store, view.copy),
             (Call::Seal, Ok(Response::Sealed)) => {
                 self.app.preparing = self.app.preparing.saturating_sub(1);
+            }
+            (Call::Delete, Ok(Response::Deleted { .. })) => {
+                self.app.preparing = self.app.preparing.saturating_sub(1);
+                if self.app.experiment.workload == Workload::Broadcast {
+                    self.put_first(0, target());
+                }
             }
             (Call::Get, Ok(Response::Object(_))) | (Call::Reduce, Ok(Response::Reduced { .. })) => {
                 self.app.awaited.remove(&store);
