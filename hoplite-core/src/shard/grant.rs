@@ -8,6 +8,7 @@ use super::nodes::NodeIndex;
 use super::{Effect, Shard, Turn};
 use crate::id::ObjectId;
 use crate::plan::broadcast::SenderChoice;
+use crate::plan::chain::unpaced;
 use crate::vocabulary::directory::{
     Grant, GrantId, LocationState, PullOutcome, RequestId, Retention, ToStore,
 };
@@ -66,7 +67,9 @@ impl Shard {
             has_turned
         });
         let has_followers = entry.transfers.served_by(node) > 0;
-        let is_timed = sender_state == LocationState::Partial && turn.now < sender_has;
+        // A receiver that the estimate of a hop held back would confirm this estimate.
+        let is_paced_chain = entry.transfers.len() >= unpaced(entry.size_bytes);
+        let is_timed = sender_state == LocationState::Partial && turn.now < sender_has && !is_paced_chain;
         let leaves = groups_left(sender_path, record.place.path);
         let is_paced = is_fresh && sender_state == LocationState::Complete;
         let transfer =

@@ -193,6 +193,15 @@ fn hops_are_measured_where_chains_began_together() {
     }
     let hop = world.shard.hop_time.hop().as_micros();
     assert!((200..240).contains(&hop), "{hop} us");
+    // A receiver that waited for its turn lags by the estimate.
+    let mut paced = Broadcast::new(100, 1);
+    paced.wait(100_000);
+    assert!(paced.is_one_chain(100));
+    for done in 1..=100 {
+        paced.wait(if done <= MAX_UNPACED as u64 { 200 } else { 1000 });
+        paced.done(done);
+    }
+    assert_eq!(paced.shard.hop_time, world.shard.hop_time);
     // A later receiver lags by its time of arrival, not by a hop.
     let mut late = Broadcast::new(1, 1);
     for number in 2..30 {
