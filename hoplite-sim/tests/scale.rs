@@ -5,7 +5,7 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use hoplite_sim::scale::{Arrivals, Experiment, Outcome, Workload};
+use hoplite_sim::scale::{Arrivals, Experiment, FlowCap, Outcome, Workload};
 
 const NODES: usize = 100;
 
@@ -51,7 +51,7 @@ fn receivers_that_come_together_form_one_chain() {
     check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
 }
 
-/// A chain of all receivers would take a second, and a transfer takes 54 ms.
+/// A chain of all receivers would take 0.4 s, and a transfer takes 54 ms.
 #[test]
 fn a_thousand_receivers_take_about_two_transfers() {
     let experiment = Experiment { nodes: 1000, size_bytes: 64 << 20, ..experiment(Workload::Broadcast) };
@@ -59,6 +59,32 @@ fn a_thousand_receivers_take_about_two_transfers() {
     assert_eq!((outcome.done, outcome.counts.grants, outcome.counts.failed_pulls), (999, 999, 0));
     let allowed = experiment.transfer_time(2.0) + experiment.hop_time() * 64;
     check(outcome.completion <= allowed, &experiment, &outcome);
+}
+
+/// The first run shows the shard that a hop is shorter than it assumes.
+#[test]
+fn a_chain_of_a_thousand_grows_as_fast_as_its_bytes() {
+    let experiment = Experiment { nodes: 1000, is_repeated: true, ..experiment(Workload::Broadcast) };
+    let outcome = run(&experiment);
+    assert_eq!((outcome.done, outcome.counts.grants, outcome.counts.failed_pulls), (999, 999, 0));
+    check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
+}
+
+#[test]
+fn capped_connections_fill_the_links_together() {
+    let capped = |max_lanes, is_repeated| {
+        let bytes_per_second = Experiment::default().bytes_per_second / 2;
+        let flow_cap = Some(FlowCap { bytes_per_second, max_lanes });
+        Experiment { nodes: 8, flow_cap, is_repeated, ..experiment(Workload::Broadcast) }
+    };
+    let outcome = run(&capped(1, false));
+    check(outcome.completion >= outcome.bound.mul_f64(1.95), &capped(1, false), &outcome);
+    // The nodes of a chain try more lanes one after the other.
+    for (is_repeated, times) in [(false, 1.15), (true, 1.02)] {
+        let experiment = capped(4, is_repeated);
+        let outcome = run(&experiment);
+        check(outcome.completion <= outcome.bound.mul_f64(times), &experiment, &outcome);
+    }
 }
 
 #[test]
