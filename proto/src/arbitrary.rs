@@ -458,9 +458,9 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
         (id(), put(), metadata()).prop_map(|(id, put, (metadata, size_bytes))| {
             ToStore::Replicate(Replicate { id, put, size_bytes, metadata })
         }),
-        (id(), put(), any::<(u32, u32)>(), option::of(obstacle())).prop_map(
-            |(id, put, (copies, nodes), obstacle)| {
-                ToStore::Replication(Replication { id, put, copies, nodes, obstacle })
+        (id(), put(), any::<(u32, u32, bool)>(), option::of(obstacle())).prop_map(
+            |(id, put, (copies, nodes, is_draining), obstacle)| {
+                ToStore::Replication(Replication { id, put, copies, nodes, is_draining, obstacle })
             }
         ),
     ]

@@ -19,6 +19,7 @@ use super::notice::Deadline;
 use crate::error::Result;
 use crate::message::{CallKey, CopyId, DrainReport, DrainState, Effect, MAX_UNMOVED, Response, Unmoved};
 use crate::shard::{Obstacle, Replication, ToShard};
+use crate::version::Version;
 
 impl Objects {
     /// Begins a drain, or joins the one under way. Answers `caller` at its end.
@@ -79,8 +80,10 @@ impl Objects {
     }
 
     /// Unpins a copy if enough other stores have a pinned one; otherwise notes the obstacle.
-    pub(crate) fn drain_told(&mut self, copy: CopyId, news: &Replication) {
-        let Some(drain) = &mut self.drain else { return };
+    pub(crate) fn drain_told(&mut self, shard: usize, copy: CopyId, news: &Replication) {
+        // Sent before the shard knew of the drain, the news count this copy.
+        let may_be_early = self.ctx.sessions.knows(shard, Version::WITH_TERMS) && !news.is_draining;
+        let Some(drain) = self.drain.as_mut().filter(|_| !may_be_early) else { return };
         let Some(left) = drain.left.get(&copy).copied() else { return };
         let local = &self.copies[&copy];
         let wanted = u32::try_from(local.metadata.replicas.to_keep()).unwrap_or(u32::MAX);

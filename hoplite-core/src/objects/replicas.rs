@@ -77,7 +77,7 @@ impl Objects {
             return;
         }
         let (id, present) = (news.id.clone(), u64::from(news.nodes));
-        self.drain_told(copy, &news);
+        self.drain_told(shard, copy, &news);
         self.copies.publication_mut(copy).replication = Some(Box::new(news));
         let local = &self.copies[&copy];
         let wanted = local.metadata.replicas.to_keep() as u64;

@@ -357,6 +357,7 @@ impl Shard {
             put: entry.put,
             copies: bounded(self.count_copies(entry).present),
             nodes: bounded(self.nodes.receivers_after(0).take(MAX_REPLICAS.into()).count()),
+            is_draining: self.nodes.is_draining(node),
             obstacle: self.replicas.objects.get(id).and_then(|shortage| shortage.obstacle),
         });
         self.send(turn, node, message);

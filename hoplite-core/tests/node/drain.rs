@@ -24,7 +24,7 @@ impl Harness {
         (copies, nodes): (u32, u32),
         obstacle: Option<Obstacle>,
     ) {
-        let news = Replication { id: id(name), put, copies, nodes, obstacle };
+        let news = Replication { id: id(name), put, copies, nodes, is_draining: true, obstacle };
         self.event(Event::FromShard { shard: 0, message: ToStore::Replication(news) });
     }
 
@@ -44,6 +44,24 @@ impl Harness {
             other => panic!("expected a report, got {other:?}"),
         }
     }
+}
+
+#[test]
+fn a_count_of_copies_from_before_the_drain_moves_nothing() {
+    let mut h = Harness::new();
+    h.put(A, "x", SIZE);
+    h.sent();
+    let call = h.request(B, Request::Drain { timeout: TIMEOUT });
+    let put = h.lead_put("x");
+    let news = |is_draining| {
+        let news = Replication { id: id("x"), put, copies: 1, nodes: 2, is_draining, obstacle: None };
+        Event::FromShard { shard: 0, message: ToStore::Replication(news) }
+    };
+    h.event(news(false));
+    h.assert_waits(call);
+    h.event(news(true));
+    let report = h.drained(call);
+    assert_eq!((report.moved_objects + report.held_objects, report.left_objects), (1, 0));
 }
 
 #[test]

@@ -292,7 +292,8 @@ impl World {
             }
             Step::Replication { shard, id, put, copies, nodes } => {
                 let (id, put) = (object(id), self.put_of(&object(id), put));
-                self.say(shard, ToStore::Replication(Replication { id, put, copies, nodes, obstacle: None }));
+                let news = Replication { id, put, copies, nodes, is_draining: true, obstacle: None };
+                self.say(shard, ToStore::Replication(news));
             }
             Step::DeleteDone { which } => {
                 if let Some((shard, request)) = pick(&self.deletes, which).copied() {

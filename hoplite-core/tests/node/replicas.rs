@@ -26,7 +26,7 @@ impl Harness {
     }
 
     fn say_copies(&mut self, shard: usize, name: &str, put: PutId, copies: u32, nodes: u32) {
-        let news = Replication { id: id(name), put, copies, nodes, obstacle: None };
+        let news = Replication { id: id(name), put, copies, nodes, is_draining: false, obstacle: None };
         self.event(Event::FromShard { shard, message: ToStore::Replication(news) });
     }
 

@@ -70,6 +70,7 @@ pub(super) fn encode_replication(news: &Replication) -> shard_message::Replicati
         put: news.put.0,
         copies: news.copies,
         nodes: news.nodes,
+        is_draining: news.is_draining,
         obstacle: encode_optional_obstacle(news.obstacle),
     }
 }
@@ -80,6 +81,7 @@ pub(super) fn decode_replication(news: shard_message::Replication) -> Result<Rep
         put: PutId(news.put),
         copies: news.copies,
         nodes: news.nodes,
+        is_draining: news.is_draining,
         obstacle: decode_optional_obstacle(news.obstacle, Plane::Control)?,
     })
 }

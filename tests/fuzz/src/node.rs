@@ -602,7 +602,7 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
         16 => {
             let (shard, id, put) = publication(input, world)?;
             let (copies, nodes) = (input.int_in_range(0..=3)?, input.int_in_range(0..=3)?);
-            let news = Replication { id, put, copies, nodes, obstacle: None };
+            let news = Replication { id, put, copies, nodes, is_draining: input.arbitrary()?, obstacle: None };
             return Ok((shard, ToStore::Replication(news)));
         }
         _ => {

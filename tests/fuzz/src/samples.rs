@@ -271,6 +271,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
             put,
             copies: 1,
             nodes: 2,
+            is_draining: true,
             obstacle: Some(Obstacle::NoRoom),
         }),
     ];

@@ -31,6 +31,8 @@ pub struct Replication {
     /// The number of connected stores that do not drain, up to
     /// [`MAX_REPLICAS`](crate::metadata::MAX_REPLICAS).
     pub nodes: u32,
+    /// `true` if the shard knows that the receiving store drains, so `copies` leaves out its copy.
+    pub is_draining: bool,
     /// The reason why the shard cannot make a further copy.
     pub obstacle: Option<Obstacle>,
 }
