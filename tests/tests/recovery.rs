@@ -94,7 +94,7 @@ fn assert_contents(found: &BTreeMap<String, Vec<u8>>) {
 
 #[test]
 fn a_killed_store_returns_with_each_byte_of_its_files_again_and_again() {
-    let mut spilling = Spilling::with_objects(&[]);
+    let mut spilling = Spilling::with_objects(RECOVER);
     let away = spilling.cluster.client(0).status().unwrap().spill.objects;
     for round in 0..2 {
         spilling.kill();
@@ -117,7 +117,7 @@ fn a_killed_store_returns_with_each_byte_of_its_files_again_and_again() {
 
 #[test]
 fn a_store_of_another_name_takes_the_files_over() {
-    let mut spilling = Spilling::with_objects(&[]);
+    let mut spilling = Spilling::with_objects(RECOVER);
     spilling.kill();
     let mut command = spilling.cluster.store_command(2);
     command.arg("--spill-dir").arg(spilling.place.path()).args(RECOVER);
@@ -129,7 +129,7 @@ fn a_store_of_another_name_takes_the_files_over() {
 
 #[test]
 fn deleted_objects_stay_deleted() {
-    let mut spilling = Spilling::with_objects(&[]);
+    let mut spilling = Spilling::with_objects(RECOVER);
     spilling.cluster.client(1).delete(["x0", "x1"], PATIENCE).unwrap();
     spilling.settle();
     spilling.kill();
@@ -153,7 +153,7 @@ fn deleted_objects_stay_deleted() {
 
 #[test]
 fn a_newer_put_wins() {
-    let mut spilling = Spilling::with_objects(&[]);
+    let mut spilling = Spilling::with_objects(RECOVER);
     spilling.kill();
     let client = spilling.cluster.client(1);
     let error = refusal(client.get("x3", PATIENCE));
@@ -174,7 +174,7 @@ fn a_newer_put_wins() {
 
 #[test]
 fn damaged_and_incomplete_files_are_dropped_with_their_reason() {
-    let mut spilling = Spilling::with_objects(&[]);
+    let mut spilling = Spilling::with_objects(RECOVER);
     spilling.kill();
     let mut files = spilling.files();
     files.sort();
@@ -231,7 +231,7 @@ fn a_store_with_its_own_directory_recovers_its_objects_but_none_that_was_deleted
 
 #[test]
 fn the_files_outlive_a_start_that_a_shard_refuses() {
-    let mut spilling = Spilling::with_objects(&[]);
+    let mut spilling = Spilling::with_objects(RECOVER);
     spilling.kill();
     let socket = spilling.place.path().join("other.sock");
     let shards = &spilling.cluster.shard_addresses;
@@ -257,4 +257,10 @@ fn without_the_flag_no_object_comes_back() {
     assert_eq!(spilling.cluster.client(0).status().unwrap().spill.recovered_objects, 0);
     assert!(spilling.files().is_empty());
     spilling.await_listed(0);
+    // The files of a store without the flag have no index.
+    spilling.put_all(&objects(COUNT));
+    await_that("spilled objects", || spilling.cluster.client(0).status().unwrap().spill.objects > 10);
+    spilling.kill();
+    assert_eq!(spilling.recover(), 0);
+    assert!(spilling.files().is_empty());
 }

@@ -33,6 +33,7 @@ use crate::id::{ObjectId, PutId};
 use crate::message::{CallKey, ClientId, Confirm, CopyId, Effect, Response, Unrecovered};
 use crate::metadata::{Metadata, Replicas};
 use crate::shard::{Equality, UnpublishReason, Verdict};
+use crate::version::Version;
 
 #[derive(Debug, PartialEq, Eq)]
 enum Attempt {
@@ -126,7 +127,17 @@ impl Objects {
         if replicas.to_keep() == 1 || !self.is_put(copy) {
             return None;
         }
-        let is_more = replicas.wanted > self.copies[&copy].metadata.replicas.wanted;
+        let local = &self.copies[&copy];
+        let is_more = replicas.wanted > local.metadata.replicas.wanted;
+        // An older shard tells no more nodes than the copies that the object had.
+        let first = self.ctx.first_shard(&local.id);
+        let tells_all = first.is_none_or(|shard| self.ctx.sessions.knows(shard, Version::WITH_TERMS));
+        if is_more && !tells_all {
+            self.copies.want_replicas(copy, replicas);
+            self.copies.publication_mut(copy).set_lead(None);
+            self.publish(copy);
+            return Some(Attempt::IsBusy);
+        }
         if is_more && !self.has_counted_nodes(copy) {
             return Some(Attempt::IsBusy);
         }

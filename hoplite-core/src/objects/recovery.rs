@@ -17,8 +17,9 @@
 //!   newer puts can publish first.
 //! * Before its acceptance, the copy loses every conflict, even against an equal put.
 //!
-//! An object comes back after its delete only if all witnesses were restarted since the delete, and
-//! the store was killed before it could retire the record.
+//! An object comes back after its delete if all witnesses were restarted since the store was
+//! killed, and the store has not retired the record: the delete came while no store ran, or
+//! milliseconds before the end of the store.
 
 use std::time::Duration;
 
@@ -44,7 +45,8 @@ impl Objects {
     /// accepted it, or it is being deleted.
     fn describe_spilled(&self, copy: CopyId, offset_bytes: u64) -> Option<SpilledObject> {
         let local = &self.copies[&copy];
-        let is_kept = local.publication.was_accepted() && !self.ctx.is_inline(local.size_bytes);
+        let is_known = local.publication.was_accepted() || local.publication.is_recovered();
+        let is_kept = is_known && !self.ctx.is_inline(local.size_bytes);
         let ending = self.lifetimes.endings.get(&copy);
         if !is_kept || !local.is_live() || ending.is_some_and(|ending| ending.is_over) {
             return None;

@@ -50,8 +50,11 @@ impl Objects {
     }
 
     pub(crate) fn spilled(&mut self, file: SpillFile, outcome: Result<(), SpillFault>) {
-        let places = self.copies.spilled(&mut self.ctx, file, outcome);
+        let (places, compaction) = self.copies.spilled(&mut self.ctx, file, outcome);
         self.index(file, &places);
+        if let Some(compaction) = compaction {
+            self.copies.end_compaction(&mut self.ctx, compaction);
+        }
     }
 
     pub(crate) fn bring(&mut self, copy: CopyId) -> Fetched {

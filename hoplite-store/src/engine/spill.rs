@@ -115,9 +115,16 @@ impl Engine {
     }
 
     pub(super) fn change_spill_files(&self, change: Change) {
-        let files = self.spill.get().filter(|files| files.queue(change));
-        if let Some(files) = files.map(Arc::clone) {
-            self.bulk.runtime.spawn_blocking(move || files.work());
+        let Some(files) = self.spill.get().map(Arc::clone) else { return };
+        match change {
+            Change::Remove(file) if !files.recovers() => {
+                self.bulk.runtime.spawn_blocking(move || files.remove(file));
+            }
+            change => {
+                if files.queue(change) {
+                    self.bulk.runtime.spawn_blocking(move || files.work());
+                }
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ impl SpillFiles {
 
     /// Queues a change. Returns `true` if the caller must start [`SpillFiles::work`].
     pub(crate) fn queue(&self, change: Change) -> bool {
-        if self.is_kept.load(Ordering::Relaxed) {
+        if self.is_kept.load(Ordering::Relaxed) || !self.recovers {
             return false;
         }
         let mut ledger = self.ledger();
@@ -70,11 +70,17 @@ impl SpillFiles {
         }
     }
 
-    /// Appends to the index that begins at `start`. After a failure, the file has no index, so a
-    /// later run does not recover it.
+    /// Appends to the index that begins at `start`. After a failure, a later run recovers nothing
+    /// from the file, or nothing at all.
     fn append(&self, file: SpillFile, log: &[u8], start: u64) -> io::Result<()> {
-        let mut file = File::options().append(true).open(self.path(file))?;
-        file.write_all(log).inspect_err(|_| drop(file.set_len(start)))
+        let path = self.path(file);
+        let appended = File::options().append(true).open(&path).and_then(|mut found| found.write_all(log));
+        appended.inspect_err(|_| {
+            let cut = File::options().write(true).open(&path).and_then(|found| found.set_len(start));
+            if cut.is_err() {
+                self.directories[file.directory].end_log();
+            }
+        })
     }
 
     fn note_shard(&self, run: ShardRun) {

@@ -70,11 +70,10 @@ pub(super) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Locks `parent`, and makes a directory for this run. `others` are in use already.
+    /// Locks `parent`, which is to have a directory for this run. `others` are in use already.
     pub(super) fn take(
         parent: &Path,
         Owner { node, run }: &Owner,
-        origin: &Origin,
         others: &[Self],
     ) -> Result<Self, SpillDirError> {
         let path = parent.to_owned();
@@ -104,20 +103,32 @@ impl RunDirectory {
         }
         let lock = lock(parent)?;
         let path = parent.join(format!("{RUN_PREFIX}{node}.{run:016x}"));
-        DirBuilder::new().mode(0o700).create(&path).map_err(unusable)?;
-        let log = RunLog::begin(&path, origin);
-        let log = log.inspect_err(|error| {
-            tracing::warn!(path = %path.display(), %error, "objects cannot be recovered after a crash");
-        });
-        let log = Mutex::new(log.ok());
         Ok(Self {
             parent: parent.to_owned(),
             path,
             identity,
-            log,
+            log: Mutex::new(None),
             is_kept: AtomicBool::new(false),
             _lock: lock,
         })
+    }
+
+    /// Makes the directory of this run.
+    pub(super) fn create(&self) -> Result<(), SpillDirError> {
+        DirBuilder::new().mode(0o700).create(&self.path).map_err(|source| self.unusable(source))
+    }
+
+    /// Begins the log without which a later run recovers no object.
+    pub(super) fn begin_log(&self, origin: &Origin) -> Result<(), SpillDirError> {
+        let log = RunLog::begin(&self.path, origin).map_err(|source| self.unusable(source))?;
+        *self.log.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
+        Ok(())
+    }
+
+    /// Removes the log, so that no later run recovers an object that has been deleted.
+    pub(super) fn end_log(&self) {
+        *self.log.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        RunLog::remove(&self.path);
     }
 
     /// Keeps the directory for another start if this one fails.
@@ -167,7 +178,7 @@ impl RunDirectory {
         Ok(())
     }
 
-    fn unusable(&self, source: io::Error) -> SpillDirError {
+    pub(super) fn unusable(&self, source: io::Error) -> SpillDirError {
         SpillDirError::Unusable { path: self.parent.clone(), source }
     }
 

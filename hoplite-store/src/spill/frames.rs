@@ -8,6 +8,7 @@ use std::path::Path;
 
 use hoplite_core::checksum::crc32c;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 pub(super) const MAGIC: &[u8; 4] = b"HLOG";
 /// Longest content of a frame. The longest metadata of an object has about 6 KiB.
@@ -30,13 +31,25 @@ pub(super) enum Flaw {
     NotPrivate,
     #[error("the store has reached its limit of objects")]
     TooManyObjects,
-    #[error("it cannot be read: {0}")]
-    Unread(String),
+    #[error("it is no readable file: {reason}")]
+    Unread { kind: io::ErrorKind, reason: String },
+}
+
+impl Flaw {
+    /// Returns the error of a disk that may have the whole file.
+    pub(super) fn disk_error(&self) -> Option<io::Error> {
+        use io::ErrorKind::{InvalidInput, NotFound, UnexpectedEof};
+        match self {
+            Self::Unread { kind: NotFound | UnexpectedEof | InvalidInput, .. } => None,
+            Self::Unread { kind, reason } => Some(io::Error::new(*kind, reason.clone())),
+            _ => None,
+        }
+    }
 }
 
 impl From<io::Error> for Flaw {
     fn from(error: io::Error) -> Self {
-        Self::Unread(error.to_string())
+        Self::Unread { kind: error.kind(), reason: error.to_string() }
     }
 }
 
@@ -80,6 +93,9 @@ pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = flags.bits().try_into().unwrap_or_default();
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(|error| {
+        let is_link = error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
+        if is_link { io::ErrorKind::InvalidInput.into() } else { error }
+    })?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }

@@ -55,6 +55,7 @@ pub(crate) struct SpillFiles {
     directories: Vec<RunDirectory>,
     owner: Owner,
     limit_bytes: Option<u64>,
+    recovers: bool,
     ledger: Mutex<Ledger>,
     /// The files of killed stores, until the node knows them.
     recovered: Mutex<Recovered>,
@@ -95,22 +96,30 @@ impl SpillFiles {
         }
         let mut directories: Vec<RunDirectory> = Vec::new();
         for path in &settings.directories {
-            let taken = RunDirectory::take(path, &owner, origin, &directories)?;
+            let taken = RunDirectory::take(path, &owner, &directories)?;
             directories.push(taken);
         }
         let mut takeover = Takeover::default();
         for (index, directory) in directories.iter().enumerate() {
             if settings.recover {
-                let earlier = directory.earlier_runs()?;
-                earlier.iter().for_each(|run| takeover.take(run, (index, directory), origin, max_objects));
+                directory.create()?;
+                directory.begin_log(origin)?;
+                for run in directory.earlier_runs()? {
+                    takeover.take(&run, (index, directory), origin, max_objects)?;
+                }
+                directory.remove_earlier_runs()?;
+            } else {
+                // First, because the files may fill the disk.
+                directory.remove_earlier_runs()?;
+                directory.create()?;
             }
-            directory.remove_earlier_runs()?;
         }
         takeover.report();
         Ok(Some(Self {
             directories,
             owner,
             limit_bytes: settings.limit_bytes,
+            recovers: settings.recover,
             ledger: Mutex::new(Ledger::of_recovered(takeover.indexed)),
             recovered: Mutex::new(takeover.recovered),
             headers: takeover.headers,
@@ -119,6 +128,11 @@ impl SpillFiles {
             loaded_blocks: AtomicU64::new(0),
             serves: Arc::new(Semaphore::new(MAX_SERVES)),
         }))
+    }
+
+    /// Returns `true` if a later run may recover the objects in the files.
+    pub(crate) const fn recovers(&self) -> bool {
+        self.recovers
     }
 
     /// Takes the files of killed stores.
@@ -208,7 +222,7 @@ impl SpillFiles {
         }
     }
 
-    fn remove(&self, file: SpillFile) {
+    pub(crate) fn remove(&self, file: SpillFile) {
         let path = self.path(file);
         if let Err(error) = fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use hoplite_core::node::{Recovered, RecoveredFile, SpillFile};
 
-use super::directory::RunDirectory;
+use super::directory::{RunDirectory, SpillDirError};
 use super::file::{self, FileHeader};
 use super::frames::{self, Flaw};
 use super::index::{self, BootTime};
@@ -30,34 +30,47 @@ pub(super) struct Takeover {
 
 impl Takeover {
     /// Moves the complete files of an ended run to this run's directory, whose index is `directory`.
+    ///
+    /// # Errors
+    /// A failure to read or to move a file, which is no reason to remove it.
     pub(super) fn take(
         &mut self,
         earlier: &Path,
         (directory, own): (usize, &RunDirectory),
         origin: &Origin,
         max_objects: usize,
-    ) {
+    ) -> Result<(), SpillDirError> {
+        let failed = |error| {
+            own.keep(true);
+            own.unusable(error)
+        };
         let runs = match check_private(earlier).and_then(|()| run_log::read(earlier, origin)) {
             Ok(runs) => runs,
             Err(flaw) => {
+                if let Some(error) = flaw.disk_error() {
+                    return Err(failed(error));
+                }
                 tracing::warn!(path = %earlier.display(), %flaw, "cannot recover the spill files of a store");
-                return;
+                return Ok(());
             }
         };
-        if let Err(error) = own.note_shards(runs.iter().copied()) {
-            tracing::warn!(path = %earlier.display(), %error, "cannot recover the spill files of a store");
-            return;
-        }
+        own.note_shards(runs.iter().copied()).map_err(failed)?;
         self.recovered.runs.extend(runs);
-        let Ok(entries) = fs::read_dir(earlier) else { return };
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "spill")) {
+        for entry in fs::read_dir(earlier).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_none_or(|extension| extension != "spill") {
+                continue;
+            }
             let room = max_objects.saturating_sub(self.objects);
             if let Err(flaw) = self.take_file(&path, (directory, own), room) {
+                if let Some(error) = flaw.disk_error() {
+                    return Err(failed(error));
+                }
                 self.dropped_files += 1;
                 tracing::warn!(path = %path.display(), %flaw, "dropping a spill file");
             }
         }
+        Ok(())
     }
 
     fn take_file(
@@ -200,8 +213,8 @@ mod tests {
         fs::write(place.path().join("file"), sample().0).unwrap();
         std::os::unix::fs::symlink("file", place.path().join("link")).unwrap();
         assert!(read_file(&place.path().join("file")).is_ok());
-        assert!(matches!(read_file(&place.path().join("link")), Err(Flaw::Unread(_))));
-        assert!(matches!(read_file(place.path()), Err(Flaw::Unread(_))));
+        assert!(matches!(read_file(&place.path().join("link")), Err(Flaw::Unread { .. })));
+        assert!(matches!(read_file(place.path()), Err(Flaw::Unread { .. })));
     }
 
     #[test]

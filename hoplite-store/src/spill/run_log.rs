@@ -71,6 +71,10 @@ impl RunLog {
         Ok(Self { path, noted: BTreeSet::new() })
     }
 
+    pub(super) fn remove(directory: &Path) {
+        let _ = fs::remove_file(directory.join(NAME));
+    }
+
     /// Notes runs of shards. Without its complete log, a run cannot be recovered.
     pub(super) fn note(&mut self, runs: impl IntoIterator<Item = ShardRun>) -> io::Result<()> {
         let mut log = Vec::new();

@@ -15,6 +15,16 @@ const MAX_LOOKED_AT: usize = 2 * MAX_BATCH_OBJECTS;
 
 pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
 
+/// The end of a compaction.
+#[derive(Debug)]
+pub(crate) struct Compaction {
+    old: SpillFile,
+    /// The records in the old file of the copies that moved, with sizes.
+    moved: Vec<(SpillRecord, u64)>,
+    /// `true` if the old file may be compacted again.
+    again: bool,
+}
+
 impl Table {
     pub(crate) fn spill_to(&mut self, config: SpillConfig) {
         self.spills = Some(Box::new(Spills::new(config)));
@@ -130,11 +140,12 @@ impl Table {
         ctx: &mut Context,
         file: SpillFile,
         outcome: Result<(), SpillFault>,
-    ) -> Vec<(CopyId, u64)> {
-        let Some(spills) = &mut self.spills else { return Vec::new() };
-        let Some(batch) = spills.end(file) else { return Vec::new() };
+    ) -> (Vec<(CopyId, u64)>, Option<Compaction>) {
+        let Some(spills) = &mut self.spills else { return Default::default() };
+        let Some(batch) = spills.end(file) else { return Default::default() };
         if let Some(old) = batch.compacts {
-            return self.compacted(ctx, old, (file, &batch), outcome);
+            let (places, compaction) = self.compacted(ctx, old, (file, &batch), outcome);
+            return (places, Some(compaction));
         }
         let (mut kept, mut places) = (Vec::new(), Vec::new());
         for (copy, size_bytes) in &batch.copies {
@@ -159,7 +170,7 @@ impl Table {
         for (copy, _) in batch.copies {
             self.settle(ctx, copy);
         }
-        places
+        (places, None)
     }
 
     fn compacted(
@@ -168,17 +179,18 @@ impl Table {
         old: SpillFile,
         (file, batch): (SpillFile, &Batch),
         outcome: Result<(), SpillFault>,
-    ) -> Vec<(CopyId, u64)> {
+    ) -> (Vec<(CopyId, u64)>, Compaction) {
         let mut places = Vec::new();
-        let Some(spills) = &mut self.spills else { return places };
-        let is_unread = matches!(outcome, Err(SpillFault::Damaged(_) | SpillFault::Unread(_)));
+        let again = !matches!(outcome, Err(SpillFault::Damaged(_) | SpillFault::Unread(_)));
+        let mut compaction = Compaction { old, moved: Vec::new(), again };
+        let Some(spills) = &mut self.spills else { return (places, compaction) };
         match outcome {
             Ok(()) => {
                 let mut moved = Vec::new();
                 for (copy, size_bytes, record) in batch.records(file) {
                     let local = self.copies.get_mut(&copy).filter(|local| local.may_move_from(old));
                     if let Some(spilled) = local.and_then(|local| local.spilled.as_mut()) {
-                        spills.release(ctx, spilled.record, size_bytes);
+                        compaction.moved.push((spilled.record, size_bytes));
                         spilled.record = record;
                         moved.push(copy);
                         places.push((copy, record.offset_bytes));
@@ -192,8 +204,16 @@ impl Table {
             Err(fault @ SpillFault::Unread(_)) => spills.directory_failed(ctx, old.directory, fault),
             Err(fault) => spills.directory_failed(ctx, file.directory, fault),
         }
-        spills.compacted(ctx, old, !is_unread);
-        places
+        (places, compaction)
+    }
+
+    /// Releases the old records of a compaction, once the new file has its index.
+    pub(crate) fn end_compaction(&mut self, ctx: &mut Context, compaction: Compaction) {
+        let Some(spills) = &mut self.spills else { return };
+        for (record, size_bytes) in compaction.moved {
+            spills.release(ctx, record, size_bytes);
+        }
+        spills.compacted(ctx, compaction.old, compaction.again);
     }
 
     pub(crate) fn drop_memory(&mut self, ctx: &mut Context, copy: CopyId) {
