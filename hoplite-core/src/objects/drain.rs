@@ -149,10 +149,11 @@ impl Objects {
                 self.tell_drain(shard);
             }
         }
-        self.ctx.push(Effect::DrainEnded { report: report.clone() });
         for key in callers {
             self.finish(key, Ok(Response::Drain(report.clone())));
         }
+        // Last, because the store stops then, and the answers must be on their way.
+        self.ctx.push(Effect::DrainEnded { report });
     }
 
     pub(crate) fn forget_drain_caller(&mut self, key: CallKey) {

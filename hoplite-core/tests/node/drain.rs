@@ -185,3 +185,14 @@ fn a_shard_that_comes_back_hears_of_the_drain_before_the_copies() {
     h.event(up(0));
     assert_eq!(h.told(), ["0 drain true", "0 publish x Complete", "0 lead x true"]);
 }
+
+#[test]
+fn callers_are_answered_before_the_store_may_stop() {
+    let mut h = Harness::new();
+    let call = h.request(B, Request::Drain { timeout: TIMEOUT });
+    let position = |found: fn(&Effect) -> bool| h.effects.iter().position(found);
+    let answered = position(|effect| matches!(effect, Effect::Reply { .. }));
+    let ended = position(|effect| matches!(effect, Effect::DrainEnded { .. }));
+    assert!(answered.is_some() && answered < ended, "{answered:?} {ended:?}");
+    assert_eq!(h.drained(call).state, DrainState::Drained);
+}
