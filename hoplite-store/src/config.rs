@@ -116,7 +116,8 @@ pub struct SpillSettings {
     pub directories: Vec<PathBuf>,
     /// The largest size of all spill files together; `None` if only the disks limit it.
     pub limit_bytes: Option<u64>,
-    /// `true` to recover the objects in the files of killed stores.
+    /// `true` to recover the objects in the files of killed stores that had this setting, and to
+    /// let a later run recover the objects of this one.
     pub recover: bool,
 }
 

@@ -165,8 +165,8 @@ pub(crate) struct Settings {
     /// except 5%, or 1GiB if that is less]
     #[arg(long, env = "HOPLITE_SPILL_LIMIT", value_name = "SIZE")]
     spill_limit: Option<Size>,
-    /// Let the next start recover the spilled objects if the store is killed, and recover those of
-    /// an earlier start with this flag [default: remove the files]
+    /// Recover the spilled objects of a store that was killed, if it had this flag, too [default:
+    /// remove its files]
     #[arg(
         long, env = "HOPLITE_RECOVER", value_name = "BOOL",
         num_args = 0..=1, require_equals = true, default_missing_value = "true"

@@ -92,7 +92,8 @@ pub enum Effect {
     RemoveSpillFile {
         file: SpillFile,
     },
-    /// Append the index to a complete spill file, so that a later run can recover the objects.
+    /// With `--recover`, append the index to a complete spill file, so that a later run can recover
+    /// the objects.
     IndexSpillFile {
         file: SpillFile,
         objects: Vec<SpilledObject>,

@@ -86,7 +86,7 @@ impl Objects {
     }
 
     fn is_held_by_references(&self, local: &LocalCopy) -> bool {
-        let stays = local.is_live() && local.is_pinned() && !self.copies.has_spilling();
+        let stays = local.is_live() && local.is_pinned() && !self.copies.spills();
         !local.is_written() && !stays
     }
 }

@@ -1,7 +1,8 @@
 //! Recovery of the objects of killed stores from their spill files.
 //!
-//! 1. Once a spill file is complete, the store gives it an index (`Effect::IndexSpillFile`). A
-//!    record that no copy needs any more is retired there: it is deleted, compacted or given up.
+//! 1. With `--recover`, the store gives each complete spill file an index
+//!    (`Effect::IndexSpillFile`). A record that no copy needs any more is retired there: its object
+//!    was deleted or given up, or has moved to another file.
 //! 2. The shell of a later run reads the indices of complete files, before clients and shards
 //!    connect (`Event::Recover`). Each object becomes a pinned copy that is only in its file.
 //! 3. The copy *returns* ([`returning`](super::returning)): the store serves it only after a shard

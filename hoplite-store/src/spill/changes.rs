@@ -9,7 +9,8 @@ use hoplite_core::node::{SpillFile, SpillRecord, SpilledObject};
 use hoplite_core::shard::ShardRun;
 use hoplite_daemon::warn_repeated;
 
-use super::ledger::{Change, Ledger};
+use super::directory::RunDirectory;
+use super::ledger::{Change, Ledger, MAX_QUEUED};
 use super::{SpillFiles, index};
 
 impl SpillFiles {
@@ -23,7 +24,11 @@ impl SpillFiles {
             return false;
         }
         let mut ledger = self.ledger();
-        ledger.queue.push_back(change);
+        if ledger.queue.len() < MAX_QUEUED || matches!(change, Change::Remove(_)) {
+            ledger.queue.push_back(change);
+        } else {
+            ledger.has_gap = true;
+        }
         !std::mem::replace(&mut ledger.is_busy, true)
     }
 
@@ -31,6 +36,12 @@ impl SpillFiles {
     pub(crate) fn work(&self) {
         loop {
             let mut ledger = self.ledger();
+            if std::mem::take(&mut ledger.has_gap) {
+                drop(ledger);
+                self.directories.iter().for_each(RunDirectory::end_log);
+                warn_repeated!("the disks are too slow: spilled objects cannot be recovered after a crash");
+                continue;
+            }
             let Some(change) = ledger.queue.pop_front() else {
                 ledger.is_busy = false;
                 return;
@@ -96,5 +107,42 @@ fn report(error: &io::Error, problem: &str) {
     // The store removes its directories when it stops.
     if error.kind() != io::ErrorKind::NotFound {
         warn_repeated!(%error, "{problem}: their objects cannot be recovered after a crash");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hoplite_core::ClusterId;
+    use hoplite_core::id::NodeId;
+
+    use super::super::file::Owner;
+    use super::super::run_log::{self, Origin};
+    use super::*;
+    use crate::config::SpillSettings;
+
+    #[test]
+    fn with_too_many_changes_nothing_can_be_recovered() {
+        let place = tempfile::tempdir().unwrap();
+        let directories = vec![place.path().to_owned()];
+        let settings = SpillSettings { directories, limit_bytes: None, recover: true };
+        let origin = Origin::of(&ClusterId::new("cluster").unwrap());
+        let owner = Owner { node: NodeId::new("node").unwrap(), run: 1 };
+        let files = SpillFiles::take_now(&settings, owner, &origin, 100).unwrap().unwrap();
+        let mut run = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path());
+        let run = run.find(|path| path.is_dir()).unwrap();
+        let record = SpillRecord { file: SpillFile { directory: 0, number: 1 }, offset_bytes: 0 };
+        assert!(files.queue(Change::Retire(record)));
+        files.work();
+        assert!(run_log::read(&run, &origin).is_ok());
+        for _ in 0..MAX_QUEUED {
+            files.queue(Change::Retire(record));
+        }
+        assert!(!files.ledger().has_gap);
+        files.queue(Change::Retire(record));
+        files.queue(Change::Remove(record.file));
+        assert_eq!(files.ledger().queue.len(), MAX_QUEUED + 1);
+        files.work();
+        assert!(run_log::read(&run, &origin).is_err());
+        assert!(files.queue(Change::Retire(record)), "the queue works again");
     }
 }

@@ -10,7 +10,7 @@
 //! | object | its bytes |
 //! | checksums | CRC-32C of each block of the object (4 each), CRC-32C of this list (4) |
 //!
-//! After the last record, a file has an [`index`](super::index) for a later run.
+//! With `--recover`, an [`index`](super::index) for a later run follows the last record.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use hoplite_core::node::{SpillFile, SpillRecord, SpilledObject};
 use hoplite_core::shard::ShardRun;
 
+/// Most changes that wait for a disk. With more, no later run recovers the objects of this run.
+pub(super) const MAX_QUEUED: usize = 100_000;
+
 #[derive(Debug)]
 pub(crate) enum Change {
     Index(SpillFile, Vec<SpilledObject>),
@@ -18,8 +21,10 @@ pub(crate) enum Change {
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// One entry for each change of a record or file that exists.
+    /// At most [`MAX_QUEUED`] changes, and the removals of files.
     pub(super) queue: VecDeque<Change>,
+    /// `true` after a change was left out, because a disk is too slow.
+    pub(super) has_gap: bool,
     pub(super) is_busy: bool,
     /// The files with an index, and the offsets of the indices.
     pub(super) indexed: BTreeMap<SpillFile, u64>,

@@ -40,10 +40,7 @@ impl Takeover {
         origin: &Origin,
         max_objects: usize,
     ) -> Result<(), SpillDirError> {
-        let failed = |error| {
-            own.keep(true);
-            own.unusable(error)
-        };
+        let failed = |error| own.unusable(error);
         let runs = match check_private(earlier).and_then(|()| run_log::read(earlier, origin)) {
             Ok(runs) => runs,
             Err(flaw) => {

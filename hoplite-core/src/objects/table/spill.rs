@@ -30,10 +30,6 @@ impl Table {
         self.spills = Some(Box::new(Spills::new(config)));
     }
 
-    pub(crate) const fn has_spilling(&self) -> bool {
-        self.spills.is_some()
-    }
-
     pub(crate) fn spill_status(&self) -> SpillStatus {
         self.spills.as_ref().map(|spills| spills.status()).unwrap_or_default()
     }
