@@ -44,7 +44,7 @@ pub(crate) async fn start_directory(
                 failure,
             });
         }
-        Directory::Embedded { listen, dashboard } => (*listen, *dashboard),
+        Directory::Embedded { listen, dashboard } => (*listen, dashboard),
     };
     let (control, route, address) = match listen {
         Some(address) => {
@@ -56,11 +56,7 @@ pub(crate) async fn start_directory(
             (Listener::InProcess(listener), Route::InProcess(connect), None)
         }
     };
-    let dashboard = match dashboard {
-        Some(address) => Some(bind(address).await?),
-        None => None,
-    };
-    let (dashboard, dashboard_address) = dashboard.unzip();
+    let (dashboard, dashboard_address) = bind_first_free(dashboard).await?.unzip();
     let listeners = Listeners { control, dashboard };
     let directory = hoplite_directory::DirectoryConfig {
         cluster: config.cluster.clone(),
@@ -86,6 +82,18 @@ fn own(mut address: SocketAddr) -> SocketAddr {
         address.set_ip(if is_v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
     }
     address
+}
+
+/// Returns `None` if there are no addresses, and the last address's error if none is free.
+async fn bind_first_free(addresses: &[SocketAddr]) -> Result<Option<(TcpListener, SocketAddr)>, StoreError> {
+    let mut failure = None;
+    for address in addresses {
+        match bind(*address).await {
+            Ok(bound) => return Ok(Some(bound)),
+            Err(error) => failure = Some(error),
+        }
+    }
+    failure.map_or(Ok(None), Err)
 }
 
 async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StoreError> {

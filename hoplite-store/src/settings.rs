@@ -43,9 +43,10 @@ pub(crate) struct Settings {
     #[arg(long, env = "HOPLITE_DIRECTORY_LISTEN", value_name = "ADDR:PORT")]
     directory_listen: Option<SocketAddr>,
     /// Serve the dashboard of the directory inside this store for browsers: on a port of loopback,
-    /// or on the address named. Users log in with the token [default: no dashboard]
-    #[arg(long, env = "HOPLITE_DASHBOARD", value_name = "[ADDR:]PORT")]
-    dashboard: Option<HttpAddress>,
+    /// or on the address named; of several, on the first that no other program has. Users log in
+    /// with the token [default: no dashboard]
+    #[arg(long, env = "HOPLITE_DASHBOARD", value_name = "[ADDR:]PORT,...", value_delimiter = ',')]
+    dashboard: Option<Vec<HttpAddress>>,
     /// Unix socket for the workers of this node [default: in $XDG_RUNTIME_DIR/hoplite or
     /// /tmp/hoplite-UID]
     #[arg(long, env = "HOPLITE_SOCKET", value_name = "PATH")]
@@ -276,11 +277,13 @@ impl Settings {
             && self.directory_listen.is_none();
         let listen = (!is_alone).then(|| self.listen.unwrap_or(SocketAddr::new(LOOPBACK, 0)));
         listen.map_or(Ok(()), |address| self.security.check(address))?;
-        let dashboard = self.dashboard.map(|address| address.0);
-        dashboard.map_or(Ok(()), |address| self.security.check(address))?;
+        let dashboard: Vec<_> =
+            self.dashboard.unwrap_or_default().into_iter().map(|address| address.0).collect();
+        dashboard.iter().try_for_each(|address| self.security.check(*address))?;
+        let has_dashboard = !dashboard.is_empty();
         let directory = match (self.directory, self.directory_listen) {
             (Some(_), Some(_)) => return Err(SettingsError::TwoDirectories),
-            (Some(_), None) if dashboard.is_some() => return Err(SettingsError::NoDashboard),
+            (Some(_), None) if has_dashboard => return Err(SettingsError::NoDashboard),
             (Some(shards), None) => Directory::Shards(shards),
             (None, listen) => {
                 let listen = (!is_alone).then(|| listen.unwrap_or(SocketAddr::new(LOOPBACK, 0)));
@@ -307,7 +310,7 @@ impl Settings {
             cluster: ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER))?,
             newest_version: self.newest_version.unwrap_or_default(),
             listen,
-            credentials: match is_alone && dashboard.is_none() {
+            credentials: match is_alone && !has_dashboard {
                 true => self.security.named_credentials()?,
                 false => self.security.credentials()?,
             },
@@ -438,7 +441,7 @@ mod tests {
     #[test]
     fn nothing_set_means_a_working_single_node() {
         let store = Settings::default().resolve().unwrap();
-        assert_eq!(store.directory, Directory::Embedded { listen: None, dashboard: None });
+        assert_eq!(store.directory, Directory::Embedded { listen: None, dashboard: Vec::new() });
         assert_eq!(store.listen, None, "it has no peers");
         assert!(store.memory_bytes > 64 << 20);
         assert_eq!(store.limits, Limits::default());
@@ -479,7 +482,7 @@ mod tests {
         }));
         assert!(refused(Settings {
             directory: Some(vec!["a:1".to_owned()]),
-            dashboard: "1".parse().ok(),
+            dashboard: Some(vec!["1".parse().unwrap()]),
             ..Settings::default()
         }));
     }

@@ -1,10 +1,11 @@
 //! `hoplite start`, `hoplite stop` and `hoplite doctor`.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
+use std::collections::HashSet;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use hoplite_tests::PATIENCE;
@@ -196,6 +197,28 @@ fn a_store_with_the_directory_of_others_drains_last_or_by_force() {
     let (head, second) = (homes[0].pid(), homes[1].pid());
     await_that("the end of the head", || !is_alive(&head));
     assert!(is_alive(&second));
+}
+
+#[test]
+fn stores_that_start_at_the_same_time_have_a_dashboard_each() {
+    let starts: Vec<_> = std::iter::repeat_with(|| {
+        let home = Home::new();
+        let mut start = home.command();
+        start.args(["start", "--memory", "16MiB", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let start = start.spawn().unwrap();
+        (home, start)
+    })
+    .take(4)
+    .collect();
+    let mut ports = HashSet::new();
+    let mut homes = Vec::new();
+    for (home, start) in starts {
+        homes.push(home);
+        let Output { status, stdout, stderr } = start.wait_with_output().unwrap();
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        let report: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
+        assert!(ports.insert(report["dashboard"].as_str().unwrap().to_owned()), "{report}");
+    }
 }
 
 #[test]

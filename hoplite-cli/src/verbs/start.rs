@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -21,8 +21,8 @@ use crate::output;
 /// Default port for other stores, which the guide tells users to open in firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
-/// The dashboard's port, unless another program has it.
-const DASHBOARD_PORT: u16 = 7402;
+/// The dashboard's port, or any free port of loopback if another program has that one.
+const DASHBOARD: &str = "7402,0";
 
 const EXAMPLES: &str = "Examples:
   hoplite start                                          a store for this machine alone, with a dashboard
@@ -84,8 +84,8 @@ impl Arguments {
         })
     }
 
-    /// Returns the dashboard's port, if the store has the directory and the dashboard a login.
-    fn dashboard(&self) -> Option<u16> {
+    /// Returns `true` if the store has the directory, and the dashboard can have a login.
+    fn has_dashboard(&self) -> bool {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
         let is_named = self.has("--dashboard") || is_set("HOPLITE_DASHBOARD");
@@ -96,7 +96,7 @@ impl Arguments {
             Some(security) => security.has_login() && can_log_in(security.credentials()),
             None => true,
         };
-        (!has_file && !is_elsewhere && !is_named && has_login()).then(dashboard_port)
+        !has_file && !is_elsewhere && !is_named && has_login()
     }
 
     /// Returns the settings of access from the environment; `None` if the flags name credentials.
@@ -110,7 +110,7 @@ impl Arguments {
         (!is_named).then(|| Security { insecure: flag.or(found.insecure), ..found })
     }
 
-    fn command(&self, background: &Background, dashboard: Option<u16>) -> Command {
+    fn command(&self, background: &Background, has_dashboard: bool) -> Command {
         let mut command = Command::new(launch::program("hoplite-store"));
         let any_or = |port| if self.host.is_loopback() { 0 } else { port };
         command.arg("--print-addresses");
@@ -127,8 +127,8 @@ impl Arguments {
             let directory = SocketAddr::new(self.host, DIRECTORY_PORT);
             command.arg("--directory-listen").arg(directory.to_string());
         }
-        if let Some(port) = dashboard {
-            command.arg("--dashboard").arg(port.to_string());
+        if has_dashboard {
+            command.arg("--dashboard").arg(DASHBOARD);
         }
         if let Some(memory) = self.memory {
             command.arg("--memory").arg(memory.to_string());
@@ -141,11 +141,6 @@ impl Arguments {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         command
     }
-}
-
-/// Returns the usual port, or 0 (any port) if another program has it.
-fn dashboard_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, DASHBOARD_PORT)).map_or(0, |_| DASHBOARD_PORT)
 }
 
 /// Returns `true` if every shard's address resolves, and none is on loopback.
@@ -179,7 +174,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     background.keep_log();
     let mut daemon = Daemon::spawn(
         "hoplite-store",
-        arguments.command(&background, arguments.dashboard()),
+        arguments.command(&background, arguments.has_dashboard()),
         background.log(),
     )?;
     let ready = async {
@@ -295,7 +290,7 @@ mod tests {
     }
 
     fn flags(line: &str) -> String {
-        let command = arguments(line).command(&Background::of("/s/store.sock".into()), None);
+        let command = arguments(line).command(&Background::of("/s/store.sock".into()), false);
         let flags: Vec<_> = command.get_args().map(|flag| flag.to_string_lossy().into_owned()).collect();
         flags.join(" ")
     }
@@ -326,14 +321,12 @@ mod tests {
             ("start --address a:1", false),
             ("start -- --token-file=a --directory=a:1", false),
         ] {
-            let port = arguments(line).dashboard();
-            assert_eq!(port.is_some(), expected, "{line}");
-            assert!(port.is_none_or(|port| [0, DASHBOARD_PORT].contains(&port)), "{line}");
+            assert_eq!(arguments(line).has_dashboard(), expected, "{line}");
         }
         let background = Background::of("/s/store.sock".into());
-        let command = arguments("start").command(&background, Some(9));
+        let command = arguments("start").command(&background, true);
         let last: Vec<_> = command.get_args().skip(3).map(|flag| flag.to_string_lossy()).collect();
-        assert_eq!(last, ["--dashboard", "9"]);
+        assert_eq!(last, ["--dashboard", DASHBOARD]);
     }
 
     #[test]
