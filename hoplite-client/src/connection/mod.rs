@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use hoplite_core::error::Plane;
 use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{self, CallId, CopyId};
+use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::{ClusterId, NodeId, Operation, Version};
 use hoplite_proto::local::{Request, Response, encode_request};
 use hoplite_proto::v1;
@@ -41,6 +42,13 @@ pub(crate) use recent_puts::{Description, RecentPuts};
 /// Time that the client waits after a call's timeout. The store itself reports timeouts, unless
 /// it is suspended or overloaded.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
+
+/// Returns the longest time that the client waits for an answer. With a timeout of zero, the store
+/// itself waits up to [`ANSWER_TIMEOUT`] for the directory.
+const fn answer_limit(timeout: Duration) -> Duration {
+    let at_store = if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout };
+    at_store.saturating_add(TIMEOUT_SLACK)
+}
 
 /// Shortest time in microseconds between two checks for a closed socket. Each check is a system
 /// call, and no store restarts faster.
@@ -188,7 +196,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request and waits for its answer, for `timeout` and [`TIMEOUT_SLACK`].
+    /// Sends a request and waits at most [`answer_limit`] for its answer.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the call, and gives back a reference in a late answer.
@@ -199,7 +207,7 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Response> {
         let mut call = self.begin(request.into())?;
-        let limit = timeout.saturating_add(TIMEOUT_SLACK);
+        let limit = answer_limit(timeout);
         match self.within(limit, &mut call.answer).await {
             Some(Ok(answer)) => Ok(answer?),
             Some(Err(_)) => Err(self.shared.lost()),
@@ -239,7 +247,7 @@ impl Connection {
         timeout: Duration,
     ) -> Result<()> {
         let position = self.shared.tell(requests)?;
-        let limit = timeout.saturating_add(TIMEOUT_SLACK);
+        let limit = answer_limit(timeout);
         let sent = pin!(self.shared.sender.sent(position));
         if self.within(limit, sent).await.is_none() {
             return Err(Error::timeout(operation, limit));
@@ -257,7 +265,7 @@ impl Connection {
         }
     }
 
-    /// Performs `work`, which makes several calls, for at most `timeout` and [`TIMEOUT_SLACK`].
+    /// Performs `work`, which makes several calls, for at most [`answer_limit`].
     ///
     /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
     /// caller pins `work` to keep the future small.
@@ -267,7 +275,7 @@ impl Connection {
         timeout: Duration,
         work: Pin<&mut impl Future<Output = Result<T>>>,
     ) -> Result<T> {
-        let limit = timeout.saturating_add(TIMEOUT_SLACK);
+        let limit = answer_limit(timeout);
         let done = self.within(limit, work).await;
         let mut done = done.unwrap_or_else(|| Err(Error::timeout(operation, limit)));
         // The calls within `work` have other names, and the rest of the time.
