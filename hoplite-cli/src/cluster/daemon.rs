@@ -15,7 +15,9 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 const LAST_LINES: usize = 3;
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than the orderly end of a store, which takes ten seconds at most: a killed store leaves its
+/// socket.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A child process that is killed on drop.
 #[derive(Debug)]
