@@ -293,9 +293,11 @@ class _Launcher:
 def _sweep() -> None:
     """Removes the directories that killed programs left."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # Other users may have put anything there.
-        if directory.lstat().st_uid != os.getuid():
-            continue
-        with contextlib.suppress(OSError), open(directory / "lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(directory, ignore_errors=True)
+        # Its program may remove it at the same time.
+        with contextlib.suppress(OSError):
+            # Other users may have put anything there.
+            if directory.lstat().st_uid != os.getuid():
+                continue
+            with open(directory / "lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
