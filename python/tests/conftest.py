@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import hoplite
-from stores import Cluster
+from stores import LONG_GRACE, Cluster
 
 HERE = Path(__file__).parent
 # Uses the latest build, unless the package contains programs.
@@ -60,7 +60,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), nodes=3, memory="512MiB") as cluster:
+    place = tmp_path_factory.mktemp("cluster")
+    # No test kills its stores.
+    with Cluster(place, nodes=3, memory="512MiB", node_grace=LONG_GRACE) as cluster:
         yield cluster
 
 

@@ -17,6 +17,8 @@ SHORT = 0.2
 #: The time for which a directory waits for a lost store. A started directory delays deletes of
 #: unknown ids by three times as long.
 NODE_GRACE = "200ms"
+#: Directories give up a store that was silent for 6 s and this time.
+LONG_GRACE = "5s"
 
 DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses"]
 
@@ -110,9 +112,13 @@ def await_that(what: str, condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+#: A private store was started, or was killed because it stopped slowly.
+NOTICES = ("no store listens at ", "the private store at ")
+
+
 def complaints(errors: str) -> str:
     lines = errors.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("no store listens at "))
+    return "".join(line for line in lines if not line.startswith(NOTICES))
 
 
 def used_bytes(client: hoplite.Client) -> int:

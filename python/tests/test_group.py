@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from hoplite._group import link as links
 from hoplite._group import schedules
@@ -27,17 +29,21 @@ def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path
                 "allreduce", lambda round: schedules.allreduce(round, buffer, "sum"), failed.set_result, 0.1
             )
         )
-        assert "nothing has come from rank 1" in str(failed.result(PATIENCE))
+        # The own object may be late too.
+        assert re.search(r"nothing has come from rank (0, )?1\b", str(failed.result(PATIENCE)))
         leaving = threading.Thread(target=members[0].close)
         leaving.start()
-        leaving.join(10.0)
+        # A delete that waits for the directory takes 300 s.
+        leaving.join(PATIENCE / 2)
         assert not leaving.is_alive()
         members[1].close()
         with cluster.connect() as client:
             assert list(client.list("g/")) == []
 
 
-def test_all_ranks_are_told_whose_store_is_full(tmp_path: Path) -> None:
+def test_all_ranks_are_told_whose_store_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine, the reason comes late.
+    monkeypatch.setattr("hoplite._group.member.REASON_TIMEOUT", PATIENCE)
     with Cluster(tmp_path, nodes=3, memory="64MiB") as cluster, cluster.connect(1) as client:
         client.put("kept", np.zeros(50 << 20, np.uint8))
         members = [

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import hoplite
 import hoplite.aio
-from stores import Cluster
+from stores import Cluster, await_that
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -42,6 +42,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         monkeypatch.setenv("HOPLITE_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         yield collector
         server.stop(None).wait()
 
@@ -67,6 +68,14 @@ def test_the_spans_of_a_store_are_children_of_the_callers(collector: Collector, 
                 client.get("a")
             client.delete("none")
         asyncio.run(concurrently(cluster.sockets[0]))
+        # A store that stops waits only 1 s for the collector.
+        await_that(
+            "the spans are exported",
+            lambda: (
+                len(collector.parents("wait")) == 2
+                and all(collector.parents(name) for name in ("put", "get", "delete"))
+            ),
+        )
     assert collector.parents("put") == ["b7ad6b7169203331"]
     assert collector.parents("get") == [f"{step.get_span_context().span_id:016x}"]
     assert "" in collector.parents("delete"), "a call without a trace begins one"

@@ -34,6 +34,8 @@ from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ObjectLo
 LEAVE_TIMEOUT = 5.0
 #: Seconds to wait for ranks of a failed group, which may be dead.
 PEERS_TIMEOUT = 1.0
+#: Seconds to wait for the reason of a missing rank, because all ranks time out together.
+REASON_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
 HELLO_TIMEOUT = 20.0
 #: Objects of one delete, which costs as much as two small collectives.
@@ -313,7 +315,7 @@ class Group:
 
     async def _reason_of(self, missing: list[int]) -> str:
         """Returns the reason of a missing rank's failure, because all ranks time out together."""
-        deadline = time.monotonic() + PEERS_TIMEOUT
+        deadline = time.monotonic() + REASON_TIMEOUT
         while missing and time.monotonic() < deadline:
             for rank in missing:
                 if rank in self._reasons:

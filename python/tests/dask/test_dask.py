@@ -28,6 +28,7 @@ GRACE = 1.0
 def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Each worker has its own store; the client shares the first one."""
     monkeypatch.setattr(hoplite.dask, "GRACE", GRACE)
+    monkeypatch.setattr(hoplite.dask, "PUT_TIMEOUT", PATIENCE)
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[0])
     hoplite.shutdown()
     workers = {
@@ -42,7 +43,7 @@ def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     }
     scheduler = {"cls": Scheduler, "options": {"dashboard": False, "host": "127.0.0.1"}}
     with SpecCluster(workers, scheduler, silence_logs=False) as dask, Client(dask) as client:
-        client.run(_quick_grace)
+        client.run(_set_times)
         hoplite.dask.install(client)
         yield client
         client.run(_delete_all)
@@ -57,10 +58,12 @@ def _delete_all() -> None:
     hoplite.dask._handles.delete_all()
 
 
-def _quick_grace() -> None:
+def _set_times() -> None:
     import hoplite.dask
 
     hoplite.dask.GRACE = GRACE
+    # After a slow put, Dask would copy the array itself.
+    hoplite.dask.PUT_TIMEOUT = PATIENCE
 
 
 def objects() -> list[Any]:

@@ -48,6 +48,9 @@ class Member:
         os.environ["HOPLITE_COLLECTIVE_TIMEOUT"] = timeout
         collective.init_collective_group(size, rank, "hoplite", group)
 
+    def limit(self, group: str, seconds: float) -> None:
+        collective.get_group_handle(group)._timeout = seconds
+
     def destroy(self, group: str) -> None:
         collective.destroy_collective_group(group)
 
@@ -85,9 +88,17 @@ class Member:
         return out
 
     def interrupted(self, name: str, group: str, *arguments: Any) -> str:
-        threading.Timer(0.5, signal.pthread_kill, [threading.get_ident(), signal.SIGALRM]).start()
+        main = threading.get_ident()
+
+        def interrupt() -> None:
+            own = collective.get_group_handle(group)._group
+            while not own._is_running and not own._messages:
+                time.sleep(0.01)
+            signal.pthread_kill(main, signal.SIGALRM)
+
         before = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:
+            threading.Thread(target=interrupt).start()
             getattr(collective, name)(np.ones(10), *arguments, group_name=group)
         except KeyboardInterrupt:
             return "interrupted"
@@ -110,14 +121,15 @@ class Member:
         collective.broadcast(tensor, 0, group)
         return whole.tolist(), tensor.tolist()
 
-    def many(self, group: str, root: int, rounds: int) -> list[float]:
-        seen = []
+    def many(self, group: str, root: int, rounds: int) -> tuple[list[float], int]:
+        seen, most = [], 0
         for number in range(rounds):
             tensor = np.full(100_000, number if collective.get_rank(group) == root else -1.0, np.float32)
             collective.broadcast(tensor, root, group)
             collective.reduce(tensor, root, group)
             seen.append(float(tensor[0]))
-        return seen
+            most = max(most, len(objects(hoplite.ray.client())))
+        return seen, most
 
 
 @pytest.fixture(scope="module")
@@ -239,13 +251,9 @@ def test_tensors_that_are_not_contiguous(group: list[Any]) -> None:
 
 def test_many_calls_leave_few_objects(group: list[Any], client: hoplite.Client) -> None:
     before = len(objects(client))
-    most = 0
-    running = [member.many.remote("group", 1, 60) for member in group]
-    while ray.wait(running, num_returns=len(running), timeout=0.01)[1]:
-        most = max(most, len(objects(client)) - before)
-    for rank, seen in enumerate(ray.get(running)):
+    for rank, (seen, most) in enumerate(ray.get([member.many.remote("group", 1, 60) for member in group])):
         assert seen == [number * (len(group) if rank == 1 else 1) for number in range(60)]
-    assert 0 < most < 150
+        assert before < most < before + 150
 
 
 def test_what_cannot_be_reduced(group: list[Any]) -> None:
@@ -302,7 +310,8 @@ def test_a_member_that_does_not_come(members: list[Any]) -> None:
     with pytest.raises(TimeoutError, match=r"did not come within 1\.0 s: 1, 2"):
         ray.get(members[0].init.remote(3, 0, "lonely", "1"))
     pair = members[:2]
-    ray.get([member.init.remote(2, rank, "group", "5") for rank, member in enumerate(pair)])
+    ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
+    ray.get(pair[0].limit.remote("group", 5.0))
     with pytest.raises(hoplite.Timeout, match="timeout after 5 s; nothing has come from rank 1") as raised:
         ray.get(pair[0].barrier.remote("group", 0.0))
     assert isinstance(raised.value, RuntimeError)
@@ -328,9 +337,11 @@ def test_a_call_that_is_interrupted_ends_the_group(members: list[Any], name: str
 
 def test_a_receive_that_failed_leaves_the_message_to_the_next_one(members: list[Any]) -> None:
     pair = members[:2]
-    ray.get([member.init.remote(2, rank, "group", "5") for rank, member in enumerate(pair)])
+    ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
+    ray.get(pair[0].limit.remote("group", 1.0))
     with pytest.raises(hoplite.Timeout):
         ray.get(pair[0].call.remote("recv", "group", np.zeros(10), 1))
+    ray.get(pair[0].limit.remote("group", 200.0))
     for number in (1.0, 2.0):
         ray.get(pair[1].call.remote("send", "group", np.full(10, number), 0))
     for number in (1.0, 2.0):

@@ -86,7 +86,8 @@ def test_one_who_does_not_accept_gives_way(meeting: Meeting, number: str) -> Non
 
 def test_another_rank_0_goes_on(meeting: Meeting) -> None:
     member = meeting.begin(3, 1, "first")
-    with pytest.raises(TimeoutError, match=r"did not come within 0\.5 s: 2$"):
+    # Rank 1 may be late too.
+    with pytest.raises(TimeoutError, match=r"did not come within 0\.5 s: (1, )?2$"):
         meeting.begin(3, 0, "host", 0.5).result(PATIENCE)
     meeting.someone_came(2, "0123")
     gone = meeting.host(3)
@@ -99,7 +100,7 @@ def test_another_rank_0_goes_on(meeting: Meeting) -> None:
 def test_who_is_missing_is_said(meeting: Meeting) -> None:
     member = meeting.begin(3, 1, "first", 1.0)
     meeting.someone_came(2, "0123")
-    with pytest.raises(TimeoutError, match=r"with 3 members, .* within 0\.5 s: 2$"):
+    with pytest.raises(TimeoutError, match=r"with 3 members, .* within 0\.5 s: (1, )?2$"):
         meeting.begin(3, 0, "host", 0.5).result(PATIENCE)
     with pytest.raises(TimeoutError, match=r"not all of the 3 members of group 'group' came within 1\.0 s"):
         member.result(PATIENCE)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -274,8 +275,9 @@ def monitored(rank: int) -> str:
 
 def test_a_monitored_barrier(cluster: Any) -> None:
     first, _, last = run(SIZE, monitored, setting=Setting(sockets=cluster.sockets[:1] * SIZE))
-    assert "Rank 1 failed to pass monitoredBarrier in 3000 ms" in first
-    assert "Rank 1 failed to pass monitoredBarrier in 3000 ms" in last
+    # A slow rank may be late too.
+    for said in (first, last):
+        assert re.search(r"Ranks? (0, )?1(, 2)? failed to pass monitoredBarrier in 3000 ms", said), said
 
 
 def move_everything(rank: int) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -391,9 +392,13 @@ def interrupted(rank: int) -> str | None:
     if rank == 1:
         return error_of(lambda: dist.recv(torch.ones(10), 0))
     timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def receive() -> None:
+        timer.start()
         dist.recv(torch.ones(10), 1)
+
+    with pytest.raises(KeyboardInterrupt):
+        receive()
     dist.distributed_c10d._abort_process_group()
     return None
 
@@ -418,7 +423,8 @@ def forgetful(rank: int) -> str | None:
 def test_a_timeout_says_who_is_missing(node: Cluster) -> None:
     said = run(3, forgetful, setting=Setting(sockets=node.sockets * 3))
     assert all("timeout after 3 s" in text for text in said), said
-    assert any("nothing has come from rank 2" in text for text in said[:2]), said
+    # A slow rank may be late too.
+    assert any(re.search(r"nothing has come from rank ([01], )*2\b", text) for text in said[:2]), said
 
 
 def own_timeouts(rank: int) -> None:
