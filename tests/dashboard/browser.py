@@ -135,7 +135,10 @@ class Browser:
         self.wait_for("return document.querySelector(arguments[1])?.innerText.includes(arguments[0])", text, selector)
 
     def log(self) -> list[str]:
-        return [entry["message"] for entry in self._call("POST", "/se/log", {"type": "browser"})]
+        """Messages of the console, except refusals of a busy shard: the page asks again."""
+        busy = "the server responded with a status of 503"
+        entries = self._call("POST", "/se/log", {"type": "browser"})
+        return [entry["message"] for entry in entries if busy not in entry["message"]]
 
     def photograph(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from deploy.containers import DEBIAN, Docker, small_root
+from deploy.containers import DEBIAN, PATIENCE_S, Docker, small_root
 from deploy.test_chart import objects, pods
 from deploy.test_files import BINARIES, DEPLOY, ROOT
 
@@ -113,7 +113,7 @@ class Image(unittest.TestCase):
             docker.environment["HOPLITE_DASHBOARD"] = ""
             self.assertNotIn("0.0.0.0:7402", docker.compose(here, *project, "config"), "it can be switched off")
             del docker.environment["HOPLITE_DASHBOARD"]
-            docker.compose(here, *project, "stop", "--timeout", "10")
+            docker.compose(here, *project, "stop", "--timeout", f"{PATIENCE_S:.0f}")
             for store in stores:
                 ended = docker.run("inspect", "--format", "{{.State.ExitCode}}", f"hoplite_{store}_1")
                 self.assertEqual(ended, "0", "in order, on SIGTERM")

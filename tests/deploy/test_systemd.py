@@ -28,7 +28,7 @@ mount -t tmpfs none /var/tmp && ip link set lo up &&
 ip address add "$ADDRESS/32" dev lo && exec env -i container=other PATH="$PATH" "$SYSTEMD" --system --unit=hoplite.target --log-target=console --show-status=false
 """
 REMOVE = """
-mount -t cgroup2 none /mnt || exit 0; for _ in $(seq 100); do
+mount -t cgroup2 none /mnt || exit 0; for _ in $(seq 6000); do
   [ -d "/mnt/$NAME" ] || exit 0; find "/mnt/$NAME" -depth -type d -exec rmdir {} + 2>/dev/null; sleep 0.05
 done; exit 1
 """

@@ -74,6 +74,7 @@ class Hoplite:
         security: Sequence[str] = ("--insecure",),
         store_hosts: Sequence[str] | None = None,
         spill_limit: str | None = None,
+        shard_arguments: Sequence[str] = (),
     ) -> None:
         """Prepares the daemons.
 
@@ -88,6 +89,7 @@ class Hoplite:
         self.programs = programs.resolve()
         self.memory = [memory] * lab.plan.hosts if isinstance(memory, str) else list(memory)
         self.store_arguments = list(store_arguments)
+        self.shard_arguments = list(shard_arguments)
         self.labels = dict(labels or {})
         self.security = list(security)
         self.shards: dict[str, Daemon] = {}
@@ -120,7 +122,8 @@ class Hoplite:
         self._end()
 
     def start_shard(self, host: Host) -> None:
-        arguments = ["--listen", f"{host.address}:{_DIRECTORY_PORT}", "--print-addresses", *self.security]
+        arguments = ["--listen", f"{host.address}:{_DIRECTORY_PORT}", "--print-addresses"]
+        arguments += [*self.security, *self.shard_arguments]
         self.shards[host.name] = self._start(host, "hoplite-directory", arguments)
         self.shards[host.name].await_ready()
 

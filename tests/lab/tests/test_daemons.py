@@ -4,6 +4,7 @@ Needs the requirements of a lab, and the programs: `cargo build --workspace --bi
 """
 
 import os
+import signal
 import unittest
 from pathlib import Path
 
@@ -47,7 +48,8 @@ class Daemons(unittest.TestCase):
             self.put(hoplite, "h1")
             self.check(hoplite, "h2")
             lab.kill("h1")
-            self.assertFalse(hoplite.stores["h1"].is_running())
+            ended = hoplite.stores["h1"].process.wait(TIMEOUT_S)
+            self.assertEqual(ended, -signal.SIGKILL)
             self.check(hoplite, "h3")
 
     def test_memory_and_shards_are_as_planned(self) -> None:

@@ -5,7 +5,7 @@ import tempfile
 import time
 import unittest
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -17,10 +17,14 @@ from lab.tests.test_lab import await_that
 
 # An object takes 1.4 s.
 RATE_BITS_S = 50_000_000
+# Until a fault, an object takes 7 s: a busy machine may delay the fault.
+SLOW_BITS_S = 10_000_000
 SIZE_BYTES = 8 << 20
 MIDDLE_BYTES = SIZE_BYTES // 4
 # Length of a cut that stores tolerate.
 SHORT_CUT_S = 1.5
+# A busy machine lengthens short cuts: the shard gives up no host that comes back.
+PATIENT = ("--node-grace", f"{TIMEOUT_S}s")
 SEED = 20210823
 CONTENTS = Random(SEED).randbytes(SIZE_BYTES)
 
@@ -54,6 +58,13 @@ class Cluster:
     def mark(self) -> None:
         self.before = self.lab.traffic()
 
+    def slow_down(self, *hosts: str, rate_bits_s: int = SLOW_BITS_S) -> None:
+        for host in hosts:
+            self.lab.set_rate(host, rate_bits_s)
+
+    def speed_up(self, *hosts: str) -> None:
+        self.slow_down(*hosts, rate_bits_s=RATE_BITS_S)
+
     def received_bytes(self, link: str) -> int:
         return (self.lab.traffic()[link] - self.before[link]).received_bytes
 
@@ -65,10 +76,10 @@ class Cluster:
 
 
 @contextmanager
-def cluster(plan: Plan) -> Iterator[Cluster]:
+def cluster(plan: Plan, shard_arguments: Sequence[str] = ()) -> Iterator[Cluster]:
     with (
         Lab(plan) as lab,
-        Hoplite(lab, PROGRAMS, memory="128MiB") as hoplite,
+        Hoplite(lab, PROGRAMS, memory="128MiB", shard_arguments=shard_arguments) as hoplite,
         tempfile.TemporaryDirectory() as files,
     ):
         yield Cluster(lab, hoplite, Path(files))
@@ -85,6 +96,7 @@ class Failures(unittest.TestCase):
     def relayed(self, found: Cluster) -> dict[str, "subprocess.Popen[str]"]:
         """Starts two gets: h1 reads from h0, and another host from h1."""
         found.put("h0", "x", CONTENTS)
+        found.slow_down("h0")
         found.mark()
         gets = {"h1": found.start_get("h1", "x")}
         found.await_bytes(found.received_bytes, "h1", 1 << 16)
@@ -98,6 +110,7 @@ class Failures(unittest.TestCase):
         with cluster(Plan(hosts=4, rate_bits_s=RATE_BITS_S)) as found:
             gets = self.relayed(found)
             found.lab.cut("h1")
+            found.speed_up("h0")
             for host in ("h2", "h3"):
                 self.end(gets[host])
                 self.assertEqual(found.got(host, "x"), CONTENTS)
@@ -111,6 +124,7 @@ class Failures(unittest.TestCase):
         with cluster(Plan(hosts=4, rate_bits_s=RATE_BITS_S)) as found:
             gets = self.relayed(found)
             found.lab.kill("h1")
+            found.speed_up("h0")
             gets.pop("h1").communicate()
             for host, get in gets.items():
                 self.end(get)
@@ -119,6 +133,7 @@ class Failures(unittest.TestCase):
     def reducing(self, found: Cluster, *arguments: str) -> "subprocess.Popen[str]":
         for host in (1, 2, 3):
             found.put(f"h{host}", f"g{host}", floats(host), "--dtype", "f32")
+        found.slow_down("h1", "h2", "h3")
         found.mark()
         reduce = found.start("h0", "reduce", "sum", "g1", "g2", "g3", *arguments)
         found.await_bytes(found.received_bytes, "h0", MIDDLE_BYTES)
@@ -129,11 +144,12 @@ class Failures(unittest.TestCase):
         self.assertEqual(found.got("h0", "sum"), floats(sum(int(name[1:]) for name in reduced.split())))
 
     def test_a_reduce_goes_on_after_a_source_was_cut_off_for_a_moment(self) -> None:
-        with cluster(Plan(hosts=4, rate_bits_s=RATE_BITS_S)) as found:
+        with cluster(Plan(hosts=4, rate_bits_s=RATE_BITS_S), PATIENT) as found:
             reduce = self.reducing(found)
             found.lab.cut("h2")
             time.sleep(SHORT_CUT_S)
             self.assertIsNone(reduce.poll())
+            found.speed_up("h1", "h2", "h3")
             found.lab.repair("h2")
             reduced, _ = self.end(reduce)
             self.assertEqual(sorted(reduced.split()), ["g1", "g2", "g3"])
@@ -144,6 +160,7 @@ class Failures(unittest.TestCase):
             reduce = self.reducing(found, "--num", "2")
             joined = [host for host in ("h1", "h2", "h3") if found.sent_bytes(host) > 1 << 16]
             found.lab.cut(joined[0])
+            found.speed_up("h1", "h2", "h3")
             reduced, _ = self.end(reduce)
             self.assertEqual(len(reduced.split()), 2)
             self.assertNotIn(f"g{joined[0][1:]}", reduced.split())
@@ -153,6 +170,7 @@ class Failures(unittest.TestCase):
         with cluster(Plan(hosts=4, rate_bits_s=RATE_BITS_S)) as found:
             reduce = self.reducing(found)
             found.lab.kill("h2")
+            found.speed_up("h1", "h2", "h3")
             _, errors = self.end(reduce, code=1)
             self.assertIn("g2", errors)
 
@@ -160,10 +178,12 @@ class Failures(unittest.TestCase):
         plan = Plan(hosts=4, racks=2, rate_bits_s=RATE_BITS_S, uplink_bits_s=RATE_BITS_S // 2)
         with cluster(plan) as found:
             found.put("h0", "x", CONTENTS)
+            found.slow_down("h0")
             found.mark()
             gets = {"h2": found.start_get("h2", "x")}
             found.await_bytes(found.received_bytes, "rack1", MIDDLE_BYTES)
             found.lab.cut("rack1")
+            found.speed_up("h0")
             gets |= {host: found.start_get(host, "x") for host in ("h1", "h3")}
             self.end(gets["h1"])
             self.assertEqual(found.got("h1", "x"), CONTENTS)

@@ -1,12 +1,12 @@
 import json
-import subprocess
 import unittest
 from typing import Any
 
-from lab import Lab, NotAvailable, Plan
+from lab import Host, Lab, NotAvailable, Plan
 from lab.daemons import Hoplite
 from lab.delay import Delay
 from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
+from lab.tests.test_lab import await_that
 
 
 @unittest.skipIf(lacking(), lacking())
@@ -52,13 +52,23 @@ class Probe(unittest.TestCase):
     def test_transfers_show_the_links(self) -> None:
         with Lab(Plan(hosts=2)) as lab, Hoplite(lab, PROGRAMS, memory="64MiB") as hoplite:
             h0, h1 = lab.hosts
-            hoplite.client(h0, "put", "x", "-", input=bytes(6 << 20), timeout=TIMEOUT_S, check=True)
-            hoplite.client(h1, "get", "x", stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
-            shown = hoplite.client(h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True)
-        (link,) = json.loads(shown.stdout)
-        self.assertEqual((link["node"], link["is_slow"]), ("h1", False))
-        # 200 Mbit/s are 41.8 ns per byte of payload. Estimates varied between 36 and 55 ns.
-        self.assertTrue(25_000 < link["ps_per_byte"] < 100_000, link)
+
+            def client(host: Host, *arguments: str, contents: bytes = b"") -> bytes:
+                options = {"input": contents, "capture_output": True, "timeout": TIMEOUT_S}
+                return bytes(hoplite.client(host, *arguments, check=True, **options).stdout)
+
+            def is_estimated() -> bool:
+                client(h0, "put", "x", "-", contents=bytes(6 << 20))
+                client(h1, "get", "x")
+                client(h0, "delete", "x")
+                links = json.loads(client(h0, "topology", "show", "--json"))
+                found = {(link["node"], link["is_slow"]) for link in links}
+                self.assertLessEqual(found, {("h1", False)})
+                # 200 Mbit/s are 41.8 ns per byte of payload. Estimates varied between 36 and 55 ns.
+                # A pause of the machine during a transfer gives others, until further samples come.
+                return any(25_000 < link["ps_per_byte"] < 100_000 for link in links)
+
+            await_that("the rate of the link", is_estimated)
 
 
 if __name__ == "__main__":
