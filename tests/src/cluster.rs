@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
-use hoplite_client::{Dtype, Metadata, PutOptions};
+use hoplite_client::{ConnectFailure, Dtype, Error, Metadata, PutOptions};
 use hoplite_daemon::{Addresses, Security, launch};
 use hoplite_net::Route;
 use hoplite_net::opening::Caller;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::PATIENCE;
@@ -201,6 +203,8 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     pub shard_arguments: Vec<String>,
     pub advertised: Vec<String>,
+    /// Variables of all daemons, beside those of the test.
+    pub environment: Vec<(&'static str, &'static str)>,
     /// Folder with the daemons' programs; `None` for this workspace's.
     pub programs: Option<PathBuf>,
 }
@@ -228,9 +232,22 @@ impl Default for Plan {
             store_arguments: Vec::new(),
             shard_arguments: Vec::new(),
             advertised: Vec::new(),
+            environment: Vec::new(),
             programs: None,
         }
     }
+}
+
+/// Binds a socket to a free port without listening. Until the socket is dropped, only a shard that
+/// is told this port can listen there.
+fn keep_port() -> (TcpSocket, String) {
+    let bound = TcpSocket::new_v4().and_then(|socket| {
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let address = socket.local_addr()?.to_string();
+        Ok((socket, address))
+    });
+    bound.expect("a port is free")
 }
 
 #[derive(Debug)]
@@ -240,16 +257,17 @@ pub struct Cluster {
     pub shards: Vec<Option<Daemon>>,
     pub shard_addresses: Vec<String>,
     pub stores: Vec<Option<Daemon>>,
+    /// Sockets that keep the ports of the shards.
+    _ports: Vec<TcpSocket>,
 }
 
 impl Cluster {
     pub fn start(plan: Plan) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let mut cluster = Self { directory, plan, shards: vec![], shard_addresses: vec![], stores: vec![] };
+        let (_ports, shard_addresses) = (0..plan.shards).map(|_| keep_port()).unzip();
+        let mut cluster = Self { directory, plan, shards: vec![], shard_addresses, stores: vec![], _ports };
         for shard in 0..cluster.plan.shards {
-            let daemon = cluster.spawn_shard(shard, "127.0.0.1:0");
-            let address = daemon.addresses().directory.expect("a shard has an address");
-            cluster.shard_addresses.push(address.to_string());
+            let daemon = cluster.spawn_shard(shard);
             cluster.shards.push(Some(daemon));
         }
         for node in 0..cluster.plan.nodes {
@@ -270,8 +288,8 @@ impl Cluster {
         Self::start(Plan { nodes, ..Plan::open() })
     }
 
-    fn spawn_shard(&self, shard: usize, listen: &str) -> Daemon {
-        let mut command = launch::shard(listen);
+    fn spawn_shard(&self, shard: usize) -> Daemon {
+        let mut command = launch::shard(&self.shard_addresses[shard]);
         command.args(&self.plan.shard_arguments);
         Daemon::start(&format!("shard-{shard}"), &mut self.placed(command))
     }
@@ -296,7 +314,8 @@ impl Cluster {
         self.placed(command)
     }
 
-    fn placed(&self, command: Command) -> Command {
+    fn placed(&self, mut command: Command) -> Command {
+        command.envs(self.plan.environment.iter().copied());
         let Some(folder) = &self.plan.programs else { return command };
         let name = Path::new(command.get_program()).file_name().expect("a program has a name");
         let mut placed = Command::new(folder.join(name));
@@ -327,8 +346,16 @@ impl Cluster {
         store.addresses().data.expect("it has a data plane").to_string()
     }
 
+    /// Connects to a store, which on a busy machine may take longer than a client waits.
     pub fn client(&self, node: usize) -> Client {
-        Client::connect(self.socket(node)).expect("the store accepts clients")
+        let started = Instant::now();
+        loop {
+            match Client::connect(self.socket(node)) {
+                Err(Error::Connect { kind: ConnectFailure::TimedOut { .. }, .. })
+                    if started.elapsed() < PATIENCE => {}
+                connected => return connected.expect("the store accepts clients"),
+            }
+        }
     }
 
     /// Puts 4 MiB of zero floats, which is too large to be reduced at one node.
@@ -400,7 +427,7 @@ impl Cluster {
 
     pub fn restart_shard(&mut self, shard: usize) {
         self.shards[shard] = None;
-        let daemon = self.spawn_shard(shard, &self.shard_addresses[shard]);
+        let daemon = self.spawn_shard(shard);
         self.shards[shard] = Some(daemon);
     }
 
@@ -425,7 +452,7 @@ impl Cluster {
 
 pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
     match result {
-        Err(hoplite_client::Error::Object(error)) => error,
+        Err(Error::Object(error)) => error,
         Err(error) => panic!("failed, and not as it should: {error}"),
         Ok(_) => panic!("did not fail"),
     }

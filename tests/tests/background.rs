@@ -118,6 +118,22 @@ fn a_store_starts_serves_and_stops() {
     assert!(std::fs::read_to_string(home.path("store.log")).unwrap().contains("stopped"));
 }
 
+/// Starts a store in vain, with more and more time, until the last words of its log have `reason`.
+/// A busy machine may need long for them.
+fn refused_start(home: &Home, start: &[&str], reason: &str) -> String {
+    let mut wait = Duration::from_millis(300);
+    loop {
+        let limit = format!("{}ms", wait.as_millis());
+        let (code, text) = home.run(&[start, &["--wait", &limit]].concat());
+        assert_eq!(code, 1, "{text}");
+        if text.contains(reason) {
+            return text;
+        }
+        assert!(text.contains("was not ready within") && wait < PATIENCE, "{text}");
+        wait *= 2;
+    }
+}
+
 /// Starts three nodes with `flags`. Without them, the third gets `refusal`.
 fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let homes = [Home::new(), Home::new(), Home::new()];
@@ -132,9 +148,7 @@ fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let address = format!("localhost:{port}");
     let other = ["start", "--address", &address, "--memory", "16MiB"];
     if !flags.is_empty() {
-        let (code, text) = homes[2].run(&[&other[..], &["--wait", "2s"]].concat());
-        assert_eq!(code, 1, "{text}");
-        assert!(text.contains(refusal), "{text}");
+        refused_start(&homes[2], &other, refusal);
     }
     for home in &homes[1..] {
         let (code, text) = home.run(&[&other[..], &["--"], flags].concat());
@@ -261,10 +275,9 @@ fn a_store_that_dies_at_once_says_why_and_leaves_nothing() {
         assert!(!home.path("store.pid").exists());
     }
     assert!(began.elapsed() < PATIENCE, "nothing is waited for");
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let (code, text) = home.run(&["start", "--address", &nobody, "--memory", "16MiB", "--wait", "300ms"]);
-    assert_eq!(code, 1, "{text}");
-    assert!(text.contains("was not ready within 300ms") && text.contains("cannot reach"), "{text}");
+    let start = ["start", "--address", "127.0.0.1:1", "--memory", "16MiB"];
+    let text = refused_start(&home, &start, "cannot reach");
+    assert!(text.contains("was not ready within"), "{text}");
     assert!(!home.path("store.pid").exists() && !home.path("store.sock").exists());
 }
 
@@ -273,34 +286,37 @@ fn the_doctor_says_what_is_wrong_and_hurries() {
     let home = Home::new();
     let (code, text) = home.run(&["start", "--memory", "16MiB"]);
     assert_eq!(code, 0, "{text}");
-    let began = Instant::now();
-    let (code, text) = home.run(&["doctor"]);
-    assert_eq!(code, 0, "{text}");
-    assert!(text.contains("runs, with all its shards") && text.contains("all of version"), "{text}");
-    assert!(
-        began.elapsed() < Duration::from_secs(60),
-        "it takes a second or two, on a machine that is not busy"
-    );
+    // Each check has a second at most, which a busy machine may not grant.
+    let timed = |command: &mut Command| {
+        let began = Instant::now();
+        let (code, text) = said(command);
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "it takes a second or two, on a machine that is not busy"
+        );
+        eprintln!("{text}");
+        (code, text)
+    };
+    await_that("a good verdict", || {
+        let (code, text) = timed(home.command().arg("doctor"));
+        code == 0 && text.contains("runs, with all its shards") && text.contains("all of version")
+    });
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let token = home.0.path().join("token");
     std::fs::write(&token, b"secret").unwrap();
-    let (code, text) = said(
-        home.command()
-            .args([
-                "doctor",
-                "--json",
-                "--listen",
-                &address,
-                "--directory",
-                &format!("localhost:1,{address}"),
-            ])
-            .arg("--token-file")
-            .arg(&token),
-    );
-    assert_eq!(code, 1, "{text}");
-    let (json, error) = text.rsplit_once("hoplite: ").unwrap();
+    let shards = format!("localhost:1,{address}");
+    let mut text = String::new();
+    await_that("three bad verdicts", || {
+        let mut doctor = home.command();
+        doctor.args(["doctor", "--json", "--listen", &address, "--directory", &shards]);
+        let (code, said) = timed(doctor.arg("--token-file").arg(&token));
+        assert_eq!(code, 1, "{said}");
+        text = said;
+        text.contains("hoplite: 3 of ") && text.contains("is reached at")
+    });
+    let (json, _) = text.rsplit_once("hoplite: ").unwrap();
     let findings: serde_json::Value = serde_json::from_str(json).unwrap();
     let verdict = |what: &str| {
         let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
@@ -314,5 +330,4 @@ fn the_doctor_says_what_is_wrong_and_hurries() {
         "it is reached, and the token is unusable"
     );
     assert_eq!(verdict("token"), "bad", "everybody may read it");
-    assert!(error.starts_with("3 of "), "{error}");
 }

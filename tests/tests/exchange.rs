@@ -216,8 +216,10 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
             let client = cluster.client(rank);
             scope.spawn(move || exchange(&client, (3, Some(1000)), rank, IN_VAIN))
         };
-        for call in [call(0), call(1)] {
-            assert_eq!(missing(call.join().unwrap()), [2]);
+        for (rank, call) in [call(0), call(1)].into_iter().enumerate() {
+            // On a busy machine, the other rank may come only after this one's time.
+            let missing = missing(call.join().unwrap());
+            assert!(missing == [2] || missing.ends_with(&[2]) && missing[0] == 1 - rank, "{missing:?}");
         }
     });
     assert_eq!(ids(&cluster), ["m/0", "m/1"]);
@@ -276,8 +278,14 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
             calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
         })
     };
-    assert_eq!(meet(&[3], IN_VAIN / 4).into_iter().map(missing).collect::<Vec<_>>(), [[0, 1, 2]]);
-    assert_eq!(meet(&[0, 1], IN_VAIN).into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
+    // One after the other, because on a busy machine one rank may come after the other's time.
+    for (rank, expected) in [(3, vec![0, 1, 2]), (1, vec![0, 2]), (0, vec![2])] {
+        let met = meet(&[rank], IN_VAIN / 4);
+        assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [expected]);
+    }
+    // Now the objects of both are there.
+    let met = meet(&[0, 1], IN_VAIN / 2);
+    assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
     let is_used =
         |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
     for (rank, met) in meet(&[0, 1, 2, 3], PATIENCE).into_iter().enumerate() {

@@ -21,6 +21,16 @@ fn cluster(nodes: usize, memory: &str, store_arguments: &[&str]) -> Cluster {
     Cluster::start(Plan { nodes, memory: memory.to_owned(), store_arguments, ..Plan::default() })
 }
 
+/// Gets until the directory has answered before the end of a get: only then does the get need room.
+fn refused_for_room(mut get: impl FnMut() -> ObjectError) -> ObjectError {
+    let mut refused = None;
+    await_that("an answer of the directory in time", || {
+        refused = Some(get()).filter(|error| !matches!(error, ObjectError::Timeout { .. }));
+        refused.is_some()
+    });
+    refused.expect("it was refused")
+}
+
 #[test]
 fn the_copy_that_was_used_longest_ago_is_evicted() {
     let memory_of = [(1, "10MiB".to_owned())].into();
@@ -124,13 +134,13 @@ fn a_get_on_a_full_node_fails_and_the_node_goes_on() {
     let (origin, full) = (cluster.client(0), cluster.client(1));
     full.put("pinned", &bytes(1, 2 * MIB)).unwrap();
     origin.put("object", &bytes(2, 3 * MIB)).unwrap();
-    let error = refusal(full.get("object", SHORT));
+    let error = refused_for_room(|| refusal(full.get("object", SHORT)));
     assert!(
         matches!(error, ObjectError::StoreFull { needed_bytes, .. } if needed_bytes > 3 * MIB as u64),
         "{error}"
     );
     let mut out = vec![0; 3 * MIB];
-    let error = refusal(full.get_into("object", &mut out, SHORT));
+    let error = refused_for_room(|| refusal(full.get_into("object", &mut out, SHORT)));
     assert!(matches!(error, ObjectError::StoreFull { .. }), "{error}");
     assert!(origin.get("object", PATIENCE).unwrap()[..] == bytes(2, 3 * MIB)[..]);
     std::thread::scope(|scope| {

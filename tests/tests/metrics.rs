@@ -104,7 +104,8 @@ fn what_daemons_did_is_counted() {
     assert_eq!(value(&first, "hoplite_store_open_calls"), 0.0);
     let shard = text(&cluster.shards[0]);
     assert_eq!(value(&shard, "hoplite_directory_nodes{state=\"connected\"}"), 2.0);
-    assert_eq!(value(&shard, "hoplite_directory_sessions_opened_total"), 2.0);
+    // A store or a shard that pauses for some seconds ends a session, and opens another one.
+    assert!(value(&shard, "hoplite_directory_sessions_opened_total") >= 2.0);
     assert!(value(&shard, "hoplite_directory_received_messages_total{kind=\"publish\"}") >= 4.0);
     assert!(value(&shard, "hoplite_directory_objects") >= 3.0);
     assert_eq!(value(&shard, "hoplite_ready"), 1.0);
@@ -245,13 +246,16 @@ fn probes_follow_the_sessions() {
     let mut cluster = cluster();
     let store = address(&cluster.stores[0]);
     assert_eq!(get(store, "/healthz"), (200, "ok\n".to_owned()));
-    assert_eq!(get(store, "/readyz"), (200, "ready\n".to_owned()));
+    await_that("a store that is ready", || get(store, "/readyz") == (200, "ready\n".to_owned()));
+    let series = "hoplite_store_session_losses_total";
+    let losses = || value(&get(store, "/metrics").1, series);
+    let before = losses();
     cluster.kill_shard(0);
     await_that("a store that is not ready", || get(store, "/readyz").0 == 503);
     let (_, why) = get(store, "/readyz");
     assert!(why.contains(&cluster.shard_addresses[0]), "{why}");
     assert_eq!(get(store, "/healthz").0, 200, "it lives nevertheless");
-    assert_eq!(value(&text(&cluster.stores[0]), "hoplite_store_session_losses_total"), 1.0);
+    assert!(losses() > before);
     cluster.restart_shard(0);
     await_that("a store that is ready", || get(store, "/readyz").0 == 200);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, TraceContext, enter_trace};
 use hoplite_tests::PATIENCE;
-use hoplite_tests::cluster::{Cluster, Daemon, Plan, program};
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
@@ -29,6 +29,8 @@ const MAX_GROWTH_BYTES: u64 = 64 << 20;
 const SLOW_LINK: [&str; 2] = ["--link-bandwidth=10MiB", "--link-latency=100us"];
 const TRACE: [u8; 16] = [7; 16];
 const CALLER: [u8; 8] = [9; 8];
+const FIRST: Option<&str> = Some("node-0");
+const SECOND: Option<&str> = Some("node-1");
 
 struct Collector {
     endpoint: String,
@@ -73,6 +75,15 @@ impl Collector {
 
     fn spans(&self) -> Vec<(String, Span)> {
         self.told.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until the collector has these numbers of spans. A daemon that ends exports its last
+    /// spans for a second only.
+    fn await_spans(&self, expected: &[(&str, Option<&str>, usize)]) {
+        await_that("the spans", || {
+            let trace = self.trace();
+            expected.iter().all(|(name, node, count)| trace.named(name, *node).len() >= *count)
+        });
     }
 
     fn trace(&self) -> Trace {
@@ -129,7 +140,8 @@ fn cluster(endpoint: &str, more: &[&str]) -> Cluster {
     let mut arguments = vec!["--otlp-endpoint".to_owned(), endpoint.to_owned()];
     arguments.extend(more.iter().map(|&argument| argument.to_owned()));
     let store_arguments = SLOW_LINK.into_iter().map(str::to_owned).chain(arguments.clone()).collect();
-    Cluster::start(Plan { store_arguments, shard_arguments: arguments, ..Plan::default() })
+    let environment = vec![("OTEL_BSP_SCHEDULE_DELAY", "50")];
+    Cluster::start(Plan { store_arguments, shard_arguments: arguments, environment, ..Plan::default() })
 }
 
 fn end(cluster: &mut Cluster) {
@@ -152,6 +164,13 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
     second.get("a", PATIENCE).unwrap();
     drop(traced);
     drop((first, second));
+    collector.await_spans(&[
+        ("get", SECOND, 1),
+        ("ask directory", SECOND, 1),
+        ("query", None, 1),
+        ("pull", SECOND, 1),
+        ("serve", FIRST, 1),
+    ]);
     end(&mut cluster);
 
     let trace = collector.trace();
@@ -191,6 +210,7 @@ fn what_is_asked_when_a_shard_comes_back_is_for_the_get_that_waits() {
         first.put("late", &bytes(1, 100_000)).unwrap();
     });
     drop((first, second));
+    collector.await_spans(&[("get", SECOND, 1), ("ask directory", SECOND, 1), ("pull", SECOND, 1)]);
     end(&mut cluster);
 
     let trace = collector.trace();
@@ -222,6 +242,15 @@ fn a_reduce_is_one_trace_with_its_hops() {
     first.reduce("sum", ["a", "b", "c"], ReduceOp::Sum, PATIENCE).unwrap();
     drop(traced);
     drop((first, second));
+    collector.await_spans(&[
+        ("reduce", FIRST, 1),
+        ("subscribe", None, 3),
+        ("hop", FIRST, 1),
+        ("perform hop", SECOND, 1),
+        ("combine", SECOND, 1),
+        ("combine", FIRST, 1),
+        ("serve", SECOND, 1),
+    ]);
     end(&mut cluster);
 
     let trace = collector.trace();
@@ -258,6 +287,15 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
             });
         }
     });
+    collector.await_spans(&[
+        ("collective", FIRST, 1),
+        ("enlist", FIRST, 1),
+        ("take part", SECOND, 1),
+        ("exchange", FIRST, 1),
+        ("exchange", SECOND, 1),
+        ("serve", FIRST, 1),
+        ("serve", SECOND, 1),
+    ]);
     end(&mut cluster);
 
     let trace = collector.trace();
@@ -300,6 +338,7 @@ fn what_nobody_records_of_an_allreduce_is_not_in_the_traces_of_other_ranks() {
             });
         }
     });
+    collector.await_spans(&[("join", FIRST, 1), ("join", SECOND, 1)]);
     end(&mut cluster);
 
     let trace = collector.trace();
@@ -325,6 +364,7 @@ fn callers_and_the_ratio_decide_what_is_recorded() {
     assert!(client.get("none", Duration::from_millis(1)).is_err());
     drop(traced);
     drop(client);
+    collector.await_spans(&[("get", FIRST, 1)]);
     end(&mut cluster);
     let spans = collector.spans();
     assert!(spans.iter().all(|(_, span)| span.trace_id == TRACE), "{spans:?}");

@@ -8,6 +8,7 @@ use hoplite_core::{Error as ObjectError, Version};
 use hoplite_proto::local::Request;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 
+use super::LONG;
 use super::fake_store::{CAPACITY_BYTES, FakeStore, Greeting};
 use crate::{
     Client, ConnectFailure, ConnectOptions, DeleteOptions, DeleteWait, Error, Lifetime, Metadata, Owner,
@@ -15,9 +16,12 @@ use crate::{
 };
 
 async fn failure(socket: impl AsRef<std::path::Path>) -> ConnectFailure {
+    failure_within(LONG, socket).await
+}
+
+async fn failure_within(timeout: Duration, socket: impl AsRef<std::path::Path>) -> ConnectFailure {
     let path = socket.as_ref().to_owned();
-    let options =
-        ConnectOptions { socket: path.clone(), timeout: Duration::from_millis(500), ..Default::default() };
+    let options = ConnectOptions { socket: path.clone(), timeout, ..Default::default() };
     match Client::connect_with(options).await {
         Err(error @ Error::Connect { .. }) => {
             assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
@@ -45,7 +49,8 @@ async fn paths_without_a_store() {
 #[tokio::test]
 async fn somebody_who_never_answers_times_out() {
     let store = FakeStore::greeting(Greeting::Silence);
-    assert!(matches!(failure(store.socket()).await, ConnectFailure::TimedOut { .. }));
+    let failure = failure_within(Duration::from_millis(500), store.socket()).await;
+    assert!(matches!(failure, ConnectFailure::TimedOut { .. }));
 }
 
 #[tokio::test]
@@ -53,7 +58,8 @@ async fn somebody_who_never_accepts_times_out() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.sock");
     let _listener = UnixListener::bind(&path).unwrap();
-    assert!(matches!(failure(&path).await, ConnectFailure::TimedOut { .. }));
+    let failure = failure_within(Duration::from_millis(500), &path).await;
+    assert!(matches!(failure, ConnectFailure::TimedOut { .. }));
 }
 
 const LATER: u32 = PROTOCOL_VERSION + 1;

@@ -8,7 +8,8 @@ use hoplite_core::reduce::ReduceOp;
 use super::{FakeStore, LONG};
 use crate::{Client, ConnectOptions, Notice, PutOptions, Result, blocking};
 
-const LONG_WAIT: Duration = Duration::from_millis(50);
+/// Long enough for a busy machine to perform the first steps of a call.
+const LONG_WAIT: Duration = Duration::from_millis(500);
 
 async fn reports<T>(
     store: &FakeStore,
@@ -20,7 +21,7 @@ async fn reports<T>(
         while notices.lock().unwrap().is_empty() {
             tokio::time::sleep(LONG_WAIT / 10).await;
         }
-        tokio::time::sleep(2 * LONG_WAIT).await;
+        tokio::time::sleep(LONG_WAIT).await;
         for id in ids {
             store.produce(id, b"12345678", 8);
         }
@@ -42,11 +43,13 @@ async fn a_call_that_waits_for_long_names_what_is_missing_once() {
         ..ConnectOptions::default()
     };
     let client = Client::connect_with(options.clone()).await.unwrap();
-    client.put("here", b"12345678").await.unwrap();
-    client.get("here", LONG).await.unwrap();
+    let patient = ConnectOptions { long_wait: LONG, ..options.clone() };
+    let patient = Client::connect_with(patient).await.unwrap();
+    patient.put("here", b"12345678").await.unwrap();
+    patient.get("here", 2 * LONG).await.unwrap();
     client.get("x", LONG_WAIT).await.unwrap_err();
     assert!(NOTICES.lock().unwrap().is_empty(), "no call has waited for longer");
-    let waits = |text: &str| vec![text.replace("WAITS", "has waited 50ms and goes on: missing:")];
+    let waits = |text: &str| vec![text.replace("WAITS", "has waited 500ms and goes on: missing:")];
     let call = client.get("x", LONG);
     assert_eq!(reports(&store, &NOTICES, call, &["x"]).await, waits("get of x WAITS x"));
     let call = client.gather(["here", "y", "z"], LONG);

@@ -12,14 +12,13 @@ use hoplite_client::blocking::Client;
 use hoplite_client::{ConnectFailure, ConnectOptions, Error};
 use hoplite_tests::cluster::{Cluster, program, run_to_end};
 
-const NOBODY: u32 = 65534;
+use super::PATIENCE;
 
-fn failure(path: &Path) -> ConnectFailure {
-    let options = ConnectOptions {
-        socket: path.to_owned(),
-        timeout: Duration::from_millis(200),
-        ..ConnectOptions::default()
-    };
+const NOBODY: u32 = 65534;
+const SHORT: Duration = Duration::from_millis(200);
+
+fn failure(path: &Path, timeout: Duration) -> ConnectFailure {
+    let options = ConnectOptions { socket: path.to_owned(), timeout, ..ConnectOptions::default() };
     match Client::connect_with(options) {
         Err(Error::Connect { path: named, kind }) => {
             assert_eq!(named, path);
@@ -42,7 +41,7 @@ fn a_path_that_is_no_store_says_what_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
 
-    assert!(matches!(failure(&path("missing")), ConnectFailure::NoSuchSocket));
+    assert!(matches!(failure(&path("missing"), SHORT), ConnectFailure::NoSuchSocket));
     let missing = complaint(&path("missing"));
     assert!(
         missing.contains("no such socket: `hoplite start` starts a store, and HOPLITE_SOCKET"),
@@ -50,20 +49,20 @@ fn a_path_that_is_no_store_says_what_it_is() {
     );
 
     fs::write(path("file"), "text").unwrap();
-    assert!(matches!(failure(&path("file")), ConnectFailure::NotASocket));
-    assert!(matches!(failure(directory.path()), ConnectFailure::NotASocket));
+    assert!(matches!(failure(&path("file"), SHORT), ConnectFailure::NotASocket));
+    assert!(matches!(failure(directory.path(), SHORT), ConnectFailure::NotASocket));
     assert!(complaint(&path("file")).contains("not a socket"));
 
     drop(UnixListener::bind(path("left over")).unwrap());
-    assert!(matches!(failure(&path("left over")), ConnectFailure::NotListening));
+    assert!(matches!(failure(&path("left over"), SHORT), ConnectFailure::NotListening));
     assert!(complaint(&path("left over")).contains("no daemon listens on this socket: `hoplite start`"));
 
     let silent = UnixListener::bind(path("silent")).unwrap();
-    assert!(matches!(failure(&path("silent")), ConnectFailure::TimedOut { .. }));
+    assert!(matches!(failure(&path("silent"), SHORT), ConnectFailure::TimedOut { .. }));
     drop(silent);
 
     let long = path(&"x".repeat(120));
-    assert!(matches!(failure(&long), ConnectFailure::PathTooLong));
+    assert!(matches!(failure(&long, SHORT), ConnectFailure::PathTooLong));
     complaint(&long);
 }
 
@@ -84,7 +83,7 @@ fn whoever_else_listens_is_not_taken_for_a_store() {
             let _ = stream.read(&mut [0; 1024]);
             let _ = stream.write_all(greeting);
         });
-        let failure = failure(&path);
+        let failure = failure(&path, PATIENCE);
         let is_expected = match name {
             "mute" => matches!(failure, ConnectFailure::ClosedEarly),
             _ => matches!(failure, ConnectFailure::NotAStore),

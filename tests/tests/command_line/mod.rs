@@ -168,6 +168,11 @@ fn stat_and_status_tell_who_has_what() {
     let bytes = pattern(400_000);
     assert!(up.put(0, "array", &bytes, &["--dtype", "f32", "--shape", "100,1000"]).status.success());
     up.succeed(1, &["get", "array", "-o", "/dev/null"]);
+    // The stores tell the end of a transfer after the receiver has its object.
+    eventually("the end of the transfer", || {
+        let (stat, status) = (up.json(0, &["stat", "array", "--json"]), up.json(0, &["status", "--json"]));
+        stat["grants"][0]["outcome"] == "complete" && status["transfers"]["sent_bytes"] == 400_000
+    });
     let stat = up.json(0, &["stat", "array", "--json"]);
     assert_eq!(stat["object"]["dtype"], "f32");
     assert_eq!(stat["object"]["creator"], "node-0");
@@ -176,10 +181,8 @@ fn stat_and_status_tell_who_has_what() {
     assert_eq!(stat["locations"][1]["retention"], "evictable");
     assert_eq!(stat["grants"][0]["receiver"], "node-1");
     assert_eq!(stat["grants"][0]["sender"], "node-0");
-    assert_eq!(stat["grants"][0]["outcome"], "complete");
     let status = up.json(0, &["status", "--json"]);
     assert_eq!(status["node"], "node-0");
-    assert_eq!(status["transfers"]["sent_bytes"], 400_000);
     assert_eq!(status["shards"][0]["connected"], true);
     assert_eq!(status["reduces"]["coordinated"], 0);
     for arguments in [&["stat", "array"][..], &["status"], &["ls"]] {

@@ -56,6 +56,22 @@ impl Way {
     }
 }
 
+/// Plans links so slow that the first rank waits for late sources for about a second. With fast
+/// links it waits for 2 ms, which any store may need to announce its source.
+fn patient(nodes: usize, link_bandwidth: &str) -> Plan {
+    let mut plan = chained(nodes);
+    plan.store_arguments.retain(|argument| !argument.starts_with("--link-bandwidth"));
+    plan.store_arguments.push(format!("--link-bandwidth={link_bandwidth}"));
+    plan
+}
+
+/// Small puts return before the directory knows the object.
+fn await_sources(cluster: &Cluster, all: &[u64]) {
+    for source in ids(all) {
+        cluster.client(0).locate(source, PATIENCE).unwrap();
+    }
+}
+
 fn delete_target(cluster: &Cluster) {
     let target = cluster.client(running(cluster)[0]).get("target", PATIENCE).unwrap();
     assert!(target.is_empty());
@@ -73,9 +89,7 @@ fn each_rank_gets_its_parts_from_the_ring() {
             let before = received_bytes(&cluster);
             let unfinished: Vec<_> =
                 (0..nodes).map(|rank| Unfinished::half(&cluster, rank, arrays, rank as u64)).collect();
-            for source in ids(&all) {
-                cluster.client(0).locate(source, PATIENCE).unwrap();
-            }
+            await_sources(&cluster, &all);
             scope(|scope| {
                 let call = |rank| way.start(scope, &cluster, rank, (arrays, &all, rank));
                 let others: Vec<_> = (1..nodes).map(call).collect();
@@ -114,12 +128,13 @@ fn received_bytes(cluster: &Cluster) -> Vec<u64> {
 
 #[test]
 fn ranks_of_one_node_are_one_member() {
-    let mut cluster = Cluster::start(chained(2));
+    let mut cluster = Cluster::start(patient(2, "64KiB"));
     let all: Vec<u64> = (0..5).collect();
     let arrays = Arrays { dtype: Dtype::I16, length: 5 * 30_001 };
     for (rank, number) in all.iter().enumerate() {
         put(&cluster, rank % 2, arrays, *number);
     }
+    await_sources(&cluster, &all);
     for way in BOTH {
         scope(|scope| {
             let calls: Vec<_> =
@@ -136,7 +151,7 @@ fn ranks_of_one_node_are_one_member() {
 
 #[test]
 fn only_of_more_than_8_kib_a_session_is_made() {
-    let mut cluster = Cluster::start(chained(3));
+    let mut cluster = Cluster::start(patient(3, "1KiB"));
     let all = [0, 1, 2];
     for (source_bytes, has_session) in
         [(0, false), (12, false), (2_724, false), (2_736, true), (12_000, true)]
@@ -145,6 +160,7 @@ fn only_of_more_than_8_kib_a_session_is_made() {
         for (rank, number) in all.iter().enumerate() {
             put(&cluster, rank, arrays, *number);
         }
+        await_sources(&cluster, &all);
         for way in BOTH {
             scope(|scope| {
                 let calls = [0, 1, 2].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
@@ -228,9 +244,7 @@ fn disturbed(
     let mut cluster = Cluster::start(Plan { shard_arguments, ..chained(3) });
     let arrays = Arrays { length: 3 * 100_000, ..LARGE };
     let halves: Vec<_> = (0..3).map(|rank| Unfinished::half(&cluster, rank, arrays, rank as u64)).collect();
-    for source in ids(&[0, 1, 2]) {
-        cluster.client(0).locate(source, PATIENCE).unwrap();
-    }
+    await_sources(&cluster, &[0, 1, 2]);
     let results = scope(|scope| {
         let calls = [0, 1, 2].map(|rank| way.start(scope, &cluster, rank, (arrays, &[0, 1, 2], rank)));
         for rank in 0..3 {

@@ -421,7 +421,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_takes_too_long_is_not_waited_for() {
-        assert_eq!(within(NETWORK_TIMEOUT, || 7).await, Some(7));
+        assert_eq!(within(Duration::from_secs(300), || 7).await, Some(7));
         let (_hold, never) = std::sync::mpsc::channel::<()>();
         assert_eq!(within(Duration::from_millis(10), move || never.recv()).await, None);
     }

@@ -318,8 +318,7 @@ async fn an_input_that_fails_ends_the_combination_where_it_is() {
 
 #[tokio::test]
 async fn senders_that_die_stand_still_or_never_were_are_told_apart() {
-    let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("h") };
-    let here = TestNode::start_with(hasty, Duration::ZERO).await;
+    let here = TestNode::start("h").await;
     let zeros = filled(&[0; 8192]);
 
     let a = TestNode::start("a").await;
@@ -339,13 +338,15 @@ async fn senders_that_die_stand_still_or_never_were_are_told_apart() {
     let (task, _) = start(&here, sum(Dtype::F32, vec![remote_at("a", address, "x", 8192)]), &output(8192));
     assert_eq!(task.await.unwrap(), (0, failed(0, PullOutcome::SenderUnreachable)));
 
+    let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("h") };
+    let hasty = TestNode::start_with(hasty, Duration::ZERO).await;
     let (sender, address) = Impostor::start("b").await;
     let lanes = vec![local(&zeros), remote_at("b", address, "x", 8192)];
-    let (task, _) = start(&here, sum(Dtype::F32, lanes), &output(8192));
+    let (task, _) = start(&hasty, sum(Dtype::F32, lanes), &output(8192));
     let mut connection = sender.accept().await;
     connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
     assert_eq!(task.await.unwrap(), (0, failed(1, PullOutcome::SenderStalled)));
-    assert_eq!(read(&here.metrics.corrupt_frames), 0);
+    assert_eq!([&here, &hasty].map(|node| read(&node.metrics.corrupt_frames)), [0; 2]);
 }
 
 #[tokio::test]

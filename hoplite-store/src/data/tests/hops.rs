@@ -235,16 +235,19 @@ async fn a_host_that_vanishes_has_failed() {
 #[tokio::test]
 async fn a_host_that_says_nothing_or_nonsense_has_failed() {
     let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("c") };
-    let coordinator = TestNode::start_with(hasty, Duration::ZERO).await;
+    let hasty = TestNode::start_with(hasty, Duration::ZERO).await;
+    let patient = TestNode::start("c").await;
     let no_such_input = v1::End {
         outcome: v1::end::Outcome::InputFailed.into(),
         failed_input: Some(v1::FailedInput { index: 1, outcome: v1::PullOutcome::Corrupt.into() }),
         ..v1::End::default()
     };
     let complete = v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
-    for (end, corrupt_frames) in [(None, 0), (Some(no_such_input), 1), (Some(complete), 2)] {
+    for (coordinator, end, corrupt_frames) in
+        [(&hasty, None, 0), (&patient, Some(no_such_input), 1), (&patient, Some(complete), 2)]
+    {
         let (host, address) = Impostor::start("h").await;
-        let mut directed = Directed::start(&coordinator, "h", address, hop(&[]));
+        let mut directed = Directed::start(coordinator, "h", address, hop(&[]));
         let mut connection = host.accept().await;
         connection.read_expected::<v1::Combine>(Kind::Combine).await.unwrap();
         if let Some(end) = end {
