@@ -1,5 +1,4 @@
-//! The store's arena in this process: mapped for reading at once, and for writing at the first
-//! write.
+//! The store's arena, mapped for reading at once and for writing at the first write.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -9,18 +8,18 @@ use hoplite_core::node::ObjectView;
 use hoplite_shm::{Mapping, Reader, Writer};
 use rustix::fs::fstat;
 
-/// Mappings that all connections of this process share: filling page tables costs as much as
-/// copying half of the bytes.
+/// Mappings shared by this process's connections: filling page tables costs as much as copying half
+/// of the bytes.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// Most tries to take the lock of [`MAPPED`], which a forked child may inherit in the locked state.
+/// Most tries to lock [`MAPPED`], which a forked child may inherit locked.
 const MAX_TRIES: usize = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
     /// Writable mapping, set once the store has granted writes. Each connection needs its own
-    /// grant. Without it, a store could offer memory that the store itself may only read.
+    /// grant, or a store could offer memory that the store itself may only read.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,
@@ -47,7 +46,7 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
-    /// Process that made the mapping. A forked child inherits no filled page tables.
+    /// A forked child inherits no filled page tables.
     process: u32,
     device: u64,
     inode: u64,
@@ -83,8 +82,7 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Keeps the descriptor for writing. Returns `false` if it does not belong to the arena's
-    /// memory.
+    /// Keeps the descriptor for writing. Returns `false` if it belongs to other memory.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena =
             self.file.as_ref().is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));

@@ -1,7 +1,7 @@
 //! Puts, gets and deletes of many objects in one call.
 //!
-//! Small objects travel in batches, which are all in flight together: the call costs about one
-//! round trip. Larger objects are put one by one.
+//! All batches of small objects are in flight together: the call costs about one round trip. Larger
+//! objects are put one by one.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -36,7 +36,7 @@ pub struct NewObject<'a> {
     pub id: ObjectId,
     /// All bytes of the object.
     pub bytes: Cow<'a, [u8]>,
-    /// The object's metadata, which replaces that in the [`PutOptions`].
+    /// Replaces the metadata in the [`PutOptions`].
     pub metadata: Metadata,
 }
 
@@ -63,8 +63,8 @@ impl Client {
         self.put_many_with(new, options).await
     }
 
-    /// Puts many objects, each with separate metadata. Returns a result for each: one may fail
-    /// while the others are put. The timeout applies to the whole call.
+    /// Puts many objects, each with its own metadata. Returns a result for each: one may fail while
+    /// the others are put. The timeout applies to the whole call.
     ///
     /// # Errors
     /// `LimitExceeded`, before anything is put, for more objects than ids in a request (65,536 by
@@ -86,9 +86,8 @@ impl Client {
         call.run(Wait::of("put", &first), Repeat::Harmless, put).await
     }
 
-    /// Gets views of many objects. Returns a result for each as soon as all objects are on this
-    /// node, or at the timeout. Missing objects then have the error `Timeout`. The store's memory
-    /// must hold all objects together.
+    /// Gets views of many objects. Returns when all are on this node, or at the timeout with the
+    /// error `Timeout` for each missing object. The store's memory must hold all objects together.
     ///
     /// # Errors
     /// `LimitExceeded`, before anything is requested, for more ids than in a request (65,536 by
@@ -132,7 +131,7 @@ impl Client {
 /// Checks that a call has at most `maximum` objects.
 ///
 /// # Errors
-/// `LimitExceeded` if it has more.
+/// `LimitExceeded`.
 pub fn check_count(objects: usize, maximum: usize) -> Result<()> {
     if objects > maximum {
         return Err(ObjectError::limit_exceeded("ids in a request", maximum as u64).into());
@@ -187,8 +186,7 @@ async fn put_part(
     if let [object] = objects {
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
-    // The store may be full because of unneeded views in this program. A single put drops them, and
-    // waits.
+    // A full store may hold unneeded views of this program. A single put drops them and waits.
     let awaits_directory = |object: &NewObject<'_>| {
         options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
     };
@@ -214,7 +212,7 @@ async fn put_part(
     let answers = batch(connection, requests, Operation::Put, timeout).await?;
     let mut delayed = Vec::new();
     let sent = objects.iter().zip(&mut results).enumerate().filter(|(_, (_, result))| result.is_ok());
-    // Handles all answers, so that each reference in them is given back.
+    // Handles all answers, to give back each reference in them.
     for ((index, (object, result)), answer) in sent.zip(answers) {
         *result = match answer {
             Ok(Response::Sealed) => Ok(()),
@@ -284,7 +282,7 @@ async fn of_ids<T>(
     request: impl Fn(&ObjectId) -> node::Request,
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
-    // The store answers a batch only as a whole, so all batches begin at once.
+    // The store answers a batch as a whole, so all begin at once.
     let mut running = FuturesOrdered::new();
     for ids in ids.chunks(MAX_BATCH_ITEMS) {
         let requests = ids.iter().map(&request).collect();

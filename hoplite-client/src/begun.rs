@@ -1,5 +1,4 @@
-//! A running call: its connection, the notice if it waits for long, and its outcome if the
-//! connection is lost.
+//! A running call: its connection, the notice of a long wait, and its outcome after a loss.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -22,9 +21,9 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// Timeout of calls that wait for no object. It expires only if a daemon is suspended.
+/// Timeout of calls that wait for no object. Expires only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most ids in a query for missing objects, because the store limits ids.
+/// The store limits the ids in a query.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]
@@ -112,7 +111,7 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
-    /// Objects for which the call waits; empty if it waits for another event.
+    /// Objects for which the call waits, if any.
     pub(crate) needs: &'a [ObjectId],
 }
 
@@ -130,14 +129,14 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// Condition under which a call may be repeated after its connection was lost.
+/// Condition for repeating a call whose connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
     /// A repetition changes nothing.
     Harmless,
-    /// Repeat if the single request of the call was not sent.
+    /// Only if the call's single request was not sent.
     IfUnsent,
-    /// Do not repeat: the store may have performed some requests.
+    /// The store may have performed some requests.
     Never,
 }
 
@@ -181,8 +180,7 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Performs `work`, and sends one notice if it takes long. The caller pins `work` to keep the
-    /// future small.
+    /// Sends one notice if `work` takes long. The caller pins `work` to keep the future small.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,

@@ -1,8 +1,7 @@
 //! Blocking client: the calling thread drives the asynchronous client.
 //!
-//! This client starts no thread and no runtime. Any number of threads may call at once. In an
-//! asynchronous runtime, use [`crate::Client`]: blocking calls would stop the other tasks of the
-//! thread.
+//! It starts no thread and no runtime. Any number of threads may call at once. In an asynchronous
+//! runtime, use [`crate::Client`].
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -149,8 +148,8 @@ impl Client {
     /// Performs `work` in this thread, and calls `pause` at every `interval` while `work` waits. If
     /// `pause` fails, `work` is dropped, which cancels its calls.
     ///
-    /// This is for hosts with other duties, such as an interpreter that delivers signals. `work`
-    /// uses one connection, and must not use anything that needs a tokio runtime.
+    /// For hosts with other duties, such as an interpreter that delivers signals. `work` uses one
+    /// connection, and nothing that needs a tokio runtime.
     ///
     /// # Errors
     /// The error of `pause`.

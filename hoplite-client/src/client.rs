@@ -31,22 +31,22 @@ use crate::writer::{self, ObjectWriter};
 /// Longest time for which a store takes part in a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Longer than for the own store, because each query of another store also queries the directory.
+/// Each query of another store also queries the directory.
 const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection to the store of this node.
 ///
-/// Clones share the connection, which carries 4096 concurrent calls by default. Methods may be
-/// called from any task, thread and runtime, while the runtime that created the client runs. An id
-/// has 1 to 255 arbitrary bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
+/// Clones share the connection, which carries 4096 concurrent calls by default. Call methods from
+/// any task, thread or runtime, while the runtime that created the client runs. An id has 1 to 255
+/// arbitrary bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
 ///
 /// # Errors
 /// Every call can also return:
-/// * [`Error::ConnectionLost`], as soon as the connection breaks during the call;
+/// * [`Error::ConnectionLost`], as soon as the connection breaks;
 /// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
-/// * `Timeout`, because every call has a deadline. The store reports the timeout. If the store is
-///   suspended, the client reports it 2 s later. Reconnecting takes additional time.
+/// * `Timeout`, because every call has a deadline. If the store is suspended, the client reports it
+///   2 s later. Reconnecting takes additional time.
 ///
 /// # Cancel safety
 /// Each future may be dropped at any time, which cancels the call at the store.
@@ -80,8 +80,8 @@ impl Client {
         Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() }).await
     }
 
-    /// Connects with `options`, in a tokio runtime with I/O and time enabled, which then receives
-    /// all answers.
+    /// Connects with `options`, in a tokio runtime with I/O and time enabled, which receives the
+    /// answers.
     ///
     /// # Errors
     /// See [`Client::connect`].
@@ -109,17 +109,17 @@ impl Client {
         self.connection().cluster().clone()
     }
 
-    /// Version of the protocol in which the client and its store speak.
+    /// Protocol version between this client and its store.
     pub fn protocol(&self) -> Version {
         self.connection().version()
     }
 
-    /// Size of the largest object that the store can ever hold, in bytes.
+    /// Bytes of the largest object that the store can ever hold.
     pub fn max_object_bytes(&self) -> u64 {
         self.connection().max_object_bytes()
     }
 
-    /// Size in bytes from which every put waits for the directory. Smaller puts wait only if
+    /// Bytes from which every put waits for the directory. Smaller puts wait if
     /// [`Confirmation`](crate::Confirmation) requires it.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection().confirmed_from_bytes()
@@ -154,8 +154,8 @@ impl Client {
         self.put_with(id, bytes, PutOptions::default()).await
     }
 
-    /// Puts `bytes` under `id`. Copies them once; receivers can read them during the copy.
-    /// Repeating a put with the same bytes and metadata is no error.
+    /// Puts `bytes` under `id`. Copies them once; receivers can read them during the copy. A put
+    /// may be repeated with the same bytes and metadata.
     ///
     /// # Errors
     /// `AlreadyExists` if the id names another object; `InvalidMetadata`; `ObjectTooLarge`;
@@ -163,16 +163,17 @@ impl Client {
     /// directory, takes longer.
     ///
     /// # Cancel safety
-    /// The object is aborted, unless the store had already got all bytes.
+    /// The object is aborted, unless the store has all bytes.
     pub async fn put_with(&self, id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> Result<()> {
         let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
         let put = pin!(writer::put(&call.connection, id.clone(), bytes, options));
         call.run(Wait::of("put", &id), Repeat::Harmless, put).await
     }
 
-    /// Reserves memory for an object, whose bytes the caller writes piece by piece.
+    /// Reserves memory for an object, to be written piece by piece.
     ///
     /// # Errors
+    ///
     /// See [`Client::put_with`].
     pub async fn create(
         &self,
@@ -189,9 +190,8 @@ impl Client {
     /// memory. Objects of at most 4 KiB are copied.
     ///
     /// # Errors
-    /// `Timeout` if the object has not arrived in time; `ObjectLost` if every copy is gone;
-    /// `Deleted`; `StoreFull` if there is no memory for a copy; `ObjectTooLarge` if the object
-    /// exceeds the store's memory.
+    /// `Timeout`; `ObjectLost` if every copy is gone; `Deleted`; `StoreFull`; `ObjectTooLarge` if
+    /// the object exceeds the store's memory.
     pub async fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
         self.get_with(id, timeout.into()).await
     }
@@ -238,10 +238,10 @@ impl Client {
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
-    /// Waits for the first bytes of an object, and returns a reader that follows the arriving
-    /// bytes.
+    /// Waits for an object's first bytes, and returns a reader that follows the arriving bytes.
     ///
     /// # Errors
+    ///
     /// See [`Client::get`].
     pub async fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
         self.get_reader_with(id, timeout.into()).await
@@ -258,11 +258,10 @@ impl Client {
         call.run(Wait::for_object("get", &id), Repeat::Harmless, open).await
     }
 
-    /// Waits until `count` of the objects are available in the cluster. Returns the indices of the
-    /// available objects, ascending: fewer than `count` after a timeout.
+    /// Waits until `count` of the objects are available in the cluster. Returns their indices,
+    /// ascending; fewer than `count` after a timeout.
     ///
-    /// A timeout of zero queries the directory once, which has 5 s to answer. More ids than one
-    /// request may have travel in several requests.
+    /// A timeout of zero queries the directory once, which has 5 s to answer.
     ///
     /// # Errors
     /// `InvalidRequest` if `count` is larger than the number of ids.
@@ -293,8 +292,8 @@ impl Client {
         }
     }
 
-    /// Waits until the object has a location, and returns all its locations. With a timeout of
-    /// zero, returns the known locations at once, or none.
+    /// Waits until the object has a location, and returns all its locations. A timeout of zero
+    /// returns the known locations, if any.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone.
@@ -310,8 +309,7 @@ impl Client {
         call.run(Wait::for_object("locate", &id), Repeat::Harmless, locate).await
     }
 
-    /// Watches the locations of the object: yields the present locations, and each change. A watch
-    /// ends with its connection.
+    /// Yields the object's present locations, and each change. A watch ends with its connection.
     ///
     /// # Errors
     /// See [`Client`]. [`LocationWatch::next`] returns errors of the store.
@@ -320,8 +318,8 @@ impl Client {
         LocationWatch::open(&call.connection, id)
     }
 
-    /// Lists at most `limit` objects, in the order of their ids. The ids start with `prefix` and
-    /// are greater than `after`. A page has at most 10,000 objects.
+    /// Lists at most `limit` objects, by id, whose ids start with `prefix` and are greater than
+    /// `after`. A page has at most 10,000 objects.
     ///
     /// # Errors
     /// `InvalidId` if `prefix` or `after` is too long. `Unavailable` if a shard does not answer.
@@ -349,8 +347,7 @@ impl Client {
         }
     }
 
-    /// Describes an object: its locations, and which senders were assigned to receivers, with the
-    /// reasons.
+    /// Describes an object: its locations, and the senders assigned to receivers, with reasons.
     ///
     /// # Errors
     /// `Unavailable` if no shard of the object answers.
@@ -363,7 +360,7 @@ impl Client {
         }
     }
 
-    /// Counters of this node's store and of its shards.
+    /// Counters of this node's store and shards.
     ///
     /// # Errors
     /// See [`Client`].
@@ -388,7 +385,7 @@ impl Client {
         }
     }
 
-    /// Moves the pinned copies of the store to other stores. Calls `report_progress` a few times a
+    /// Moves the store's pinned copies to other stores. Calls `report_progress` a few times a
     /// second. After success, the store stops; after a failure, it accepts puts again.
     ///
     /// # Errors
@@ -424,10 +421,10 @@ impl Client {
         drained(&call.connection, drain, limit, REMOTE_PROGRESS_INTERVAL, report_progress).await
     }
 
-    /// Returns the progress of a drain of the own store, or of `node`, without beginning a drain.
+    /// Returns the progress of a drain of the own store, or of `node`, and begins none.
     ///
     /// # Errors
-    /// As for [`Client::drain_node`]. Every client may ask its own store.
+    /// The errors of [`Client::drain_node`]. Every client may ask its own store.
     pub async fn drain_progress(&self, node: Option<&str>) -> Result<DrainReport> {
         let call = self.begin(REPORT_TIMEOUT).await?;
         let connection = &call.connection;
@@ -441,8 +438,8 @@ impl Client {
         drain_report(answer).ok_or_else(|| connection.unexpected())
     }
 
-    /// Measures the links between `nodes`, or all nodes if `nodes` is empty. Calls
-    /// `report_progress` a few times a second. Dropping the future ends the probe.
+    /// Measures the links between `nodes`, by default all. Calls `report_progress` a few times a
+    /// second. Dropping the future ends the probe.
     ///
     /// # Errors
     /// `InvalidRequest` if a node is not connected, or if fewer than two nodes reach each other.

@@ -40,11 +40,11 @@ impl From<Duration> for DeleteOptions {
 /// Result of a delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
-    /// Number of ids that named an object. If a shard fails during the delete, the objects that it
-    /// deleted before do not count.
+    /// Number of ids that named an object. Objects that a shard deleted before it failed do not
+    /// count.
     pub count: usize,
-    /// The first nodes that were lost and may still have a copy. They serve no copy, and drop their
-    /// copies when they return.
+    /// The first lost nodes that may still have a copy. They serve no copy, and drop their copies
+    /// when they return.
     pub absent: Vec<NodeId>,
     /// Number of all lost nodes that may still have a copy.
     pub absent_count: u64,
@@ -54,8 +54,7 @@ impl Client {
     /// Removes all copies of the objects. Returns the number of ids that named an object. Existing
     /// views stay readable.
     ///
-    /// A directory shard delays deletes of ids that it does not know during the first seconds after
-    /// its restart (5 by default).
+    /// For 5 s after its restart (by default), a directory shard delays deletes of unknown ids.
     ///
     /// # Errors
     /// `Timeout` if the deletion is not confirmed in time. Known copies are still removed.
@@ -66,8 +65,8 @@ impl Client {
         Ok(self.delete_with(ids, timeout.into()).await?.count)
     }
 
-    /// Deletes objects as [`Client::delete`] does. By `options.wait`, also returns the lost nodes
-    /// that may have a copy, or waits for them.
+    /// Deletes objects as [`Client::delete`] does. By `options.wait`, also returns lost nodes that
+    /// may have a copy, or waits for them.
     ///
     /// # Errors
     /// The errors of [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that
@@ -88,7 +87,7 @@ impl Client {
     }
 }
 
-/// Deletes the ids in parts that fit into one request. Sends all parts, even if one times out.
+/// Deletes in parts that fit into one request. Sends all parts, even if one times out.
 async fn delete(connection: &Connection, ids: Vec<ObjectId>, options: DeleteOptions) -> Result<Deletion> {
     let deadline = Deadline::after(options.timeout);
     let (mut count, mut absent, mut most, mut late) = (0, BTreeSet::new(), 0, None);

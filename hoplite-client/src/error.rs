@@ -31,8 +31,8 @@ pub enum Error {
     },
     /// The connection broke during the call, or before it.
     ///
-    /// Views stay readable. The client's next call reconnects unless
-    /// [`AfterLoss`](crate::AfterLoss) forbids it.
+    /// Views stay readable. The next call reconnects unless [`AfterLoss`](crate::AfterLoss) forbids
+    /// it.
     #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
         /// Path of the store's socket.
@@ -64,7 +64,7 @@ pub enum Error {
     SizeMismatch {
         /// Announced size.
         size_bytes: u64,
-        /// Bytes that were written, or that the failed write would have reached.
+        /// Bytes written, or that the failed write would have reached.
         written_bytes: u64,
     },
     /// Participants of a collective did not call it in time.
@@ -122,8 +122,7 @@ pub enum ConnectFailure {
     /// Another user could replace the socket or its directory.
     #[error(transparent)]
     UntrustedPlace(Distrust),
-    /// The listening process runs as another user than root, this user, or the permitted daemon
-    /// user.
+    /// The listener runs as another user than root, this user, or the permitted daemon user.
     #[error(
         "the listening process runs as user {user}, not as this user or root: set {DAEMON_USER_VARIABLE}={user} if that user runs the \
          store, or use another socket"
@@ -132,8 +131,8 @@ pub enum ConnectFailure {
         /// User of the listening process.
         user: u32,
     },
-    /// The socket's file name is too long: at most about 80 bytes fit into a Unix address (107
-    /// bytes). The directory may have any length.
+    /// The socket's file name exceeds a Unix address: about 80 bytes fit. The directory may have
+    /// any length.
     #[error("the name of the socket is too long for a Unix socket")]
     PathTooLong,
     /// The daemon did not answer in time.
@@ -173,8 +172,7 @@ pub enum Loss {
     /// The store closed the connection.
     #[error("the store closed it")]
     Closed,
-    /// The store's reason for closing the connection, or the message with which the store violated
-    /// the protocol.
+    /// The store's reason for closing the connection, or its invalid message.
     #[error(transparent)]
     Protocol(hoplite_core::Error),
     /// A system error.
@@ -194,10 +192,10 @@ pub enum Loss {
 pub enum LostCall {
     /// The call can be repeated without harm.
     Repeatable,
-    /// The store may have performed the call. A repetition may delete a newer object, or find that
-    /// its target exists.
+    /// The store may have performed the call. A repetition may delete a newer object, or find its
+    /// target.
     MayHaveHappened,
-    /// A repetition fails, because the writer, reader, watch or client of the call has ended.
+    /// A repetition fails: the call's writer, reader, watch or client has ended.
     Ended,
 }
 
@@ -241,8 +239,7 @@ impl Error {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
     }
 
-    /// Returns the error for a call in the state `call`. For callers that combine several calls
-    /// into one.
+    /// Returns the error for a call in the state `call`, for callers that combine calls.
     #[must_use]
     pub fn leaving(self, call: LostCall) -> Self {
         match self {
@@ -251,7 +248,7 @@ impl Error {
         }
     }
 
-    /// Returns the stable code. For a refused connection, it is the code of the store's reason.
+    /// Returns the stable code. For a refused connection, the code of the store's reason.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {

@@ -27,7 +27,7 @@
 //! * [`Error`] describes a failure; all errors have a stable [`ErrorCode`].
 //!
 //! # Collectives
-//! There is no group to form: the calls name the participants.
+//! The calls name the participants: no group is formed.
 //!
 //! | collective | what every participant does |
 //! | --- | --- |
@@ -64,8 +64,7 @@
 //!
 //! # Processes
 //! A connection belongs to its process: in a forked child, calls fail with [`Error::ForkedChild`].
-//! The child's copy of the socket hides the parent's end from the store, so programs should connect
-//! after forking.
+//! Connect after forking: the child's copy of the socket hides the parent's end from the store.
 #![forbid(unsafe_code)]
 
 mod client;

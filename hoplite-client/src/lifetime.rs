@@ -12,16 +12,15 @@ use crate::client::Client;
 use crate::error::Result;
 
 impl Client {
-    /// Returns the owner that stands for this client and its clones. Only this client holds it,
-    /// while one of its connections, views or writers exists.
+    /// Returns the owner that stands for this client and its clones while one of its connections,
+    /// views or writers exists.
     pub fn owner(&self) -> Owner {
         self.connection().owner().clone()
     }
 
-    /// Lists ownerless objects that were put at this store. The owner of an ownerless object is
-    /// gone, or it has no lifetime and the client that put it is gone. Returns at most `limit`
-    /// objects whose id begins with `prefix` and is greater than `after`. A page may be empty
-    /// although others follow.
+    /// Lists at most `limit` ownerless objects that were put at this store, whose id begins with
+    /// `prefix` and is greater than `after`. An ownerless object's owner is gone, or it has no
+    /// lifetime and the client that put it is gone. A page may be empty although others follow.
     ///
     /// # Errors
     /// See [`Client`].

@@ -1,4 +1,4 @@
-//! Connection in use, and its replacement. A call reconnects only if it has sent nothing yet.
+//! Connection in use, and its replacement. Only a call that has sent nothing reconnects.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,9 @@ use crate::error::{ConnectFailure, Error, Result};
 use crate::notice::{Notice, StoreAfterLoss};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// First pause between attempts to reconnect: a store restarts within tens of milliseconds.
+/// First pause between reconnections: a store restarts within tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause between attempts. Each pause is twice as long as the previous one.
+/// Longest pause. Each is twice as long as the previous one.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// A connection, and the task or pump that receives its answers.
@@ -31,7 +31,7 @@ pub(crate) struct Link<L> {
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,
-    /// Last failed reconnection. While it is set, each call tries only once.
+    /// After a failed reconnection, each call tries only once.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -43,7 +43,7 @@ struct Failure {
 
 impl<L: Line> Link<L> {
     pub(crate) fn new(mut options: ConnectOptions, line: L) -> Self {
-        // Keeps the absolute path, because the program may change its working directory.
+        // The program may change its working directory.
         options.socket = line.connection().path().to_owned();
         Self { options, process: std::process::id(), current: Mutex::new(line), failure: Mutex::default() }
     }
@@ -56,12 +56,12 @@ impl<L: Line> Link<L> {
         lock(&self.current).clone()
     }
 
-    /// Returns the connection in use; `None` if it is lost and the caller must reconnect.
+    /// Returns the connection; `None` if the caller must reconnect.
     ///
     /// # Errors
     /// [`Error::ForkedChild`].
     pub(crate) fn ready(&self) -> Result<Option<L>> {
-        // In a forked child, the lock may be held for ever.
+        // A forked child may find the lock held for ever.
         self.check_process()?;
         let current = self.current();
         let is_ready = self.options.after_loss == AfterLoss::Fail || current.connection().is_ready();
@@ -83,11 +83,11 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Connects to the store again. Blocks for at most the timeout of the options and one attempt.
+    /// Reconnects. Blocks for at most the options' timeout and one attempt.
     ///
     /// # Errors
     /// The error of the last attempt. If an attempt of another caller failed after `asked_at`,
-    /// returns its error at once, so that callers do not wait one after the other.
+    /// returns its error at once: callers do not wait in turn.
     pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);
@@ -129,7 +129,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Checks that the store belongs to the same cluster: in another one, ids name other objects.
+    /// Checks the cluster: in another one, ids name other objects.
     fn same_cluster(&self, greeted: handshake::Greeted) -> Result<handshake::Greeted> {
         let current = self.current();
         match current.connection().cluster().check_same(greeted.cluster.as_str()) {
@@ -153,8 +153,8 @@ impl<L: Line> Link<L> {
     }
 }
 
-/// Returns `true` if a retry may succeed. A stopping store resets connections that it has not
-/// accepted, so it looks like a process that is no store.
+/// Returns `true` if a retry may succeed. A stopping store resets waiting connections, so it looks
+/// like no store.
 fn may_pass(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })
 }

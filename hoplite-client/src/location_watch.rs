@@ -51,8 +51,8 @@ impl LocationWatch {
         Some(next)
     }
 
-    /// Waits as [`next`](Self::next) does, but for at most `timeout`. Returns `Ok(None)` after an
-    /// error. Cancel safe.
+    /// Acts as [`next`](Self::next), for at most `timeout`. Returns `Ok(None)` after an error.
+    /// Cancel safe.
     ///
     /// # Errors
     /// `Timeout`, after which the watch can be used again. The errors of [`next`](Self::next).

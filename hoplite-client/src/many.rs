@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::Result;
 
-/// Pause between two queries for all ids, because each query goes to the directory.
+/// Each query goes to the directory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn wait(
@@ -33,7 +33,7 @@ pub(crate) async fn wait(
         if ready.len() >= count || left.is_zero() {
             return Ok(ready);
         }
-        // Waits in the first incomplete part for one more object, then queries all parts.
+        // Waits for one more object in the first incomplete part, then queries all parts.
         let ready_in = |part: usize| {
             let range = part * maximum..part * maximum + parts[part].len();
             ready.iter().filter(|index| range.contains(*index)).count()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hoplite_core::{NodeId, ObjectId};
 
-/// Time after which a waiting call sends a notice: longer than usual calls, and short for a person.
+/// Time after which a waiting call sends a notice.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
 
 const MAX_NAMED_IDS: usize = 4;
@@ -23,7 +23,7 @@ pub enum Notice {
         path: PathBuf,
         /// Node of the store after the reconnection.
         node: NodeId,
-        /// State of the store: [`StoreAfterLoss::Same`] if it still has its objects.
+        /// [`StoreAfterLoss::Same`] if the store still has its objects.
         store: StoreAfterLoss,
     },
 }
@@ -37,7 +37,7 @@ pub struct LongWait {
     pub id: Option<ObjectId>,
     /// Time that the call has waited so far.
     pub waited: Duration,
-    /// Missing objects; `None` if none are missing, or the store cannot tell.
+    /// Missing objects, if any are known.
     pub missing: Option<Vec<ObjectId>>,
 }
 

@@ -14,8 +14,8 @@ use hoplite_proto::socket_place::daemon_user_of_environment;
 use crate::notice::{LONG_WAIT, Listener, log_notice};
 use crate::timeout::default_timeout;
 
-/// Default timeout of connecting. A store answers within a millisecond, unless it is suspended
-/// or overloaded.
+/// Default timeout of connecting. Only a suspended or overloaded store takes longer than a
+/// millisecond.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Options for connecting to a store.
@@ -23,43 +23,41 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct ConnectOptions {
     /// Path of the store's socket; by default [`default_socket_path`].
     pub socket: PathBuf,
-    /// Time for the store to answer, and for a stopped store to come back; by default
-    /// [`DEFAULT_CONNECT_TIMEOUT`].
+    /// Time for the store to answer or come back; by default [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
-    /// The program's name in the store's log; by default the name of the executable.
+    /// Name in the store's log; by default the executable's name.
     pub program: String,
     /// A further user who may run the store, by name or number; by default `HOPLITE_DAEMON_USER`,
     /// or else `hoplite`, as in the packages.
     ///
     /// The client refuses stores of other users, and a socket that another user could replace.
     pub daemon_user: Option<String>,
-    /// A function that runs once when a put finds no free memory. For programs that may hold
-    /// unneeded views, such as an interpreter with a garbage collector.
+    /// Runs once when a put finds no free memory. For programs that may hold unneeded views, such
+    /// as an interpreter with a garbage collector.
     pub on_full: Option<fn()>,
     /// Behaviour after a loss of the connection; by default the next call reconnects.
     pub after_loss: AfterLoss,
     /// Receiver of notices; by default [`log_notice`].
     pub listener: Listener,
-    /// Names (owners) that the client holds while it is connected, at most 7; see
+    /// Owners that the client holds while it is connected, at most 7; see
     /// [`Lifetime`](crate::Lifetime).
     pub owners: Vec<Owner>,
     /// Time after which a waiting call sends a notice; by default [`LONG_WAIT`].
     pub long_wait: Duration,
 }
 
-/// Behaviour of the next call after the connection was lost.
+/// Behaviour of the next call after a loss of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AfterLoss {
-    /// The next call connects to the store at the same socket.
+    /// Connect to the store at the same socket.
     #[default]
     Reconnect,
-    /// All later calls fail. For programs whose objects must come from one run of the store.
+    /// Fail all later calls. For programs whose objects must come from one run of the store.
     Fail,
 }
 
 impl ConnectOptions {
-    /// Adds the owner that stands for the client, as the first owner. All connections of the client
-    /// hold it.
+    /// Adds the client's own owner in front. All its connections hold it.
     pub(crate) fn with_own_owner(mut self) -> Self {
         let number = RandomState::new().hash_one(std::time::SystemTime::now());
         let name = format!("client:{}:{number:016x}", std::process::id());
@@ -91,10 +89,10 @@ impl Default for ConnectOptions {
 /// Options of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// The metadata, the lifetime and the number of copies; by default plain bytes, no lifetime,
-    /// and the store's number of copies.
+    /// Metadata, lifetime and copies; by default plain bytes, no lifetime, and the store's number
+    /// of copies.
     pub metadata: Metadata,
-    /// Time to wait for memory, for another writer of the id, and for the directory; by default
+    /// Time to wait for memory, another writer of the id, and the directory; by default
     /// [`default_timeout`].
     pub timeout: Duration,
     /// Confirmation to wait for; by default [`Confirmation::BySize`].
@@ -112,11 +110,12 @@ impl Default for PutOptions {
 pub enum Confirmation {
     /// A put below [`crate::Client::confirmed_from_bytes`] without [`Replicas`](crate::Replicas)
     /// waits only for the store, which announces the object afterwards. If another node puts other
-    /// bytes under the id at that moment, the directory keeps the put that it hears of first, and
+    /// bytes under the id at that moment, the directory keeps the first put that it hears of, and
     /// the store counts a conflict. Other puts are [`Confirmation::Confirmed`].
     #[default]
     BySize,
-    /// The directory has accepted the object, so the call reports a conflicting put.
+    /// The directory accepts the object before the call returns, so the call reports a conflicting
+    /// put.
     Confirmed,
 }
 
@@ -125,9 +124,8 @@ pub enum Confirmation {
 pub struct GetOptions {
     /// Time to wait for the object and its bytes; by default [`default_timeout`].
     pub timeout: Duration,
-    /// If `true`, a get also accepts a complete local copy while no directory shard confirms that
-    /// the object exists: a [stale](crate::ObjectView::is_stale) answer. By default a get waits for
-    /// a shard.
+    /// Accepts a complete local copy that no directory shard confirms: a
+    /// [stale](crate::ObjectView::is_stale) answer. By default a get waits for a shard.
     pub allow_stale: bool,
 }
 
@@ -152,8 +150,8 @@ pub struct ReduceOptions {
     pub num_objects: Option<usize>,
     /// Order in which sources are combined; by default the order in which they become ready.
     pub order: ReduceOrder,
-    /// Range of bytes to reduce in each source, which begins and ends at whole elements; by
-    /// default all bytes. With a range, the target has no shape.
+    /// Range of bytes to reduce in each source, at whole elements; by default all. With a range,
+    /// the target has no shape.
     pub range: Option<ByteRange>,
     /// Pinned copies of the target, each on another node; by default the store's.
     pub replicas: u8,
@@ -174,7 +172,7 @@ impl Default for ReduceOptions {
     }
 }
 
-/// Options of an allreduce. Only the timeout may differ between participants.
+/// Options of an allreduce, equal at all participants but for the timeout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllreduceOptions {
     /// Operation that combines elements; by default the sum.

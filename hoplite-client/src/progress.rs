@@ -13,7 +13,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Progress>>> = const { RefCell::new(None) };
 }
 
-/// Number of bytes that calls have moved, of the bytes that they will move.
+/// Bytes that calls have moved and will move.
 #[derive(Debug, Default)]
 pub struct Progress {
     done_bytes: AtomicU64,
@@ -21,19 +21,18 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes written or arrived so far. It falls only if a call makes or reads an object
-    /// again.
+    /// Bytes written or arrived. Falls only if a call makes or reads an object again.
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    /// Size of all objects that calls have begun to move. It grows with each object.
+    /// Size of all objects that calls have begun to move.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Counts in `progress` the bytes that the calls of `future` move, on any thread.
+/// Counts in `progress` the bytes that `future`'s calls move, on any thread.
 ///
 /// Puts count the bytes that they copy, gets the bytes that arrive or are copied out, and reduces
 /// the bytes of the target on this node.

@@ -16,11 +16,10 @@ use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
-/// Bytes between two wake-ups of a reader: 1,000 wake-ups a second at 1 GB/s, instead of
-/// one for each block of 4 KiB.
+/// Bytes between two wake-ups of a reader: 1,000 a second at 1 GB/s.
 const STRIDE_BYTES: usize = 1 << 20;
 
-/// Reads an object as its bytes arrive. Holds a reference as a view does; dropping never blocks.
+/// Reads an object as its bytes arrive. Holds a reference, as a view does; dropping never blocks.
 #[derive(Debug)]
 pub struct ObjectReader {
     bytes: hoplite_shm::Reader,
@@ -66,9 +65,8 @@ impl ObjectReader {
         })
     }
 
-    /// Copies ranges of the object into `out`, in the order in which they become valid. The
-    /// object's byte at `start_bytes` goes to the front of `out`. Skips ranges that do not fit
-    /// there.
+    /// Copies ranges into `out`, in the order in which they become valid. The object's byte at
+    /// `start_bytes` goes to its front. Skips ranges that do not fit.
     pub(crate) async fn read_ranges(
         &mut self,
         order: &[ByteRange],
@@ -93,7 +91,7 @@ impl ObjectReader {
                 let counted_bytes = self.position_bytes + stride_bytes;
                 if self.bytes.valid_bytes() < counted_bytes
                     && let Err(error) = self.follow(counted_bytes - 1, deadline.left()).await
-                    // All needed bytes may have arrived before the error.
+                    // All needed bytes may have arrived.
                     && self.bytes.valid_bytes() < counted_bytes
                 {
                     return Err(error);
@@ -123,7 +121,7 @@ impl ObjectReader {
             }
             let next_bytes = Part::next_bytes(valid_bytes, self.size_bytes);
             if let Err(error) = self.follow(next_bytes - 1, deadline.left()).await
-                // The copy may have been complete before the error.
+                // The copy may have been complete.
                 && self.bytes.valid_bytes() < self.size_bytes
             {
                 return Err(error);
@@ -133,7 +131,7 @@ impl ObjectReader {
 
     pub(crate) async fn into_view(mut self, deadline: Deadline) -> Result<ObjectView> {
         self.completed(deadline).await?;
-        // The store has all bytes, even if the header shows fewer.
+        // The store has all bytes, even if the header lags.
         self.bytes.confirm(self.size_bytes);
         Ok(ObjectView::over(self.bytes, self.reference, self.put, self.metadata, self.is_stale))
     }
@@ -163,9 +161,9 @@ impl ObjectReader {
         self.is_stale
     }
 
-    /// Copies the next bytes into `out`, at most 4 MiB, and returns their number. Waits for at
-    /// least one byte. Returns zero at the end of the object, or for an empty `out`. A cancelled
-    /// call has read nothing.
+    /// Copies the next bytes into `out`, at most 4 MiB, and returns their number. Waits for one
+    /// byte. Returns zero at the object's end, or for an empty `out`. A cancelled call has read
+    /// nothing.
     ///
     /// # Errors
     /// `Timeout`. `ObjectLost` or `Deleted` if the rest will never arrive; the bytes read so far
@@ -176,7 +174,7 @@ impl ObjectReader {
     }
 
     /// Reads as [`read`](Self::read) does, but waits for `least_bytes`, a full `out`, 4 MiB, or the
-    /// last byte. This saves wake-ups. Zero counts as one.
+    /// last byte. Zero counts as one.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read). `Timeout` even if fewer bytes are available.
@@ -240,7 +238,7 @@ impl ObjectReader {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
         let request = Request::Node(node::Request::Follow { copy, beyond_bytes, timeout });
-        // A reader ends with its connection, so the call cannot be repeated.
+        // A reader ends with its connection.
         let answer = connection.call(request, Operation::Get, timeout).await;
         match answer.map_err(|error| error.leaving(LostCall::Ended))? {
             Response::Node(node::Response::Progress { valid_bytes }) if valid_bytes > beyond_bytes => {

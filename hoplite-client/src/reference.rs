@@ -1,4 +1,4 @@
-//! References, which keep the store from reusing the memory of local copies.
+//! References keep the store from reusing the memory of local copies.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use hoplite_core::node::CopyId;
 
 use crate::connection::{Connection, Role};
 
-/// A reference to a local copy. Dropping it gives it back to the store, without blocking.
+/// A reference to a local copy. Dropping it tells the store, without blocking.
 #[derive(Debug)]
 pub(crate) struct Reference {
     connection: Arc<Connection>,

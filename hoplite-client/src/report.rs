@@ -15,7 +15,7 @@ use hoplite_proto::directory::decode_locations;
 use hoplite_proto::trouble::{decode_fault, decode_wait};
 use hoplite_proto::v1;
 
-/// An object, as this store and the shard that knows most about it describe it.
+/// An object, as this store and the shard that knows most describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// Address of the shard.
@@ -64,7 +64,7 @@ pub struct ReduceRecord {
     pub bytes_per_second: u64,
     /// Latency between nodes that the plan assumes.
     pub latency: Duration,
-    /// Time from the call to the last byte of the target, or until now.
+    /// Time from the call to the target's last byte, or until now.
     pub elapsed: Duration,
     /// Repaired failures.
     pub mendings: u32,
@@ -72,7 +72,7 @@ pub struct ReduceRecord {
     pub restarts: u32,
     /// `true` while the reduce or collective runs.
     pub is_running: bool,
-    /// Progress of this store, if it is a member of the collective.
+    /// This store's progress, if it is a member.
     pub position: Option<MemberPosition>,
     /// Progress of all running members. The stage of a member that does not answer may say why.
     pub positions: Vec<MemberPosition>,
@@ -87,9 +87,9 @@ pub struct MemberPosition {
     pub members: u32,
     /// Stage of the member's work, or its outcome.
     pub stage: String,
-    /// Target bytes that are final at this member so far.
+    /// Target bytes that are final at this member.
     pub final_bytes: u64,
-    /// Target bytes that are final at this member at the end.
+    /// Target bytes that will be final at this member.
     pub size_bytes: u64,
     /// The member's node, set in [all positions](ReduceRecord::positions).
     pub node: String,
@@ -116,7 +116,7 @@ pub struct NodeStatus {
     pub pinned_bytes: u64,
     /// Bytes of evictable copies.
     pub evictable_bytes: u64,
-    /// Bytes reserved for targets that have not begun to grow.
+    /// Reserved for targets that have not begun to grow.
     pub reserved_bytes: u64,
     /// Bytes in the arena whose pages were touched.
     pub prefaulted_bytes: u64,
@@ -130,9 +130,9 @@ pub struct NodeStatus {
     pub serves: u64,
     /// Reduces and collectives that this store coordinates.
     pub reduces: u64,
-    /// Hops that this store performs, and collectives in which it is a member.
+    /// Hops that this store performs, and collectives that it joins.
     pub hops: u64,
-    /// Hops and members that this store directs as coordinator.
+    /// Hops and members that this store coordinates.
     pub directed_hops: u64,
     /// Running combinations of several inputs.
     pub combinations: u64,
@@ -150,13 +150,13 @@ pub struct NodeStatus {
     pub abandoned: u64,
     /// State of spilling; all zero if the store does not spill.
     pub spill: SpillStatus,
-    /// Transfers and hops that ended because a frame was damaged or unknown.
+    /// Transfers and hops that ended at a damaged or unknown frame.
     pub corrupt_frames: u64,
     /// Puts that lost a conflict with another put of the id.
     pub put_conflicts: u64,
     /// Directory shards, in configured order.
     pub shards: Vec<ShardStatus>,
-    /// Links to other stores as measured by transfers, the slowest first.
+    /// Links to other stores as measured by transfers, slowest first.
     pub links: Vec<PeerLink>,
     /// The store's present problems.
     pub troubles: Troubles,
@@ -175,7 +175,7 @@ pub struct Troubles {
     pub shards: Vec<PeerFault>,
     /// Other stores that refuse this store, or are unreachable.
     pub stores: Vec<PeerFault>,
-    /// Directories for spill files that cannot be used, each with the reason.
+    /// Unusable directories for spill files, each with the reason.
     pub spill: Vec<(String, String)>,
     /// The last refused client or store of an incompatible version, if recent. Its name is unknown.
     pub incompatible: Option<PeerFault>,
@@ -268,7 +268,7 @@ pub struct PeerLink {
     pub is_slow: bool,
 }
 
-/// A set of label keys, and the nodes that use it.
+/// Label keys, and the nodes that use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceKeys {
     /// Keys, outermost first; may be empty.
@@ -296,10 +296,9 @@ pub struct ShardStatus {
     pub waiting_queries: u64,
     /// Objects with too few pinned copies.
     pub under_replicated: u64,
-    /// Sets of label keys in use. Nodes with different keys share no group, even if they are
-    /// close.
+    /// Sets of label keys. Nodes with different keys share no group, even if they are close.
     pub place_keys: Vec<PlaceKeys>,
-    /// Version of the measured places that the shard uses; zero if none.
+    /// Version of the measured places in use; zero if none.
     pub places_version: u64,
     /// Measured capacity of the groups' uplinks, in thousandths of a host's link; zero if
     /// unknown.
@@ -314,7 +313,7 @@ pub struct ProbeReport {
     /// Nodes that left the probe, with the reasons.
     pub lost: Vec<(String, String)>,
     /// Pairs of nodes, by index, that could not reach each other. Their link is the worst round
-    /// trip of either node.
+    /// trip of either.
     pub guessed: Vec<(u32, u32)>,
     /// Unmeasured pairs, above 2,000 nodes: they get the link of other pairs of their groups.
     pub estimated: u64,
@@ -332,10 +331,10 @@ pub struct ProbeReport {
     pub applied: Option<AppliedPlaces>,
 }
 
-/// Groups of nodes and their uplinks, from a probe, that daemons use.
+/// Measured groups of nodes and their uplinks, as daemons use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedPlaces {
-    /// Version of these places. Daemons use the highest one.
+    /// Version of the places. Daemons use the highest one.
     pub version: u64,
     /// Innermost groups.
     pub groups: u32,
@@ -345,7 +344,7 @@ pub struct AppliedPlaces {
     pub shards: u32,
     /// Number of all shards.
     pub all_shards: u32,
-    /// Nodes in measured groups; zero makes daemons ignore the uplinks' capacity.
+    /// Nodes in measured groups; at zero, daemons ignore the uplinks' capacity.
     pub nodes: u32,
     /// Measured nodes in groups that their labels define.
     pub labelled_nodes: u32,
@@ -587,7 +586,6 @@ mod tests {
         assert!(refused(|probed| probed.ps_per_byte.push(7)));
         assert!(refused(|probed| probed.guessed[0].high = 3));
         assert!(refused(|probed| probed.guessed[0].low = 2));
-        // One block has a pair, and another block has one link to it.
         assert!(refused(|probed| probed.blocks = vec![0, 1, 0]));
         let in_blocks = v1::Probed {
             blocks: vec![0, 1, 0],

@@ -15,8 +15,8 @@ pub const TIMEOUT_VARIABLE: &str = "HOPLITE_TIMEOUT";
 
 /// Default timeout, unless the environment sets another one.
 ///
-/// A get may wait minutes for a training step or a booting node. A job that hangs should fail while
-/// its owner watches: half of NCCL's default.
+/// A get may wait minutes for a training step or a booting node. A hung job should fail while its
+/// owner watches: half of NCCL's default.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// [`DEFAULT_TIMEOUT`] as text for people.
@@ -54,8 +54,8 @@ pub fn parse_timeout(text: &str) -> Result<Duration, NotATimeout> {
 
 /// Returns the timeout in `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
 ///
-/// The variable is read once. An empty value counts as unset. With an invalid value, connecting
-/// fails, and this function returns [`DEFAULT_TIMEOUT`].
+/// Reads the variable once. An empty value counts as unset; with an invalid one, connecting fails
+/// and this returns [`DEFAULT_TIMEOUT`].
 pub fn default_timeout() -> Duration {
     checked_default().unwrap_or(DEFAULT_TIMEOUT)
 }

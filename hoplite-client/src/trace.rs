@@ -1,6 +1,6 @@
 //! Trace of a call, which the client sends to the store.
 //!
-//! This crate records no spans. The caller names its span in the format of W3C Trace Context.
+//! The caller names its span in the format of W3C Trace Context. This crate records none.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -22,8 +22,8 @@ pub(crate) fn current() -> Option<TraceContext> {
     CURRENT.get().or_else(inherited)
 }
 
-/// Makes the calls of this thread in `trace` until the result is dropped. `None` stands for the
-/// environment variable `TRACEPARENT`.
+/// Makes the calls of this thread in `trace` until the result is dropped. `None` stands for
+/// `TRACEPARENT` in the environment.
 ///
 /// ```
 /// # fn example(client: &hoplite_client::blocking::Client) -> Result<(), Box<dyn std::error::Error>> {

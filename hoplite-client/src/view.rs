@@ -11,15 +11,15 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// Largest view whose bytes are copied, because a reference costs as much memory.
+/// Largest view that is copied: a reference costs as much memory.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
 const ALIGNMENT: usize = 64;
 
 /// Bytes of a complete object, read-only, in the store's memory.
 ///
-/// Views of at most 4 KiB are private memory. For others, the store keeps the memory while the view
-/// exists, even after a delete, and the view keeps its connection open. Every view stays readable
-/// after a loss of the connection, and may be dropped on any thread without blocking.
+/// Views of at most 4 KiB are private memory. Others hold the store's memory, even after a delete,
+/// and keep the connection open. Every view stays readable after a loss of the connection, and may
+/// be dropped on any thread without blocking.
 pub struct ObjectView {
     contents: Contents,
     put: PutId,
@@ -31,7 +31,7 @@ pub struct ObjectView {
 #[derive(Clone)]
 enum Contents {
     Stored {
-        // Dropped first, because no pointer may outlive the reference.
+        // Dropped first: no pointer may outlive the reference.
         bytes: hoplite_shm::Reader,
         reference: Arc<Reference>,
     },
@@ -100,13 +100,13 @@ impl ObjectView {
         &self.metadata
     }
 
-    /// Put that created the object. It changes if the id is put again.
+    /// Put that created the object; another put changes it.
     pub fn put_id(&self) -> PutId {
         self.put
     }
 
-    /// Returns `true` if no directory shard confirmed that the object still exists. Only a get with
-    /// [`allow_stale`](crate::GetOptions::allow_stale) returns such an object.
+    /// Returns `true` if no directory shard confirmed that the object still exists. Only with
+    /// [`allow_stale`](crate::GetOptions::allow_stale).
     pub fn is_stale(&self) -> bool {
         self.is_stale
     }

@@ -17,7 +17,7 @@ use crate::progress::Part;
 use crate::reference::Reference;
 use crate::view::ObjectView;
 
-/// Bytes that a write copies before other tasks get a turn: 0.4 ms at 10 GB/s.
+/// Bytes copied before other tasks get a turn: 0.4 ms at 10 GB/s.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
 /// An object that is being written.
@@ -25,8 +25,8 @@ pub(crate) const PIECE_BYTES: usize = 4 << 20;
 /// Receivers may read the first bytes while the last ones are missing. If the writer is dropped
 /// before [`ObjectWriter::seal`] succeeds, the object is aborted everywhere. Dropping never blocks.
 ///
-/// If the id names an object of this size and metadata, the writer compares the bytes instead of
-/// writing. So repeating a put is no error.
+/// If the id names an object of this size and metadata, the writer compares instead of writing, so
+/// a put may be repeated.
 #[derive(Debug)]
 pub struct ObjectWriter {
     id: ObjectId,
@@ -39,8 +39,7 @@ pub struct ObjectWriter {
 
 #[derive(Debug)]
 enum Target {
-    /// A new object. The fields are dropped in this order, because no pointer may outlive the
-    /// reference.
+    /// Dropped in this order: no pointer may outlive the reference.
     New(hoplite_shm::Writer, Reference),
     Existing(ObjectView),
 }
@@ -97,12 +96,11 @@ impl ObjectWriter {
     /// Appends `bytes`. Receivers can read them immediately, in blocks of 4 KiB; the last block
     /// waits for the seal.
     ///
-    /// Blocks only while it copies. In a runtime, write pieces of a few MiB, and yield in between.
+    /// Blocks while it copies: in a runtime, write pieces of a few MiB, and yield in between.
     ///
     /// # Errors
-    /// [`Error::SizeMismatch`] if the bytes exceed the announced size; nothing is written then.
-    /// `AlreadyExists` if the id names another object. [`Error::ConnectionLost`],
-    /// [`Error::ForkedChild`].
+    /// [`Error::SizeMismatch`] beyond the announced size; nothing is written then. `AlreadyExists`
+    /// if the id names another object. [`Error::ConnectionLost`], [`Error::ForkedChild`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let written_bytes = self.written_bytes.saturating_add(bytes.len() as u64);
         if written_bytes > self.size_bytes {
@@ -140,7 +138,7 @@ impl ObjectWriter {
                 rung?;
             }
             Target::Existing(view) => {
-                // The existing object has the announced size, which bounds the written bytes.
+                // The announced size bounds the written bytes.
                 let start = usize::try_from(self.written_bytes).unwrap_or(usize::MAX);
                 let equal = view.get(start..).and_then(|rest| rest.get(..piece.len())) == Some(piece);
                 if !equal {
@@ -154,7 +152,7 @@ impl ObjectWriter {
     }
 
     /// Declares the object complete. Waits for the directory if the object is large or the options
-    /// require [`Confirmation::Confirmed`]. The timeout of the options begins again now.
+    /// require [`Confirmation::Confirmed`]. The options' timeout begins again.
     ///
     /// # Errors
     /// [`Error::SizeMismatch`] if bytes are missing; the object is aborted then. `AlreadyExists` if
@@ -165,7 +163,7 @@ impl ObjectWriter {
     /// A cancelled call may or may not have sealed the object.
     pub async fn seal(self) -> Result<()> {
         let timeout = self.options.timeout;
-        // A writer ends with its connection, so the call cannot be repeated.
+        // A writer ends with its connection.
         self.seal_within(timeout).await.map_err(|error| error.leaving(LostCall::Ended))
     }
 
@@ -202,8 +200,7 @@ impl ObjectWriter {
     }
 }
 
-/// Requests memory for a put. If none is free, the program drops unneeded views before a second
-/// try.
+/// Requests memory for a put. If none is free, drops unneeded views and retries once.
 async fn once_more_if_full(
     connection: &Arc<Connection>,
     timeout: Duration,
@@ -215,7 +212,7 @@ async fn once_more_if_full(
             Err(Error::Object(hoplite_core::Error::StoreFull { .. })) => {
                 connection.give_back_unneeded().await;
             }
-            // Another put of the id is under way. The next call waits for it.
+            // The next call waits for another put of the id.
             Err(Error::Object(hoplite_core::Error::Timeout { .. })) => {}
             answer => return answer,
         }
@@ -244,7 +241,7 @@ async fn put_whole(
         timeout,
     };
     let answer = if is_confirmed {
-        // With a timeout of zero, the store would not wait for the directory.
+        // At a timeout of zero, the store would not wait for the directory.
         connection.call_node(request(timeout), Operation::Put, timeout).await?
     } else {
         once_more_if_full(connection, timeout, request).await?

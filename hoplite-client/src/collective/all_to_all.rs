@@ -1,8 +1,8 @@
 //! All-to-all: each participant has one part for each participant.
 //!
 //! Each participant puts its parts as one object, its source, and the stores exchange the parts
-//! (`hoplite_core::collective`). If the stores cannot, the target is an empty object, and each pair
-//! of ranks uses a separate object.
+//! (`hoplite_core::collective`). Otherwise the target is an empty object, and each pair of ranks
+//! uses an object.
 
 use std::pin::pin;
 use std::slice;
@@ -32,27 +32,26 @@ use crate::view::ObjectView;
 use crate::writer::{ObjectWriter, PIECE_BYTES};
 
 impl Client {
-    /// Gives `parts[k]` to rank k, and returns views of the parts for this participant, by rank.
+    /// Gives `parts[k]` to rank k, and returns views of this participant's parts, by rank.
     ///
     /// Every participant calls this with the same `name`, its own `rank`, and one part for each
-    /// participant, itself included, in any order. Parts may differ in size and may be empty. All
-    /// parts of one caller have the metadata of its options.
+    /// participant, itself included. Parts may differ in size and may be empty. A caller's parts
+    /// have the metadata of its options.
     ///
-    /// Communication: each participant puts one object, `NAME/RANK`, and stores exchange parts
-    /// directly. Each node sends and receives S(n-1)/n bytes, where S is the size of a
-    /// participant's n parts, and needs memory for both.
+    /// Communication: each participant puts the object `NAME/RANK`. Each node sends and receives
+    /// S(n-1)/n bytes, where S is the size of a participant's n parts, and needs memory for both.
     ///
     /// If stores cannot exchange parts, each pair of ranks uses an object `NAME/r/k`: if parts
     /// differ in size or metadata, if there are more than 256 participants, or if a node fails. All
-    /// objects are deleted at the end, and the name can be used again when all participants have
+    /// objects are deleted at the end. The name can be used again when all participants have
     /// returned. `hoplite stat NAME` explains the exchange.
     ///
     /// # Errors
     /// The errors of [`Client::put_with`] and [`Client::get`]. [`Error::RanksMissing`] if
-    /// participants are late; the timeout covers the whole call. `InvalidRequest` if there is no
-    /// such rank. `InvalidId` if the ids of the parts would be too long. `LimitExceeded` for more
-    /// parts than one request may have ids (65,536 by default). `TypeMismatch` if participants call
-    /// different collectives.
+    /// participants are late; the timeout covers the whole call. `InvalidRequest` for a bad rank.
+    /// `InvalidId` if the parts' ids would be too long. `LimitExceeded` for more parts than one
+    /// request may have ids (65,536 by default). `TypeMismatch` if participants call different
+    /// collectives.
     ///
     /// # Cancel safety
     /// After a cancelled call or an error, this participant's objects stay, and the others fail
@@ -85,8 +84,8 @@ impl Client {
         call.run(wait, Repeat::Never, all).await
     }
 
-    /// Acts as [`Client::all_to_all`], but copies the parts into the front of `out` while they
-    /// arrive, by rank. Returns their lengths.
+    /// Acts as [`Client::all_to_all`], but copies the arriving parts into the front of `out`, by
+    /// rank. Returns their lengths.
     ///
     /// # Errors
     /// The errors of [`Client::all_to_all`], and [`Error::BufferTooSmall`]. After an error, the
@@ -130,11 +129,11 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// Ids of this rank's objects for each receiving rank, if each pair uses a separate object.
+    /// Ids of this rank's objects for the receivers, if each pair has an object.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
-    /// Metadata of all parts together; `None` if parts are empty or differ in length.
+    /// `None` if parts are empty or differ in length.
     stacked: Option<Metadata>,
 }
 
@@ -176,8 +175,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(Self { client, connection, parts, options, given, taken, participant, stacked })
     }
 
-    /// Returns all ranks, beginning after this one, so that participants begin with different
-    /// senders.
+    /// Returns all ranks from the next one on, so that participants begin with different senders.
     fn nearest_first(&self) -> impl Iterator<Item = usize> + use<P> {
         let (rank, participants) = (self.participant.rank, self.parts.len());
         (1..=participants).map(move |step| (rank + step) % participants)
@@ -195,8 +193,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.participant.source_bytes / self.parts.len() as u64
     }
 
-    /// Puts this participant's source and receives the parts with `take`. Returns `None` if each
-    /// pair of ranks needs a separate object.
+    /// Puts the source and receives the parts with `take`. Returns `None` if each pair of ranks
+    /// needs an object.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
             return Ok(None);
@@ -241,8 +239,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
             .map(move |place| self.parts[rank_of_part(self.participant.rank, place, participants)].as_ref())
     }
 
-    /// Returns the start of this rank's parts in the received object. The order lacks each part
-    /// that a rank of this node sends to itself, because it needs no transfer.
+    /// Returns the start of this rank's parts in the received object. The order lacks parts that a
+    /// rank of this node sends to itself.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) =
             (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());
@@ -300,8 +298,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(())
     }
 
-    /// Deletes the target if this is rank 0. All parts of rank 0 have arrived, so all participants
-    /// have seen the target.
+    /// Deletes the target if this is rank 0. Its parts have arrived, so all participants have seen
+    /// the target.
     async fn forget_target(&self) -> Result<()> {
         if self.participant.rank > 0 || self.parts.len() == 1 {
             return Ok(());
@@ -341,7 +339,7 @@ fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata>
     fits.then(|| Metadata { shape, ..metadata.clone() })
 }
 
-/// Exchange with one object per pair of ranks, if the stores cannot exchange parts.
+/// Exchange with one object per pair of ranks.
 struct Pairs<'a, 'b, P> {
     exchange: &'a AllToAll<'b, P>,
     has: UnboundedSender<usize>,

@@ -16,8 +16,8 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 
-/// Time after which a participant queries the description of its source again. It exceeds a fast
-/// allreduce: 16 participants on two cores need 7 ms for 32 KiB (docs/dev/benchmarks.md).
+/// Time after which a participant queries its source again. Longer than a fast allreduce: 16
+/// participants on two cores need 7 ms for 32 KiB (docs/dev/benchmarks.md).
 const AT_ONCE: Duration = Duration::from_millis(10);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -43,36 +43,34 @@ impl Client {
     }
 
     /// Reduces the objects of all participants, and copies the result into the front of `out` at
-    /// each. Returns the length of the result.
+    /// each. Returns its length.
     ///
     /// Every participant calls this with the same `target`, sources and options, and its own
     /// `rank`: its index in the sources. Only the timeout may differ. The participant puts
     /// `sources[rank]` on its own node, before or after the call. All sources have the same shape
-    /// and type. Participants join in any order, and get the same bits. For arithmetic see
-    /// [`Client::reduce_with`].
+    /// and type. All participants get the same bits. For arithmetic see [`Client::reduce_with`].
     ///
     /// Communication: the stores use the schedule with the shortest expected time. Each node sends
     /// and receives 2S(n-1)/n bytes for sources of S bytes. The result is copied out while it
     /// arrives.
     ///
-    /// Small sources, a fixed order, more than 256 nodes, or a failed node change this: one reduce
-    /// at rank 0's node and one broadcast replace the schedule, with 2S bytes through each node.
+    /// For small sources, a fixed order, more than 256 nodes, or after a node fails, one reduce at
+    /// rank 0's node and one broadcast replace the schedule, with 2S bytes through each node.
     /// `hoplite stat TARGET` shows the schedule, its reason, and the progress.
     ///
     /// The sources and the target stay. [Delete](Client::delete) them when all participants have
-    /// their result, for example after a later collective. Only rank 0's node keeps the target
-    /// until then; others may evict it. Each round needs a new target.
+    /// their result, for example after a later collective. Only rank 0's node is sure to keep the
+    /// target until then. Each round needs a new target.
     ///
     /// # Errors
     /// The errors of [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`],
     /// usually before anything is reduced. `TypeMismatch` if participants request different things.
     /// For up to 64 KiB in all, and with a fixed order, only participants that differ from rank 0
-    /// get it; the others fail at the latest with `Timeout`. `InvalidRequest` if there is no such
-    /// rank.
+    /// get it; the others fail at the latest with `Timeout`. `InvalidRequest` for a bad rank.
     ///
     /// # Cancel safety
-    /// If rank 0's call ends, the reduce ends, and participants that still need it fail. At another
-    /// rank, only its call ends. Complete objects stay.
+    /// If rank 0 cancels, the reduce ends, and participants that still need it fail. Another rank
+    /// cancels only its own call. Complete objects stay.
     pub async fn allreduce_into<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -133,8 +131,8 @@ impl Client {
     }
 }
 
-/// Acts as [`join`] for a participant that remembers the description of its source. If the result
-/// is late or fails, queries the source, which may have been replaced, and joins again.
+/// Acts as [`join`] with the remembered description of the source. If the result is late or fails,
+/// queries the source, which may have been replaced, and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,
@@ -166,8 +164,7 @@ async fn join_unseen(
     join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Joins the allreduce and copies the result into `out`, again after each restart. Returns its
-/// length.
+/// Joins and copies the result into `out`, again after each restart. Returns its length.
 async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
     let out = out.room(allreduce.source_bytes)?;
     let mut is_again = false;

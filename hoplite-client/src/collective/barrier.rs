@@ -16,26 +16,24 @@ use crate::options::{Confirmation, PutOptions, ReduceOptions};
 
 impl Client {
     /// Waits until each of `participants` ranks has called this with the same `name` and its
-    /// `rank`, in any order.
+    /// `rank`.
     ///
     /// Rank r puts the empty object `NAME/r`. Rank 0 reduces these objects to `NAME`, for which the
-    /// others wait, and then deletes them. Each rank queries the directory for `NAME` before its
-    /// put; all but rank 0 query it afterwards, too.
+    /// others wait, and then deletes them.
     ///
     /// The empty object `NAME` stays: a call that finds it complete fails, so each round needs a
-    /// new name. [Delete](Client::delete) it when all ranks have returned, for example after a
-    /// later round.
+    /// new name. [Delete](Client::delete) it when all ranks have returned.
     ///
     /// # Errors
     /// [`Error::RanksMissing`] names all ranks that have not called in time. `AlreadyExists` if all
-    /// ranks had called before, or if a repeated call finds that all have met. `InvalidRequest` if
-    /// there is no such rank. `InvalidId` if the ids of the ranks would be too long.
-    /// `LimitExceeded` for more ranks than one request may have ids (65,536 by default).
+    /// ranks had called before, or if a repeated call finds that all have met. `InvalidRequest` for
+    /// a bad rank. `InvalidId` if the ranks' ids would be too long. `LimitExceeded` for more ranks
+    /// than one request may have ids (65,536 by default).
     ///
     /// # Cancel safety
     /// After a cancelled call or an error, this rank counts as arrived, and `NAME/r` stays until
-    /// rank 0 has seen all ranks. The same call can be made again; `AlreadyExists` then means that
-    /// all have arrived.
+    /// rank 0 has seen all ranks. The call can be repeated; `AlreadyExists` then means that all
+    /// have arrived.
     pub async fn barrier(
         &self,
         name: impl AsRef<[u8]>,
@@ -74,7 +72,7 @@ impl Client {
         rank: usize,
         deadline: Deadline,
     ) -> Result<&'a [ObjectId]> {
-        // This rank's object is missing, so `NAME` cannot exist yet in this round.
+        // This rank's object is missing, so this round cannot have made `NAME`.
         if self.contains(name).await? {
             return Err(ObjectError::AlreadyExists { id: name.clone() }.into());
         }
@@ -82,7 +80,7 @@ impl Client {
         let options = PutOptions { metadata, timeout: deadline.left(), ..PutOptions::default() };
         if rank > 0 {
             // After an earlier call of this rank, rank 0 may have completed the round before the
-            // put. The second query finds that.
+            // put.
             let put = async {
                 let options = PutOptions { confirm: Confirmation::Confirmed, ..options };
                 match self.put_with(&ranks[rank], b"", options).await {
@@ -102,7 +100,7 @@ impl Client {
         Ok(ranks)
     }
 
-    /// Deletes the ranks' objects. Ignores a timeout, because the store deletes nevertheless.
+    /// Deletes the ranks' objects. After a timeout, the store deletes nevertheless.
     pub(super) async fn forget(&self, left: &[ObjectId], deadline: Deadline) -> Result<()> {
         if left.is_empty() {
             return Ok(());
@@ -113,8 +111,7 @@ impl Client {
         }
     }
 
-    /// Returns an error that names the missing ranks; `None` if all have called, or the directory
-    /// cannot tell.
+    /// Returns an error that names the missing ranks, if any are known.
     pub(super) async fn missing(
         &self,
         name: ObjectId,

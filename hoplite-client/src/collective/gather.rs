@@ -17,16 +17,16 @@ use crate::options::PutOptions;
 use crate::reader::ObjectReader;
 use crate::view::ObjectView;
 
-/// Most objects that are requested at once: more than the senders of most clusters,
-/// and a small part of the limit of calls.
+/// Most objects requested at once: more than most clusters' senders, and far below the limit of
+/// calls.
 const MAX_IN_FLIGHT: usize = 256;
 
 impl Client {
     /// Gets views of all objects at the same time, in the order of `ids`.
     ///
-    /// Communication: in one step, each node receives the objects that it lacks, and can serve them
-    /// to others. If n participants gather n objects of S bytes, each receives (n-1)S bytes and
-    /// sends about as many. The store's memory must hold all objects together.
+    /// Communication: each node receives the objects that it lacks, and can serve them to others.
+    /// If n participants gather n objects of S bytes, each receives (n-1)S bytes and sends about as
+    /// many. The store's memory must hold all objects together.
     ///
     /// # Errors
     /// The errors of [`Client::get`], as soon as one of the gets fails.
@@ -67,15 +67,14 @@ impl Client {
         call.run(Wait::for_objects("gather", &ids), Repeat::Harmless, gather).await
     }
 
-    /// Puts `bytes` under `ids[rank]`, and gets views of the objects of all participants, in the
-    /// order of `ids`. Each participant calls this with the same ids and its own rank.
+    /// Puts `bytes` under `ids[rank]`, and gets views of all participants' objects, in the order of
+    /// `ids`. Each calls this with the same ids and its own rank.
     ///
-    /// This is [`Client::put_with`] and [`Client::gather`] at the same time, under one timeout.
-    /// Hoplite does not delete the objects: delete them when all participants are done.
+    /// This is [`Client::put_with`] and [`Client::gather`] at the same time, under one timeout. The
+    /// objects stay: delete them when all participants are done.
     ///
     /// # Errors
-    /// The errors of [`Client::put_with`] and [`Client::gather`]; `InvalidRequest` if there is no
-    /// such rank.
+    /// The errors of [`Client::put_with`] and [`Client::gather`]; `InvalidRequest` for a bad rank.
     ///
     /// # Cancel safety
     /// The object of this participant stays.
@@ -131,8 +130,8 @@ where
     Ok(views.into_iter().map(|(_, view)| view).collect())
 }
 
-/// Copies the objects of all readers into the front of `out`, in the order of the readers. The
-/// readers may open in any order.
+/// Copies the readers' objects into the front of `out`, one after the other. Readers may open in
+/// any order.
 pub(super) async fn one_after_the_other<'a, Opening, Copy>(
     connection: &Connection,
     openings: Vec<Opening>,
@@ -145,7 +144,7 @@ where
 {
     let in_flight = in_flight(connection);
     let mut openings = pin!(at_once(connection, openings));
-    // Readers whose place is unknown, because an earlier object's length is unknown.
+    // Readers of objects behind one of unknown length.
     let mut unplaced = BTreeMap::new();
     let mut copies = FuturesUnordered::new();
     let given_bytes = out.len() as u64;

@@ -1,6 +1,5 @@
-//! Reduce, and the collectives that are composed of puts, reduces and gets.
-//!
-//! A broadcast needs no function: it is many gets of one object.
+//! Reduce, and collectives composed of puts, reduces and gets. A broadcast is many gets of one
+//! object.
 
 mod all_to_all;
 mod allreduce;

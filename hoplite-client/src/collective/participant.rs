@@ -1,5 +1,5 @@
-//! A participant of a collective: it requests the target from its store. Rank 0 also lets its store
-//! coordinate the collective.
+//! A participant of a collective requests the target from its store. Rank 0's store also
+//! coordinates.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct Participant {
 #[derive(Debug)]
 pub(super) enum Joined {
     Object(ObjectReader),
-    /// Object of a running exchange, and the order in which its ranges become valid.
+    /// Object of a running exchange, and the order of its ranges.
     Ranges(ObjectReader, Vec<ByteRange>),
 }
 
@@ -63,8 +63,8 @@ impl Out<'_> {
     }
 }
 
-/// Checks the arguments of a collective. Every participant checks them, because otherwise the
-/// others would wait in vain for a refused rank 0.
+/// Checks a collective's arguments at every participant: otherwise the others would wait for a
+/// refused rank 0.
 pub(super) fn check(
     target: ObjectId,
     sources: Vec<ObjectId>,
@@ -167,7 +167,7 @@ impl Participant {
         }
     }
 
-    /// Requests the target. `is_again` is `true` if the attempt of an earlier call was superseded.
+    /// Requests the target. `is_again`: an earlier attempt was superseded.
     pub(super) async fn join(&self, connection: &Arc<Connection>, is_again: bool) -> Result<Joined> {
         let agreement = Agreement::of(self.kind, &self.request);
         let (target, timeout) = (self.request.target.clone(), self.deadline.left());
@@ -182,8 +182,7 @@ impl Participant {
         }
     }
 
-    /// Requests the target of an exchange. Returns `None` if the participant must get its parts
-    /// without the exchange.
+    /// Requests an exchange's target; `None` if the participant must get its parts without it.
     pub(super) async fn join_parts(
         &self,
         connection: &Arc<Connection>,

@@ -1,7 +1,7 @@
-//! Reduce-scatter and allgather: collectives in which each participant's store exchanges parts.
+//! Reduce-scatter and allgather: the participants' stores exchange parts.
 //!
-//! The stores exchange parts in a ring (`hoplite_core::collective`). If the target is an empty
-//! object, each participant gets its parts separately, with the same result.
+//! The stores exchange parts in a ring (`hoplite_core::collective`). If the target is empty, each
+//! participant gets its parts separately, with the same result.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -44,19 +44,18 @@ impl Client {
         Ok(out)
     }
 
-    /// Reduces the objects of all n participants, and copies the k-th of n equal parts into the
-    /// front of `out` at rank k. Returns the length of the part. This is
-    /// `MPI_Reduce_scatter_block`.
+    /// Reduces the objects of n participants, and copies the k-th of n equal parts into the front
+    /// of `out` at rank k, as `MPI_Reduce_scatter_block` does. Returns the part's length.
     ///
     /// Participants call this like [`Client::allreduce_into`]. The sources of S bytes must divide
     /// into n equal parts of whole elements. Each node sends and receives S(n-1)/n bytes, and needs
     /// memory for S more bytes during the call.
     ///
-    /// If the sources are late or share a node, or if a node fails, each participant without its
-    /// part has it reduced as `TARGET/part/RANK`, which may stay after an error. If all sources
-    /// together have at most 64 KiB, each participant gets all of them instead.
+    /// If sources are late or share a node, or a node fails, participants reduce missing parts as
+    /// `TARGET/part/RANK`, which may stay after an error. If all sources have at most 64 KiB
+    /// together, each participant gets all of them instead.
     ///
-    /// The sources stay. Above 8 KiB, the empty object `target` stays too. Delete them when all
+    /// The sources stay, and above 8 KiB the empty object `target`. Delete them when all
     /// participants have their result.
     ///
     /// # Errors
@@ -81,13 +80,13 @@ impl Client {
         self.parts_to(scatter, target.as_ref(), sources, rank, Out::Given(out), options).await
     }
 
-    /// Copies the objects of all n participants into the front of `out` at each, in the order of
+    /// Copies the objects of n participants into the front of `out` at each, in the order of
     /// `sources`. Returns their total length.
     ///
     /// Participants call this like [`Client::allreduce_into`]. The sources must have the same
     /// length and type; [`Client::allgather`] has no such limit. Each node sends and receives
-    /// S(n-1)/n of the S bytes of the result, and needs memory for S bytes during the call. If the
-    /// sources are late or share a node, or if a node fails, participants use `gather`.
+    /// S(n-1)/n of the result's S bytes, and needs memory for S bytes during the call. If sources
+    /// are late or share a node, or a node fails, participants use `gather`.
     ///
     /// The sources and `target` stay, as after [`Client::reduce_scatter_into`].
     ///
@@ -297,7 +296,7 @@ impl Parts {
         let target = self.own_target()?;
         let mut sources = request.sources.clone();
         if request.order == ReduceOrder::Any {
-            // Participants begin with different senders. Each participant's source comes last.
+            // Participants begin with different senders, and end with their own sources.
             sources.rotate_left(rank + 1);
         }
         let options = ReduceOptions {

@@ -39,8 +39,7 @@ impl Client {
     }
 
     /// Reduces equally shaped arrays element by element into the new object `target`. Returns the
-    /// ids of the reduced sources: in the order in which they joined, or in the order of the list
-    /// if the order is fixed.
+    /// ids of the reduced sources, in the order of joining or the fixed order.
     ///
     /// Sources may be created later, at any node; each joins when its first bytes exist. The target
     /// is pinned on this node, and can be read, or reduced again, while it grows. The call returns
@@ -53,11 +52,11 @@ impl Client {
     /// order.
     ///
     /// # Errors
-    /// Before anything is sent: `DuplicateId` if an object is named twice; `InvalidRequest` if
-    /// there are too few sources. Later: `TypeMismatch`, which names a source whose type, shape,
-    /// size or operation does not fit; `AlreadyExists` if `target` exists; `ObjectLost` if no other
-    /// source can replace a lost one; `Deleted`; `StoreFull`, `ObjectTooLarge`; `NotEnoughNodes` for
-    /// its replicas; `Timeout` if too few sources appear in time.
+    /// Before anything is sent: `DuplicateId`; `InvalidRequest` for too few sources. Later:
+    /// `TypeMismatch`, which names a source whose type, shape, size or operation does not fit;
+    /// `AlreadyExists` if `target` exists; `ObjectLost` if no source can replace a lost one;
+    /// `Deleted`; `StoreFull`, `ObjectTooLarge`; `NotEnoughNodes` for its replicas; `Timeout` if
+    /// too few sources appear in time.
     ///
     /// # Cancel safety
     /// A cancelled reduce ends everywhere, and the target is aborted unless it was complete.
@@ -92,7 +91,7 @@ async fn tracked_reduce(
     match select(reduce, pin!(get_tracked(connection, target.clone(), timeout.into()))).await {
         Either::Right((_, reduce)) => reduce.await,
         Either::Left((Ok(reduced), count)) => {
-            // The target may be deleted, so only the count may fail.
+            // The target may be deleted, so a failed count is ignored.
             let _ = connection.within(COUNT_TIMEOUT, count).await;
             Ok(reduced)
         }

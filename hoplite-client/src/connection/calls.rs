@@ -31,9 +31,9 @@ pub(super) enum NotOpened {
 #[derive(Debug)]
 pub(super) enum Delivery {
     Delivered,
-    /// The caller has given up, so a reference in this answer must be given back.
+    /// The caller has given up: a reference in this answer must be given back.
     Unwanted(Box<Answer>),
-    /// No such call exists, or the answer is of the wrong kind.
+    /// No call fits the answer.
     Unexpected,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Delivery {
 pub(super) struct Calls {
     limit: usize,
     state: Mutex<State>,
-    /// `true` after a loss. Set after `State::lost`, so that readers need no lock.
+    /// Set after `State::lost`, so that readers need no lock.
     is_lost: AtomicBool,
 }
 
@@ -105,7 +105,7 @@ impl Calls {
         }
     }
 
-    /// Fails open and later calls with the reason for the loss. The first reason stays.
+    /// Fails open and later calls with the loss. The first reason stays.
     pub(super) fn lose(&self, loss: Loss) {
         let abandoned = {
             let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! Connects to a store and exchanges hellos with it. Blocks up to a deadline.
+//! Connects to a store and exchanges hellos. Blocks up to a deadline.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -67,7 +67,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
     let cluster = ClusterId::new(&hello.cluster).map_err(|_| ConnectFailure::NotAStore)?;
     let arena = Arena::map(readable, hello.arena_bytes)
         .map_err(|error| ConnectFailure::Arena { reason: Arc::new(error) })?;
-    // The store sends a client that may only read no descriptor for writing.
+    // A client that may only read gets no descriptor for writing.
     if writable.is_some_and(|writable| !arena.offer_writable(writable)) {
         return Err(ConnectFailure::NotAStore);
     }
@@ -89,7 +89,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
 
 fn limit_wait(socket: &OwnedFd, deadline: &Deadline) -> Result<(), ConnectFailure> {
     let left = deadline.left();
-    // The option has microseconds, and zero would mean no timeout.
+    // The option has microseconds; zero would mean no timeout.
     if left < Duration::from_micros(1) {
         return Err(passed(deadline));
     }
@@ -104,8 +104,8 @@ fn passed(deadline: &Deadline) -> ConnectFailure {
     ConnectFailure::TimedOut { waited: deadline.timeout() }
 }
 
-/// Connects to the socket. Before anything is sent, checks that only `users` could have made the
-/// socket and listen there.
+/// Connects. Before anything is sent, checks that only `users` could have made the socket and
+/// listen there.
 fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
     let place = SocketPlace::find(path, users).map_err(|error| match error {
         PlaceError::Distrusted(distrust) => ConnectFailure::UntrustedPlace(distrust),
@@ -190,7 +190,7 @@ fn receive_hello(
     let mut fds = Vec::new();
     let mut chunk = [0; framing::MAX_HELLO_BYTES + framing::LENGTH_BYTES];
     loop {
-        // Checked before each read, so that another process cannot keep this one waiting.
+        // Checked before each read: another process must not keep this one waiting.
         let hello = framing::decode(&mut received, framing::MAX_HELLO_BYTES);
         match hello.map_err(|_| ConnectFailure::NotAStore)? {
             // A store sends nothing further before a request.

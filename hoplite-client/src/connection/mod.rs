@@ -1,8 +1,8 @@
 //! One connection to a store: calls, answers, and references that must be given back.
 //!
-//! The socket stays open until the last client, view or writer is dropped, because the store takes
-//! back all references when it closes. Callers write their requests ([`sender`]). Answers are read
-//! by one task ([`receiver`]), or by one waiting thread of a blocking client ([`pump`]).
+//! The socket stays open until the last client, view or writer is dropped: closing it gives back
+//! all references. Callers write requests ([`sender`]). One task ([`receiver`]), or one waiting
+//! thread of a blocking client ([`pump`]), reads answers.
 
 mod calls;
 pub(crate) mod handshake;
@@ -39,26 +39,25 @@ pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 pub(crate) use recent_puts::{Description, RecentPuts};
 
-/// Time that the client waits after a call's timeout. The store itself reports timeouts, unless
-/// it is suspended or overloaded.
+/// Time to wait after a call's timeout, which the store reports unless it is suspended or
+/// overloaded.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// Returns the longest time that the client waits for an answer. With a timeout of zero, the store
-/// itself waits up to [`ANSWER_TIMEOUT`] for the directory.
+/// Returns the longest wait for an answer. With a timeout of zero, the store itself waits up to
+/// [`ANSWER_TIMEOUT`] for the directory.
 const fn answer_limit(timeout: Duration) -> Duration {
     let at_store = if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout };
     at_store.saturating_add(TIMEOUT_SLACK)
 }
 
-/// Shortest time in microseconds between two checks for a closed socket. Each check is a system
-/// call, and no store restarts faster.
+/// Shortest time in microseconds between two checks for a closed socket. No store restarts faster.
 const CHECK_INTERVAL_US: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A reader, given back with `Release`.
     Reader,
-    /// A writer that has not sealed its object, given back with `Abort`.
+    /// An unsealed writer, given back with `Abort`.
     Writer,
 }
 
@@ -68,8 +67,7 @@ pub(crate) struct Connection {
     recent_puts: RecentPuts,
 }
 
-/// Part of a connection that the receiving task shares. The task does not keep the connection
-/// open.
+/// Part that the receiving task shares. The task does not keep the connection open.
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
@@ -177,7 +175,7 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing, unless it is mapped already.
+    /// Maps the arena for writing once.
     ///
     /// # Errors
     /// `PermissionDenied` if the store lets this client only read.
@@ -196,7 +194,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request and waits at most [`answer_limit`] for its answer.
+    /// Sends a request and awaits its answer for at most [`answer_limit`].
     ///
     /// # Cancel safety
     /// Dropping the future cancels the call, and gives back a reference in a late answer.
@@ -267,8 +265,7 @@ impl Connection {
 
     /// Performs `work`, which makes several calls, for at most [`answer_limit`].
     ///
-    /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
-    /// caller pins `work` to keep the future small.
+    /// The caller pins `work` to keep the future small.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,
@@ -278,7 +275,7 @@ impl Connection {
         let limit = answer_limit(timeout);
         let done = self.within(limit, work).await;
         let mut done = done.unwrap_or_else(|| Err(Error::timeout(operation, limit)));
-        // The calls within `work` have other names, and the rest of the time.
+        // The calls within `work` have other names and the remaining time.
         if let Err(Error::Object(hoplite_core::Error::Timeout { operation: inner, waited, .. })) = &mut done
             && *inner != Operation::Connect
         {
@@ -287,21 +284,19 @@ impl Connection {
         done
     }
 
-    /// Tells the store (doorbell message) that a copy has reached the awaited progress. Never
-    /// blocks.
+    /// Tells the store (doorbell) that a copy has reached the awaited progress. Never blocks.
     pub(crate) fn ring(&self, copy: CopyId) -> Result<()> {
         self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Never blocks. Does nothing in a forked child, because the parent holds the reference.
+    /// Never blocks. The parent holds a forked child's reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.shared.check_process().is_ok() {
             self.shared.give_back_reference(copy, role);
         }
     }
 
-    /// Ends the connection after an answer of the wrong kind, because later answers cannot be
-    /// trusted.
+    /// Ends the connection: after an answer of the wrong kind, later answers cannot be trusted.
     pub(crate) fn unexpected(&self) -> Error {
         self.malformed("an answer that does not fit its call")
     }
@@ -324,7 +319,7 @@ impl Connection {
         self.shared.calls.is_lost()
     }
 
-    /// Returns `true` unless the connection is lost, or the store has closed the socket. Earlier
+    /// Returns `false` if the connection is lost or the store has closed the socket. Earlier
     /// answers still arrive.
     pub(crate) fn is_ready(&self) -> bool {
         if self.is_lost() {
@@ -358,7 +353,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A forked child must not shut its parent's connection down.
+        // A forked child must not shut down its parent's connection.
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::Closed);
             self.shared.shut_down();
@@ -458,8 +453,7 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Refuses the requests if the store is too old for one of them, because it would perform only
-    /// the others.
+    /// Refuses all requests if the store is too old for one: it would perform only the others.
     fn check_version(&self, requests: &[Request]) -> Result<()> {
         let numbers = requests.iter().map(|request| match request {
             Request::Node(request) => request.oldest_version(),
@@ -468,7 +462,7 @@ impl Shared {
         numbers.max().map_or(Ok(()), |number| Ok(self.version.require(number)?))
     }
 
-    /// Sends the requests that give references back. If the connection breaks, the store takes back
+    /// Sends requests that give references back. If the connection breaks, the store takes back
     /// everything.
     fn give_back(&self, requests: &[Request]) {
         if let Err(SendFailure::Lost(reason)) = self.sender.send(&unanswered(requests), Priority::GiveBack) {
@@ -511,7 +505,7 @@ impl Shared {
     fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
         let (call, answer) = hoplite_proto::local::decode_response(response);
         match answer {
-            // This is the store's reason for closing the connection.
+            // The store's reason for closing the connection.
             Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
             // The unreadable answer may contain a reference.
             Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {
@@ -529,8 +523,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Fails all calls. The socket stays open for views, whose memory the store reuses when it
-    /// closes.
+    /// Fails all calls. The socket stays open for views: closing it frees their memory.
     fn break_off(&self, reason: Loss) {
         tracing::debug!(path = %self.path.display(), %reason, "connection lost");
         self.calls.lose(reason);

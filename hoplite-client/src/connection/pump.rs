@@ -1,6 +1,6 @@
 //! Receives answers without a runtime: one of the waiting threads, the leader, receives for all.
 //!
-//! The leader sleeps in `poll` and delivers each answer. The other threads sleep until their answer
+//! The leader sleeps in `poll` and delivers each answer. The others sleep until their answer
 //! arrives or they become the leader. So a call costs a send, a poll and a receive, without a
 //! thread switch. If answers come quickly, the leader spins instead: [`Pace`].
 //!
@@ -27,18 +27,16 @@ use super::receiver::deliver;
 use super::sender::system;
 use crate::error::Loss;
 
-/// Time for which the leader spins for an answer. Waking a sleeping core takes longer than the
-/// store's answer.
+/// Time to spin for an answer. Waking a sleeping core takes longer than the store's answer.
 const LOOK: Duration = Duration::from_micros(50);
 const QUICK: Duration = Duration::from_micros(80);
-/// Quick answers in a row after which the leader spins. A program that alternates a put with a
-/// remote get must not spin.
+/// Quick answers before spinning: a program that alternates puts with remote gets must not spin.
 const QUICK_IN_A_ROW: u32 = 2;
 
 const CHUNK_BYTES: usize = 16 << 10;
 
 thread_local! {
-    /// Time at which this thread's future must be polled again, even without an answer.
+    /// Time to poll this thread's future again without an answer.
     static WAKE_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
@@ -124,7 +122,7 @@ impl Pump {
         let mut fds =
             [PollFd::new(&*self.shared.socket, PollFlags::IN), PollFd::new(&*self.interrupt, PollFlags::IN)];
         let timeout = wake_at.and_then(|at| {
-            // A time too large for the type counts as no limit.
+            // A time too large counts as no limit.
             Timespec::try_from(at.saturating_duration_since(Instant::now())).ok()
         });
         match poll(&mut fds, timeout.as_ref()) {
@@ -183,8 +181,7 @@ impl Pace {
     }
 }
 
-/// Makes another waiting thread the leader when dropped. So one of the waiting threads always
-/// leads, or is about to.
+/// Makes another waiting thread the leader when dropped.
 struct HandOver<'a>(&'a Pump);
 
 impl Drop for HandOver<'_> {
@@ -238,7 +235,7 @@ impl Wake for Sleeper {
     }
 }
 
-/// Waits for `future` for at most `limit`. Works only in futures that [`Pump::run`] drives.
+/// Waits for `future` for at most `limit`. Only for futures that [`Pump::run`] drives.
 pub(super) async fn within<F: Future + Unpin>(limit: Duration, future: F) -> Option<F::Output> {
     Within { ends: Instant::now().checked_add(limit), future }.await
 }

@@ -28,9 +28,8 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Registers a duplicate of the socket with the runtime, because the original must be able to send
-/// after the runtime's end. Registers only for readability, because writability changes with each
-/// request.
+/// Registers a duplicate of the socket, because the original must send after the runtime's end.
+/// Registers for readability alone, because writability changes with each request.
 fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,
@@ -50,7 +49,7 @@ impl Registration {
         let mut received = BytesMut::new();
         loop {
             received.reserve(RESERVED_BYTES);
-            // Lets other tasks run even if bytes arrive without a pause.
+            // Lets other tasks run while bytes arrive.
             consume_budget().await;
             let read = match socket.readable().await {
                 Ok(mut ready) => {
@@ -91,7 +90,7 @@ impl Drop for Registration {
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::RuntimeEnded);
         } else {
-            // Closing it would change the parent's epoll instance, which the child shares.
+            // Closing it would change the epoll instance that the child shares with its parent.
             std::mem::forget(self.socket.take());
         }
     }

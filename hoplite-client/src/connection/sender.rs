@@ -1,8 +1,7 @@
 //! Sends requests from the calling thread without blocking it.
 //!
-//! If the socket takes only a part of a request, a short-lived thread writes the rest. A task could
-//! not, because views may be dropped outside of a runtime, and the blocking client drives futures
-//! only during calls.
+//! If the socket takes only a part of a request, a short-lived thread writes the rest, because
+//! views may be dropped outside of a runtime.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,10 +17,10 @@ use tokio::sync::Notify;
 
 use crate::error::Loss;
 
-/// Unsent bytes from which new calls are refused; Release, Abort and Cancel never are.
+/// Unsent bytes from which new calls are refused, but never Release, Abort and Cancel.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
-/// Importance of requests if too many bytes are unsent: `Call` is refused then.
+/// If too many bytes are unsent, `Call` is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     Call,
@@ -61,8 +60,8 @@ impl Sender {
         Self { socket, unsent: Mutex::default(), progressed: Notify::new() }
     }
 
-    /// Sends requests, and queues the bytes that the socket does not take. Returns the position of
-    /// the last byte, for [`Sender::sent`]. Never blocks.
+    /// Sends requests, and queues the rest if the socket is full. Returns the last byte's position,
+    /// for [`Sender::sent`]. Never blocks.
     pub(super) fn send(
         self: &Arc<Self>,
         requests: &[v1::Request],
@@ -84,8 +83,8 @@ impl Sender {
         Ok(end)
     }
 
-    /// Waits until the operating system has taken all bytes up to `position`, or the connection is
-    /// broken. The system delivers taken bytes even after this process ends. Cancel safe.
+    /// Waits until the system has taken all bytes up to `position`, or the connection breaks. The
+    /// system delivers taken bytes even after this process ends. Cancel safe.
     pub(super) async fn sent(&self, position: u64) {
         loop {
             let progressed = self.progressed.notified();

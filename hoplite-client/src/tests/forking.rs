@@ -36,7 +36,7 @@ async fn a_forked_child_can_neither_use_nor_disturb_the_connection() {
     drop(Reference::new(Arc::clone(&connection), CopyId(1), Role::Writer));
     drop(connection);
 
-    // The fake store would panic on any use of the connection.
+    // The fake store would panic on use of the connection.
     let client = connect(&store).await;
     client.status().await.unwrap();
     assert_eq!(store.state().requests.len(), 1);

@@ -51,7 +51,7 @@ async fn an_answer_that_was_delivered_but_never_looked_at_is_given_back() {
     store.until("the put is done", |state| state.references() == 0).await;
     let mut get = Box::pin(client.get("a", LONG));
     assert!(futures::poll!(&mut get).is_pending());
-    // Answers come in order, so the get has its answer too.
+    // Answers come in order.
     client.status().await.unwrap();
     drop(get);
     store.until("the reference is back", |state| state.references() == 0).await;
@@ -109,8 +109,8 @@ async fn nonsense_from_the_store_breaks_the_connection() {
     let object = Response::Node(hoplite_core::node::Response::Object(view));
     let progress = Response::Node(hoplite_core::node::Response::Progress { valid_bytes: 1 });
     let nonsense: [&dyn Fn(&FakeStore); 6] = [
-        // A frame above the limit; an invalid message; an answer without a call; an answer of the
-        // wrong kind; memory outside the arena; a reason for closing.
+        // A frame above the limit; an invalid message; an answer without a call; one of the wrong
+        // kind; memory outside the arena; a reason for closing.
         &|store| store.send_raw(&[255; 4]),
         &|store| store.send_raw(&[3, 0, 0, 0, 255, 255, 255]),
         &|store| store.send_response(99, Ok(progress.clone())),
@@ -156,7 +156,6 @@ async fn a_frozen_store_costs_no_more_than_the_timeout_and_slack() {
     let client = connect(&store).await;
     store.set_paused(true);
     tokio::time::pause();
-    // With a timeout of 0, the store may wait for the directory.
     for (timeout, limit) in [(3, 5), (0, 7)] {
         let started = tokio::time::Instant::now();
         let error = client.get("a", Duration::from_secs(timeout)).await.unwrap_err();

@@ -8,7 +8,6 @@ use hoplite_core::reduce::ReduceOp;
 use super::{FakeStore, LONG};
 use crate::{Client, ConnectOptions, Notice, PutOptions, Result, blocking};
 
-/// Long enough for a busy machine to perform the first steps of a call.
 const LONG_WAIT: Duration = Duration::from_millis(500);
 
 async fn reports<T>(
