@@ -1,4 +1,4 @@
-//! Arguments that commands share: the store, and parsers of ids, sizes and durations.
+//! Arguments that commands share, and parsers of ids, sizes and durations.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -84,13 +84,13 @@ impl StoreArguments {
     }
 
     /// Returns the time limit of a call that waits for no object: with `--timeout 0` the default of
-    /// connecting, because daemons need time to answer.
+    /// connecting.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }
     }
 
-    /// Explains a failed operation on `ids`: a timeout names the objects and the cause.
+    /// Explains a failure on `ids`: a timeout names the objects and the cause.
     pub(crate) fn explain(&self, error: hoplite_client::Error, ids: &[ObjectId]) -> anyhow::Error {
         let hoplite_client::Error::Object(ObjectError::Timeout { operation, missing, .. }) = error else {
             return error.into();
@@ -110,7 +110,7 @@ struct TimedOut {
     operation: Operation,
     objects: String,
     timeout: Duration,
-    /// A colon and the cause of the timeout; empty if unknown.
+    /// A colon and the timeout's cause, if known.
     missing: String,
 }
 
@@ -139,8 +139,7 @@ pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     Ok(Shape(extents.collect::<Result<_, _>>().context("a shape is a list of numbers, such as 1024,768")?))
 }
 
-/// Extents of an array. A separate type, because clap takes a plain list for a repeated
-/// argument.
+/// A separate type, because clap takes a plain list for a repeated argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) Vec<u64>);
 

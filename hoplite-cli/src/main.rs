@@ -121,8 +121,7 @@ fn main() -> ExitCode {
         Err(error) => return failed(error.into()),
     };
     let outcome = runtime.block_on(run(arguments));
-    // Dropping the runtime would wait for reads that cannot be interrupted, such as from a
-    // terminal.
+    // Dropping the runtime would wait for uninterruptible reads, such as from a terminal.
     runtime.shutdown_background();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -160,7 +159,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Returns `true` if the reader of the output has ended, as in `hoplite get x | head`.
+/// Returns `true` if the output's reader has ended, as in `hoplite get x | head`.
 fn is_closed_output(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -178,13 +177,12 @@ fn failed(error: anyhow::Error) -> ExitCode {
     };
     let name = Style::new().for_stderr().red().bold().apply_to("hoplite:");
     let _ = writeln!(io::stderr(), "{name} {}", one_line(&error));
-    // A daemon ends with the same code if it refuses its settings.
+    // A daemon that refuses its settings ends with this code.
     let is_usage = error.downcast_ref::<Ended>().and_then(Ended::code) == Some(USAGE.into());
     if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 
-/// Formats an error and its causes as one line without control characters. Skips causes that the
-/// text already contains.
+/// Formats an error and its causes as one line without control characters. Skips repeated causes.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

@@ -15,7 +15,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // Rounding would print 1023.95 as 1024.0, so it gets the next unit.
+    // Would be rounded to 1024.0.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -78,7 +78,7 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<(
     out.flush()
 }
 
-/// Widest column, so that one long id does not widen all rows.
+/// Widest column: one long id must not widen all rows.
 const MAX_PADDED: usize = 40;
 
 /// Returns a style in `colour`; plain unless standard output is a terminal with colours.
@@ -86,14 +86,14 @@ pub(crate) fn coloured(colour: Color) -> Style {
     Style::new().for_stdout().fg(colour)
 }
 
-/// Aligned rows, except for very long cells. Later rows keep the column widths.
+/// Rows aligned but for very long cells. Later rows keep the column widths.
 #[derive(Debug)]
 pub(crate) struct Table<const COLUMNS: usize> {
     titles: [&'static str; COLUMNS],
     alignments: [Alignment; COLUMNS],
     widths: [usize; COLUMNS],
     rows: Vec<[String; COLUMNS]>,
-    /// Returns the style of a cell from its column, counted from 0, and its text.
+    /// Style of a cell by its column, from 0, and its text.
     style: fn(usize, &str) -> Style,
     title_printed: bool,
 }
@@ -128,7 +128,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.push(row);
     }
 
-    /// Prints the rows since the last call; the first call adds the titles.
+    /// Prints new rows, at first below the titles.
     pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
         if !self.title_printed {
             self.title_printed = true;

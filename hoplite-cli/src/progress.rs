@@ -35,8 +35,7 @@ pub(crate) fn of_wait(label: &str) -> Waiting {
     Waiting(bar)
 }
 
-/// Returns the bar of a transfer, which is hidden if the transfer is small or standard error is no
-/// terminal.
+/// Returns a transfer's bar, hidden if it is small or standard error is no terminal.
 pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     if size_bytes < SHOWN_FROM_BYTES {
         return ProgressBar::hidden();
@@ -44,7 +43,7 @@ pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     styled(BARS.add(ProgressBar::new(size_bytes)), label)
 }
 
-/// Returns a bar of steps whose number is not known yet.
+/// Returns a bar of steps, in unknown number.
 pub(crate) fn of_steps(label: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{prefix:<8} {wide_bar} {percent:>3}% {eta:>4}");

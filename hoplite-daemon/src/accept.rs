@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::repeated::Repeated;
 
-/// Pause after a failure to accept, usually for lack of file descriptors.
+/// Pause after a failure to accept, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 const RESERVED_PART: u64 = 8;
@@ -17,8 +17,8 @@ const MAX_RESERVED: u64 = 256;
 
 /// Accepts the connections of one listener while enough descriptors are free.
 ///
-/// While descriptors are scarce, new connections stay in the system's queue, so a flood cannot stop
-/// accepted work. The log reports this at most once a second.
+/// Otherwise new connections stay in the system's queue, so a flood cannot stop accepted work. The
+/// log reports this at most once a second.
 #[derive(Debug)]
 pub struct Acceptor {
     peers: &'static str,
@@ -54,7 +54,7 @@ impl Acceptor {
     }
 }
 
-/// Fails if the next descriptor, which gets the lowest free number, is one of the reserved numbers.
+/// Fails if the next descriptor, the lowest free number, is reserved.
 fn check_reserve(listener: &impl AsFd) -> Result<(), Errno> {
     let limit = descriptor_limit();
     let reserved = (limit / RESERVED_PART).min(MAX_RESERVED);

@@ -1,8 +1,8 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
-//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens. It prints
-//! [`READY`] once a store has a session with each shard, and has touched its memory. For a service
-//! manager, a listening daemon is started, because an unreachable directory must not block a boot.
+//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens, and
+//! [`READY`] once a store has a session with each shard and has touched its memory. For a service
+//! manager, a listening daemon is started: an unreachable directory must not block a boot.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::service_manager::notify;
 /// Line that a ready daemon prints.
 pub const READY: &str = "ready";
 
-/// Addresses of a daemon; `None` for services that it does not have.
+/// Addresses of a daemon; `None` for absent services.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Addresses {

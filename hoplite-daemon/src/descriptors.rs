@@ -4,7 +4,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Raises the limit on file descriptors to the hard limit.
 ///
-/// Programs start with a soft limit of 1024 for the sake of `select`.
+/// Programs start with 1024, for the sake of `select`.
 pub fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

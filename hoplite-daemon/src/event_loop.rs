@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 /// A thread with a separate tokio runtime, for tasks that never compute long.
 ///
-/// With several threads, waking a task also wakes a thread, which costs more than a small message.
+/// Among several threads, waking a task also wakes a thread, which costs more than a small message.
 #[derive(Debug, Clone)]
 pub struct EventLoop {
     runtime: Handle,
@@ -39,7 +39,7 @@ impl EventLoop {
         Ok(event_loop)
     }
 
-    /// Starts a task on the thread. After the thread's end, drops the task unstarted.
+    /// Starts a task on the thread; after the thread's end, drops it.
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Returns freed memory to the system, because the C library returns only the end of its heap.
+//! Returns freed memory to the system: the C library returns only the end of its heap.
 
 use std::fs;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use hoplite_shm::{give_back_free_pages, kept_bytes};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const SMALL_BYTES: u64 = 32 << 20;
-/// Free memory that the process may keep, if a quarter of its private memory is less.
+/// Free memory to keep, or a quarter of the private memory if that is more.
 const KEPT_BYTES: u64 = 16 << 20;
 
 const WORTHWHILE_BYTES: u64 = 8 << 20;
 
 pub(crate) async fn return_memory() {
-    // The free memory after the last return, in pieces smaller than a page.
+    // Free memory after the last return, in pieces below a page.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -58,7 +58,7 @@ mod tests {
         let fill = || (0..40_000).map(|_| vec![7_u8; 4000]).collect::<Vec<_>>();
         let mut pieces = fill();
         assert!(kept_bytes(private_bytes()) < 64 << 20);
-        // One piece in sixteen stays, so the heap has no free end.
+        // One piece in sixteen stays: the heap has no free end.
         let mut number = 0;
         pieces.retain(|_| {
             number += 1;

@@ -1,4 +1,4 @@
-//! Commands that start daemons on this machine, which print their addresses and readiness.
+//! Starts daemons on this machine, which print their addresses and readiness.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -48,8 +48,8 @@ pub fn shard(address: &str) -> Command {
     command
 }
 
-/// Makes the daemon end with this process, and keeps Ctrl-C away from it. The thread that starts
-/// the daemon must live as long as the daemon.
+/// Makes the daemon end with this process, and keeps Ctrl-C from it. The starting thread must live
+/// as long.
 pub fn bind_to_this_process(command: &mut Command) {
     command.arg("--exit-with-parent").arg(std::process::id().to_string()).process_group(0);
 }

@@ -1,5 +1,5 @@
-//! Parts of a daemon's process that both daemons share. Start at [`run`](run()): the life of a
-//! process, from arguments to exit code.
+//! Parts of a process that both daemons share. Start at [`run`](run()): a process's life, from
+//! arguments to exit code.
 #![forbid(unsafe_code)]
 
 mod run;

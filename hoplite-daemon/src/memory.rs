@@ -1,5 +1,4 @@
-//! Memory that this process can use, limited by the machine, control groups, and process
-//! limits.
+//! Memory of this process within limits of the machine, control groups and processes.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +16,7 @@ pub struct MemoryLimits {
     pub control_group_bytes: Option<u64>,
     /// Limit of the address space (`ulimit -v`).
     pub address_space_bytes: Option<u64>,
-    /// Limit of a file's size (`ulimit -f`), which applies to an arena.
+    /// Limit of a file, such as an arena (`ulimit -f`).
     pub file_size_bytes: Option<u64>,
 }
 
@@ -35,28 +34,28 @@ impl MemoryLimits {
         }
     }
 
-    /// The least of the limits of memory, without the limit of files.
+    /// The least limit of memory, without that of files.
     pub fn available_bytes(&self) -> u64 {
         let limits = [self.control_group_bytes, self.address_space_bytes];
         limits.into_iter().flatten().fold(self.machine_bytes, u64::min)
     }
 
-    /// Returns `percent` of the available memory, at most the limit of a file.
+    /// Returns `percent` of the available memory, at most a file's limit.
     pub fn share_for_arena(&self, percent: u64) -> u64 {
         (self.available_bytes() / 100 * percent).min(self.file_size_bytes.unwrap_or(u64::MAX))
     }
 }
 
 /// Returns the lowest limit of the control groups in `groups`, a text as in `/proc/self/cgroup`,
-/// and of all groups above them. `root` is the mount point of their files.
+/// and of their ancestors. `root` is their mount point.
 fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }
 
-/// `group` is `NUMBER:CONTROLLERS:PATH`; version 2 of control groups has no controllers.
+/// `group` is `NUMBER:CONTROLLERS:PATH`; version 2 has no controllers.
 fn limit_of(root: &Path, group: &str) -> Option<u64> {
     let (controllers, path) = group.split_once(':')?.1.split_once(':')?;
-    // `memory.high` counts too, because above it the kernel throttles the group.
+    // Above `memory.high`, the kernel throttles the group.
     let (top, files) = if controllers.is_empty() {
         (root.to_owned(), &["memory.max", "memory.high"][..])
     } else if controllers.split(',').any(|controller| controller == "memory") {
@@ -65,7 +64,7 @@ fn limit_of(root: &Path, group: &str) -> Option<u64> {
         return None;
     };
     let own = top.join(path.trim_start_matches('/'));
-    // Reads the existing directories on the path, because a container may see only its top.
+    // Only existing directories: a container may see only its top.
     own.ancestors()
         .take_while(|place| place.starts_with(&top))
         .flat_map(|place| files.iter().map(move |file| place.join(file)))

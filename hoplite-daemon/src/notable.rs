@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts an event that any peer can cause. Returns `true` for the first, second, fourth, and so
-/// on, so that a peer cannot fill the disk.
+/// Counts an event that any peer can cause. Returns `true` for events 1, 2, 4, 8 and so on, so that
+/// no peer fills the disk.
 pub fn is_notable(counter: &AtomicU64) -> bool {
     (counter.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns a number that tells one run of a daemon from all others.
+/// Returns a number that identifies a run of a daemon.
 ///
 /// # Errors
 /// System errors.

@@ -27,7 +27,7 @@ pub(crate) fn remember(written: &[u8]) {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).add(&written);
 }
 
-/// Returns the latest lines, oldest first: at most [`MAX_LOG_LINES`], each of at most
+/// Returns the latest lines, oldest first: at most [`MAX_LOG_LINES`] of at most
 /// [`MAX_LOG_LINE_BYTES`].
 pub fn recent_log_lines() -> Vec<String> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).0.iter().cloned().collect()

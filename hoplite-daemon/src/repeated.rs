@@ -27,8 +27,7 @@ impl Repeated {
         Self(Mutex::new(State { logged: None, unlogged: 0 }))
     }
 
-    /// Counts an event. Returns the number of events since the last log line; `None` within a
-    /// second of that line.
+    /// Counts an event. Returns the events since the last log line; `None` within a second of it.
     pub fn notice(&self) -> Option<u64> {
         self.notice_at(Instant::now())
     }
@@ -44,8 +43,8 @@ impl Repeated {
     }
 }
 
-/// Logs a warning, at most once a second for each place in the code, with the number of events
-/// since the last warning in `times`. Further events are logged at the debug level.
+/// Logs a warning, at most once a second for each place in the code; `times` has the number of
+/// events since the last one. Further events are logged at the debug level.
 #[macro_export]
 macro_rules! warn_repeated {
     ($($event:tt)+) => {{

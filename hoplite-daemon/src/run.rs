@@ -38,10 +38,9 @@ pub struct Process {
 /// Runs the daemon `command` until a signal ends it.
 ///
 /// Reads settings `S` from arguments, environment and a file. `resolve` turns them into a plan.
-/// Then awaits `serve`, which must end when [`Process::shutdown`] is cancelled. Logs, metrics and
-/// traces run beside it.
+/// Then awaits `serve`, which must end when [`Process::shutdown`] is cancelled.
 ///
-/// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings. Prints an error as
+/// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings. Prints errors as
 /// one line.
 pub fn run<S: Args, P>(
     command: Command,
@@ -101,7 +100,7 @@ fn serve_until_stopped<P>(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start the threads of the daemon")?.block_on(async {
-        // Before any announcement, so that a signal right after it counts.
+        // Before any announcement: a signal right after it counts.
         let shutdown = stop_on_signals()?;
         tokio::spawn(return_memory());
         let metrics = match start.metrics {

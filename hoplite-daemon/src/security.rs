@@ -32,7 +32,7 @@ pub struct Security {
     pub insecure: Option<bool>,
 }
 
-/// Other machines could reach the address, and the settings do not permit it.
+/// Other machines could reach the address, against the settings.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{address} can be reached from other machines: say who may use it, with --token-file, or with \
@@ -75,8 +75,8 @@ impl Security {
         self.token_file.is_some() || self.tls_cert.is_some() || !matches!(self.insecure, Some(true))
     }
 
-    /// Reads the named files. Without named files and `--insecure`, reads the secret that all
-    /// programs of this user share.
+    /// Reads the named files, or without them and `--insecure` the secret that this user's programs
+    /// share.
     ///
     /// # Errors
     /// [`SecurityError`].
@@ -88,7 +88,7 @@ impl Security {
         Ok(Credentials::of_user()?)
     }
 
-    /// Reads the named files only, for a program without ports.
+    /// Reads the named files, for a program without ports.
     ///
     /// # Errors
     /// [`SecurityError`].

@@ -1,4 +1,4 @@
-//! Reports to systemd or another service manager with the protocol of `sd_notify(3)`.
+//! Reports to systemd or another service manager by `sd_notify(3)`.
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ pub(crate) fn notify(state: &str) {
     }
 }
 
-/// Tells the service manager that the daemon needs up to `time` to end.
+/// The daemon needs up to `time` to end.
 pub fn extend_stop_timeout(time: std::time::Duration) {
     notify(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
 }
@@ -28,7 +28,7 @@ fn send(socket: &OsStr, state: &str) -> io::Result<()> {
         _ => SocketAddr::from_pathname(socket)?,
     };
     let sender = UnixDatagram::unbound()?;
-    // Nonblocking, because a slow service manager must not block the daemon.
+    // A slow service manager must not block the daemon.
     sender.set_nonblocking(true)?;
     sender.send_to_addr(state.as_bytes(), &address).map(|_| ())
 }

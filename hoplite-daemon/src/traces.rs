@@ -1,7 +1,6 @@
 //! Spans of a daemon, exported over OTLP to a collector of OpenTelemetry.
 //!
-//! Ended spans wait in a bounded queue. A full queue drops spans, so a slow collector never blocks
-//! the daemon.
+//! A full queue drops spans, so a slow collector never blocks the daemon.
 
 use std::fmt;
 use std::str::FromStr;
@@ -93,8 +92,8 @@ impl fmt::Debug for Tracer {
 }
 
 impl Tracer {
-    /// Begins a child of `parent`, or the root of a new trace. Returns `None` if the trace is not
-    /// recorded, or too many spans are open.
+    /// Begins a child of `parent`, or a new trace. Returns `None` if the trace is not recorded, or
+    /// too many spans are open.
     pub fn begin(&self, name: &'static str, kind: SpanKind, parent: Option<TraceContext>) -> Option<Span> {
         if self.open.load(Ordering::Relaxed) >= MAX_OPEN_SPANS {
             return None;
@@ -207,7 +206,7 @@ impl Export {
     }
 }
 
-/// Ignores an unusable value of the standard variables, which may be meant for other programs.
+/// Ignores an unusable standard variable, perhaps meant for other programs.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);
@@ -215,7 +214,7 @@ fn standard_endpoint() -> Option<Endpoint> {
         tracing::warn!(protocol, "traces are not exported: the collector must accept gRPC");
         return None;
     }
-    // The value may contain a password, so the log omits it.
+    // The log omits the value, which may contain a password.
     endpoint.parse().inspect_err(|error| tracing::warn!(%error, "traces are not exported")).ok()
 }
 

@@ -1,8 +1,8 @@
-//! Connections of the control plane, below gRPC: their number, their rights, and their end.
+//! Connections of the control plane, below gRPC: number, rights and end.
 //!
-//! A connection is half open until its peer has finished the TLS handshake, if there is TLS, and
-//! has proven that it belongs to the cluster. Hoplite programs prove this as in [`opening`]. If
-//! there is a token, clients of plain gRPC are visitors: they may query health, for a short time.
+//! A connection is half open until its peer has finished a TLS handshake and has proven that it
+//! belongs to the cluster ([`opening`]). If there is a token, clients of plain gRPC are visitors:
+//! they may query health, for a short time.
 
 use std::fmt;
 use std::io;
@@ -37,18 +37,18 @@ use crate::refusals::Refusals;
 
 /// Most connections: two for each store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 32_768;
-/// Most half-open connections; one more closes the oldest. Enough for all stores of a large cluster
-/// to reconnect at once.
+/// Most half-open connections; one more closes the oldest. A large cluster's stores can reconnect
+/// at once.
 const MAX_HALF_OPEN: usize = 1024;
 /// Most connections of visitors; one more closes the oldest.
 const MAX_VISITORS: usize = 64;
-/// Longest connection of a visitor, far more than a health probe needs.
+/// Longest connection of a visitor, such as a health probe.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_WAITING: usize = 64;
 /// First bytes of HTTP/2 (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Answer to browsers, and to clients that use TLS with a shard without TLS.
+/// Answer to browsers, and to TLS at a shard without TLS.
 const NOT_HTTP1: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
     This port speaks gRPC over HTTP/2.\n";
 
@@ -80,8 +80,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = acceptor.accept(&*listener, || listener.accept()).await;
-                // Avoids a delay of grants, which are small. A failure only makes the connection
-                // slower.
+                // Grants are small. A failure only slows the connection.
                 let _ = stream.set_nodelay(true);
                 Some((Socket::Tcp(stream), Peer(Some(address))))
             }
@@ -122,7 +121,7 @@ enum Admitted {
 }
 
 enum Refused {
-    /// The peer lacks the token, or belongs to another cluster or version.
+    /// No token, or another cluster or version.
     Rejected(Error),
     Broken,
 }
@@ -258,7 +257,7 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-/// A stream that returns bytes again that were read to detect its protocol.
+/// Returns bytes again that were read to detect the protocol.
 struct Greeted<S> {
     unread: &'static [u8],
     stream: S,
@@ -312,8 +311,8 @@ impl Incoming {
         Self { wire, peer, end: Some(Box::pin(end)), _held: held }
     }
 
-    /// Fails after the requested end. Reads and writes both call this, because HTTP/2 stops reading
-    /// from a peer that reads no answers.
+    /// Fails after the requested end. Called for reads and writes: HTTP/2 stops reading from a peer
+    /// that reads no answers.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(end) = &mut self.end {
             if end.as_mut().poll(cx).is_pending() {

@@ -1,5 +1,5 @@
-//! Sessions over direct connections. Stores use them because gRPC costs a shard several times as
-//! much for a small message. The shard's thread handles the frames.
+//! Sessions over direct connections. For a small message, gRPC costs a shard several times as much.
+//! The shard's thread handles the frames.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::send_queue::SendQueue;
 use crate::session::{self, Host};
 
-/// Time in which the store of an ended session must receive the queued frames and close.
+/// Time for the store of an ended session to receive the queued frames and close.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct DirectSessions {
 }
 
 impl DirectSessions {
-    /// Serves a connection until the connection, its session or the daemon ends; then drops `held`.
+    /// Serves a connection until it, its session or the daemon ends; then drops `held`.
     pub(crate) fn adopt(
         &self,
         socket: Socket,
@@ -64,10 +64,10 @@ async fn serve(host: Host, socket: Socket, records: Records) {
         let frame = reader.next(MAX_BATCH_BYTES).await;
         Some((frame.transpose()?, reader))
     });
-    // A store sends pings, so a silent store counts as gone.
+    // Stores send pings: a silent one counts as gone.
     let silence_limit = SHARD_PINGS.silence_limit();
     tokio::join!(session::serve(host, inbound, silence_limit, opened), write(writer, answer));
-    // Lets the store close first; otherwise its system might discard the last frame.
+    // If the store does not close first, its system might discard the last frame.
     let _ = timeout(LAST_WORD_TIMEOUT, reader.closed()).await;
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use tokio::time::Instant;
 
-/// Most kept events of stores: as many as a person reads.
+/// Most kept events of stores: as many as people read.
 const MAX_EVENTS: usize = 512;
-/// Most kept events of strangers: few, because a stranger can cause any number.
+/// Most kept events of strangers, who can cause any number.
 const MAX_OF_STRANGERS: usize = 64;
 const MAX_TEXT_BYTES: usize = 256;
 
@@ -19,7 +19,7 @@ pub(crate) enum EventKind {
     Disconnected,
     Refused,
     TransferFailed,
-    /// A store reported a trouble: for example, it is full, or a call waits for a long time.
+    /// A store's trouble: for example, it is full, or a call waits long.
     Trouble,
     /// A peer without a store's name was refused.
     Stranger,

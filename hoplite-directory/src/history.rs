@@ -1,8 +1,8 @@
 //! Last hour of the cluster and of each node, for the dashboard.
 //!
-//! A point has the state of a node at the end of a step of ten seconds, and the rates of the step.
-//! A series is the points of a node. All series end at the same step. A series stays for an hour
-//! after its node has left.
+//! A point has a node's state at the end of a step of ten seconds, and the step's rates. A series,
+//! the points of a node, stays for an hour after the node has left. All series end at the same
+//! step.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,13 +17,13 @@ pub(crate) const STEP: Duration = Duration::from_secs(10);
 /// Most points of a series: one hour.
 pub(crate) const STEPS: usize = 360;
 pub(crate) const MAX_BYTES: usize = 32 << 20;
-/// Memory of a series besides its points: the map's entry, the node's name, and spare capacity.
+/// Memory of a series besides its points: map entry, name, and spare capacity.
 const SERIES_BYTES: usize = size_of::<Series>() + size_of::<Point>() * GROWTH + 256;
-/// Most nodes with a series. The rates of the whole cluster are sums over these nodes.
+/// Most nodes with a series. The cluster's rates are sums over them.
 pub(crate) const MAX_NODES: usize = MAX_BYTES / (STEPS * size_of::<Point>() + SERIES_BYTES) - 1;
 const GROWTH: usize = 30;
 
-/// State of a node or of the cluster in one step. Unknown numbers are NaN.
+/// State of a node or the cluster in one step. Unknown numbers are NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Point {
     /// Bytes received from other stores per second.
@@ -119,7 +119,7 @@ impl Series {
         self.points.push_back(point);
     }
 
-    /// Returns the counts since the previous report. An unchanged store sends no report.
+    /// Counts since the previous report. An unchanged store sends none.
     fn counts(&mut self, at: Time, load: &Load) -> Counts {
         let now =
             Seen { at, received_bytes: load.received_bytes, sent_bytes: load.sent_bytes, tally: load.tally };
@@ -141,7 +141,7 @@ impl Series {
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// Number of the last step, from 1; 0 before the first step.
+    /// The last step's number, from 1; 0 before.
     last: u64,
     all: Series,
     nodes: BTreeMap<NodeId, Series>,
@@ -154,7 +154,7 @@ pub(crate) struct Slice {
 }
 
 impl History {
-    /// Ends a step. `loads` has each node's latest report, and the time of its arrival.
+    /// Ends a step. `loads` has each node's latest report and its time.
     pub(crate) fn sample<'a>(&mut self, loads: impl IntoIterator<Item = (&'a NodeId, Time, &'a Load)>) {
         self.last += 1;
         let mut sum = Counts { seconds: STEP.as_secs_f64(), ..Counts::default() };
@@ -181,8 +181,8 @@ impl History {
         }
     }
 
-    /// Returns the points after the step `after`, or all points if `after` is in the future.
-    /// Returns `None` if the node has no series.
+    /// Returns the points after the step `after`, or all if it is in the future. `None` if the node
+    /// has no series.
     pub(crate) fn since(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         let series = node.map_or(Some(&self.all), |node| self.nodes.get(node))?;
         let wanted = match self.last.checked_sub(after) {

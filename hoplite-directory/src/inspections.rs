@@ -9,7 +9,7 @@ use hoplite_proto::directory::encode_locations;
 use hoplite_proto::v1;
 use prost::Message;
 
-/// Converts the part of a page that fits into an answer.
+/// Cuts a page to fit into an answer.
 pub(crate) fn listing(page: Page) -> v1::ListReply {
     let Page { objects, more } = page.cut(MAX_PAGE_BYTES, |object| encode_locations(object).encoded_len());
     v1::ListReply { objects: objects.iter().map(encode_locations).collect(), more }

@@ -1,9 +1,9 @@
 //! A shard of the directory as a gRPC server, stand-alone or embedded in a store.
 //!
-//! [`hoplite_core::shard::Shard`] makes all decisions; this crate carries its messages. Start
-//! reading at `server`. `connection` admits and ends connections; `session` and `direct` read
-//! messages, `owner` owns the shard, and `send_queue` has outgoing messages. The rest is for
-//! people: `dashboard`, load reports in `watch`, the last hour in `history`, and `problems`.
+//! [`hoplite_core::shard::Shard`] decides; this crate carries its messages. Start at `server`.
+//! `connection` admits and ends connections; `session` and `direct` read messages, `owner` owns the
+//! shard, and `send_queue` has outgoing messages. The rest is for people: `dashboard`, load reports
+//! in `watch`, the last hour in `history`, and `problems`.
 #![forbid(unsafe_code)]
 
 mod server;

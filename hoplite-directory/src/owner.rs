@@ -1,5 +1,4 @@
-//! Task that owns the shard. It takes commands, and adds the messages of the shard to the
-//! queues of sessions.
+//! Task that owns the shard. It takes commands, and queues the shard's messages for sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,8 +24,7 @@ use crate::metrics::{SessionEnd, ShardMetrics};
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
-/// Most queued commands. The owner reads the clock once for all of them, so this bounds the clock's
-/// error.
+/// Most queued commands. The owner reads the clock once for all, so this bounds its error.
 const MAX_QUEUED_COMMANDS: usize = 256;
 
 /// Number of a session, which is never reused.
@@ -67,7 +65,7 @@ impl ShardHandle {
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
-    /// Gives a store's messages to the shard. An ended session has no effect.
+    /// Gives a store's messages to the shard, unless the session has ended.
     pub(crate) async fn say(&self, session: SessionId, messages: Vec<TracedMessage>) -> Result<()> {
         self.send(Command::Messages { session, messages }).await
     }
@@ -77,7 +75,7 @@ impl ShardHandle {
         self.send(Command::Close { session }).await
     }
 
-    /// Gives measured places to the shard, which keeps its places if they are newer.
+    /// Gives measured places to the shard, unless its places are newer.
     pub(crate) async fn place(&self, places: MeasuredPlaces) -> Result<Taken> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
@@ -194,8 +192,7 @@ impl ShardOwner {
             Command::Messages { session, messages } => {
                 let began = Instant::now();
                 for (message, trace) in messages {
-                    // Looked up for each message, because an earlier message may have ended the
-                    // session.
+                    // An earlier message may have ended the session.
                     let Some(node) = self.sessions.get(&session).map(|session| session.node.clone()) else {
                         break;
                     };

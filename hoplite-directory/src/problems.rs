@@ -1,7 +1,7 @@
 //! Finds the problems of a cluster, the most important first.
 //!
 //! A pure function of load reports, recent events and lost objects. All problems of one kind are
-//! one entry, so the list is short for any number of nodes.
+//! one entry.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::events::{EventKind, Events, PastEvent};
 use crate::owner::ShardHandle;
 use crate::watch::Loads;
 
-/// Time for which a lost object, a refusal or the end of a session counts as a problem.
+/// Time for which a lost object, a refusal or a session's end counts as a problem.
 const RECENT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,7 +63,7 @@ fn problems(known: &Known<'_>) -> Vec<Problem> {
     let of_kind = |kind: TroubleKind| {
         let troubles = known.loads.iter().filter_map(move |(node, load)| {
             let mut texts = load.troubles.iter().filter(|trouble| trouble.kind == kind);
-            // The last text, a waiting call, is more useful than the first, the number of calls.
+            // The last text, a waiting call, says more than the number of calls.
             let text = if kind == TroubleKind::Wait { texts.next_back() } else { texts.next() }?;
             Some(place(node, text.text.clone()))
         });
@@ -116,7 +116,7 @@ fn place(node: &NodeId, text: String) -> Place {
     Place { node: Some(node.clone()), object: None, text }
 }
 
-/// Returns the last refusal of each store, and the last refusal of a program without a name.
+/// Returns the last refusal of each store, and the last one of a program without a name.
 fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let refused = events.filter(|event| event.kind == kind);
@@ -124,7 +124,7 @@ fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a PastEvent>) -> 
     new.map(|event| Place { node: event.node.clone(), object: None, text: event.text.clone() }).collect()
 }
 
-/// Returns the stores whose newest event is the end of a session. `events` has the newest first.
+/// Returns the stores whose newest event is a session's end. `events` has the newest first.
 fn left<'a>(events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let of_sessions =

@@ -8,7 +8,7 @@ use crate::events::{EventKind, Events};
 
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    /// Connections that ended half open: too slow, too many, or of another protocol.
+    /// Connections that ended half open: too slow, too many, or another protocol.
     pub(crate) connections: AtomicU64,
     pub(crate) calls: AtomicU64,
     pub(crate) versions: AtomicU64,

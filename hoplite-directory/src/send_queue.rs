@@ -1,8 +1,8 @@
 //! A shard's messages for one store.
 //!
 //! The shard queues messages without waiting; the connection sends them in batches. A store that
-//! does not read fills the queue and loses its session. A store that sends faster than it reads is
-//! slowed down earlier, because its session waits for [`SendQueue::room`].
+//! does not read fills the queue and loses its session. One that sends faster than it reads is
+//! slowed down earlier: its session waits for [`SendQueue::room`].
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,6 @@ pub(crate) struct SendQueue {
 struct State {
     queue: AnswerQueue,
     pings: u64,
-    /// `true` if the store waits for the answer to a ping.
     is_pinged: bool,
     /// Reason why the session ended, until it is sent.
     error: Option<Error>,
@@ -85,14 +84,14 @@ impl SendQueue {
         self.closed.cancelled().await;
     }
 
-    /// Waits until the queue has room for answers.
+    /// Waits until answers fit into the queue.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store takes no message for `silence_limit`.
     pub(crate) async fn room(&self, silence_limit: Duration) -> Result<(), Error> {
         loop {
             let mut drained = pin!(self.drained.notified());
-            // Registers before the check, so that a wake-up between them counts.
+            // A wake-up before the check must count.
             drained.as_mut().enable();
             if self.lock().queue.has_room() {
                 return Ok(());
@@ -101,8 +100,8 @@ impl SendQueue {
         }
     }
 
-    /// Returns the frames for the store, beginning with a welcome. Dropping the stream closes the
-    /// queue. Call this once.
+    /// Returns the frames for the store, first a welcome. Dropping the stream closes the queue.
+    /// Call this once.
     pub(crate) fn into_stream(
         self: Arc<Self>,
     ) -> impl Stream<Item = Result<ShardMessages, Error>> + Send + 'static {
@@ -115,7 +114,7 @@ impl SendQueue {
 
     async fn next(&self) -> Option<Result<ShardMessages, Error>> {
         loop {
-            // Reads this before the queue, so that messages queued before the end are sent.
+            // Read before the queue: messages queued before the end are sent.
             let is_closed = self.closed.is_cancelled();
             let (batch, pings) = {
                 let mut state = self.lock();

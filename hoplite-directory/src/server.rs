@@ -38,14 +38,14 @@ pub const DEFAULT_CLUSTER: &str = "hoplite";
 
 /// Time in which connections must end after their sessions.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
-/// Flow-control window of an HTTP/2 stream; a connection has twice as much.
+/// Flow-control window of an HTTP/2 stream; a connection has twice that.
 const WINDOW_BYTES: u32 = 4 << 20;
-/// Most streams of a connection: a session, and calls of tools.
+/// Most streams of a connection: a session, and tools' calls.
 const MAX_STREAMS: u32 = 128;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Window of a visitor's stream, and the most bytes of its headers and messages.
 const VISITOR_BYTES: u32 = 4 << 10;
-/// Window of a visitor's connection, the least that HTTP/2 permits.
+/// Window of a visitor's connection: HTTP/2's least.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
 const MAX_VISITOR_STREAMS: u32 = 4;
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -106,8 +106,8 @@ pub enum DirectoryError {
     ShardEnded,
 }
 
-/// Warns if the certificate does not name the listener's address. Stores may connect by a name or
-/// through a proxy, so this is no error.
+/// Warns if the certificate does not name the listener's address. Stores may use another name or a
+/// proxy.
 fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
     let Ok(address) = listener.local_addr() else { return };
     if address.ip().is_unspecified() {
@@ -118,7 +118,7 @@ fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
     }
 }
 
-/// Serves one shard until `shutdown`. Then ends all sessions, which takes about a second at most.
+/// Serves one shard until `shutdown`. Then ends all sessions, within about a second.
 ///
 /// # Errors
 /// The reason for an early stop.
@@ -129,7 +129,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), DirectoryError> {
     let tasks = TaskTracker::new();
-    // A child token, so that an early stop here leaves the caller's other tasks alone.
+    // An early stop here leaves the caller's other tasks alone.
     let stop = shutdown.child_token();
     let event_loop = EventLoop::start("shard", stop.clone()).map_err(DirectoryError::Thread)?;
     let _stop_on_drop = stop.clone().drop_guard();
@@ -254,7 +254,7 @@ pub async fn run(
 fn shard_config(config: &DirectoryConfig) -> ShardConfig {
     ShardConfig {
         limits: config.limits.clone(),
-        // After a restart of the shard, stores reconnect within a second, the longest pause between
+        // Stores reconnect within a second after the shard's restart: the longest pause between
         // their tries and the default grace.
         warm_up: config.limits.node_grace * 3,
     }

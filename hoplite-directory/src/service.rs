@@ -45,7 +45,7 @@ impl Directory for DirectoryService {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (opened, answer) = oneshot::channel();
         let inbound = request.into_inner().map(|frame| frame.map_err(|status| from_status(&status)));
-        // No silence limit, because the pings of HTTP/2 detect a dead store.
+        // No silence limit: HTTP/2's pings detect a dead store.
         self.tasks.spawn(session::serve(self.host.clone(), inbound, Duration::MAX, opened));
         let opened = answer.await.unwrap_or(Err(Error::ShuttingDown));
         let send_queue = opened.map_err(|error| to_status(&error))?;

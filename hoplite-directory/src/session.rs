@@ -33,10 +33,10 @@ pub(crate) struct Host {
     pub(crate) stop: CancellationToken,
 }
 
-/// Serves the frames of one session, and closes the session in any case.
+/// Serves one session's frames, and closes the session in any case.
 ///
-/// `opened` receives the send queue once the shard accepts the store, or the reason of its refusal.
-/// The session ends if the store sends no frame, or takes none, for `silence_limit`.
+/// `opened` receives the send queue, or the reason of a refusal. The session ends if the store
+/// sends no frame, or takes none, for `silence_limit`.
 pub(crate) async fn serve(
     host: Host,
     inbound: impl Stream<Item = Result<StoreMessages>>,

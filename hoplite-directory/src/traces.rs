@@ -1,4 +1,4 @@
-//! Spans of a shard: one per message in a trace, until the shard answers.
+//! Spans of a shard: one for each message in a trace, until the answer.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,7 @@ use hoplite_core::shard::{RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// The open spans of a shard. The task that owns the shard calls this before the shard handles a
-/// message, and for each answer.
+/// A shard's open spans. The owner calls this before each message, and for each answer.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -21,8 +20,8 @@ impl Traces {
         Self { tracer, open: BTreeMap::new() }
     }
 
-    /// Begins the span of a message. If the message gets no answer, returns the span, which the
-    /// caller drops once the shard has handled the message.
+    /// Begins the span of a message. Returns the span if no answer will come: the caller drops it
+    /// once the shard has handled the message.
     pub(crate) fn received(
         &mut self,
         node: &NodeId,
@@ -32,7 +31,7 @@ impl Traces {
         if let ToShard::Cancel { request } | ToShard::Unsubscribe { request } = message {
             self.open.remove(&(node.clone(), *request));
         }
-        // A shard never begins a trace; it continues the caller's trace.
+        // A shard continues traces but begins none.
         let mut span = self.tracer.begin(message.kind(), SpanKind::Server, Some(trace?))?;
         span.set("hoplite.caller", node.to_string());
         let (id, request) = subject(message);

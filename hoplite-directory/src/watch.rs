@@ -1,5 +1,4 @@
-//! Load reports, which stores send while a user watches the cluster in the dashboard or `hoplite
-//! top`.
+//! Load reports, which stores send while a user watches the dashboard or `hoplite top`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -24,9 +23,9 @@ use tonic::{Status, Streaming};
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
 
-/// Most stores with a report, as many as a shard has.
+/// Most stores with a report: a shard's most.
 const MAX_LOADS: usize = 1 << 16;
-/// Most nodes that send detailed reports, because a user looks at their page.
+/// Most nodes with detailed reports, whose page a user looks at.
 const MAX_DETAILED: usize = 16;
 
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
@@ -49,7 +48,7 @@ struct State {
     loads: BTreeMap<NodeId, (u64, Option<Told>)>,
     report_requests: ReportRequests,
     requested: Option<ReportRequest>,
-    /// For each node that sends detailed reports, the time at which it ceases.
+    /// The end of each node's detailed reports.
     detailed: BTreeMap<NodeId, Time>,
     history: History,
 }
@@ -86,7 +85,7 @@ impl Loads {
         }
     }
 
-    /// Requests detailed reports from a store for a while, because a user looks at its page.
+    /// Requests detailed reports from a store for a while, for a user at its page.
     pub(crate) fn look_at(&self, node: &NodeId) {
         self.look();
         let now = self.now();
@@ -127,7 +126,7 @@ impl Loads {
         }
     }
 
-    /// Returns the history of a node, or of the whole cluster, after a step.
+    /// Returns the history of a node, or of the cluster, after a step.
     pub(crate) fn history(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         self.lock().history.since(node, after)
     }
@@ -161,7 +160,7 @@ impl Loads {
         };
         let node = NodeId::new(&first.node)?;
         let teller = self.enter(node.clone())?;
-        // The latest request counts for a new store too, because a user may be watching.
+        // A user may be watching, so the latest request counts for a new store.
         let mut orders = self.0.orders.subscribe();
         let now = self.now();
         if self.lock().report_requests.holds(now) {
@@ -225,7 +224,7 @@ impl Order {
     }
 }
 
-/// Stream of a store's reports. Dropping it forgets the store's report.
+/// Stream of a store's reports. Dropping it forgets the last one.
 struct ReportingStore {
     loads: Loads,
     node: NodeId,
@@ -258,7 +257,7 @@ impl Drop for ReportingStore {
     }
 }
 
-/// Returns the texts of new troubles. A known trouble with other numbers is not new.
+/// Returns new troubles. A known trouble with other numbers is not new.
 fn new_troubles<'a>(before: Option<&Load>, now: &'a Load) -> impl Iterator<Item = &'a str> {
     let without_numbers =
         |trouble: &str| trouble.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();

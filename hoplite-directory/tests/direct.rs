@@ -217,7 +217,7 @@ async fn the_shard_says_why_it_ends_a_session_whose_store_makes_no_sense() {
     for nonsense in [&too_long[..], no_message, &second_hello[..]] {
         let mut direct = server.session("a").await;
         direct.write_bytes(nonsense).await;
-        // Bytes in transit do not prevent the store from reading the reason.
+        // The store can read the reason despite bytes in transit.
         direct.write_bytes(&[0; 4096]).await;
         assert!(matches!(direct.end().await, Error::Malformed { plane: Plane::Control, .. }));
     }

@@ -259,7 +259,6 @@ async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
     sender.publish("x", 1, None).await;
     let mut first = server.store("first").await;
     granted(first.query("x", 1, PATIENCE).await);
-    // Without a wait, the shard would serve the second one.
     let (put, reason) = (PutId(1), UnpublishReason::PullEnded);
     first.say(ToShard::Unpublish { id: id("x"), put, reason }).await;
     let mut client = server.client().await;
@@ -290,7 +289,7 @@ async fn an_object_whose_only_holder_is_gone_is_lost() {
     drop(holder);
     match other.query("x", 1, PATIENCE).await {
         ToStore::Failed { error: Error::ObjectLost { .. }, .. } => {}
-        // The shard may notice the loss of the session after the query.
+        // The shard may notice the lost session after the query.
         ToStore::Granted(grant) => {
             other
                 .say(ToShard::ReturnSlot { grant: grant.grant, outcome: PullOutcome::SenderUnreachable })
@@ -427,7 +426,7 @@ async fn health_and_reflection_answer() {
     let services: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
     assert!(services.contains(&"hoplite.v1.Directory"), "{services:?}");
     assert!(services.contains(&"grpc.health.v1.Health"), "{services:?}");
-    // Tools look up this type, which statuses have in their details.
+    // Tools look up this type of statuses' details.
     let symbol = ask(MessageRequest::FileContainingSymbol("hoplite.v1.Error".to_owned())).await;
     assert!(matches!(symbol, MessageResponse::FileDescriptorResponse(_)), "{symbol:?}");
     server.stop().await;
@@ -481,8 +480,7 @@ async fn a_store_that_does_not_listen_loses_its_session_and_others_do_not_notice
         client.status(v1::StatusRequest::default()).await.unwrap().into_inner().subscriptions == 1
     })
     .await;
-    // Each round makes two updates for the subscriber. Flow control passes some thousands before
-    // they queue at the shard.
+    // Each round makes two updates. Flow control passes thousands before they queue at the shard.
     let connected = async |client: &mut DirectoryClient<Channel>| {
         let status = client.status(v1::StatusRequest::default()).await.unwrap().into_inner();
         status.nodes.iter().any(|node| node.node == "deaf" && node.connected)

@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Time between two staggered receivers, as a multiple of the time of a single transfer.
+/// Time between two staggered receivers, in times of a single transfer.
 const STAGGER: f64 = 0.5;
 const START_DELAY: Duration = Duration::from_millis(20);
 
@@ -45,7 +45,6 @@ impl Arguments {
 #[derive(Debug)]
 struct Round {
     total: Duration,
-    /// Each receiver's time since its arrival, in order of arrival.
     receivers: Vec<Duration>,
     origin_sent_objects: f64,
 }

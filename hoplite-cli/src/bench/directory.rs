@@ -1,8 +1,7 @@
-//! `hoplite bench directory`: the number of gets that one shard serves over gRPC, beside the same
-//! messages inside this process.
+//! `hoplite bench directory`: gets that one shard serves over gRPC, beside the same messages inside
+//! this process.
 //!
-//! After each grant, a simulated store reports the complete copy and then its eviction, as a real
-//! store does.
+//! After each grant, a simulated store reports the complete copy and then its eviction.
 
 use std::time::{Duration, Instant};
 

@@ -37,7 +37,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         "the size must be a whole number of elements"
     );
     let mut kernels: Vec<_> = dtypes.iter().flat_map(|dtype| kernels_of(*dtype)).collect();
-    // Nonzero, because the system allocates no zero pages before their first use.
+    // Nonzero, because the system allocates zero pages at their first use.
     let mut acc = vec![1; usize::try_from(arguments.size)?];
     let mut input = acc.clone();
     let (mut copies, mut loops) = (Vec::new(), Vec::new());
@@ -89,7 +89,7 @@ fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Returns a one. Other numbers may give subnormal results, which are slow on some processors.
+/// A one: other numbers may give subnormal results, which are slow on some processors.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),

@@ -1,8 +1,7 @@
 //! `hoplite bench`: measurements, each beside the speed of the machine in the same run.
 //!
-//! All but `kernels` and `shard` start a new cluster, whose arenas' pages are touched. Compared
-//! measurements take turns, so that disturbances affect both. [`floor`] has the loops without
-//! Hoplite.
+//! All but `kernels` and `shard` start a new cluster with prefaulted arenas. Compared measurements
+//! take turns, so that disturbances affect both. [`floor`] has the loops without Hoplite.
 
 mod broadcast;
 mod directory;
@@ -133,7 +132,7 @@ async fn in_cluster(
     };
     with_cluster(options, async |cluster| {
         let cluster = cluster.clone();
-        // On another thread, so that this task notices signals and the end of daemons.
+        // On another thread: this task must notice signals and the end of daemons.
         tokio::task::spawn_blocking(move || body(&cluster)).await?
     })
     .await

@@ -18,7 +18,7 @@ pub(super) struct Report {
     figures: Vec<Figure>,
 }
 
-/// A result that is no time. Its name tells if the target is a minimum or a maximum.
+/// A result other than a time. Its name tells if the target is a minimum or a maximum.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figure {
     pub(super) name: String,
@@ -45,7 +45,7 @@ pub(super) struct Measurement {
     traffic: Option<Traffic>,
 }
 
-/// Time as a multiple of the floor, a measurement without Hoplite.
+/// Time in multiples of the floor, a measurement without Hoplite.
 #[derive(Debug, Clone, Serialize)]
 struct Comparison {
     floor: String,
@@ -54,13 +54,13 @@ struct Comparison {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Broadcast {
-    /// Each receiver's median time since its arrival, in order of arrival.
+    /// Each receiver's median time since its arrival.
     pub(super) receivers_s: Vec<f64>,
     pub(super) last_s: f64,
     pub(super) origin_sent_objects: f64,
 }
 
-/// The most that any node sent and received (the median of all rounds), in sizes of the object.
+/// The most that any node sent and received (median of rounds), in sizes of the object.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Traffic {
     pub(super) sent_objects: f64,
@@ -262,8 +262,8 @@ fn sorted(samples: &[Duration]) -> Vec<f64> {
     seconds
 }
 
-/// Returns the smallest of the sorted `numbers` up to which at least the share `quantile` of them
-/// lies; zero without numbers.
+/// Returns the smallest of the sorted `numbers` up to which at least `quantile` of them lie, or
+/// zero.
 fn quantile(numbers: &[f64], quantile: f64) -> f64 {
     let count = numbers.len();
     let rank = (0..count).find(|rank| (rank + 1) as f64 >= quantile * count as f64);

@@ -1,4 +1,4 @@
-//! `hoplite bench shard`: the speed of one shard on one core, and its memory per object.
+//! `hoplite bench shard`: one shard's speed on one core, and memory per object.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
 struct Bench {
     shard: Shard,
     nodes: Vec<NodeId>,
-    /// The number of messages. Each advances the shard's time by a microsecond.
+    /// Messages so far. Each advances the shard's time by a microsecond.
     said: u64,
     effects: Vec<Effect>,
 }
@@ -127,8 +127,8 @@ impl Bench {
 
     fn holder(&self, object: u64, copy: u64) -> NodeId {
         let count = self.nodes.len() as u64;
-        // Scattered, so that neighbours in the shard's map, and copies of an object, are at
-        // different nodes.
+        // Scattered: neighbours in the shard's map, and copies of an object, are at different
+        // nodes.
         let place = (scattered(object) % count + copy) % count;
         self.nodes[usize::try_from(place).unwrap_or_default()].clone()
     }
@@ -164,7 +164,7 @@ impl Bench {
         Ok(samples)
     }
 
-    /// Gets each object of a batch at a node without a copy. Returns the time per message.
+    /// Gets a batch's objects at nodes without a copy. Returns the time per message.
     fn get_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let mut gets = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {

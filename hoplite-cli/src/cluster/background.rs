@@ -1,5 +1,4 @@
-//! A store in the background. Its files lie beside the socket `store.sock`: `store.pid` and
-//! `store.log`.
+//! A store in the background, with `store.pid` and `store.log` beside its `store.sock`.
 
 use std::fs::{self, File};
 use std::io;
@@ -46,8 +45,7 @@ impl Background {
         directory.unwrap_or(Path::new("."))
     }
 
-    /// Creates the socket's directory if necessary, and locks the pid file until the result is
-    /// dropped.
+    /// Makes the socket's directory, and locks the pid file until the result is dropped.
     pub(crate) fn prepare(&self) -> anyhow::Result<Preparation> {
         own_directory::make(self.directory())?;
         let path = self.pid_file();
@@ -83,7 +81,7 @@ impl Background {
         {
             return Ok(None);
         }
-        // In a directory of another user, the pid file could name any process of this user.
+        // Another user's pid file could name any process of this user.
         own_directory::check(self.directory())?;
         let path = self.pid_file();
         let text = match fs::read_to_string(&path) {
@@ -91,7 +89,7 @@ impl Background {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
-        // Unsigned, because a negative number would name a group of processes.
+        // A negative number would name a group of processes.
         Ok(text.trim().parse::<u32>().ok().and_then(Running::find))
     }
 }
@@ -104,14 +102,14 @@ pub(crate) struct Preparation {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
-    /// A descriptor of this process, valid even after another process gets its number.
+    /// Valid even after another process gets the number.
     process: OwnedFd,
 }
 
 impl Running {
     fn find(pid: u32) -> Option<Self> {
         let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-        // Reads the name after opening the process, so that the name belongs to the process.
+        // Read after opening the process, so that the name belongs to it.
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         (name.trim_end() == PROGRAM).then_some(Self { pid, process })
     }

@@ -15,8 +15,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 const LAST_LINES: usize = 3;
-/// Longer than the orderly end of a store, which takes ten seconds at most: a killed store leaves its
-/// socket.
+/// Longer than a store's orderly end, ten seconds at most: a killed store leaves its socket.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A child process that is killed on drop.
@@ -93,7 +92,7 @@ impl Daemon {
     }
 
     pub(crate) async fn stop(&mut self) {
-        // `None` if the daemon's end was awaited: another process may have its number now.
+        // `None` after the daemon's end: another process may have its number.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else { return };
         let _ = kill_process(pid, Signal::TERM);
@@ -118,7 +117,8 @@ impl Ended {
     }
 }
 
-/// Returns the error of a wrong command line, or the last warnings and errors, or the last lines.
+/// Returns the error of a wrong command line, else the last warnings and errors, else the last
+/// lines.
 pub(crate) fn last_words(log: &Path) -> String {
     let log = fs::read(log).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);

@@ -1,7 +1,6 @@
 //! Real daemons on this machine: a temporary cluster, or one store in the background.
 //!
-//! [`with_cluster`] starts a cluster, runs a function on it, and always stops it. [`background`]
-//! has the store that outlives its starting command.
+//! A store in the [`background`] outlives its starting command.
 
 mod background;
 mod daemon;
@@ -27,7 +26,7 @@ use workplace::Workplace;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Default memory of a store: small, because all stores share one machine.
+/// Default memory of a store: small, because all share one machine.
 pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 
 #[derive(Debug, Clone)]
@@ -55,7 +54,7 @@ pub(crate) struct LabelInTurn {
 pub(crate) enum Pages {
     /// Before the cluster counts as started: for measurements.
     AllAtStart,
-    /// On their first use, so that a cluster for development takes little memory.
+    /// On first use, so that a cluster for development takes little memory.
     OnUse,
 }
 
@@ -75,8 +74,8 @@ pub(crate) struct NodeProcess {
     pub(crate) pid: u32,
 }
 
-/// Starts a cluster, runs `body`, and always stops the cluster. Call this on the main thread,
-/// because the daemons end with their starting thread.
+/// Starts a cluster, runs `body`, and always stops the cluster. Call this on the main thread: the
+/// daemons end with their starting thread.
 ///
 /// # Errors
 /// A failed start; [`Interrupted`]; [`AllStopped`]; the failure of a daemon; or the error of `body`.
@@ -120,7 +119,7 @@ pub(crate) fn is_orderly(error: &anyhow::Error) -> bool {
 struct Daemons {
     stores: Vec<Daemon>,
     shards: Vec<Daemon>,
-    // The last field, because dropped daemons no longer use its files.
+    // Last, because dropped daemons no longer use its files.
     workplace: Workplace,
 }
 
@@ -214,7 +213,7 @@ impl Daemons {
         Daemon::spawn(name, command, self.workplace.log(name))
     }
 
-    /// Reports and forgets stores that end with status 0, as after a drain, while others run.
+    /// Reports and forgets stores that end with status 0, as after a drain.
     async fn first_failure(&mut self) -> anyhow::Error {
         loop {
             let stores = self.stores.len();
@@ -233,14 +232,14 @@ impl Daemons {
         }
     }
 
-    /// Stops the stores first, so that they can leave the directory.
+    /// Stops the stores first: they leave the directory.
     async fn stop(&mut self) {
         join_all(self.stores.iter_mut().map(Daemon::stop)).await;
         join_all(self.shards.iter_mut().map(Daemon::stop)).await;
     }
 }
 
-/// Returns the position of the daemon. `daemons` must not be empty.
+/// Returns the daemon's position. `daemons` must not be empty.
 async fn first_end<'d>(daemons: impl Iterator<Item = &'d mut Daemon>) -> (usize, ExitStatus) {
     let (status, ended, _) = select_all(daemons.map(|daemon| Box::pin(daemon.ended()))).await;
     (ended, status)

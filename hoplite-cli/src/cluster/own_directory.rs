@@ -1,4 +1,4 @@
-//! A directory that belongs to this user and that others cannot replace.
+//! A directory of this user that others cannot replace.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -27,8 +27,7 @@ pub(super) fn make(directory: &Path) -> anyhow::Result<Existence> {
     Ok(existence)
 }
 
-/// Refuses a directory that another user could replace, and whose files could then be links to any
-/// file.
+/// Refuses a directory that another user could replace: its files could be links.
 pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
     let found = fs::symlink_metadata(directory).with_context(|| cannot_use(directory))?;
     if found.is_symlink() {
@@ -41,7 +40,7 @@ pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
         directory.display(),
         found.uid()
     );
-    // Sticky directories are refused too, because other users can create files there first.
+    // Sticky directories too: other users can create files there first.
     ensure!(
         found.mode() & 0o022 == 0,
         "other users may write to {} (mode {:o}): chmod 700 it, or use another directory",

@@ -18,7 +18,7 @@ pub(crate) async fn unless_interrupted<T>(
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// Receives signals. The first value suppresses their default effect for the rest of the process.
+/// Receives signals. The first value suppresses their default effect for good.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,

@@ -25,8 +25,8 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// Lock of the directory of logs, which keeps other clusters out. Stores lock the
-        /// parent to create their sockets.
+        /// Lock of the logs' directory against other clusters. Stores lock the parent to create
+        /// their sockets.
         _lock: File,
     },
 }

@@ -1,4 +1,4 @@
-//! File of the demo: a given file, or a file made from this machine's programs and libraries.
+//! File of the demo: given, or made from this machine's programs and libraries.
 
 use std::fmt;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! `hoplite top`: the cluster in a terminal, with periodic updates.
+//! `hoplite top`: the cluster in a terminal.
 
 mod cluster;
 mod screen;
@@ -92,15 +92,14 @@ async fn show(
         };
         match outcome {
             ControlFlow::Break(()) => return Ok(()),
-            // While the previous query is open, this query is dropped, and the next tick repeats
-            // it.
+            // Dropped while the previous query is open; the next tick repeats it.
             ControlFlow::Continue(Some(question)) => drop(questions.try_send(question)),
             ControlFlow::Continue(None) => {}
         }
     }
 }
 
-/// Starts a thread that reads the keyboard. It ends soon after the receiver is dropped.
+/// Reads the keyboard in a thread, which ends soon after the receiver is dropped.
 fn keys() -> io::Result<mpsc::Receiver<Event>> {
     let (sender, receiver) = mpsc::channel(MAX_KEYS);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {

@@ -1,4 +1,4 @@
-//! Views and the keys of `hoplite top`. Queries are sent elsewhere.
+//! Views and keys of `hoplite top`.
 
 mod draw;
 
@@ -56,7 +56,7 @@ pub(super) struct Screen {
     is_paused: bool,
     is_typing: bool,
     prefix: String,
-    /// For each page up to the shown one, the id after which it begins.
+    /// For each page up to the shown one, the id before it.
     pages: Vec<Vec<u8>>,
     object: Option<ObjectId>,
     chosen_in: View,
@@ -106,7 +106,7 @@ impl Screen {
     pub(super) fn take(&mut self, answer: Result<Snapshot, String>) {
         match answer {
             Ok(mut snapshot) => {
-                // An answer to an earlier query keeps the shown data.
+                // An answer to an earlier query keeps the data.
                 if let (More::Nothing, Some(before)) = (&snapshot.more, self.latest.take()) {
                     snapshot.more = before.more;
                 }
@@ -117,7 +117,7 @@ impl Screen {
         }
     }
 
-    /// Handles a key. A break ends the program; a returned query is to send at once.
+    /// Handles a key. A break ends the program; a returned query is sent at once.
     pub(super) fn handle(&mut self, event: &Event) -> ControlFlow<(), Option<Question>> {
         let Event::Key(KeyEvent {
             code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, ..

@@ -1,4 +1,4 @@
-//! Traffic as stores report it: transfers, reduces, links, and the tree of an object's copies.
+//! Traffic as stores report it: transfers, reduces, links, and the tree of copies.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node
     all
 }
 
-/// Returns the links of nodes with a prefix: the slow links first, then by bandwidth, ascending.
+/// Returns the links of nodes with a prefix: slow ones first, then by bandwidth, ascending.
 pub(super) fn links<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Link)> {
     let mut all = told(snapshot, |load| &load.links);
     all.retain(|(node, link)| node.node.starts_with(prefix) || link.peer.starts_with(prefix));
@@ -50,7 +50,7 @@ pub(super) fn id(bytes: &[u8]) -> Option<ObjectId> {
     ObjectId::new(bytes).ok()
 }
 
-/// Sorts copies so that each follows its sender, and adds its depth in the tree.
+/// Sorts copies so that each follows its sender; adds its depth in the tree.
 pub(super) fn tree(copies: &[Location]) -> Vec<(usize, &Location)> {
     let names: BTreeSet<_> = copies.iter().map(|copy| &copy.node).collect();
     let mut receivers: BTreeMap<_, Vec<&Location>> = BTreeMap::new();
@@ -67,7 +67,7 @@ pub(super) fn tree(copies: &[Location]) -> Vec<(usize, &Location)> {
         let next = receivers.remove(&copy.node).unwrap_or_default();
         open.extend(next.into_iter().map(|receiver| (depth + 1, receiver)));
     }
-    // Two shards can disagree for a moment. Copies in a cycle have no root.
+    // Shards can disagree for a moment. Copies in a cycle have no root.
     shown.extend(receivers.into_values().flatten().map(|copy| (0, copy)));
     shown
 }

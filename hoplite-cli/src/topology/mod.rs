@@ -1,4 +1,4 @@
-//! `hoplite topology`: a command line for `hoplite-topology`. Only `probe`, and `show` without a
+//! `hoplite topology`: the command line of `hoplite-topology`. Only `probe`, and `show` without a
 //! matrix, need a store.
 
 mod cost;

@@ -95,7 +95,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         .await;
     bar.finish_and_clear();
     let report = report?;
-    // Only files get the matrix, which has two numbers for each pair of nodes.
+    // The matrix, with two numbers per pair, goes only to files.
     if let Some(path) = &arguments.output {
         let text = serde_json::to_string(&Document::of(&report))?;
         fs::write(path, text).with_context(|| path.display().to_string())?;

@@ -105,7 +105,7 @@ fn show_matrix(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Prints the table of ranks, and the pairs that are slower than others of their groups.
+/// Prints the ranks, and the pairs that are slower than others of their groups.
 pub(super) fn print(
     out: &mut impl Write,
     links: Links<'_>,
@@ -133,8 +133,7 @@ fn rate(ps_per_byte: u32) -> String {
     }
 }
 
-/// Makes a row for each rank: its node, its groups from the outermost on, and the link to the next
-/// rank.
+/// Makes a row for each rank: node, groups from the outermost on, and link to the next rank.
 fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let mut table = Table::new([
         ("RANK", Alignment::Right),

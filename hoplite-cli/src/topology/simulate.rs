@@ -103,7 +103,7 @@ struct Simulation {
 #[derive(Debug, Serialize)]
 struct Shared {
     groups: usize,
-    /// Capacity of an uplink at each level, outermost first, as a multiple of a node's link.
+    /// An uplink's capacity at each level, outermost first, in multiples of a node's link.
     uplinks: Vec<f64>,
 }
 
@@ -229,7 +229,7 @@ fn simulate(arguments: &Arguments, network: &Network, collective: Collective) ->
     Ok(allreduce(network, &algorithm, &order, bytes, arguments.latency, arguments.bandwidth)?)
 }
 
-/// Returns the sizes of groups in `--levels`, or else of the network's switches or dimensions.
+/// Returns the group sizes in `--levels`, or else of the network's switches or dimensions.
 fn levels(arguments: &Arguments, network: &Network) -> Vec<u32> {
     match (&arguments.levels, network) {
         (Some(Levels(levels)), _) => levels.clone(),
@@ -257,7 +257,7 @@ fn order(argument: Option<&str>, network: &Network, collective: Collective) -> a
     }
 }
 
-/// Draws all collectives while the number of nodes doubles up to the network's size.
+/// Draws all collectives for numbers of nodes that double up to the network's size.
 fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result<()> {
     let most = network.hosts();
     let is_measured = matches!(network, Network::Measured(_));

@@ -1,4 +1,4 @@
-//! `hoplite drain`: moves the objects of a store to other stores, and stops it.
+//! `hoplite drain`: moves a store's objects to other stores, and stops it.
 
 use std::io::{self, Write};
 use std::time::Duration;

@@ -73,7 +73,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let client = store.connect().await?;
     let mut destination =
         Destination::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    // Handles signals, whose default action would leave an incomplete file.
+    // A signal's default action would leave an incomplete file.
     let size_bytes = unless_interrupted(copy(&client, store, &id, allow_stale, &mut destination)).await?;
     destination.complete().with_context(|| format!("cannot write {}", path.display()))?;
     if json {
@@ -131,7 +131,7 @@ async fn open(
     {
         return Ok(reader);
     }
-    // With `--timeout 0`, the object must exist, but its transfer gets `call_timeout`.
+    // With `--timeout 0`, the object must exist; its transfer gets `call_timeout`.
     if store.timeout().is_zero() && !client.locate(id, Duration::ZERO).await?.is_available() {
         return Err(ObjectError::timeout(Operation::Get, Duration::ZERO).into());
     }

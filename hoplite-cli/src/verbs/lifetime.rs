@@ -12,7 +12,7 @@ pub(super) struct Lifetime {
     owner: Option<String>,
     ttl_ms: Option<u64>,
     ttl_action: Option<&'static str>,
-    /// The end as this store knows it; `None` if another store ends the object.
+    /// `None` if another store ends the object.
     here: Option<End>,
 }
 

@@ -11,7 +11,7 @@ use super::lifetime::Lifetime;
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// Objects of a page. Pages let long listings need little memory here and in the daemons.
+/// Objects of a page. Pages bound the memory here and in the daemons.
 const PAGE_OBJECTS: usize = 1000;
 
 const EXAMPLES: &str = "Examples:
@@ -59,7 +59,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     }
 }
 
-/// Calls `each` with pages in the order of ids, or once with the sorted objects.
+/// Calls `each` with pages by id, or once with the sorted objects.
 async fn parts(
     client: &Client,
     arguments: &Arguments,
@@ -89,7 +89,7 @@ async fn parts(
     Ok(each(sorted)?)
 }
 
-/// Sorts by `key`. Objects with the same key keep the order of their ids.
+/// Objects with the same key keep the order of their ids.
 fn sort(entries: &mut [Entry], key: Sort) {
     match key {
         Sort::Size => entries.sort_by_key(|entry| Reverse(entry.size_bytes)),

@@ -1,4 +1,4 @@
-//! One module per command: its arguments and a `run`.
+//! One module per command, with its arguments and `run`.
 //!
 //! A new command is a module here and a variant of [`Command`](crate::Command).
 

@@ -16,7 +16,7 @@ use crate::cluster::unless_interrupted;
 use crate::output::{self, Id};
 use crate::progress;
 
-/// Bytes of one read: few, so that receivers start early and the disk stays busy.
+/// Bytes of one read: few, so that receivers start early.
 const PIECE_BYTES: usize = 1 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -88,7 +88,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         let client = store.connect().await?;
         let limit_bytes = client.status().await?.capacity_bytes;
         let path = file.clone();
-        // On a separate thread, because a pipe may block for any time.
+        // On a thread, because a pipe may block for any time.
         let put = match spawn_blocking(move || Source::open(&path, limit_bytes)).await?? {
             Source::File { mut file, size_bytes } => put(&client, &id, &mut file, size_bytes, options).await,
             Source::Bytes(bytes) => {
@@ -120,15 +120,15 @@ enum Source {
         size_bytes: u64,
     },
     Bytes(Vec<u8>),
-    /// The input is larger than the store's memory; its rest was not read.
+    /// Larger than the store's memory; the rest was not read.
     TooLarge {
         read_bytes: u64,
     },
 }
 
 impl Source {
-    /// Opens the input. Reads inputs without a size, such as pipes and files of `/proc`, up to one
-    /// byte beyond `limit_bytes`.
+    /// Opens the input. Reads pipes and other files without a size up to one byte beyond
+    /// `limit_bytes`.
     fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Self::read(io::stdin().lock(), limit_bytes).context("cannot read standard input");
@@ -172,7 +172,7 @@ async fn put(
         }
         writer.write(&piece[..length])?;
         bar.inc(length as u64);
-        // Lets the connection's task run, which notices if the store is gone.
+        // Lets the connection's task notice that the store is gone.
         tokio::task::yield_now().await;
     }
     ensure!(writer.written_bytes() == size_bytes, "the file became shorter while it was read");

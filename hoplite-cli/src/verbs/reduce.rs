@@ -60,7 +60,7 @@ pub(super) fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
 struct Report {
     #[serde(flatten)]
     target: Id,
-    /// The sources' ids, in the order in which they joined the reduce.
+    /// The sources, in the order of joining.
     reduced: Vec<Id>,
 }
 
@@ -110,7 +110,7 @@ async fn reduce(
     options: ReduceOptions,
 ) -> hoplite_client::Result<Vec<ObjectId>> {
     let count = options.num_objects.unwrap_or(sources.len());
-    // With `--timeout 0`, the sources must exist, but the reduce gets `call_timeout`.
+    // With `--timeout 0`, the sources must exist; the reduce gets `call_timeout`.
     if store.timeout().is_zero() && available(client, sources).await?.len() < count {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }

@@ -18,10 +18,10 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// Default port for other stores, which the guide tells users to open in firewalls.
+/// Default port for other stores, as the guide says for firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
-/// The dashboard's port, or any free port of loopback if another program has that one.
+/// The dashboard's port, or any free loopback port if it is taken.
 const DASHBOARD: &str = "7402,0";
 
 const EXAMPLES: &str = "Examples:
@@ -84,13 +84,14 @@ impl Arguments {
         })
     }
 
-    /// Returns `true` if the store has the directory, and the dashboard can have a login.
+    /// Returns `true` if the store has the directory, users can log in, and no setting may name a
+    /// dashboard.
     fn has_dashboard(&self) -> bool {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
         let is_named = self.has("--dashboard") || is_set("HOPLITE_DASHBOARD");
         let has_file = self.has("--config") || is_set("HOPLITE_CONFIG");
-        // A store alone also starts with an unusable secret, but gets no dashboard.
+        // A store alone starts even with an unusable secret, but without a dashboard.
         let can_log_in = |found: Result<Credentials, _>| self.head || found.is_ok();
         let has_login = || match self.security() {
             Some(security) => security.has_login() && can_log_in(security.credentials()),
@@ -99,7 +100,7 @@ impl Arguments {
         !has_file && !is_elsewhere && !is_named && has_login()
     }
 
-    /// Returns the settings of access from the environment; `None` if the flags name credentials.
+    /// Returns the access settings of the environment; `None` if the flags name credentials.
     fn security(&self) -> Option<Security> {
         let is_named = self.has("--token-file") || self.has("--tls-cert");
         let flag = self.store.iter().rev().find_map(|flag| match flag.to_str()? {
@@ -143,7 +144,7 @@ impl Arguments {
     }
 }
 
-/// Returns `true` if every shard's address resolves, and none is on loopback.
+/// Returns `true` if all shards' addresses resolve, none to loopback.
 fn serves_others(shards: &str) -> bool {
     let serves_others = |shard: &str| {
         let found = shard.to_socket_addrs();
@@ -219,7 +220,7 @@ struct Report {
     directory: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     dashboard: Option<SocketAddr>,
-    /// File of the secret with which users log in at the dashboard.
+    /// File of the secret for logins at the dashboard.
     login: Option<PathBuf>,
     #[serde(skip)]
     is_https: bool,

@@ -77,7 +77,6 @@ struct Reduce {
     mendings: u32,
     restarts: u32,
     is_running: bool,
-    /// Progress of this store, if it is a member of the collective.
     position: Option<Position>,
     /// Progress of the members that run.
     positions: Vec<Position>,
@@ -194,7 +193,7 @@ pub(crate) struct Grant {
     pub(crate) receiver: String,
     pub(crate) sender: String,
     pub(crate) reason: String,
-    /// Time of the grant, in microseconds since the shard's start.
+    /// Microseconds since the shard's start.
     at_us: u64,
     pub(crate) outcome: Option<String>,
 }

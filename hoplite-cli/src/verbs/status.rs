@@ -40,7 +40,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Shows the status until Ctrl-C. After the first answer, the store may stop and come back.
+/// Shows the status until Ctrl-C, even while the store restarts.
 async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()> {
     let mut client = store.connect_to_watch().await?;
     loop {
@@ -55,7 +55,7 @@ async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()>
             }
         }
         let mut stdout = io::stdout().lock();
-        // Writes each update at once to avoid flicker. In a file, updates follow each other.
+        // One write per update avoids flicker. In a file, updates follow each other.
         text.splice(0..0, if stdout.is_terminal() { CLEAR.bytes() } else { "\n".bytes() });
         stdout.write_all(&text)?;
         stdout.flush()?;
@@ -182,7 +182,7 @@ struct Shard {
     uplink_permille: u32,
 }
 
-/// A set of label keys, and the number of nodes that have exactly these keys.
+/// Label keys, and the number of nodes with exactly these.
 #[derive(Debug, Serialize)]
 pub(super) struct PlaceKeys {
     keys: Vec<String>,

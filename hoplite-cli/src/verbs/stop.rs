@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Serialize)]
 struct Report {
     socket: PathBuf,
-    /// The process id of the store; `null` if no store was started here.
+    /// `null` if no store was started here.
     process: Option<u32>,
 }
 

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// An address and port to listen on. Parsing takes a port alone as a port of loopback.
+/// An address and port to listen on. A port alone means loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpAddress(pub SocketAddr);
 
-/// The text is neither a port nor an address with a port.
+/// The text is no port, and no address with a port.
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not an address to listen on: write a port, such as 9740, or ADDR:PORT")]
 pub struct NotAPlace {

@@ -1,8 +1,8 @@
 //! Names under which browsers may reach this process.
 //!
 //! A hostile page can resolve its own name to this machine's address (DNS rebinding) and read local
-//! servers. The browser sends that name as `Host`, so servers refuse unknown names. With TLS, the
-//! certificate does not match the name, so browsers refuse the server.
+//! servers. The browser sends that name as `Host`, so servers refuse unknown names. With TLS,
+//! browsers refuse the server, whose certificate lacks the name.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -27,7 +27,7 @@ pub(crate) struct HostSettings {
 pub(crate) struct NotHosts;
 
 impl HostSettings {
-    /// Sets the permitted names of this process. Only the first call has an effect.
+    /// Sets the permitted names of this process, at the first call only.
     pub(crate) fn allow(self) -> Result<(), NotHosts> {
         let names = self.http_hosts.unwrap_or_default();
         let names: Vec<_> = names.iter().map(|name| normal(name)).filter(|name| !name.is_empty()).collect();

@@ -1,7 +1,6 @@
 //! Metrics and health checks over HTTP: `/metrics`, `/healthz` and `/readyz`.
 //!
-//! Counters and histograms count events. A [`Look`] updates gauges at each scrape, a request of
-//! Prometheus for `/metrics`.
+//! A [`Look`] updates gauges at each scrape, Prometheus' request for `/metrics`.
 
 mod process;
 mod register;
@@ -41,7 +40,7 @@ pub(crate) struct MetricsSettings {
     pub(crate) metrics: Option<HttpAddress>,
 }
 
-/// Updates gauges before a scrape. An error is the reason why the daemon is not ready.
+/// Updates gauges before a scrape. An error tells why the daemon is not ready.
 pub type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
 /// A daemon's metrics and readiness. Clones share all state.
@@ -56,7 +55,7 @@ struct Shared {
     refused: IntCounterVec,
     lost_log_lines: IntCounter,
     looks: Mutex<Vec<Arc<Look>>>,
-    /// Locked during an answer, so that concurrent scrapes do not count twice.
+    /// Locked during an answer: concurrent scrapes must not count twice.
     answering: tokio::sync::Mutex<()>,
 }
 
@@ -103,7 +102,7 @@ impl Metrics {
         self.0.address
     }
 
-    /// Returns the counter of connections to `port` that ended without a request.
+    /// Counts connections to `port` that ended without a request.
     pub fn refused_connections(&self, port: &str) -> IntCounter {
         self.0.refused.with_label_values(&[port])
     }
@@ -113,15 +112,15 @@ impl Metrics {
         registered(&self.0.registry, IntCounter::new(name, help))
     }
 
-    /// Creates a counter for each value of `label`. The counters of `values` exist from the start.
+    /// Creates a counter for each value of `label`; those of `values` exist from the start.
     pub fn counters(&self, name: &str, help: &str, label: &str, values: &[&str]) -> IntCounterVec {
         let counters = registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &[label]));
         values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
         counters
     }
 
-    /// Creates a counter for each pair of values of two labels. The counters of `values` exist from
-    /// the start.
+    /// Creates a counter for each pair of values of two labels; those of `values` exist from the
+    /// start.
     pub fn counters_by_two(
         &self,
         name: &str,
@@ -155,8 +154,8 @@ impl Metrics {
         registered(&self.0.registry, Histogram::with_opts(options))
     }
 
-    /// Creates a histogram of times in seconds for each value of `label`. The histograms of
-    /// `values` exist from the start.
+    /// Creates a histogram of seconds for each value of `label`; those of `values` exist from the
+    /// start.
     pub fn seconds_by(&self, name: &str, help: &str, label: &str, values: &[&str]) -> HistogramVec {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         let histograms = registered(&self.0.registry, HistogramVec::new(options, &[label]));
@@ -216,7 +215,7 @@ pub fn follow(counter: &IntCounter, count: u64) {
     counter.inc_by(count.saturating_sub(counter.get()));
 }
 
-/// Formats an enum's variant as a label's value: `ObjectLost` becomes `object-lost`.
+/// Formats a variant as a label's value: `ObjectLost` becomes `object-lost`.
 pub fn label_of(variant: impl fmt::Debug) -> String {
     let mut label = String::new();
     for letter in format!("{variant:?}").chars() {

@@ -1,4 +1,4 @@
-//! Memory, time and descriptors of this process, with the names that Prometheus' clients use.
+//! Memory, time and descriptors of this process, named as by Prometheus' clients.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};

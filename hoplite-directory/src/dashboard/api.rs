@@ -1,4 +1,4 @@
-//! The JSON for the page: each answer is bounded, and lists come in pages.
+//! Bounded JSON for the page; lists come in pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -109,7 +109,7 @@ struct Overview {
     queue: usize,
     connected: usize,
     away: usize,
-    /// Stores with a load report. The following sums cover these stores.
+    /// Stores with a load report, which the following sums cover.
     telling: usize,
     capacity_bytes: u64,
     free_bytes: u64,

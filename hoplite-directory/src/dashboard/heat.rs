@@ -1,5 +1,5 @@
-//! Links between places (stores, or groups of stores with the same label) as a table. Rows send,
-//! columns receive.
+//! Links between places (stores, or groups with the same label) as a table. Rows send, columns
+//! receive.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,11 +9,10 @@ use hoplite_core::id::NodeId;
 use hoplite_core::load::{Load, MAX_LINKS};
 use serde::Serialize;
 
-/// Most places in a table: the most links in a store's report.
+/// Most places: the most links in a store's report.
 pub(super) const MAX_PLACES: usize = MAX_LINKS;
 
-/// A table of links. With more than [`MAX_PLACES`] places, it has the places with the most slow
-/// links.
+/// A table of links between the places with the most slow links.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Heat {
     places: Vec<String>,
@@ -38,7 +37,7 @@ impl Heat {
         place_of: impl Fn(&'a NodeId) -> &'a str,
     ) -> Self {
         let links = || loads.iter().flat_map(|(node, load)| load.links.iter().map(move |link| (node, link)));
-        // For each place, the number of slow links, and the number of links.
+        // Slow links, and all links, of each place.
         let mut weights: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (node, link) in links() {
             for end in BTreeSet::from([place_of(node), place_of(&link.peer)]) {
@@ -48,7 +47,7 @@ impl Heat {
         }
         let all = weights.len();
         let mut chosen: Vec<(&str, (u64, u64))> = weights.into_iter().collect();
-        // A stable sort, so that places with equal numbers stay in the order of their names.
+        // A stable sort keeps places with equal numbers in the order of their names.
         chosen.sort_by_key(|(_, weight)| Reverse(*weight));
         let places: BTreeSet<&str> = chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();
         let rows: BTreeMap<&str, usize> =

@@ -1,7 +1,7 @@
 //! Logins at the dashboard. If there is a token, only logged-in users see data.
 //!
 //! Wrong tokens slow down logins from their address. A browser with the cookie of an earlier login
-//! with this token is exempt, so a stranger at its address cannot lock its user out.
+//! with this token is exempt: a stranger at its address must not lock its user out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,14 +22,13 @@ const MAX_SESSIONS: usize = 64;
 /// Longest login: a working day.
 const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
 const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
-/// Cookie that marks a browser after a login. All shards on a host accept it, because they
-/// share the token.
+/// Cookie of a browser after a login, which all shards on a host accept: they share the token.
 const KNOWN_COOKIE: &str = "hoplite_known";
-/// Text that the token signs for the cookie, in front of a random number.
+/// Text that the token signs for the cookie, before a random number.
 const KNOWN_LABEL: &[u8] = b"known browser";
 const SECRET_BYTES: usize = 32;
 
-/// A digest of a session's secret, so that the time of a lookup reveals nothing.
+/// A digest of a session's secret: the time of a lookup reveals nothing.
 type Fingerprint = [u8; 32];
 
 #[derive(Debug)]
@@ -46,15 +45,14 @@ pub(super) struct Door {
 pub(super) enum Entry {
     In(Vec<String>),
     Wrong,
-    /// No token of this source is checked until this time has passed.
+    /// Tokens of this source are checked after this time.
     Later(Duration),
 }
 
 impl Door {
     /// Without a token, every visitor has access.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
-        // A cookie belongs to all ports of a host, so each of several shards on one host needs its
-        // own name.
+        // A cookie belongs to all ports of a host, so each shard needs its own name.
         let mut own = [0; 4];
         let cookie = match SystemRandom::new().fill(&mut own) {
             Ok(()) => format!("hoplite_{:08x}", u32::from_be_bytes(own)),
@@ -79,8 +77,7 @@ impl Door {
 
     pub(super) fn enter(&self, secret: &[u8], headers: &HeaderMap, address: IpAddr) -> Entry {
         let Some(token) = &self.token else { return Entry::Wrong };
-        // Locked during the comparison, so that concurrent logins get no more tries than sequential
-        // ones.
+        // Concurrent logins must get no more tries than sequential ones.
         let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let wait = throttle.wait(address.into(), now);
@@ -96,7 +93,7 @@ impl Door {
         Entry::In(cookies)
     }
 
-    /// Returns `None` if the operating system has no random numbers.
+    /// `None` if the system has no random numbers.
     fn session_cookie(&self) -> Option<String> {
         let mut secret = [0; SECRET_BYTES];
         SystemRandom::new().fill(&mut secret).ok()?;
@@ -120,7 +117,7 @@ impl Door {
         Some(format!("{KNOWN_COOKIE}={value}{}; Max-Age={}", self.attributes, KNOWN_TTL.as_secs()))
     }
 
-    /// Returns the cookie to set, or `None` if the sender was not logged in.
+    /// Returns the cookie to set; `None` if the sender was not logged in.
     pub(super) fn leave(&self, headers: &HeaderMap) -> Option<String> {
         self.sessions().remove(&self.presented(headers)?)?;
         Some(format!("{}={}; Max-Age=0", self.cookie, self.attributes))
@@ -131,7 +128,7 @@ impl Door {
     }
 
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, Instant>> {
-        // A panic elsewhere leaves the map valid, so a poisoned lock is harmless.
+        // A panic leaves the map valid.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Dashboard: a page for people, and the JSON that the page requests.
+//! Dashboard: a page for people, and its JSON.
 //!
 //! It is off unless an address is given, and it is read-only. With a token, only logged-in users
 //! see data. With TLS and no token, only peers with a certificate of the cluster can send requests.
@@ -46,7 +46,7 @@ pub(crate) struct Sights {
     pub(crate) prefixes: Prefixes,
 }
 
-/// Serves the page until `stop`. Counts connections without a complete request in `refused`.
+/// Serves the page until `stop`. `refused` counts connections without a complete request.
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: Credentials,
@@ -58,8 +58,7 @@ pub(crate) async fn serve(
     let port = listener.local_addr().map_or(0, |address| address.port());
     let scheme = match (tls, &token) {
         (None, _) => Scheme::Http,
-        // With a token, users log in. Without a token, their browser needs a certificate of the
-        // cluster.
+        // With a token, users log in; otherwise their browser needs a certificate of the cluster.
         (Some(tls), Some(_)) => Scheme::HttpsForAnybody(tls),
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };
@@ -146,7 +145,6 @@ impl Dashboard {
     }
 }
 
-/// Returns `true` if the browser names another site as the origin.
 fn is_foreign(request: &HttpRequest) -> bool {
     request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }

@@ -1,4 +1,4 @@
-//! The page's files, which are part of the program, and the headers of all answers.
+//! The page's files, built into the program, and the headers of all answers.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
@@ -6,8 +6,7 @@ use std::time::Duration;
 use hoplite_daemon::http::header::{self, HeaderMap, HeaderValue};
 use hoplite_daemon::http::{Bytes, HttpResponse, StatusCode};
 
-/// Content security policy: no other hosts, inline code or frames, and forms to this server
-/// only.
+/// Content security policy: no other hosts, inline code or frames; forms to this server only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
 form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -76,7 +75,7 @@ pub(super) fn wrong_token() -> HttpResponse {
     login_again(StatusCode::FORBIDDEN, "That is not the token of this cluster.")
 }
 
-/// Login form, with the time after which the next try is permitted.
+/// Login form, with the time before the next try.
 pub(super) fn too_many(wait: Duration) -> HttpResponse {
     let seconds = wait.as_secs();
     let says = format!("There were too many wrong tokens. Try again in {seconds} seconds.");
@@ -98,7 +97,7 @@ pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
     response(status, TEXT, format!("{words}\n").into())
 }
 
-/// Answers with JSON; without a body if the browser already has the same text.
+/// Answers with JSON, without a body if the browser already has the text.
 pub(super) fn json(text: String, headers: &HeaderMap) -> HttpResponse {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());
@@ -135,7 +134,7 @@ fn response(status: StatusCode, kind: &'static str, body: Bytes) -> HttpResponse
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // The browser stores nothing, because another version of the daemon has other files.
+        // Another version of the daemon has other files.
         (header::CACHE_CONTROL, "no-store"),
         (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
         (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),

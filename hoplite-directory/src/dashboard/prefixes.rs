@@ -1,7 +1,7 @@
 //! A shard's objects by prefix.
 //!
-//! A sum examines all objects with the prefix, in short turns with pauses. Sums are kept for a
-//! while, so many open pages cost no more than one.
+//! A sum examines all objects with the prefix, in short turns. Sums are kept for a while, so many
+//! pages cost no more than one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct Prefixes(Arc<Mutex<State>>);
 struct State {
     kept: Kept,
     share: Share,
-    /// An unfinished sum: the time of its last turn, and the last examined id.
+    /// An unfinished sum: time of its last turn, and last examined id.
     begun: Option<(Instant, PrefixSums, Vec<u8>)>,
 }
 
@@ -47,7 +47,7 @@ impl Default for Prefixes {
 impl Prefixes {
     /// Returns sums that are at most [`FRESH`] old.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
-        // Locked during a sum, so that the shard works on one sum at a time.
+        // The shard works on one sum at a time.
         let mut state = self.0.lock().await;
         state.kept.retain(|_, (at, _)| at.elapsed() < FRESH);
         let sums = match state.kept.get(&prefix) {
@@ -63,7 +63,7 @@ impl State {
         let is_same =
             |(at, sums, _): &(Instant, PrefixSums, _)| sums.prefix() == prefix && at.elapsed() < FRESH;
         loop {
-            // A call that is cancelled here leaves its sum to the next call.
+            // A call cancelled here leaves its sum to the next one.
             sleep_until(self.share.next()).await;
             let (sums, after) = match self.begun.take().filter(is_same) {
                 Some((_, sums, after)) => (sums, after),
@@ -145,7 +145,7 @@ impl PrefixPage {
     }
 }
 
-/// Formats a prefix, which may end within a character of UTF-8.
+/// The prefix may end within a character of UTF-8.
 fn readable(prefix: &[u8]) -> String {
     hoplite_core::text::escape(&String::from_utf8_lossy(prefix))
 }

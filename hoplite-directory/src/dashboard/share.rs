@@ -1,11 +1,10 @@
-//! Share of a shard's time that a long inspection for the dashboard may take. It runs in short
-//! turns with pauses.
+//! Share of a shard's time for a long inspection, which runs in short turns.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Length of the pause after a turn, as a multiple of the turn: stores get nine tenths of the time.
+/// Pause after a turn, in turns: stores get nine tenths of the time.
 const PAUSE: u32 = 9;
 /// Assumed length of a cancelled turn.
 const USUAL_TURN: Duration = Duration::from_millis(2);

@@ -1,7 +1,7 @@
 //! Slows down sources that try wrong tokens.
 //!
-//! Each wrong token adds to the debt of its source and of all sources, which decreases with time.
-//! While either debt is at its limit, tokens of the source are refused unchecked.
+//! Each wrong token adds to two debts, of its source and of all sources, which decrease with time.
+//! While either is at its limit, the source's tokens are refused unchecked.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Limit of one source: a person who mistypes notices nothing, and a program gets 15 tries a
-/// minute.
+/// Limit of one source: enough for a person; a program gets 15 tries a minute.
 const OF_ONE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
-/// Limit of all sources together, which only forty or more sources reach.
+/// Limit of all sources, which at least forty of them reach.
 const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Most sources with a separate debt; further sources share one.
+/// Most sources with their own debt; further ones share one.
 const MAX_SOURCES: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]

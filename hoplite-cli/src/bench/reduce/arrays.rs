@@ -1,11 +1,11 @@
 use hoplite_client::{Dtype, ReduceOp};
 use hoplite_core::reduce::combine;
 
-/// Bound of the elements, which are integers, so that sums are exact in any order.
+/// The elements are integers below this, so that sums are exact.
 const ELEMENTS_BELOW: u32 = 1000;
 const ELEMENTS_APART: usize = 1024;
 
-/// Arrays of all nodes: windows of one buffer, which differ but take little memory.
+/// Arrays of all nodes: different windows of one buffer.
 pub(super) struct Arrays {
     elements: Vec<u8>,
     pub(super) size_bytes: usize,

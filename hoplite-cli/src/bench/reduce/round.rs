@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const START_DELAY: Duration = Duration::from_millis(20);
 const TARGET: &str = "reduce/target";
 
-/// A round on the clients of all nodes. The first client gets the result of a reduce.
+/// A round on the clients of all nodes; the first gets the result of a reduce.
 pub(super) struct Round<'a> {
     first: &'a Client,
     clients: &'a [Client],
@@ -161,8 +161,8 @@ impl<'a> Round<'a> {
         vec![(); self.clients.len()]
     }
 
-    /// Does `work` for all nodes at once, each on a thread with the node's element of `own`.
-    /// Returns the time from the first start to the last end.
+    /// Does `work` for all nodes at once, each on a thread with its element of `own`. Returns the
+    /// time from the first start to the last end.
     fn together<T: Send>(
         &self,
         own: &mut [T],
@@ -192,7 +192,7 @@ impl<'a> Round<'a> {
         Ok(ended - started)
     }
 
-    /// Runs `work`. Returns its time, and the most bytes that any node sent and received.
+    /// Returns the time of `work`, and the most bytes that any node sent and received.
     fn counting(&self, work: impl FnOnce() -> anyhow::Result<Duration>) -> anyhow::Result<Taken> {
         let before = self.counters()?;
         let elapsed = work()?;

@@ -1,4 +1,4 @@
-//! Checks of the token and the certificates, with the daemons' own functions.
+//! Checks the token and the certificates with the daemons' own functions.
 
 use std::error::Error;
 use std::fs::File;
@@ -149,7 +149,6 @@ fn read(
     }
 }
 
-/// Checks the validity of the daemon's own certificate, the first in its file.
 fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let own = &facts[0];
     let (now, path) = (SystemTime::now(), path.display());
@@ -167,7 +166,7 @@ fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     finding("certificate", verdict, says)
 }
 
-/// Checks the authority. Daemons use its key and ignore its validity, so expiry is only doubtful.
+/// Checks the authority. Daemons use only its key, so expiry is only doubtful.
 fn authority(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let last = facts.iter().map(|facts| facts.validity.end).max().unwrap_or(now);

@@ -1,4 +1,4 @@
-//! Calls a shard with the credentials of this host, and diagnoses a missing answer.
+//! Calls a shard with this host's credentials, and diagnoses a missing answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
 const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// Requests a shard's status. Only connects if there are no usable credentials.
+/// Requests a shard's status; only connects without usable credentials.
 pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> Finding {
     let what = format!("directory {address}");
     let found = match credentials {
@@ -132,7 +132,7 @@ async fn diagnosis(address: &str, credentials: &Credentials, otherwise: &str) ->
     if let Some(tls) = &credentials.tls {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        // A shard that refuses a certificate often only ends the connection.
+        // A shard that refuses a certificate often just closes.
         if let Ok(Some(error)) = timeout_at(deadline, handshake_error(tls, host, stream)).await {
             return unshaken(&error);
         }

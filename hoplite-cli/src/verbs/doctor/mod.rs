@@ -1,4 +1,4 @@
-//! `hoplite doctor`: finds problems of this machine that would stop Hoplite or slow it down.
+//! `hoplite doctor`: finds problems of this machine that would stop or slow Hoplite.
 //!
 //! Each check is read-only, tests one thing and prints one line. Slow checks run concurrently; all
 //! findings appear within two seconds.
@@ -31,11 +31,10 @@ use super::status::{PlaceKeys, keys_differ};
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// Time limit of an answer of this host's store, or of a program.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(1);
 const FILES_TIMEOUT: Duration = Duration::from_millis(400);
 const FEW_DESCRIPTORS: u64 = 4096;
-/// A smaller MTU is doubtful, because it usually belongs to a slower tunnel.
+/// A smaller MTU usually belongs to a slower tunnel.
 const ETHERNET_MTU: u64 = 1500;
 const LITTLE_MEMORY: u64 = 512 << 20;
 const STORE_PERCENT: u64 = 30;
@@ -143,7 +142,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     if bad > 0 { Err(Ill { bad, all: findings.len() }.into()) } else { Ok(()) }
 }
 
-/// Returns the result of `check`; `None` if it takes longer than `limit`. Its thread then goes on.
+/// Returns the result of `check`, or `None` after `limit`; its thread then goes on.
 async fn within<T: Send + 'static>(limit: Duration, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = oneshot::channel();
     std::thread::spawn(move || drop(tell.send(check())));
@@ -291,7 +290,7 @@ async fn running(store: &StoreArguments) -> Vec<Finding> {
     findings
 }
 
-/// Returns the cluster's problems that the status of this store does not have.
+/// Returns the cluster's problems that this store's status lacks.
 async fn cluster(client: &Client, status: &NodeStatus) -> Vec<Finding> {
     let mut reply = StatusReply::default();
     let queries = async {
@@ -361,7 +360,7 @@ fn judge(status: &NodeStatus) -> Finding {
     }
 }
 
-/// Checks the MTU of network interfaces, except for loopback and inactive ones.
+/// Checks the MTU of active network interfaces but loopback.
 fn interfaces(place: &Path) -> Vec<Finding> {
     let Ok(entries) = fs::read_dir(place) else {
         return vec![finding("network", Health::Unknown, "the interfaces cannot be listed")];
@@ -389,7 +388,7 @@ fn interfaces(place: &Path) -> Vec<Finding> {
     found
 }
 
-/// Looks for a time daemon, because certificates need a correct clock.
+/// Looks for a time daemon: certificates need a correct clock.
 fn clock() -> Finding {
     let kept = ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
     match kept.iter().find(|path| Path::new(path).exists()) {

@@ -4,10 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
-/// Number of leading bytes that decide if an object is text.
 const JUDGED_BYTES: usize = 4096;
 
-/// Standard output. A terminal takes only text, unless the user named `-`.
+/// A terminal takes only text, unless the user named `-`.
 #[derive(Debug)]
 pub(in crate::verbs) struct Standard {
     out: StdoutLock<'static>,
@@ -54,11 +53,11 @@ fn begins_as_text(bytes: &[u8]) -> bool {
     text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
 }
 
-/// A file for the object. Dropping this before completion removes the file.
+/// A file for the object, removed if dropped before completion.
 #[derive(Debug)]
 pub(in crate::verbs) struct Destination {
     file: File,
-    /// Rename at completion; `None` for a pipe or device, which is written directly.
+    /// `None` for a pipe or device, which is written directly.
     rename: Option<Rename>,
 }
 
@@ -68,7 +67,6 @@ struct Rename {
     to: PathBuf,
 }
 
-/// Returns the file of `--output`; `None` for standard output, `-`.
 pub(in crate::verbs) fn file(output: Option<&Path>) -> Option<&Path> {
     output.filter(|path| *path != Path::new("-"))
 }
