@@ -8,7 +8,7 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// Name of the created authority. Certificates repeat it as their issuer.
+/// Name of the authority, and of the issuer in certificates.
 const NAME: &str = "Hoplite CA";
 
 /// A created certificate authority, as PEM.
@@ -29,7 +29,7 @@ pub struct Issued {
     pub key: String,
 }
 
-/// A certificate cannot be issued: a name, or the authority's key, is invalid.
+/// A certificate's name, or the authority's key, is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("no certificate can be made")]
 pub struct NotIssued(#[from] rcgen::Error);
@@ -46,9 +46,8 @@ impl Authority {
         Ok(Self { cert: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
     }
 
-    /// Issues a certificate for a daemon, as server and client, under these host names and
-    /// addresses. Reads only the authority's key, so its certificate must come from
-    /// [`new`](Self::new).
+    /// Issues a daemon's certificate, as server and client, for these host names and addresses.
+    /// Reads only the authority's key: its certificate must come from [`new`](Self::new).
     ///
     /// # Errors
     /// [`NotIssued`].

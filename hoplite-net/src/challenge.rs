@@ -1,10 +1,8 @@
-//! Mutual authentication with a shared token, on the control and data planes: challenge and
-//! response.
+//! Mutual authentication with a shared token: challenge and response.
 //!
-//! Each side sends a hello with a nonce, then an HMAC-SHA-256 over its role and both hellos. So a
+//! Each side sends a hello with a nonce, then an HMAC-SHA-256 over its role and both hellos: a
 //! proof is useless on another connection, for other names, or in the other direction. The
-//! connecting side proves first: a caller without the token gets no proof on which it could test
-//! guesses.
+//! connecting side proves first: a caller without the token gets no proof to test guesses.
 
 use std::io;
 
@@ -15,7 +13,7 @@ use super::token::{Purpose, TAG_BYTES, Token};
 /// Length of a nonce in bytes. Random nonces of this length never repeat.
 pub const NONCE_BYTES: usize = 32;
 
-/// Version of the protocol from which on proofs cover the newest versions of both sides.
+/// Protocol version from which proofs cover both sides' newest versions.
 const COVERS_NEWEST: u32 = 9;
 
 /// Side of a connection that proves its knowledge of the token.
@@ -30,14 +28,13 @@ pub enum Prover {
 /// Fields of a hello that the proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
-    /// The oldest version of the protocol that the side speaks.
+    /// The oldest protocol version that the side speaks.
     pub version: u32,
-    /// Newest version that the side speaks. The proofs cover it if both sides speak at least
-    /// `COVERS_NEWEST`.
+    /// The newest one. Proofs cover it if both sides speak at least `COVERS_NEWEST`.
     pub newest: u32,
     /// Name of the side's cluster.
     pub cluster: &'a str,
-    /// Name of the side's node; empty if the side is not a store.
+    /// The side's node; empty unless it is a store.
     pub node: &'a str,
     /// The challenge: random bytes.
     pub nonce: &'a [u8],
@@ -70,7 +67,7 @@ impl Hellos<'_> {
         token.sign(purpose, &self.statement(prover as u8))
     }
 
-    /// Checks the tag by which `prover` shows that it knows `token`. Takes constant time.
+    /// Checks the tag of [`proof`](Self::proof) in constant time.
     pub fn is_proven(&self, token: &Token, purpose: Purpose, prover: Prover, proof: &[u8]) -> bool {
         token.verify(purpose, &self.statement(prover as u8), proof)
     }
@@ -79,8 +76,7 @@ impl Hellos<'_> {
         token.sign(Purpose::Keys, &self.statement(0))
     }
 
-    /// Returns the bytes to sign. The length of each text precedes it, so the bytes have one
-    /// interpretation.
+    /// Returns the bytes to sign. Each text's length precedes it, so they have one interpretation.
     fn statement(&self, prover: u8) -> Vec<u8> {
         let mut bytes = vec![prover];
         for hello in [&self.connecting, &self.accepting] {

@@ -28,7 +28,7 @@ use super::record::Checked;
 use super::socket::{InProcess, Socket};
 use super::tls::{Protocol, Tls, provider, tls_explanation};
 
-/// Port of a shard whose address has none, as for HTTP.
+/// Port of a shard's address without one, as for HTTP.
 const DEFAULT_PORT: u16 = 80;
 
 /// A route to a shard.
@@ -41,7 +41,7 @@ pub enum Route {
 }
 
 impl Credentials {
-    /// Makes a channel to `endpoint`, whose scheme must be `http`. It connects at first use.
+    /// Makes a channel to `endpoint`, with scheme `http`. It connects at first use.
     pub fn channel(&self, endpoint: &Endpoint, caller: Caller, route: Route) -> Channel {
         endpoint.connect_with_connector_lazy(Connector { credentials: self.clone(), caller, route })
     }
@@ -94,8 +94,8 @@ impl Credentials {
         timeout(HELLO_TIMEOUT, opening).await?
     }
 
-    /// Explains a failed connection to a shard: a refusal and its reason, a rejected certificate,
-    /// or TLS on one side only.
+    /// Explains a failed connection to a shard: a refusal, a rejected certificate, or TLS on one
+    /// side only.
     pub fn error_of(&self, failure: &(dyn error::Error + 'static)) -> Error {
         if let Some(refusal) = cause::<OpeningError>(failure).and_then(OpeningError::refusal) {
             return refusal.clone();
@@ -116,17 +116,17 @@ impl Credentials {
         Error::Unavailable { what: what.into() }
     }
 
-    /// Returns advice for a failure of TLS, or of a peer that may speak TLS.
+    /// Returns advice for a failure of TLS, or of a peer that may speak it.
     fn hint(&self, failure: &(dyn error::Error + 'static)) -> Option<&'static str> {
         match (&self.tls, cause::<rustls::Error>(failure)) {
             (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {
                 Some("this side speaks TLS and the other one does not")
             }
-            // In TLS 1.3, the peer rejects this side's certificate only after the handshake, so its
-            // alert breaks the opening.
+            // In TLS 1.3, the peer rejects a certificate after the handshake, so its alert breaks
+            // the opening.
             (Some(_), Some(error)) => tls_explanation(error),
             (Some(_), None) => None,
-            // A peer that speaks TLS sends an alert, which this side cannot read, and closes.
+            // A peer that speaks TLS sends an alert, unreadable here, and closes.
             (None, _) => cause::<OpeningError>(failure).map(|_| {
                 "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
             }),
@@ -134,8 +134,8 @@ impl Credentials {
     }
 }
 
-/// Performs a TLS handshake and returns its error. Then reads a byte, because the peer rejects a
-/// certificate only after the handshake.
+/// Performs a TLS handshake and returns its error. Then reads a byte: the peer rejects a
+/// certificate afterwards.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
     let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;
@@ -146,7 +146,7 @@ pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option
     heard.err().and_then(|error| cause(&error).cloned())
 }
 
-/// Returns `true` if the peer on the stream speaks TLS. Authenticates neither side.
+/// Returns `true` if the peer speaks TLS. Authenticates neither side.
 pub async fn speaks_tls(stream: TcpStream) -> bool {
     let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&version::TLS13])
@@ -170,7 +170,7 @@ pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'stat
     if found.is_some() {
         return found;
     }
-    // The source of an I/O error skips its inner error.
+    // An I/O error's source skips its inner error.
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(within) => cause(within),
         None => error.source().and_then(cause),

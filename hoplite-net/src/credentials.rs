@@ -1,4 +1,4 @@
-//! Secrets with which a program authenticates itself to daemons, and checks them.
+//! Secrets with which programs and daemons authenticate each other.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use super::secret::{self, SecretError};
 use super::tls::{Tls, TlsError};
 use super::token::{Token, TokenError};
 
-/// Secrets with which a program authenticates itself and its peers.
+/// Secrets of a program, for itself and to check its peers.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// Secret of the cluster, or of the user.
@@ -33,7 +33,7 @@ impl fmt::Display for Credentials {
 }
 
 impl Credentials {
-    /// Returns the credentials with this user's secret. Creates the secret at first use.
+    /// Returns credentials with this user's secret, created at first use.
     ///
     /// # Errors
     /// [`SecretError`].

@@ -1,4 +1,4 @@
-//! Facts that a certificate states. Nothing here decides about trust.
+//! Facts in a certificate, without a decision about trust.
 
 use std::net::IpAddr;
 use std::ops::Range;

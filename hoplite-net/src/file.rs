@@ -1,4 +1,4 @@
-//! Reads files with secrets and certificates: regular, bounded and, where required, private files.
+//! Reads secrets and certificates from regular, bounded and, if required, private files.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Permission bits of other users, which a private file must not have.
+/// Other users' permissions, forbidden on a private file.
 const OTHERS: u32 = 0o077;
-/// Bits that root's file must not have, if this process runs as another user. The group may
-/// read the file, because root chose the group: Kubernetes mounts secrets this way.
+/// The same for root's file in another user's process. The group may read it, because root chose
+/// the group: Kubernetes mounts secrets this way.
 const OTHERS_FOR_ROOT: u32 = 0o037;
 
 /// Reason to reject a file.
@@ -51,8 +51,8 @@ pub(crate) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> 
     contents(file, path, limit_bytes)
 }
 
-/// Reads a file that belongs to this process's user or root, and that other users cannot access.
-/// Only root's file may be readable by its group. Follows links, and checks the opened file.
+/// Reads a file of this user or root that other users cannot access. Only root's file may be
+/// readable by its group. Follows links, and checks the opened file.
 pub(crate) fn read_private(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, found) = open(path, limit_bytes)?;
     accept_private(path, found.mode() & 0o7777, found.uid(), rustix::process::geteuid().as_raw())?;
@@ -70,18 +70,17 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// Byte-order marks of UTF-8 and both forms of UTF-16, which some editors write before text.
+/// Byte-order marks of UTF-8 and both UTF-16, which some editors write first.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
-/// Returns `true` if `bytes` begin with a byte-order mark. It is invisible, and would become part
-/// of a secret.
+/// Returns `true` for a byte-order mark, which is invisible and would become part of a secret.
 pub fn begins_with_byte_order_mark(bytes: &[u8]) -> bool {
     BYTE_ORDER_MARKS.iter().any(|mark| bytes.starts_with(mark))
 }
 
 fn open(path: &Path, limit_bytes: u64) -> Result<(File, Metadata), FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
-    // Without this flag, opening a pipe would wait for its writer.
+    // Otherwise opening a pipe would wait for its writer.
     let mut options = OpenOptions::new();
     let file =
         options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path).map_err(failed)?;

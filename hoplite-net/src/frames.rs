@@ -1,4 +1,4 @@
-//! Frames of a direct connection between store and shard: length-prefixed messages in checked records.
+//! Frames of a direct connection between store and shard: length-prefixed messages in records.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::opening::Records;
 use super::record::{Opener, Sealer};
 use super::socket::Socket;
 
-/// Makes the frame reader and writer of a connection whose opening gave these records.
+/// Makes the frame reader and writer of a connection with these records.
 pub fn frames(socket: Socket, (sealer, opener): Records) -> (FrameReader, FrameWriter) {
     let (reader, writer) = tokio::io::split(socket);
     let [raw, received, frame, records] = [(); 4].map(|()| BytesMut::new());
@@ -32,8 +32,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Returns the next frame, of at most `limit_bytes`; `None` after the peer closed the
-    /// connection.
+    /// Returns the next frame, of at most `limit_bytes`; `None` after the peer closed.
     ///
     /// # Errors
     /// [`Error::Malformed`] if the bytes are no frame. [`Error::Unavailable`] for a damaged record.

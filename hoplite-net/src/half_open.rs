@@ -15,8 +15,8 @@ pub fn descriptor_limit() -> u64 {
 
 /// A bounded number of places for half-open connections.
 ///
-/// If all places are taken, a new connection replaces the oldest one. So silent peers cannot lock
-/// out the cluster's daemons, which need a place only for a moment.
+/// A new connection replaces the oldest one if necessary. So silent peers cannot lock out daemons,
+/// which need a place only for a moment.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,
@@ -38,7 +38,7 @@ pub struct HalfOpenPlace {
 }
 
 impl HalfOpen {
-    /// Makes `limit` places, or one place per eight descriptors of this process if that is less.
+    /// Makes `limit` places, at most one per eight descriptors of this process.
     pub fn new(limit: usize) -> Arc<Self> {
         let most = usize::try_from(descriptor_limit() / DESCRIPTORS_PER_PLACE).unwrap_or(usize::MAX);
         Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })

@@ -8,14 +8,13 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
 };
 
-/// Time of silence after which TCP probes the connection: shorter than firewalls remember an idle
-/// one.
+/// Silence before TCP probes a connection: shorter than firewalls remember one.
 const PROBED_AFTER: Duration = Duration::from_secs(30);
-/// Time after which the kernel closes a connection whose peer acknowledges neither probes nor
-/// bytes. A peer that pauses reading still acknowledges. Pings find a dead peer sooner.
+/// Time after which the kernel closes a connection whose peer acknowledges nothing. A peer that
+/// pauses reading still acknowledges. Pings find a dead peer sooner.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
-/// Prepares a TCP connection for small messages after long silences.
+/// Prepares a TCP connection for small messages after silences.
 ///
 /// # Errors
 /// System errors.

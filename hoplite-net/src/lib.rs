@@ -2,12 +2,11 @@
 //!
 //! * `credentials`: the secrets of a program: the cluster's `token` or the user's `secret`, and
 //!   certificates (`tls`, `facts`, `authority`). `file` reads them.
-//! * `opening`: starts connections of the control plane: both sides answer a `challenge`. `record`
-//!   protects their bytes, and `frames` are messages of direct connections.
+//! * `opening`: starts connections of the control plane with a `challenge`. `record` protects their
+//!   bytes; `frames` are messages of direct connections.
 //! * `channel`: connects to shards over a `socket`.
 //! * `transport`: TCP and TLS of the data plane, from arena to arena.
-//! * `half_open`: bounds the connections whose peer is not authenticated yet. `refusal`: closes
-//!   connections of refused peers.
+//! * `half_open`: bounds unauthenticated connections. `refusal`: closes refused ones.
 #![forbid(unsafe_code)]
 
 mod credentials;

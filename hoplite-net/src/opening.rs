@@ -21,7 +21,7 @@ use super::token::{Purpose, Token};
 /// Identity of a program that connects to a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// Cluster to which the shard must belong; `None` for any.
+    /// The shard's cluster; `None` for any.
     pub cluster: Option<ClusterId>,
     /// Store that connects; `None` for other programs.
     pub node: Option<NodeId>,
@@ -48,7 +48,7 @@ pub enum OpeningError {
 }
 
 impl OpeningError {
-    /// Reason for a refusal by either side; `None` if the peer may not be a program of Hoplite.
+    /// Reason for a refusal by either side; `None` if the peer may be no Hoplite program.
     pub const fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,
@@ -57,7 +57,7 @@ impl OpeningError {
     }
 }
 
-/// Opens a connection to a shard for the purpose in `preface`. Returns the connection's records.
+/// Opens a connection to a shard for the purpose in `preface`.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -92,8 +92,8 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Accepts a connection to a shard of `cluster` that speaks the versions up to `newest`. Call it
-/// after the preface was read. Returns the connection's records. Tells a refused peer the reason.
+/// Accepts a connection to a shard of `cluster` that speaks versions up to `newest`, after the
+/// preface was read. Tells a refused peer the reason.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -105,7 +105,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<Records, OpeningError> {
     let opened = answer(stream, token, cluster, newest).await;
     if let Err(OpeningError::Refuses(error)) = &opened {
-        // The caller gets the error even if it cannot be sent to the peer.
+        // The caller gets the error even if the peer cannot.
         if write(stream, Body::Refusal(error::encode(error))).await.is_ok() {
             close_refused(stream).await;
         }
@@ -177,8 +177,8 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
     }
 }
 
-/// Returns the token for both sides' proofs; `None` if neither side has one. `peer` and `this` name
-/// the two sides in errors, as the connecting side sees them.
+/// Returns the token for both sides' proofs, if they have one. `peer` and `this` name the sides in
+/// errors, as the connecting side sees them.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,
@@ -226,7 +226,7 @@ async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, Openi
     }
 }
 
-/// Reads the next message. A damaged message is an I/O error, because the next attempt may succeed.
+/// Reads a message. A damaged one is an I/O error, because the next attempt may succeed.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     let length = stream.read_u32_le().await? as usize;
     if length > MAX_OPENING_BYTES {

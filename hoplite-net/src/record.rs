@@ -1,5 +1,4 @@
-//! Records protect bytes of the control plane on plain TCP: each changed, lost or repeated byte is
-//! detected.
+//! Records detect each changed, lost or repeated byte of the control plane on plain TCP.
 //!
 //! | bytes | content |
 //! | --- | --- |
@@ -20,8 +19,7 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most bytes in a record. A reader waits for a whole record. At this size, the cost
-/// per record is negligible.
+/// Most bytes in a record, for which a reader waits. The cost per record is negligible.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
 pub(super) const KEY_BYTES: usize = 16;
 
@@ -62,13 +60,13 @@ impl Check {
     }
 }
 
-/// Puts the bytes of a connection's outgoing direction into records.
+/// Puts a connection's outgoing bytes into records.
 pub struct Sealer {
     check: Check,
     next: u64,
 }
 
-/// Checks the records of a connection's incoming direction, and takes their bytes out.
+/// Checks a connection's incoming records, and takes their bytes out.
 pub struct Opener {
     check: Check,
     next: u64,

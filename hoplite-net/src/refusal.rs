@@ -13,10 +13,10 @@ use tokio_rustls::server::TlsStream;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_DISCARDED_BYTES: u64 = 256 << 10;
 
-/// Closes the sending side of a refused connection, and waits up to a second for the peer to close.
+/// Closes the sending side of a refused connection. Waits up to a second for the peer to close.
 ///
-/// Discards bytes that still arrive. Dropping a socket with unread bytes would reset the
-/// connection, and the peer would lose the refusal.
+/// Discards bytes that still arrive: dropping a socket with unread bytes would reset it, and the
+/// peer would lose the refusal.
 pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let closing = async {
         stream.shutdown().await?;
@@ -28,7 +28,7 @@ pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let _ = timeout(CLOSE_TIMEOUT, closing).await;
 }
 
-/// Performs the TLS handshake with a connecting peer. A refused peer can read the alert.
+/// Performs the TLS handshake. A refused peer can read the alert.
 ///
 /// # Errors
 /// The connection's errors; a [`rustls::Error`] inside [`io::ErrorKind::InvalidData`].

@@ -1,6 +1,6 @@
-//! A user's secret: the token that the user's programs on this machine share, if no other is set.
+//! A user's secret: the token of the user's programs on this machine, if no other is set.
 //!
-//! Without this secret, every user of the machine could connect to the daemons' loopback ports.
+//! Without it, every user of the machine could connect to the daemons' loopback ports.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use super::token::{Token, TokenError};
 
 /// Length of a secret in hexadecimal digits: 256 bits.
 const SECRET_DIGITS: usize = 64;
-/// Longest file of a secret in bytes: the digits and white space.
+/// Longest file of a secret in bytes: digits and white space.
 const MAX_FILE_BYTES: u64 = 256;
 
 /// Reason why the user has no usable secret.

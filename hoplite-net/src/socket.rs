@@ -53,7 +53,7 @@ impl InProcess {
 }
 
 impl InProcessListener {
-    /// Waits for the next connection; `None` after the last [`InProcess`] was dropped.
+    /// Waits for a connection; `None` after the last [`InProcess`] was dropped.
     pub async fn accept(&mut self) -> Option<Socket> {
         loop {
             if let Ok(stream) = UnixStream::from_std(self.0.recv().await?) {
@@ -68,14 +68,14 @@ impl InProcessListener {
 pub enum DetachedSocket {
     /// TCP.
     Tcp(std::net::TcpStream),
-    /// TLS over TCP, which stays registered with its first runtime.
+    /// TLS over TCP, registered with its first runtime for ever.
     Tls(Box<TlsStream<TcpStream>>),
     /// Both ends are in this process.
     InProcess(std::os::unix::net::UnixStream),
 }
 
 impl Socket {
-    /// Prepares the connection for small messages after long silences.
+    /// Prepares the connection for small messages after silences.
     ///
     /// # Errors
     /// System errors.

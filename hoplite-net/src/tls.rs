@@ -1,8 +1,8 @@
 //! A daemon's certificate, and the authority that it trusts: TLS 1.3, always mutual.
 //!
-//! Each new connection checks for changed files, at most once a second, so new certificates need no
-//! restart. If the new files are unusable, the old certificates stay in use. Unusable files are
-//! read again, because a certificate may become valid later.
+//! New connections look for changed files, at most once a second, so new certificates need no
+//! restart. If the files are unusable, the old certificates stay. Unusable files are read again,
+//! because a certificate may become valid.
 
 use std::fmt;
 use std::fs;
@@ -29,13 +29,13 @@ use super::facts::{CertificateFacts, is_authority};
 use super::file::{self, FileError};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which unusable files are read again even without a change.
+/// Time after which unusable files are read again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// Longest file of certificates in bytes: four times a bundle of all public authorities.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The protocol inside TLS (negotiated by ALPN). A peer that names another one is refused.
+/// The protocol inside TLS (negotiated by ALPN). A peer that names another is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// The control plane: gRPC, and direct connections.
@@ -55,11 +55,10 @@ impl Protocol {
         }
     }
 
-    /// Checks that a completed handshake agreed on this protocol. The check is needed because
-    /// rustls accepts a peer that offers no protocol.
+    /// Checks that a completed handshake agreed on this protocol: rustls accepts a peer that offers
+    /// none.
     ///
-    /// Both sides of the control and data planes call this. The server of web pages does not,
-    /// because many HTTP clients offer no protocol.
+    /// The server of web pages does not call this, because many HTTP clients offer none.
     ///
     /// # Errors
     /// [`rustls::Error::NoApplicationProtocol`].
@@ -85,7 +84,7 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "the port of the peer is for another protocol: of control plane, data plane and dashboard, is it the right one?"
         }
-        // An authority with the right name but another key causes a bad signature.
+        // An authority with the right name but another key.
         rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => {
             "the certificate of the peer does not come from the authority that --tls-ca names here"
         }
@@ -126,7 +125,7 @@ pub enum TlsError {
         /// Missing part.
         what: &'static str,
     },
-    /// The files do not match each other, or are not valid now.
+    /// The files do not match, or are not valid now.
     #[error("the certificate in {} cannot be used", path.display())]
     Unusable {
         path: PathBuf,
@@ -185,7 +184,7 @@ pub struct TlsFiles {
     pub ca: PathBuf,
 }
 
-/// The TLS files' contents that are in use. Clones share them.
+/// Contents of the TLS files in use. Clones share them.
 #[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
@@ -213,7 +212,7 @@ struct Failure {
     times: u64,
 }
 
-/// A file's identity, times of change and permissions, which differ after each change.
+/// A file's identity, times and permissions, which differ after each change.
 type Stamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
@@ -225,8 +224,8 @@ struct Configs {
 }
 
 impl Tls {
-    /// Reads the files. A peer's certificate must contain `name`. Without a `name`, a peer's
-    /// certificate must contain the host to which this daemon connects.
+    /// Reads the files. A peer's certificate must contain `name`, or else the host to which this
+    /// daemon connects.
     ///
     /// # Errors
     /// [`TlsError`], also for a certificate that peers would reject.
@@ -248,34 +247,33 @@ impl Tls {
         Ok(Self { shared: Arc::new(Shared { files, name, clock, state: Mutex::new(state) }) })
     }
 
-    /// Returns the TLS settings for connections that this daemon opens to peers.
+    /// Returns the settings for connections to peers.
     pub fn client(&self, protocol: Protocol) -> Arc<ClientConfig> {
         let mut config = self.current().client.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Returns the TLS settings for connections that peers open to this daemon.
+    /// Returns the settings for connections from peers.
     pub fn server(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().server.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Returns the TLS settings for clients without certificates, which authenticate by other
-    /// means.
+    /// Returns the settings for clients without certificates, which authenticate otherwise.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Time at which this daemon's certificate expires; `None` if it cannot be parsed.
+    /// Expiry of this daemon's certificate; `None` if unparsable.
     pub fn expiry(&self) -> Option<SystemTime> {
         self.current().expiry
     }
 
-    /// Returns the name that the certificate of a peer at `host` must contain.
+    /// Returns the name that a peer's certificate at `host` must contain.
     ///
     /// # Errors
     /// [`TlsError::Name`].
@@ -283,8 +281,8 @@ impl Tls {
         self.shared.name.clone().map_or_else(|| server_name(host), Ok)
     }
 
-    /// Requires that this daemon's certificate, now and after each change, contains the name that
-    /// peers demand at `host`. This is the `name` of [`read`](Self::read), else `host`.
+    /// Requires that this daemon's certificate always contains the name that peers demand at
+    /// `host`: the `name` of [`read`](Self::read), else `host`.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`] if the certificate lacks the name; [`TlsError::Name`].
@@ -326,8 +324,7 @@ impl Shared {
     }
 
     fn look_at_files(&self, state: &mut State, now: Instant) {
-        // The stamps are read before the files, so that a concurrent replacement changes the stamps
-        // again.
+        // Stamps before files: a concurrent replacement changes the stamps again.
         let stamps = self.files.stamps();
         let is_due = state.failure.as_ref().is_some_and(|failure| now >= failure.retry_at);
         if stamps == state.stamps && !is_due {
@@ -397,7 +394,7 @@ impl TlsFiles {
         })
     }
 
-    /// Checks this daemon's certificate against the authority, as its peers do.
+    /// Checks this daemon's certificate, as peers do.
     ///
     /// # Errors
     /// [`TlsError`] of the certificate or authority.
@@ -516,8 +513,7 @@ fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'sta
     Ok(key)
 }
 
-/// Returns the ciphers. With AES instructions, the faster cipher comes first, because 128 bits
-/// suffice.
+/// Returns the ciphers. With AES instructions, the faster one comes first: 128 bits suffice.
 pub(super) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -527,7 +523,7 @@ pub(super) fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..default_provider() }
 }
 
-/// Checks this daemon's certificate chain as its peers do, so that problems are found here.
+/// Checks this daemon's certificate chain as its peers do.
 fn check_own(
     chain: &[CertificateDer<'static>],
     clients: &dyn ClientCertVerifier,
@@ -542,7 +538,7 @@ fn check_own(
 }
 
 impl CertificateFacts {
-    /// Returns the facts of the file's certificates, in order. Leaves unparsable certificates out.
+    /// Returns the facts of the file's certificates, in order, but for unparsable ones.
     ///
     /// # Errors
     /// [`TlsError`] if the file is unreadable or has no certificate.

@@ -1,6 +1,6 @@
 //! Secret of a cluster's daemons.
 //!
-//! Only HMACs that are computed with it leave the process. Each HMAC covers its [`Purpose`].
+//! Only its HMACs, each for a [`Purpose`], leave the process.
 
 use std::fmt;
 use std::path::Path;
@@ -9,28 +9,27 @@ use ring::hmac;
 
 use super::file::{self, FileError};
 
-/// Shortest token in bytes: random bytes of this length cannot be guessed.
+/// Shortest token: this many random bytes cannot be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 const MAX_TOKEN_BYTES: u64 = 4096;
 /// Length of a tag, an HMAC-SHA-256, in bytes.
 pub const TAG_BYTES: usize = 32;
 
-/// Purpose of a tag, which becomes part of the signed message.
+/// Purpose of a tag, part of the signed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Authentication on the control plane.
     Control,
     /// Authentication on the data plane.
     Data,
-    /// Derivation of a connection's keys; the tag never leaves the process.
+    /// Derives a connection's keys; the tag never leaves the process.
     Keys,
-    /// Comparison of a typed secret; the tag never leaves the process.
+    /// Compares a typed secret; the tag never leaves the process.
     Login,
 }
 
 impl Purpose {
-    /// Returns the start of a signed message. Labels have equal lengths, so no message has two
-    /// purposes.
+    /// Returns the start of a signed message. Equal lengths keep purposes apart.
     const fn label(self) -> &'static [u8; 16] {
         match self {
             Self::Control => b"hoplite control2",
@@ -63,7 +62,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// Reads a token from a file, and removes surrounding white space.
+    /// Reads a token from a file, without surrounding white space.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -95,13 +94,12 @@ impl Token {
         tag.as_ref().try_into().expect("an HMAC-SHA-256 has 32 bytes")
     }
 
-    /// Checks the tag of `message` for `purpose`, in constant time.
+    /// Checks a tag of `message` for `purpose`, in constant time.
     pub fn verify(&self, purpose: Purpose, message: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }
 
-    /// Returns `true` if a typed secret, without surrounding white space, is this token. Takes
-    /// constant time.
+    /// Returns `true` if a typed secret, trimmed, is this token. Takes constant time.
     pub fn is_known_as(&self, secret: &[u8]) -> bool {
         let typed = Self::new(secret.trim_ascii());
         typed.is_ok_and(|typed| self.verify(Purpose::Login, &[], &typed.sign(Purpose::Login, &[])))

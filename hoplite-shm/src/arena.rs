@@ -14,15 +14,15 @@ use crate::error::{Error, Result};
 use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
 
-/// Bytes prefaulted between two calls of `step`. A virtual machine takes 60 ms for them, or 2 s per
-/// GiB, if it touches the memory for the first time.
+/// Bytes prefaulted between two calls of `step`. A virtual machine's first touch takes 60 ms for
+/// them, or 2 s per GiB.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
 /// A store's shared memory.
 ///
-/// It never changes its size, and stays mapped until the last [`Buffer`](crate::Buffer) is dropped.
+/// Its size is fixed. It stays mapped until the last [`Buffer`](crate::Buffer) is dropped.
 #[derive(Debug)]
 pub struct Arena {
     region: Region,
@@ -34,10 +34,9 @@ pub struct Arena {
 impl Arena {
     /// Creates an arena of `capacity_bytes`, rounded down to whole pages of `backing`.
     ///
-    /// The size is sealed, so no process can shrink memory that others use. Pages are allocated
-    /// when touched or [prefaulted](Self::prefault). Huge pages are allocated here, and so are all
-    /// pages if the kernel does not overcommit: a later failure would kill the process that touches
-    /// them (SIGBUS).
+    /// The size is sealed, so no process can shrink memory in use. Pages are allocated when touched
+    /// or [prefaulted](Self::prefault). Huge pages, and all pages without overcommit, are allocated
+    /// here: a later failure would kill the process that touches them (SIGBUS).
     ///
     /// # Errors
     /// [`Error::NotEnoughMemory`], [`Error::NotEnoughHugePages`], [`Error::FileSizeLimit`],
@@ -70,16 +69,16 @@ impl Arena {
         self.writable.as_fd()
     }
 
-    /// Descriptor for clients that map the arena for reading; it cannot be mapped writable.
+    /// Descriptor for clients, which cannot map it writable.
     pub fn read_only_fd(&self) -> BorrowedFd<'_> {
         self.read_only.as_fd()
     }
 
-    /// Touches all pages of the arena, so that later accesses cause no page faults. Blocks for up
-    /// to seconds per GiB.
+    /// Touches all pages of the arena, to avoid later page faults. Blocks for up to seconds per
+    /// GiB.
     ///
-    /// Calls `step` with the number of prefaulted bytes after every 32 MiB, and stops if `step`
-    /// breaks. Objects may be used at the same time.
+    /// Calls `step` with the prefaulted bytes after every 32 MiB, and stops if it breaks. Objects
+    /// may be used at the same time.
     ///
     /// # Errors
     /// [`Error::NotEnoughMemory`] if the system runs out of memory, else [`Error::System`].
@@ -102,7 +101,7 @@ impl Arena {
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.region.touch(start..end, rustix::param::page_size());
                 }
-                // After EFAULT, a plain write would end this process with SIGBUS.
+                // After EFAULT, a plain write would cause SIGBUS.
                 Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
                     return Err(Error::NotEnoughMemory {
                         needed_bytes: self.capacity_bytes(),
@@ -149,8 +148,8 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     }
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
-    // Shrinking would kill every process that maps the file. A seal against writing, which a client
-    // could add, would stop the store.
+    // Shrinking would kill every process that maps the file. A client's seal against writing would
+    // stop the store.
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(Error::system("seal the size of the arena"))?;
     Ok((fd, capacity_bytes))

@@ -14,7 +14,7 @@ const HUGE_SHIFT: u32 = 26;
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
-/// Kind of an arena's memory. It is anonymous, and freed with the last process that maps it.
+/// Kind of an arena's memory, which is anonymous, and freed with the last process that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Pages of the usual size.
@@ -27,7 +27,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Returns the kind of memory that a file at `path` would have. Creates no file.
+    /// Returns the kind of memory of a file at `path`. Creates no file.
     ///
     /// # Errors
     /// [`Error::NotInMemory`] unless the path is on a tmpfs, ramfs or hugetlbfs; [`Error::File`] if

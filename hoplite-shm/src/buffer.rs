@@ -15,19 +15,17 @@ use crate::header::HeaderHandle;
 use crate::progress::State;
 use crate::span::Span;
 
-/// Bytes that are copied and then read at a time. Larger chunks do not fit the
-/// first-level cache.
+/// Bytes that are copied and then read at a time: a part of the first-level cache.
 ///
-/// For CRC-32C, 1 GiB that is not cached takes 44 ms (34 ms without the copy), and 1 MiB that is
-/// cached 39 us (18 us). Measured with `examples/memory_bandwidth.rs` on an EPYC with 2 cores.
+/// For CRC-32C, 1 GiB takes 44 ms (34 ms without the copy), and cached 1 MiB 39 us (18 us).
+/// Measured with `examples/memory_bandwidth.rs` on an EPYC with 2 cores.
 const CHUNK_BYTES: usize = 4 << 10;
 
 /// An object's header and bytes in the arena, for the store.
 ///
-/// Clones are cheap and share the memory, and any thread may use any clone. "Memory model" in the
-/// crate's documentation defines the permitted writers. The buffer does not own its extent: the
-/// caller must not allocate the extent again while a clone is in use. Offsets are from the start of
-/// the object.
+/// Clones are cheap and share the memory, on any thread. The crate's "Memory model" defines the
+/// permitted writers. The caller must not allocate the extent again while a clone is in use.
+/// Offsets are from the start of the object.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     arena: Arc<Arena>,
@@ -56,7 +54,7 @@ impl Buffer {
         self.span.size_bytes()
     }
 
-    /// Writes the header of a new object. Call it before any client learns of the extent.
+    /// Writes a new object's header. Call it before any client learns of the extent.
     pub fn initialise(&self) {
         self.header().initialise(self.size_bytes());
     }
@@ -71,14 +69,12 @@ impl Buffer {
         self.header().state()
     }
 
-    /// Publishes that `valid_bytes` leading bytes are written. A number below the published one has
-    /// no effect.
+    /// Publishes that `valid_bytes` leading bytes are written. Ignores smaller numbers than before.
     pub fn publish(&self, valid_bytes: u64) {
         self.header().publish(valid_bytes.min(self.size_bytes()));
     }
 
-    /// Publishes that all bytes are valid, and sets the state to complete unless the copy has
-    /// failed.
+    /// Publishes all bytes, and sets the state to complete unless the copy has failed.
     pub fn set_complete(&self) {
         self.publish(self.size_bytes());
         self.header().end(State::Complete);
@@ -89,18 +85,18 @@ impl Buffer {
         self.header().end(State::Failed);
     }
 
-    /// Requests one doorbell message for progress beyond the returned number of bytes.
+    /// Requests one doorbell message for progress beyond the returned bytes.
     ///
     /// A task that waits for more than n bytes repeats this call until it returns more than n.
-    /// After a smaller result, the writer sends a doorbell message when more bytes are valid. A
-    /// message may come in vain. The last block causes none: it becomes valid with
-    /// [`set_complete`](Self::set_complete).
+    /// After a smaller result, the writer sends a message when more bytes are valid. One may come
+    /// in vain. The last block, which [`set_complete`](Self::set_complete) makes valid, causes
+    /// none.
     #[must_use = "progress up to this number rings no doorbell"]
     pub fn want_doorbell(&self) -> u64 {
         self.header().want(self.size_bytes())
     }
 
-    /// Copies `bytes` into the object without publishing them.
+    /// Copies `bytes` into the object, unpublished.
     ///
     /// # Panics
     /// If the bytes do not fit the object.
@@ -144,8 +140,8 @@ impl Buffer {
         checksum.finish()
     }
 
-    /// Receives bytes into `range`, with one non-blocking system call, but does not publish them.
-    /// Returns the number of bytes; zero means that the peer has closed.
+    /// Receives bytes into `range`, unpublished, with one non-blocking system call. Returns their
+    /// number; zero means that the peer has closed.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are available,
@@ -163,8 +159,7 @@ impl Buffer {
     }
 
     /// Sends `head`, then the object's bytes `range`, with one non-blocking system call. Returns
-    /// the number of bytes that the socket has taken, `head` included. A closed connection causes
-    /// an error instead of a signal.
+    /// the bytes that the socket has taken, `head` included. A closed connection causes no signal.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or the connection's error.

@@ -55,7 +55,7 @@ pub enum Error {
     },
     #[error("{} is not on a tmpfs, ramfs or hugetlbfs", path.display())]
     NotInMemory { path: PathBuf },
-    /// The file system of a path could not be found out.
+    /// A path's file system is unknown.
     #[error("cannot {operation} the arena's path {}", path.display())]
     File {
         /// The failed step, as a verb.
@@ -64,7 +64,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The file is shorter than the capacity that the store has announced.
+    /// The file is shorter than the announced capacity.
     #[error("the arena's file has {actual_bytes} bytes instead of {needed_bytes}")]
     FileTooShort {
         /// Announced capacity.
@@ -72,7 +72,7 @@ pub enum Error {
         /// Length of the file.
         actual_bytes: u64,
     },
-    /// An extent is misaligned, out of the arena's bounds, or too short for its object.
+    /// An extent is misaligned, out of the arena's bounds, or too short.
     #[error("{extent:?} cannot hold {size_bytes} bytes in an arena of {capacity_bytes} bytes")]
     OutOfArena {
         extent: Extent,

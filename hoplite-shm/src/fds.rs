@@ -16,9 +16,9 @@ const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 /// Sends `bytes` in one system call. The first byte carries the descriptors `fds`.
 ///
-/// Returns the number of bytes that the socket has taken. If it took any, it took all of `fds`, and
-/// the caller sends the remaining bytes without them. A closed connection causes an error instead
-/// of a signal. Blocks only if the socket is blocking.
+/// Returns the bytes that the socket has taken. If it took any, it took all of `fds`, and the
+/// caller sends the rest without them. A closed connection causes no signal. Blocks only if the
+/// socket is blocking.
 ///
 /// # Errors
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or
@@ -58,7 +58,7 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>)
             received.extend(rights);
         }
     }
-    // Padding of the control buffer may admit one descriptor more than `MAX_FDS`.
+    // Padding may admit one descriptor more than `MAX_FDS`.
     if message.flags.contains(ReturnFlags::CTRUNC) || received.len() > MAX_FDS {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors than can be received"));
     }

@@ -6,15 +6,14 @@ use hoplite_core::extent::HEADER_BYTES;
 
 use crate::progress::{Progress, State};
 
-/// Number at the start of each header. Its lowest byte is the layout's version.
+/// The lowest byte is the layout's version.
 const MAGIC_AND_VERSION: u64 = 0x484F_504C_4954_4500 | VERSION;
 const VERSION: u64 = 1;
 
 /// A header in shared memory.
 ///
-/// All fields are atomics, so a reference is sound even while other processes write. No program
-/// reads the first two fields: they help people who inspect memory, and every client can write to
-/// them.
+/// All fields are atomics, so a reference is sound while other processes write. The first two
+/// fields are for people who inspect memory.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {

@@ -1,34 +1,34 @@
-//! Free memory that this process's allocator keeps instead of returning it to the system.
+//! Free memory that this process's allocator keeps.
 
-/// Returns how many of the process's `resident_bytes` are free bytes that the allocator keeps.
-/// Returns zero without GNU's C library.
+/// Returns the free bytes among `resident_bytes` that the allocator keeps; zero without GNU's C
+/// library.
 ///
 /// Takes about 0.1 us for each free piece of memory.
 #[cfg(target_env = "gnu")]
 pub fn kept_bytes(resident_bytes: u64) -> u64 {
     // SAFETY: the function only reads the allocator's own state, under its locks.
     let heap = unsafe { libc::mallinfo() };
-    // Both numbers wrap around at 32 bits, and their difference does, too. The difference is below
-    // 2 GiB unless the allocator keeps more.
+    // Both numbers wrap around at 32 bits, and so does their difference, which is below 2 GiB
+    // unless the allocator keeps more.
     let used = (heap.uordblks as u32).wrapping_add(heap.hblkhd as u32);
     let kept = (resident_bytes as u32).wrapping_sub(used);
     u64::from(if kept > i32::MAX as u32 { 0 } else { kept })
 }
 
-/// Returns the allocator's free pages to the system. Blocks other allocating threads: about 20 ms
-/// for 100 MiB in small pieces.
+/// Returns the allocator's free pages to the system. Blocks other allocating threads: 20 ms for 100
+/// MiB in small pieces.
 #[cfg(target_env = "gnu")]
 pub fn give_back_free_pages() {
     // SAFETY: the call only drops pages without a used piece, under the allocator's locks.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Returns zero, because this C library does not report the number.
+/// Returns zero: this C library does not report the number.
 #[cfg(not(target_env = "gnu"))]
 pub fn kept_bytes(_resident_bytes: u64) -> u64 {
     0
 }
 
-/// Does nothing: other allocators return memory to the system themselves.
+/// Does nothing: other allocators return memory.
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back_free_pages() {}

@@ -3,8 +3,7 @@
 //! * [`Arena`], [`Buffer`]: the store's side.
 //! * [`Mapping`], [`Reader`], [`Writer`]: a client's side of the same memory.
 //! * [`fds`]: sends file descriptors to clients. [`receive`]: receives messages without blocking.
-//! * Limits of the process, memory that the allocator keeps, and statistics and settings of
-//!   sockets.
+//! * Limits of the process, the allocator's free memory, and statistics and settings of sockets.
 //!
 //! This crate has no policy: [`hoplite_core::node`] assigns extents and decides who writes them.
 //!
@@ -25,8 +24,8 @@
 //!
 //! # Memory model
 //!
-//! Rust's memory model does not cover other processes that access shared memory. This crate stays
-//! safe by these rules, like crates that share memory with virtual machines:
+//! Rust's memory model does not cover other processes. This crate stays safe by these rules, like
+//! crates that share memory with virtual machines:
 //!
 //! * By protocol, each byte has one writer at a time: the creating client until it finishes, or the
 //!   store's transfer. A byte is written before `valid_bytes` passes it, and never afterwards.

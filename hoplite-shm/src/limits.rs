@@ -4,16 +4,16 @@ use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Makes each write beyond the file size limit (`ulimit -f`) fail with an ordinary error.
+/// Makes writes beyond the file size limit (`ulimit -f`) fail with an ordinary error.
 ///
 /// Without this call, the kernel ends the process silently (SIGXFSZ). Programs that this process
 /// starts inherit the setting.
 pub fn ignore_file_size_signal() {
-    // SAFETY: ignoring a signal installs no handler, so no code runs at an unexpected time.
+    // SAFETY: ignoring a signal installs no handler.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Largest file in bytes that this process may make, shared memory included (`ulimit -f`).
+/// Largest file, or shared memory, in bytes that this process may make (`ulimit -f`).
 pub fn file_size_limit_bytes() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }

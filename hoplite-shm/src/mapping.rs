@@ -14,19 +14,18 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// Bytes (a piece) whose page tables one system call fills. Calls of 1, 4, 16 or 64 MiB
-/// are no faster.
+/// Bytes (a piece) whose page tables one system call fills. Others up to 64 MiB are no faster.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Length in bytes from which a copy fills page tables first. For shorter copies, page faults cost
-/// less than the 0.1 ms of a piece.
+/// Bytes from which a copy fills page tables first. For fewer, page faults cost less than the 0.1
+/// ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// Length in bytes from which a second thread fills the page tables of a copy: filling takes 4 ms,
-/// far longer than starting a thread.
+/// Bytes from which a second thread fills a copy's page tables: 4 ms, far longer than starting a
+/// thread.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// Distance in bytes between copy and second thread, so that both do not fill the same tables.
+/// Distance between copy and second thread: both must not fill the same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of the arena.
@@ -46,7 +45,7 @@ const HEAD_START_BYTES: usize = 4 << 20;
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// One bit for each piece, set once its page tables are filled.
+    /// A bit for each piece with filled page tables.
     populated: Vec<AtomicU64>,
 }
 
@@ -73,7 +72,7 @@ impl Mapping {
         }
         let status = rustix::fs::fstat(&fd).map_err(Error::system("find out the size of the arena"))?;
         let actual_bytes = u64::try_from(status.st_size).unwrap_or(0);
-        // An access beyond the end of a file kills the process.
+        // An access beyond a file's end kills the process.
         if actual_bytes < capacity_bytes {
             return Err(Error::FileTooShort { needed_bytes: capacity_bytes, actual_bytes });
         }
@@ -92,11 +91,10 @@ impl Mapping {
         Span::new(extent, size_bytes, self.capacity_bytes())
     }
 
-    /// Fills all page tables, so that the first large puts and gets are as fast as later ones.
-    /// Blocks for 60 ms per GiB if the store has prefaulted its arena, else for as long as a
-    /// prefault.
+    /// Fills all page tables, for the speed of the first large puts and gets. Blocks for 60 ms per
+    /// GiB if the store has prefaulted its arena, else for as long as a prefault.
     ///
-    /// Calls `step` with the number of bytes done after every 2 MiB, and stops if `step` breaks.
+    /// Calls `step` with the bytes done after every 2 MiB, and stops if it breaks.
     pub fn populate(&self, mut step: impl FnMut(u64) -> ControlFlow<()>) {
         for start in (0..self.region.len()).step_by(PIECE_BYTES) {
             let end = self.region.len().min(start + PIECE_BYTES);
@@ -116,7 +114,7 @@ impl Mapping {
         }
     }
 
-    /// Runs `copy`, which accesses `range`. For a long range, a second thread fills the page tables
+    /// Runs `copy`, which accesses `range`. If it is long, a second thread fills the page tables
     /// ahead.
     pub(crate) fn while_preparing<T>(&self, range: Range<usize>, copy: impl FnOnce() -> T) -> T {
         let ahead = range.start.saturating_add(HEAD_START_BYTES)..range.end;
@@ -125,7 +123,7 @@ impl Mapping {
         }
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("hoplite-populate".to_owned());
-            // If no thread can start, the copy fills the page tables itself.
+            // Otherwise the copy fills the page tables.
             let _ = builder.spawn_scoped(scope, || self.prepare(ahead));
             copy()
         })
@@ -140,7 +138,7 @@ impl Mapping {
         let piece = start / PIECE_BYTES;
         let (word, bit) = (&self.populated[piece / 64], 1 << (piece % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
-            // If the advice fails, pages fault in one by one.
+            // Otherwise pages fault in one by one.
             let _ =
                 self.region.advise(Advice::PopulateRead, start..self.region.len().min(start + PIECE_BYTES));
             word.fetch_or(bit, Ordering::Relaxed);

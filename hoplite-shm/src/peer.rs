@@ -1,4 +1,4 @@
-//! User and groups of the process at the other end of a Unix socket.
+//! User and groups of the peer on a Unix socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,10 +7,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const MAX_GROUPS: usize = 65_536;
 const USUAL_GROUPS: usize = 64;
 
-/// Returns the user of the peer process. For a client, this is the process that listens.
+/// Returns the user of the peer process, for a client the listener.
 ///
-/// In another PID namespace, as between two pods, the peer's process number is 0, which rustix's
-/// `socket_peercred` takes for an error.
+/// A peer in another PID namespace, as between two pods, has the process number 0, an error for
+/// rustix's `socket_peercred`.
 ///
 /// # Errors
 /// The kernel's error: the descriptor is no Unix socket.
@@ -27,7 +27,7 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
             &raw mut length,
         )
     };
-    // The kernel answers with this number, which no user has, if the socket has no peer.
+    // The kernel answers with this number if the socket has no peer.
     if answer == 0 && credentials.uid != libc::uid_t::MAX {
         Ok(credentials.uid)
     } else if answer == 0 {

@@ -37,8 +37,8 @@ impl State {
 ///
 /// # The doorbell
 ///
-/// A writer sends a doorbell message only if the store has requested one, because a message costs
-/// more than the copy of a block.
+/// A writer sends a doorbell message only at the store's request, because it costs more than the
+/// copy of a block.
 ///
 /// ```text
 /// store                                  writer
@@ -74,7 +74,7 @@ impl Progress {
     /// Returns `true` if the store has requested the doorbell since the last call (W2).
     pub(crate) fn take_wanted(&self) -> bool {
         fence(Ordering::SeqCst);
-        // The load alone leaves the cache line shared if the store has requested nothing.
+        // The load leaves the cache line shared in the common case.
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0
     }
 
@@ -97,7 +97,7 @@ impl Progress {
         State::of(state)
     }
 
-    /// Sets the final state. Only the first call has an effect.
+    /// Sets the final state, at the first call only.
     pub(crate) fn end(&self, state: State) {
         let word = match state {
             State::Open => return,

@@ -16,13 +16,12 @@ const STEP_BYTES: usize = 2 << 20;
 
 /// Reads an object, complete or growing. Cheap to clone.
 ///
-/// The caller must hold a reference to the copy: without one, the store reuses the memory.
+/// The caller must hold a reference to the copy, or the store reuses the memory.
 #[derive(Debug, Clone)]
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
-    /// Leading bytes that the store has reported as valid. The header may show more, or less if a
-    /// client has damaged it.
+    /// Leading bytes that the store has reported as valid. A client may have damaged the header.
     confirmed_bytes: u64,
 }
 
@@ -42,8 +41,7 @@ impl Reader {
         Self { mapping, span, confirmed_bytes: 0 }
     }
 
-    /// Notes that the store has reported these leading bytes as valid, even if the header shows
-    /// fewer.
+    /// Notes that the store has reported these leading bytes as valid, whatever the header shows.
     pub fn confirm(&mut self, valid_bytes: u64) {
         self.confirmed_bytes = self.confirmed_bytes.max(valid_bytes.min(self.size_bytes()));
     }
@@ -53,9 +51,9 @@ impl Reader {
         self.span.size_bytes()
     }
 
-    /// Valid leading bytes: the larger number of the header's and the store's.
+    /// Valid leading bytes: the header's or the store's number, if larger.
     ///
-    /// Any client can write to the header, so a caller that waits for bytes must query the store.
+    /// Clients can forge the header, so a caller that waits must query the store.
     pub fn valid_bytes(&self) -> u64 {
         self.header().valid_bytes(self.size_bytes()).max(self.confirmed_bytes)
     }
@@ -75,8 +73,8 @@ impl Reader {
         self.copy_to_uninit(offset_bytes, out).map(|_| ())
     }
 
-    /// Fills `out` as [`copy_to`](Self::copy_to) does, but from an object whose bytes become valid
-    /// out of order. The requested bytes must be among the first `counted_bytes` in that order.
+    /// Acts as [`copy_to`](Self::copy_to) for an object whose bytes become valid out of order. The
+    /// requested bytes must be among the first `counted_bytes`.
     ///
     /// # Errors
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.
@@ -91,8 +89,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Fills `out`, which may be uninitialised, as [`copy_to`](Self::copy_to) does, and returns it
-    /// as initialised.
+    /// Acts as [`copy_to`](Self::copy_to) for uninitialised memory, and returns it as initialised.
     ///
     /// # Errors
     /// The errors of [`copy_to`](Self::copy_to); nothing is written then.
@@ -122,8 +119,8 @@ impl Reader {
         });
     }
 
-    /// Lends all bytes without a copy; `None` until all are valid. The crate's "Memory model"
-    /// states the assumptions about other processes.
+    /// Lends all bytes; `None` until all are valid. The crate's "Memory model" states the
+    /// assumptions.
     pub fn as_slice(&self) -> Option<&[u8]> {
         if self.valid_bytes() < self.size_bytes() {
             return None;
@@ -134,8 +131,8 @@ impl Reader {
         Some(unsafe { self.mapping.region().slice(self.span.locate(0..self.size_bytes())) })
     }
 
-    /// Address of the first byte, valid while the reader lives. Accesses must follow the rules
-    /// of [`copy_to`](Self::copy_to) and [`as_slice`](Self::as_slice).
+    /// Address of the first byte, valid while the reader lives. The rules of
+    /// [`copy_to`](Self::copy_to) and [`as_slice`](Self::as_slice) apply.
     pub fn as_ptr(&self) -> *const u8 {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }

@@ -19,8 +19,7 @@ pub(crate) enum Access {
 
 /// A shared mapping of an arena, or of its first bytes.
 ///
-/// Methods check bounds and access, so they are safe to call. The crate's "Memory model" defines
-/// safety between processes.
+/// Methods check bounds and access. The crate's "Memory model" defines safety between processes.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: MmapRaw,
@@ -28,8 +27,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps the first `length` bytes of `fd`. The file must be at least as long, because an access
-    /// beyond its end kills the process (SIGBUS).
+    /// Maps the first `length` bytes of `fd`, whose file must be as long: an access beyond its end
+    /// kills the process (SIGBUS).
     pub(crate) fn map(fd: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Self> {
         let mut options = MmapOptions::new();
         options.len(length);
@@ -37,7 +36,7 @@ impl Region {
             Access::ReadOnly => options.map_raw_read_only(fd.as_raw_fd())?,
             Access::Writable => options.map_raw(fd.as_raw_fd())?,
         };
-        // Huge pages save page faults and TLB misses, but a kernel may lack them.
+        // Huge pages save page faults and TLB misses; a kernel may lack them.
         let _ = map.advise(Advice::HugePage);
         Ok(Self { map, access })
     }
@@ -136,7 +135,7 @@ impl Region {
         self.map.advise_range(advice, range.start, range.len())
     }
 
-    /// Writes to one byte of each page, but changes no byte, even under concurrent writes.
+    /// Writes to a byte of each page, but changes none, even under concurrent writes.
     pub(crate) fn touch(&self, range: Range<usize>, page_bytes: usize) {
         self.assert_writable();
         for offset in range.step_by(page_bytes) {

@@ -1,4 +1,4 @@
-//! Reads statistics of a TCP connection, and sets thresholds of its buffers.
+//! Statistics of a TCP connection, and thresholds of its buffers.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -6,12 +6,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use hoplite_core::link::Delivery;
 
-/// Offset of `tcpi_delivery_rate_app_limited`, the lowest bit of a byte that libc's structure
-/// omits.
+/// Offset of `tcpi_delivery_rate_app_limited`, which libc's structure omits.
 const FLAGS_OFFSET: usize = 7;
 const APPLICATION_LIMITED: u8 = 1;
 
-/// Returns the kernel's statistics of a TCP connection; `None` before the first acknowledgement.
+/// Returns the kernel's statistics; `None` before the first acknowledgement.
 pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
@@ -42,8 +41,8 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     })
 }
 
-/// Sets the number of received bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). The peer's
-/// close also wakes the reader.
+/// Sets the received bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). The peer's close
+/// also does.
 ///
 /// # Errors
 /// The errors of `setsockopt`.
@@ -51,8 +50,7 @@ pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Limits the bytes that may wait unsent in the kernel (`TCP_NOTSENT_LOWAT`). Zero restores the
-/// system's setting.
+/// Limits the unsent bytes in the kernel (`TCP_NOTSENT_LOWAT`). Zero restores the default.
 ///
 /// # Errors
 /// The errors of `setsockopt`.

@@ -1,4 +1,4 @@
-//! A client's writer of an object that the client has created.
+//! A client's writer of an object that it has created.
 
 use std::sync::Arc;
 
@@ -13,15 +13,14 @@ use crate::reader::Reader;
 use crate::region::Access;
 use crate::span::Span;
 
-/// Bytes copied between two publications of progress: 70 us at 15 GB/s, so receivers start
-/// early. Steps of 2 to 8 MiB are no faster.
+/// Bytes between two publications of progress: 70 us at 15 GB/s. Steps of 2 to 8 MiB are no faster.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Size from which objects are stored past the caches: half of a small server's last-level cache.
-/// The C library's `memcpy` switches at about the same length.
+/// Size from which objects are stored past the caches: half of a small server's last-level cache,
+/// about as in the C library's `memcpy`.
 const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 
-/// Tells the caller of [`Writer::advance`] if it must send a doorbell message.
+/// Tells the caller of [`Writer::advance`] to send a doorbell message or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "the store waits until the doorbell rings, if it has asked for that"]
 pub enum Doorbell {
@@ -33,11 +32,10 @@ pub enum Doorbell {
 
 /// Writes an object from start to end, and publishes whole blocks.
 ///
-/// Only the store publishes the last block, when it seals the object. So no reader sees a complete
-/// object whose writer died.
+/// The store publishes the last block when it seals the object, so no reader sees a complete object
+/// whose writer died.
 ///
-/// An object has one writer, which cannot be cloned. A dropped writer leaves an unfinished object
-/// open: the caller must tell the store to abort it.
+/// A dropped writer leaves an unfinished object open: the caller must tell the store to abort it.
 #[derive(Debug)]
 pub struct Writer {
     mapping: Arc<Mapping>,
@@ -47,8 +45,7 @@ pub struct Writer {
 }
 
 impl Mapping {
-    /// Makes the writer of an object that the store has just created for this client. The caller
-    /// must make only one.
+    /// Makes the only writer of an object that the store has just created for this client.
     ///
     /// # Errors
     /// The errors of [`reader`](Self::reader), and [`Error::ReadOnly`] for a read-only mapping.
@@ -83,7 +80,7 @@ impl Writer {
     /// Appends `bytes`, and publishes all whole blocks before the last block. Blocks while it
     /// copies, which takes milliseconds for large objects.
     ///
-    /// Calls `ring` each time the caller must send a doorbell message. `ring` should not block.
+    /// Calls `ring` for each doorbell message to send; it should not block.
     ///
     /// # Errors
     /// [`Error::PastEnd`] if the bytes do not fit; nothing is written then.
@@ -116,17 +113,15 @@ impl Writer {
     /// Address of the first byte, for callers that fill the object without
     /// [`write`](Self::write).
     ///
-    /// The address stays valid while the writer, or the reader that [`finish`](Self::finish)
-    /// returns, lives. Callers may write only from [`written_bytes`](Self::written_bytes) up to the
-    /// size. After [`advance`](Self::advance), other processes read the bytes, so the caller may
-    /// not form references to them.
+    /// Valid while the writer, or the reader of [`finish`](Self::finish), lives. Write only from
+    /// [`written_bytes`](Self::written_bytes) up to the size. After [`advance`](Self::advance),
+    /// other processes read the bytes, so form no references to them.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }
 
-    /// Fills the page tables of the next `length_bytes`, so that writes through
-    /// [`as_mut_ptr`](Self::as_mut_ptr) cause no page faults. Call it for a few MiB right before
-    /// writing them.
+    /// Fills the page tables of the next `length_bytes` for writes through
+    /// [`as_mut_ptr`](Self::as_mut_ptr). Call it right before writing a few MiB.
     pub fn prepare(&self, length_bytes: u64) {
         let length_bytes = length_bytes.min(self.size_bytes() - self.written_bytes);
         self.mapping.prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
@@ -151,7 +146,7 @@ impl Writer {
     }
 
     /// Ends the writing, and returns a reader. The caller then tells the store to seal the object,
-    /// and the store makes all bytes valid.
+    /// which makes all bytes valid.
     ///
     /// # Errors
     /// [`Error::Unfinished`] if bytes are missing: the caller must abort the object.

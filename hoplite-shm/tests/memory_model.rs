@@ -1,5 +1,5 @@
 //! Tests progress, doorbell and state with loom's atomics, in all orders in which two or three
-//! threads can see each other's stores. The same rules hold between processes.
+//! threads can see each other's stores.
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Notify};
@@ -52,7 +52,7 @@ fn no_wake_up_is_lost_and_no_byte_below_the_progress_is_missing() {
             let (object, bell) = (Arc::clone(&object), Arc::clone(&bell));
             move || write_all(&object, &bell)
         });
-        // This is the store's side. If the bell does not ring, loom reports a deadlock.
+        // The store's side. If the bell does not ring, loom reports a deadlock.
         loop {
             let valid_bytes = object.progress.want();
             object.assert_written(valid_bytes);

@@ -1,4 +1,4 @@
-//! A transport that copies all bytes into buffers, as encryption does. For tests.
+//! A transport that copies all bytes into buffers, for tests.
 
 use std::io;
 use std::ops::Range;

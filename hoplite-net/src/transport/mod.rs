@@ -1,8 +1,7 @@
 //! Transports of bytes between two stores.
 //!
-//! The data plane uses sockets only through this module. A transport reads into the arena, writes a
-//! header together with bytes of the arena, and reports acknowledged bytes.
-//! [`Plain`](Transport::Plain) copies nothing; TLS needs buffers.
+//! A transport reads into the arena, writes a header with bytes of the arena, and reports
+//! acknowledged bytes. [`Plain`](Transport::Plain) copies nothing; TLS needs buffers.
 
 #[cfg(feature = "buffered")]
 mod buffered;
@@ -26,8 +25,8 @@ use self::plain::PlainStream;
 use self::tls::TlsStream;
 use crate::Tls;
 
-/// Time without an acknowledgement after which the kernel closes a connection. The system's limit
-/// of about 15 minutes would let a sender of keepalives wait for a vanished peer.
+/// Time without an acknowledgement after which the kernel closes a connection. By default, a sender
+/// of keepalives would wait 15 minutes for a vanished peer.
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// A kind of transport.
@@ -78,7 +77,7 @@ impl Transport {
         })
     }
 
-    /// Moves the transport to another tokio runtime. A transport with buffers stays.
+    /// Moves the transport to another tokio runtime, unless it has buffers.
     pub fn on(self, runtime: &Handle) -> io::Result<Self> {
         match self {
             Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
@@ -86,8 +85,8 @@ impl Transport {
         }
     }
 
-    /// Reads at least one byte into `into`, which must not be empty. Returns the number of bytes;
-    /// zero after the peer has closed.
+    /// Reads at least one byte into `into`, which must not be empty. Returns zero after the peer
+    /// has closed.
     ///
     /// # Cancel safety
     /// A dropped future has read nothing.
@@ -120,8 +119,8 @@ impl Transport {
         }
     }
 
-    /// Writes some bytes of `head`, then of `range` of `buffer`. Returns the number of written
-    /// bytes, `head` included.
+    /// Writes some bytes of `head`, then of `range` of `buffer`. Returns their number, `head`
+    /// included.
     pub async fn write_from(&mut self, head: &[u8], buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_from(head, buffer, range).await,
@@ -141,8 +140,8 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the peer has closed the connection or sent bytes, which the call may
-    /// discard. Never waits.
+    /// Returns `true` if the peer has closed or sent bytes, which the call may discard. Never
+    /// waits.
     pub fn is_readable(&mut self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_readable(),
@@ -152,17 +151,17 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the transport detects changed bytes, so that frames need no checksums.
+    /// Returns `true` if changed bytes are detected, so that frames need no checksums.
     pub const fn finds_damage(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// Returns the kernel's statistics of the connection; `None` before the first acknowledgement.
+    /// Returns the kernel's statistics; `None` before the first acknowledgement.
     pub fn delivery(&self) -> Option<Delivery> {
         hoplite_shm::delivery(self.socket().as_fd())
     }
 
-    /// Limits the bytes that the kernel takes before it sends them; zero for the system's default.
+    /// Limits the unsent bytes that the kernel takes; zero for the system's default.
     pub fn limit_unsent(&self, bytes: u64) -> io::Result<()> {
         hoplite_shm::set_unsent_limit(self.socket().as_fd(), usize::try_from(bytes).unwrap_or(usize::MAX))
     }
@@ -183,7 +182,7 @@ impl Transport {
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    // Frames are written whole, so Nagle's algorithm would only delay them.
+    // Frames are written whole: Nagle's algorithm would only delay them.
     stream.set_nodelay(true)?;
     set_tcp_user_timeout(stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
     Ok(())

@@ -1,7 +1,7 @@
-//! TCP, with a reader that sleeps until enough bytes have arrived.
+//! TCP, with a reader that sleeps until enough bytes arrive.
 //!
-//! On a slow link, bytes arrive packet by packet, but the reader needs a whole block. So the kernel
-//! wakes it after [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
+//! On a slow link, bytes arrive by packet, but the reader needs a block. So the kernel wakes it
+//! after [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
 
 use std::io;
 use std::ops::Range;
@@ -20,11 +20,10 @@ use tokio::time::timeout;
 /// so that TCP's window never closes before.
 const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 
-/// Smallest low-water mark. For less, a wake-up per packet is cheaper than the system call that
-/// sets the mark.
+/// Smallest low-water mark: below it, a wake-up per packet is cheaper than the system call.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
-/// Longest sleep with fewer bytes than the mark, for slow senders.
+/// Longest sleep below the mark, for slow senders.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// TCP that moves bytes from arena to arena.
@@ -89,7 +88,7 @@ impl PlainStream {
         wanted_bytes: usize,
         mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        // Yields to other tasks even if the socket always has bytes.
+        // Other tasks run even if bytes always wait.
         consume_budget().await;
         loop {
             match read(&self.socket) {
@@ -104,7 +103,7 @@ impl PlainStream {
             ..MIN_LOW_WATER_BYTES => 1,
             _ => wanted_bytes.min(MAX_LOW_WATER_BYTES),
         };
-        // If the kernel cannot set the mark, the reader wakes earlier.
+        // Without a mark, the reader wakes earlier.
         if self.wake_from(low_water_bytes).is_ok() && low_water_bytes > 1 {
             if let Ok(readable) = timeout(LOW_WATER_TIMEOUT, self.socket.readable()).await {
                 return readable;

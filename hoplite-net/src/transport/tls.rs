@@ -1,8 +1,8 @@
 //! TLS between two stores.
 //!
-//! This module owns the buffers of rustls, so that one system call moves many records. The buffers
-//! stay small until the peer has shown a certificate. Each byte of an object is copied three times
-//! inside the caches: between arena, plain text, records and socket.
+//! This module owns rustls' buffers, so that one system call moves many records. They stay small
+//! until the peer has shown a certificate. Each byte is copied three times inside the caches:
+//! between arena, plain text, records and socket.
 
 use std::fmt;
 use std::io;
@@ -17,17 +17,16 @@ use tokio::task::coop::consume_budget;
 
 use crate::{Protocol, Tls, close_refused, tls_explanation};
 
-/// Longest plain text of a record in bytes: RFC 8446, section 5.1.
+/// Longest plain text of a record: RFC 8446, section 5.1.
 const RECORD_BYTES: usize = 16 << 10;
-/// Longest record in bytes: header, plain text, and the cipher's overhead (section 5.2).
+/// Longest record: header, plain text, and the cipher's overhead (section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
-/// First size of the receive buffer: enough for the first message of an unauthenticated peer.
+/// First size of the receive buffer: an unauthenticated peer's first message.
 const FIRST_BYTES: usize = 2 << 10;
-/// Size of the receive buffer during a handshake. The longest message, with the certificates,
-/// has a few kilobytes.
+/// Size of the receive buffer during a handshake, whose longest message, the certificates, has a
+/// few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// Number of records that one read may receive. Each connection has buffers of this size in both
-/// directions.
+/// Records that one read may receive. Buffers have this size in both directions.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
@@ -61,7 +60,7 @@ enum Advance {
     Queued,
     /// The handshake needs more bytes of the peer.
     Blocked,
-    /// All input is processed, and all plain text is encrypted.
+    /// All input is processed, and all output encrypted.
     Ready,
     Closed,
 }
@@ -134,8 +133,8 @@ impl TlsStream {
         self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
     }
 
-    /// Passes 1 to `limit` decrypted bytes to `put`, each part with its position. Returns zero
-    /// after the peer has closed.
+    /// Passes 1 to `limit` decrypted bytes to `put`, in parts with positions. Returns zero after
+    /// the peer has closed.
     async fn receive(&mut self, limit: usize, mut put: impl FnMut(usize, &[u8])) -> io::Result<usize> {
         consume_budget().await;
         loop {
@@ -143,7 +142,7 @@ impl TlsStream {
             if received > 0 || self.is_closed {
                 return Ok(received);
             }
-            // For example the answer to a key update. The next write sends the rest.
+            // Such as the answer to a key update. The next write sends the rest.
             self.outgoing.send(&self.stream)?;
             self.fill().await?;
         }
@@ -200,8 +199,7 @@ impl TlsStream {
     ) -> io::Result<usize> {
         consume_budget().await;
         self.flush().await?;
-        // The header gets a separate record, so that the object's bytes can be decrypted directly
-        // into the arena.
+        // A separate record, so that the object's bytes can be decrypted directly into the arena.
         if !head.is_empty() {
             self.seal(head)?;
         }
@@ -260,7 +258,7 @@ impl TlsStream {
         self.incoming.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
         if self.unread.len() == self.incoming.len() {
-            // After the handshake, the buffer exceeds this limit and any record.
+            // After the handshake, the buffer is larger.
             if self.incoming.len() >= MAX_HANDSHAKE_BYTES {
                 let what = "a record, or a message of the handshake, is too long";
                 return Err(broken(rustls::Error::General(what.to_owned())));
@@ -283,7 +281,7 @@ impl TlsStream {
         }
     }
 
-    /// Decrypts the next received record. Encrypts `plain` if no record has arrived.
+    /// Decrypts the next record. Encrypts `plain` if none has arrived.
     fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Advance> {
         let stepped = match &self.failed {
             Some(error) => Err(error.clone()),
@@ -295,11 +293,10 @@ impl TlsStream {
         })
     }
 
-    /// Sends rustls' alert after a failure, and the handshake messages that the peer needs to
-    /// decrypt it. Then waits for the peer to close: if this side closed first, the system would
-    /// discard the alert.
+    /// Sends rustls' alert after a failure, and the handshake messages that decrypt it. Then waits
+    /// for the peer to close: otherwise the system would discard the alert.
     async fn say_why(&mut self) {
-        // Other calls would make rustls process the refused bytes again.
+        // Other calls would make rustls process refused bytes again.
         while self.has_to_say() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
         if self.outgoing.unsent.is_empty() {
             return;
@@ -377,7 +374,7 @@ fn step<Data>(
             Advance::Ready
         }
         ConnectionState::PeerClosed | ConnectionState::Closed => Advance::Closed,
-        // Early data, which is forbidden, or a state of a later version of rustls.
+        // Forbidden early data, or a state of a later rustls.
         _ => return Err(rustls::Error::General("an unknown state of a connection".to_owned())),
     };
     Ok((discard, step))
@@ -429,7 +426,7 @@ fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsFailure(error))
 }
 
-/// A failure of rustls, with an explanation if rustls' text is unclear.
+/// A failure of rustls, explained if necessary.
 #[derive(Debug)]
 struct TlsFailure(rustls::Error);
 
