@@ -1,4 +1,4 @@
-"""The measured stores. Each timed loop contains only the call and the clock."""
+"""The measured stores. A timed loop has only the call and the clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hoplite._programs import program
 
 #: Memory beside the measured arrays; Ray needs at least 75 MiB.
 SPARE_BYTES = 128 << 20
-#: Seconds for a start, which prefaults a GiB in one to five seconds.
+#: Seconds for a start, which prefaults a GiB in one to five.
 WAIT_LIMIT = 120.0
 _POLL_INTERVAL = 0.01
 
@@ -41,11 +41,11 @@ class Contestant(ABC):
 
     @abstractmethod
     def timed_puts(self, array: Any, names: list[str], times: list[int]) -> list[Any]:
-        """Puts the array under each name. Appends the nanoseconds. Returns handles."""
+        """Puts the array under each name. Appends nanoseconds. Returns handles."""
 
     @abstractmethod
     def timed_gets(self, handles: list[Any], times: list[int]) -> Any:
-        """Gets each handle. Appends the nanoseconds. Returns the last array."""
+        """Gets each handle. Appends nanoseconds. Returns the last array."""
 
     @abstractmethod
     def delete(self, handles: list[Any]) -> None:
@@ -56,7 +56,7 @@ class Contestant(ABC):
 
 
 class Memcpy(Contestant):
-    """The lower bound of a put: one copy into shared memory. It has no get."""
+    """The lower bound of a put: one copy into shared memory."""
 
     name = "memcpy"
 
@@ -84,7 +84,7 @@ class Memcpy(Contestant):
 
 
 class RoundTrip(Contestant):
-    """The lower bound of a call after a pause: a message over a Unix socket, and the reply."""
+    """The lower bound of a call after a pause: a message over a Unix socket and back."""
 
     name = "round trip"
 
@@ -237,7 +237,7 @@ class RayStore(Contestant):
         return array
 
     def delete(self, handles: list[Any]) -> None:
-        # Ray deletes the objects within about a second.
+        # Ray deletes within about a second.
         handles.clear()
         _await("Ray has deleted what nobody refers to", lambda: self._stats().object_store_bytes_used == 0)
         stats = self._stats()

@@ -1,5 +1,4 @@
-"""The model of the reinforcement learning example: an actor and a critic in numpy, which balance a
-pole.
+"""The model of the reinforcement learning example: an actor and a critic in numpy, to balance a pole.
 
 The world is gymnasium's CartPole-v1: each step earns 1 until the pole falls, at most 500. The
 weights form one object, and a gradient another one. `parameters` appends zeros, to simulate a
@@ -91,7 +90,7 @@ class Model:
 @dataclass
 class Episode:
     observations: Array
-    """An observation for each action, and a final one if the time ran out."""
+    """One for each action, and a final one if time ran out."""
     actions: npt.NDArray[np.int64]
 
 
@@ -114,7 +113,7 @@ class Player:
 
     def play(self, weights: Array) -> Episode:
         (into, bias, out, out_bias), _ = layers(weights)
-        # Probabilities depend only on the difference of the two outputs.
+        # Probabilities depend on the difference of the outputs.
         prefer, prefer_bias = out[:, 1] - out[:, 0], float(out_bias[1] - out_bias[0])
         observation, _ = self._world.reset()
         observations, actions = [observation], []
@@ -152,7 +151,7 @@ def gradient(weights: Array, episodes: list[Episode]) -> Array:
 
 
 def estimate(weights: Array, episode: Episode) -> tuple[Array, Array]:
-    """Returns the advantage of each step, and the critic's target, scaled to between 0 and 1."""
+    """Returns each step's advantage, and the critic's target, from 0 to 1."""
     _, critic = layers(weights)
     expected = forward(critic, episode.observations)[1][:, 0]
     steps = len(episode.actions)

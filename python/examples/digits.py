@@ -64,7 +64,7 @@ class Model:
         self.weights -= self._step
 
     def accuracy(self) -> float:
-        """The share of correctly read test pictures; chance is 0.1."""
+        """The share of correct answers in the test; chance is 0.1."""
         _, scores = forward(self.weights, self._pictures)
         return float(np.mean(scores.argmax(axis=1) == self._digits))
 
@@ -78,7 +78,7 @@ class Trainer:
         self._gradient = np.zeros(parameters, np.float32)
 
     def gradient(self, weights: Array) -> Array:
-        """Returns the gradient of a random batch. The next call overwrites the array."""
+        """Returns a random batch's gradient. The next call overwrites the array."""
         batch = self._rng.integers(len(self._digits), size=BATCH)
         pictures, digits = self._pictures[batch], self._digits[batch]
         _, _, w2, _ = layers(weights)

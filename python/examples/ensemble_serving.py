@@ -41,7 +41,7 @@ Ask = Callable[[digits.Array, list[int]], tuple[dict[int, Vote], dict[int, str]]
 class Worker:
     def __init__(self, worker: int, seed: int) -> None:
         (pictures, shown), _ = digits.data(seed)
-        # The replacement of a dead worker gets the same sample.
+        # A replacement gets the same sample.
         rng = np.random.default_rng([seed, worker])
         sample = rng.integers(len(shown), size=len(shown))
         self._tree = DecisionTreeClassifier(
@@ -138,7 +138,7 @@ class Queries:
 
     def __init__(self, seed: int, pictures: int | None) -> None:
         _, (self._pictures, self._shown) = digits.data(seed)
-        # All queries have the same pictures, so they are equally hard.
+        # Queries with the same pictures are equally hard.
         self._repeated = np.resize(np.arange(len(self._shown)), pictures or len(self._shown))
         self._rng = np.random.default_rng(seed)
 

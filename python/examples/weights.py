@@ -124,7 +124,7 @@ def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
         for version in range(1, args.versions + 1):
             state = weights(nbytes, version)
             if version == args.versions // 2 + 1:
-                # A slow worker may otherwise see only the last version.
+                # A slow worker may see only the last version.
                 while any(roles[index] in ("leaves", "dies") for index in ends.values()):
                     listen(TIMEOUT)
                 start(roles.index("joins"))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hoplite import _native
 
 T = TypeVar("T")
-#: Called with the bytes moved so far, and the size of all objects.
+#: Called with the bytes moved, and the size of all objects.
 OnProgress = Callable[[int, int], object] | None
 
 REPORT_INTERVAL = 0.1
@@ -29,7 +29,7 @@ async def settled(answer: T | Future[T]) -> T:
 
 
 async def reported(answer: Future[T], progress: _native.Progress) -> T:
-    """Waits for the answer and reports progress. An exception of the report cancels the call."""
+    """Reports progress until the answer. The report's exception cancels the call."""
     try:
         while not answer.done():
             await wait((answer,), timeout=REPORT_INTERVAL)
@@ -48,7 +48,7 @@ async def followed(
     name: str,
     *arguments: Any,
 ) -> Any:
-    """Performs `name` and reports progress. A blocking native client reports inside the call."""
+    """Performs `name` and reports progress. A blocking client reports inside the call."""
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))
     progress = on_progress if isinstance(on_progress, _native.Progress) else _native.Progress(on_progress)

@@ -1,15 +1,14 @@
-"""Tables and arrays of Arrow, and frames of polars, stored as Arrow IPC streams and read in place.
+"""Tables and arrays of Arrow, and frames of polars, as Arrow IPC streams, read in place.
 
-An object consists of padding, which aligns the first large buffer to 64 bytes, and an
-uncompressed stream. The header names the form of the value and the padding:
+An object is padding, which aligns the first large buffer to 64 bytes, and an uncompressed stream. The header
+names the value's form and the padding:
 
 | tag | forms |
 | --- | --- |
 | `py1:arrow` | `table`, `batch`, `array`, `chunked` |
 | `py1:polars` | `frame`, `series` |
 
-Arrow bounds all lengths, but no offsets and indices. A reader that trusts no pickle checks these
-too, which reads the columns once.
+Arrow bounds lengths, but no offsets and indices. A reader that trusts no pickle checks these too.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ TAG_ARROW = b"py1:arrow"
 TAG_POLARS = b"py1:polars"
 
 _FORMS = {TAG_ARROW: (b"table", b"batch", b"array", b"chunked"), TAG_POLARS: (b"frame", b"series")}
-#: The oldest pyarrow that works: it runs no pickles in a schema (CVE-2023-47248), and has string
-#: views.
+#: The oldest pyarrow that runs no pickles in a schema (CVE-2023-47248) and has string views.
 _OLDEST = (16,)
 _REFUSALS = (
     ValueError,
@@ -51,7 +49,7 @@ class Form(NamedTuple):
 
 
 class _Pieces:
-    """A file for Arrow's writer that keeps large buffers in place, and joins small ones."""
+    """A file for Arrow's writer: keeps large buffers in place, and joins small ones."""
 
     closed = False
 
@@ -83,7 +81,7 @@ class _Pieces:
 def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
     """Returns the pieces and the header of an object, without copying large buffers.
 
-    Returns None for other values, and for types that a stream does not keep.
+    Returns None for other values, and types that a stream loses.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -108,7 +106,7 @@ def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
 
 
 def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | None:
-    """Returns the tag and name of a form, and its conversion; None for other values."""
+    """Returns a form's tag, name and conversion; None for other values."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     if package == "pyarrow":
@@ -131,7 +129,7 @@ def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | 
 
 
 def _is_plain(array: Any, arrow: Any) -> bool:
-    """True for numbers without nulls, which reduces accept as plain arrays."""
+    """True for numbers without nulls, which reduces take as plain arrays."""
     is_number = arrow.types.is_integer(array.type) or arrow.types.is_floating(array.type)
     return bool(is_number and array.null_count == 0)
 
@@ -188,7 +186,7 @@ def decode(contents: memoryview, form: Form, *, trusts: bool) -> Any:
 
 
 def _check_plain(stored: Any, arrow: Any) -> None:
-    """Refuses compressed batches, because decompression could take any amount of memory."""
+    """Refuses compressed batches: decompression could take any amount of memory."""
     reader = arrow.ipc.MessageReader.open_stream(stored)
     while True:
         try:

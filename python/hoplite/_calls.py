@@ -1,7 +1,7 @@
-"""The methods of both clients, written once as coroutines over a native client.
+"""The methods of both clients, as coroutines over a native client.
 
-`hoplite.aio.Client` inherits these methods. `hoplite.Client` performs each with `run`: its
-native client blocks, so the coroutine never suspends.
+`hoplite.aio.Client` inherits them. `hoplite.Client` performs each with `run`: its native client blocks, so the
+coroutine never suspends.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Calls(ManyCalls):
         encoded = self._encoded(name, value)
         pieces, dtype, shape, user = encoded
         terms = (timeout, confirm, replicas or 0, lifetime_of(owner, ttl, ttl_action), quorum)
-        # Avoids the coroutine of `settled`, which slows small puts.
+        # The coroutine of `settled` slows small puts.
         if isinstance(pieces, _cuda.OnDevice):
             await _cuda.put(self._native, name, encoded, terms, progress)
         elif progress is None:
@@ -206,7 +206,7 @@ class Calls(ManyCalls):
     ) -> int:
         """See `hoplite.Client.get_into`.
 
-        After a cancellation, the copy of the current piece into `out` still completes.
+        A cancelled call still completes its current copy into `out`.
         """
         room, wanted = _serialize.as_room(out, or_device=True)
         if wanted.kind == "buffer":
@@ -226,7 +226,7 @@ class Calls(ManyCalls):
         timeout: TimeLimit = "default",
         progress: OnProgress = None,
     ) -> list[AnyId]:
-        """See `hoplite.Client.reduce`. Cancelling it cancels the reduce in the whole cluster."""
+        """See `hoplite.Client.reduce`. Cancelling it cancels the reduce everywhere."""
         sources = listed(sources)
         reduced = await followed(
             self._native,
@@ -369,9 +369,7 @@ class Calls(ManyCalls):
         deterministic: bool,
         timeout: TimeLimit,
     ) -> Any:
-        """Puts the value, and calls `perform`, which fills `out`, or a new array with the layout of
-        `result_of`.
-        """
+        """Puts the value, and calls `perform`, which fills `out`, or a new array as `result_of` lays it out."""
         sources = listed(sources)
         deadline = Deadline(timeout)
         own = own_id(sources, rank)
@@ -514,9 +512,7 @@ class Calls(ManyCalls):
         return object_info(known)
 
     async def page(self, prefix: str | bytes, after: bytes) -> tuple[list[ObjectInfo], bytes | None]:
-        """Returns the page of a listing after the id `after`, and the page's last id if more pages
-        follow.
-        """
+        """Returns a page of a listing after `after`, and the page's last id if more follow."""
         from hoplite._info import object_info
 
         prefix = prefix.encode() if isinstance(prefix, str) else prefix
@@ -541,7 +537,7 @@ async def fill(
     timeout: TimeLimit,
     progress: OnProgress = None,
 ) -> int:
-    """Copies an object into `room` while it arrives; returns its size."""
+    """Copies an arriving object into `room`; returns its size."""
     deadline = Deadline(timeout)
     while True:
         reader = await settled(native.open(id, deadline.left()))

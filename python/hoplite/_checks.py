@@ -23,7 +23,7 @@ def text(id: Id) -> str | bytes:
 
 
 def listed(ids: Iterable[AnyId]) -> list[AnyId]:
-    """Returns a list of ids. Refuses a single id, whose iteration would yield characters."""
+    """Returns a list of ids. Refuses a single id, which would yield characters."""
     if isinstance(ids, (str, bytes, Ref)):
         raise TypeError("expected several ids, such as a list of them, not one")
     return list(ids)
@@ -32,7 +32,7 @@ def listed(ids: Iterable[AnyId]) -> list[AnyId]:
 def lifetime_of(
     owner: str | None, ttl: float | None, ttl_action: TtlAction
 ) -> tuple[str | None, float | None, TtlAction] | None:
-    """The lifetime for the native half; `None` if the object stays until it is deleted."""
+    """The lifetime for the native half; `None` without a limit."""
     if owner is None and ttl is None and ttl_action == "delete":
         return None
     return owner, ttl, ttl_action
@@ -63,7 +63,7 @@ def check_rank(rank: int, size: int) -> None:
 
 
 def as_given(ids: list[str | bytes], given: list[AnyId]) -> list[AnyId]:
-    """Returns ids in the form that the caller used."""
+    """Returns ids in the caller's form."""
     by_key = {key(id): id for id in given}
     return [by_key[key(id)] for id in ids]
 
@@ -120,7 +120,7 @@ def part_of(id: Id, described: Described, count: int) -> Described:
 
 
 def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> None:
-    """Checks that `wanted` is the layout of `count` objects like `id`, stacked or concatenated."""
+    """Checks that `wanted` fits `count` objects like `id`, stacked or concatenated."""
     if wanted.kind == "buffer":
         return
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))

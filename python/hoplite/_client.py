@@ -354,9 +354,8 @@ class Client(Many):
 
         Args:
             id: The object; it need not exist yet.
-            out: A contiguous array or tensor with the dtype and shape of the object; or a buffer of
-                bytes, such as a `bytearray`, whose first bytes are filled with any object. A tensor
-                may be on a CUDA device.
+            out: A contiguous array or tensor with the object's dtype and shape; or a buffer of bytes, such as a
+                `bytearray`, filled from its start with any object. A tensor may be on a CUDA device.
             progress: As for `get`.
 
         Returns:
@@ -399,7 +398,7 @@ class Client(Many):
             target: The id of the new object.
             sources: The ids of arrays of one dtype and shape. They need not exist yet.
             op: `"sum"`, `"min"`, `"max"` or `"prod"`.
-            num_objects: Combine only the first so many sources that are ready; `None` means all.
+            num_objects: Combine the first so many ready sources; `None` means all.
             deterministic: Combine in the order of `sources`, with the same bits in every run;
                 slower.
             replicas: As for `put`, for the target.
@@ -543,15 +542,14 @@ class Client(Many):
         node sends and receives at most twice the array.
 
         Args:
-            target: A new id for this round. The object stays until it is deleted; use
-                `delete_allreduce` once all participants have their result.
+            target: A new id for this round. The object stays until it is deleted; use `delete_allreduce` once
+                all have their result.
             sources: An id for each participant.
             rank: The index of this participant in `sources`.
             value: The array of this participant, put under `sources[rank]`; `None` if it is there.
             op: As for `reduce`.
             deterministic: As for `reduce`.
-            out: A contiguous array of the dtype and shape of the sources for the result; `None` for a
-                new one.
+            out: A contiguous array like the sources, for the result; `None` for a new one.
             progress: As for `get`, for the bytes of the result.
 
         Returns:
@@ -603,9 +601,8 @@ class Client(Many):
     ) -> Any:
         """Combines the arrays of all participants, and returns one part of the result to each.
 
-        Of n participants, rank k gets the k-th of n equal parts along the first axis. Arguments
-        are as for `allreduce`. Blocks until the part is here. Each node sends and receives the array
-        once, less one part.
+        Of n participants, rank k gets the k-th of n equal parts along the first axis. Arguments are as for
+        `allreduce`. Blocks until the part is here. Each node sends and receives the array once, less one part.
 
         Args:
             out: A contiguous array with the dtype and shape of the part; `None` for a new one.
@@ -658,8 +655,8 @@ class Client(Many):
         and shape. Each node receives `out`, less its own array.
 
         Args:
-            out: A contiguous array of that dtype, shaped as `np.stack` or `np.concatenate` joins the
-                arrays; or a buffer of bytes.
+            out: A contiguous array of that dtype, in the shape of `np.stack` or `np.concatenate`; or a buffer
+                of bytes.
 
         Returns:
             The size of all arrays in bytes.
@@ -720,8 +717,8 @@ class Client(Many):
         values. Arrays of one dtype and shape are fastest. Other arguments are as for `get`.
 
         Args:
-            name: A new id for this round, of at most about 200 bytes. It may be used again after all
-                participants have returned.
+            name: A new id for this round, of at most about 200 bytes; free again after all participants have
+                returned.
             values: A value for each participant, of any kind that `put` takes.
 
         Returns:
@@ -871,7 +868,7 @@ class Client(Many):
     def status(self) -> Status:
         """Returns the counters of the store, such as memory in bytes.
 
-        Blocks for one request to the store. A notebook shows tables.
+        Blocks for one request to the store.
 
         Examples:
             >>> status = client.status()
@@ -883,8 +880,7 @@ class Client(Many):
     def topology(self) -> Topology:
         """Returns the links of the store to other stores, the slowest first.
 
-        Transfers measure the links. Blocks for one request to the store. A notebook shows a
-        table.
+        Transfers measure the links. Blocks for one request to the store.
 
         Examples:
             >>> client.topology()    # one node has no links

@@ -1,8 +1,7 @@
 """Copies tensors between CUDA devices and the store, through pinned memory.
 
-A device copies from and to pinned memory without the processor, and faster than other memory. Two
-pinned buffers alternate: the device fills or empties one of them while this process copies the other.
-So a call pins at most 32 MiB, and no copy of the whole tensor exists in private memory.
+A device copies pinned memory without the processor, and faster than other memory. Two pinned buffers alternate:
+the device fills or empties one while this process copies the other. So a call pins at most 32 MiB.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from hoplite._memory import Bytes
     from hoplite._serialize import Encoded
 
-#: The size of a pinned buffer: 0.3 ms at 50 GB/s, about a hundred times the cost of beginning a copy.
+#: Size of a pinned buffer: 0.3 ms at 50 GB/s, a hundred times the cost of beginning a copy.
 CHUNK_BYTES = 16 << 20
-#: For smaller tensors, the copy of torch into private memory is as fast.
+#: For smaller tensors, torch's copy into private memory is as fast.
 LEAST_BYTES = 1 << 20
 BUFFERS = 2
 
@@ -32,7 +31,7 @@ BUFFERS = 2
 class OnDevice(Sequence[Any]):
     """The bytes of a tensor on a CUDA device, as the only piece of an object.
 
-    `put` and `get_into` copy it in chunks. Other calls iterate, and get a private copy in host memory.
+    `put` and `get_into` copy it in chunks. Other calls iterate over a copy in host memory.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -43,7 +42,7 @@ class OnDevice(Sequence[Any]):
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         self._bytes = flat.view(torch.uint8)
         self.nbytes = self._bytes.numel()
-        # The caller's current stream may change before the copies begin.
+        # The current stream may change before the copies begin.
         self._ready = torch.cuda.current_stream(flat.device).record_event()
 
     def __len__(self) -> int:
@@ -53,9 +52,9 @@ class OnDevice(Sequence[Any]):
         return [memory_of(self._bytes.cpu(), self._torch)][index]
 
     def chunks(self) -> Generator[Bytes, None, None]:
-        """Yields the bytes in pinned memory, one chunk after the other.
+        """Yields the bytes in pinned memory, chunk by chunk.
 
-        A chunk is valid until the next one is requested.
+        A chunk is valid until the next.
         """
         with _Lane(self._torch, self._bytes, self._ready) as lane:
             lane.begin(0, _to_host)
@@ -65,7 +64,7 @@ class OnDevice(Sequence[Any]):
                 yield lane.room(index)
 
     def rooms(self) -> Generator[Bytes, None, None]:
-        """Yields pinned memory to fill, and copies it to the device when the next room is requested."""
+        """Yields pinned memory to fill, and copies it to the device at the next request."""
         with _Lane(self._torch, self._bytes, self._ready) as lane:
             for index in range(lane.count):
                 yield lane.room(index)
@@ -94,7 +93,7 @@ def _to_device(on_device: Any, pinned: Any) -> None:
 
 
 class _Lane:
-    """A stream of a device, with the pinned buffers that its copies use in turn."""
+    """A device's stream, and the pinned buffers of its copies."""
 
     def __init__(self, torch: Any, contents: Any, ready: Any) -> None:
         self._cuda = torch.cuda
@@ -120,7 +119,7 @@ class _Lane:
         self._copied[index % BUFFERS].record(self._stream)
 
     def room(self, index: int) -> Bytes:
-        """Returns the buffer of a chunk after the last copy from or into the buffer."""
+        """Returns a chunk's buffer after the last copy from or into it."""
         self._copied[index % BUFFERS].synchronize()
         return self._of(index).numpy()
 

@@ -40,7 +40,7 @@ NAMES_OF_TORCH = {torch_name: name for name, torch_name in TORCH_NAMES.items()}
 
 
 def learn_bfloat16(dtype: np.dtype[Any]) -> str | None:
-    """Adds bfloat16 on first use, because ml_dtypes is optional."""
+    """Adds bfloat16 on first use: ml_dtypes is optional."""
     if dtype.name != "bfloat16":
         return None
     NAMES[dtype] = "bf16"

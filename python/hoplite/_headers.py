@@ -1,7 +1,7 @@
 """The headers of arrays whose dtype the stores do not know.
 
-A header is the `repr` of the dtype's description (of torch, its name) and the shape. It may be
-forged, so readers use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
+A header is the `repr` of the dtype's description (of torch, its name) and the shape. It may be forged: readers
+use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BadHeader(ValueError):
 
 
 def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
-    """Returns a header for dtypes that reduces lack; None if only a pickle can restore it."""
+    """Returns a header for dtypes that reduces lack; None if only a pickle restores it."""
     try:
         if not is_plain(dtype):
             return None
@@ -48,7 +48,7 @@ def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> by
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """True if elements are not empty, and without references."""
+    """True if elements have bytes, and no references."""
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in _PLAIN_KINDS:
         return False
     if dtype.subdtype is not None:
@@ -120,7 +120,7 @@ def torch_dtype(name: str, torch: Any) -> Any:
 
 
 def check_size(itemsize: int, shape: tuple[int, ...], nbytes: int) -> None:
-    """Checks that an array of this shape has `nbytes` bytes, and that numpy can address it."""
+    """Checks that an array of this shape has `nbytes`, which numpy can address."""
     if math.prod(extent or 1 for extent in shape) * itemsize > sys.maxsize:
         raise BadHeader(f"the shape {_shown(shape)} is too large")
     if math.prod(shape) * itemsize != nbytes:
@@ -130,7 +130,7 @@ def check_size(itemsize: int, shape: tuple[int, ...], nbytes: int) -> None:
 
 
 def literal(text: str) -> Any:
-    """Parses strings, integers, None, and lists and tuples of these; else raises `BadHeader`."""
+    """Parses strings, integers, None, lists and tuples; else raises `BadHeader`."""
     stack: list[tuple[str, list[Any]]] = [("", [])]
     position = 0
     while position < len(text):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def host_array(value: object) -> npt.NDArray[Any] | None:
     """Returns the elements in place, if one host device has all of them.
 
-    Returns None for other values, tracers and random keys.
+    None for other values, tracers and random keys.
 
     Raises:
         TypeError: for an array that is not in host memory.
@@ -36,8 +36,7 @@ def host_array(value: object) -> npt.NDArray[Any] | None:
 def from_host(array: npt.NDArray[Any]) -> Any:
     """Makes an array of JAX on its default device.
 
-    A CPU device shares the memory of `array` if that is aligned to 64 bytes; JAX never writes to
-    it.
+    A CPU device shares memory aligned to 64 bytes; JAX never writes to it.
 
     Raises:
         TypeError: for a dtype that this version of JAX cannot store.
@@ -53,13 +52,13 @@ def from_host(array: npt.NDArray[Any]) -> Any:
 
 
 def has(dtype: np.dtype[Any]) -> bool:
-    """True for dtypes that JAX may have: numbers of up to 64 bits, and pairs of these."""
+    """True for dtypes that JAX may have: numbers of up to 64 bits, and pairs."""
     sizes = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
     return is_narrow(dtype) or (dtype.isnative and dtype.itemsize <= sizes.get(dtype.kind, 0))
 
 
 def import_jax() -> Any:
-    """Imports JAX. The `ImportError` explains how to get the object without it."""
+    """Imports JAX, or explains how to get the object without it."""
     try:
         import jax
     except ImportError as error:

@@ -44,7 +44,7 @@ class ManyCalls:
         ttl_action: TtlAction = "delete",
         return_exceptions: bool = False,
     ) -> list[Any]:
-        """See `hoplite.Client.put_many`. The methods of the handles block, and use the client of `hoplite.init`."""
+        """See `hoplite.Client.put_many`. The handles' methods block, and use the client of `hoplite.init`."""
         pairs = list(objects.items() if isinstance(objects, Mapping) else objects)
         self._native.check_count(len(pairs))
         named = [(new_id() if id is None else id, value) for id, value in pairs]
@@ -148,8 +148,8 @@ class Many:
     ) -> Any:
         """Stores many values, and returns their handles.
 
-        Small objects share messages to the store, so a put of many takes a fraction of the time of
-        single puts. Blocks as `put` does, until each value is stored or has failed.
+        Small objects share messages, so this takes a fraction of the time of single puts. Blocks as `put` does,
+        until each value is stored or has failed.
 
         Args:
             objects: Values by id, or pairs of an id and a value. The id `None` stands for a new random
@@ -160,8 +160,8 @@ class Many:
             owner: As for `put`.
             ttl: As for `put`.
             ttl_action: As for `put`.
-            return_exceptions: `True` returns the exception of a value that failed in place of its
-                handle. Otherwise the call raises the first one, and the other values are stored.
+            return_exceptions: `True` returns a failed value's exception in place of its handle. Otherwise the
+                call raises the first one, and stores the other values.
 
         Returns:
             The handles, in the order of the values.
@@ -229,8 +229,8 @@ class Many:
     ) -> list[Any]:
         """Waits for many objects, and returns their values in the order of `ids`.
 
-        Requests for small objects share messages to the store. Blocks until all objects are on this
-        node, or until the timeout. All must fit into the store together. Values are as for `get`.
+        Requests for small objects share messages. Blocks until all objects are on this node, or until the
+        timeout. All must fit into the store together. Values are as for `get`.
 
         Args:
             ids: The objects; they need not exist yet.
@@ -238,8 +238,8 @@ class Many:
             copy: As for `get`.
             framework: As for `get`.
             allow_stale: As for `get`, for each object.
-            return_exceptions: `True` returns the exception of an object that failed in place of its
-                value, such as `Timeout` for a missing one. Otherwise the call raises the first one.
+            return_exceptions: `True` returns a failed object's exception in place of its value, such as
+                `Timeout`. Otherwise the call raises the first one.
 
         Raises:
             LimitExceeded: There are more than 65,536 ids, or another limit of the store.
@@ -273,13 +273,13 @@ class Many:
     ) -> Any:
         """Removes every copy of many objects, and returns a result for each id.
 
-        Blocks as `delete` does, which returns the number of objects that existed instead.
+        Blocks as `delete` does.
 
         Args:
             ids: The objects.
             timeout: Seconds to wait for all of them.
-            return_exceptions: `True` returns the exception of an id that failed in place of its result.
-                Otherwise the call raises the first one, after it has deleted the others.
+            return_exceptions: `True` returns a failed id's exception in place of its result. Otherwise the call
+                raises the first one, after it has deleted the others.
 
         Returns:
             `True` for each id that named an object, in the order of `ids`.
@@ -298,7 +298,7 @@ class Many:
 
 
 def _checked(outcomes: list[Any], return_exceptions: bool) -> list[Any]:
-    """Raises the first exception among the outcomes, unless the caller wants them all."""
+    """Raises the first exception, unless the caller wants all."""
     if not return_exceptions:
         for outcome in outcomes:
             if isinstance(outcome, Exception):

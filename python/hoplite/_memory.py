@@ -32,10 +32,10 @@ def memory_of(tensor: Any, torch: Any) -> Bytes:
     """Returns the memory of a contiguous tensor, writable and in place."""
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
-    # The stride of a dimension of one element is arbitrary.
+    # A dimension of one element has any stride.
     flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    # `Tensor.numpy` prevents resizes, which FSDP needs; DLPack does not. But DLPack's arrays are
-    # read-only before numpy 2.1, and with some versions of torch.
+    # `Tensor.numpy` prevents FSDP's resizes; DLPack does not, but its arrays are read-only before numpy 2.1,
+    # and with some versions of torch.
     lent = np.from_dlpack(flat)
     return lent if lent.flags.writeable else flat.numpy()
 
@@ -47,7 +47,7 @@ def is_plain(tensor: Any, torch: Any) -> bool:
 
 
 def in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Converts ml_dtypes to native byte order, because numpy cannot store the other."""
+    """Converts ml_dtypes to native byte order: numpy cannot store the other."""
     dtype = array.dtype
     if dtype.isnative or dtype.type.__module__ != "ml_dtypes":
         return array

@@ -40,11 +40,10 @@ def init(
 ) -> Client:
     """Connects this process to the store of its node, and returns the client.
 
-    Every call returns the same client, unless it was closed, disconnected or inherited by a fork.
-    The store is the one at `socket`, else at `$HOPLITE_SOCKET`, else at the default socket. If no
-    store listens there, and you named none, this starts a private store with a separate cluster,
-    and warns with the logger `hoplite`. A private store ends with this process, and child processes
-    find it.
+    Every call returns the same client, unless it was closed, disconnected or inherited by a fork. The store is
+    the one at `socket`, else `$HOPLITE_SOCKET`, else the default socket. If no store listens there, and you
+    named none, this starts a private store with a separate cluster, and warns with the logger `hoplite`. It
+    ends with this process, and child processes find it.
 
     Blocks until the store has answered: some milliseconds, and up to 30 s for a private store.
 
@@ -95,7 +94,6 @@ def shutdown() -> None:
     """Closes the client of `init`, and ends the private store, if there is one.
 
     Blocks until the private store has ended, for at most 5 s. Arrays stay readable.
-    Without `init`, this does nothing.
 
     Examples:
         >>> client = hoplite.init()
@@ -125,7 +123,7 @@ _state = _State()
 
 
 def _forget() -> None:
-    """Forgets client and private store in a forked child; the parent keeps them."""
+    """Forgets client and private store in a forked child."""
     global _state
     socket, allow_pickle = _state.socket, _state.allow_pickle
     _state = _State()
@@ -170,7 +168,7 @@ class PrivateStore:
         _sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.socket = str(self.directory / "store.sock")
-        # Other programs delete a directory whose lock is free.
+        # Others delete a directory whose lock is free.
         self._lock = open(self.directory / "lock.new", "w")  # noqa: SIM115
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self._lock.name, self.directory / "lock")
@@ -184,7 +182,7 @@ class PrivateStore:
     def _start(self, memory: str | int | None) -> subprocess.Popen[bytes]:
         command = [program("hoplite-store"), "--socket", self.socket, "--no-prefault", "--print-addresses"]
         command += ["--exit-with-parent", str(os.getpid())]
-        # A random name lets stores recognize handles of other clusters.
+        # Lets stores recognize handles of other clusters.
         command += ["--cluster", f"private-{secrets.token_hex(8)}"]
         if memory is not None:
             command += ["--memory", str(memory)]
@@ -227,8 +225,7 @@ class PrivateStore:
 class _Launcher:
     """Starts a process from a thread that never ends.
 
-    The kernel kills the child when the thread that started it ends, and callers of `init` may
-    end earlier.
+    The kernel kills the child when its thread ends, and callers of `init` may end earlier.
     """
 
     process: subprocess.Popen[bytes]
@@ -268,7 +265,7 @@ class _Launcher:
             return
         finally:
             started.set()
-        # The store would end with this thread, and waiting for it would race with `stop`.
+        # The store would end with this thread; waiting for it would race with `stop`.
         threading.Event().wait()
 
     def kill(self) -> None:
@@ -277,7 +274,7 @@ class _Launcher:
             self.process.wait()
 
     def await_ready(self, timeout: float) -> None:
-        """Waits until the store is ready. Raises `ValueError` if it ended, or was too slow."""
+        """Waits until the store is ready. Raises `ValueError` if it ended or was too slow."""
         assert self.process.stdout is not None
         timer = threading.Timer(timeout, self.process.kill)
         timer.start()

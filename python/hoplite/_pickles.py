@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 ALIGNMENT = 64
-#: The module of functions in stored pickles: keep its name.
+#: Module of functions in stored pickles: keep it.
 _NAMED_IN_PICKLES = "hoplite._serialize"
 #: A subclass with one of these defines its pickling.
 _PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
@@ -52,8 +52,7 @@ def check_fits(size_bytes: int, limit: int) -> None:
 def pieces_of(value: object, limit: int, *, by_value: bool = True) -> list[Any]:
     """Returns the buffers of a pickle, without copying contiguous arrays.
 
-    With `by_value` and cloudpickle, the pickle contains lambdas, and functions and classes of
-    `__main__`.
+    With `by_value` and cloudpickle, it contains lambdas, and functions and classes of `__main__`.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -124,7 +123,7 @@ class _Reducer:
     bounded: _Bounded
 
     def reduce(self, value: Any) -> Any:
-        """Returns how to rebuild a value, or `NotImplemented` for default pickling."""
+        """Returns how to rebuild a value; `NotImplemented` by default."""
         kind = type(value)
         if kind is np.ndarray:
             return self._reduce_array(value)
@@ -166,7 +165,7 @@ class _ByName(_Reducer, pickle.Pickler):
 
 
 class _Pickler(_ByName):
-    """Stops at a name in `__main__` if cloudpickle can pickle it by value."""
+    """Stops at a name in `__main__` that cloudpickle can pickle."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType)):
@@ -177,7 +176,7 @@ class _Pickler(_ByName):
 
 
 class _ByValue(Exception):
-    """Raised for functions and classes of `__main__`, which other programs cannot import."""
+    """Raised for names of `__main__`, which others cannot import."""
 
 
 @cache
@@ -216,7 +215,7 @@ def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
     """Makes a value, with arrays in place."""
     try:
         (count,) = struct.unpack_from("<Q", contents)
-        # The claimed count is bounded by the size of the object.
+        # The object's size bounds the claimed count.
         lengths = struct.unpack_from(f"<{min(count, len(contents) // 8) + 1}Q", contents, 8)
     except struct.error as error:
         raise ValueError("the object has the header of a pickle, but other contents") from error

@@ -21,7 +21,7 @@ def program(name: str) -> str:
         if os.access(path, os.X_OK):
             return path
     found = shutil.which(name)
-    # The console script would execute itself for ever.
+    # The console script would execute itself.
     if found is not None and not _is_script(found):
         return found
     raise FileNotFoundError(

@@ -11,9 +11,9 @@
 | bytearray, memoryview of bytes | none | none | memoryview, read-only, in place |
 | anything else | none | `py1:pickle` | an equal value, with arrays in place |
 
-Arrays have no metadata, so programs in other languages can exchange them with this package.
+Arrays have no metadata, so programs in other languages can exchange them.
 
-Only `py1:pickle` reaches the unpickler, if the reader allows it. `_headers` checks other headers.
+Only `py1:pickle` reaches the unpickler, if allowed. `_headers` checks other headers.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _HOST_DEVICES = (1, 3)
 
 class Encoded(NamedTuple):
     pieces: Sequence[Any]
-    """Contiguous buffers; the object is their concatenation. Or a `_cuda.OnDevice`."""
+    """Contiguous buffers, which the object concatenates; or a `_cuda.OnDevice`."""
     dtype: str
     shape: tuple[int, ...] | None
     user: bytes
@@ -96,7 +96,7 @@ class Described(Protocol):
 
 
 class View(Described, Protocol):
-    """The bytes of an object in the store's memory: a `_native.View`, which is also a buffer."""
+    """An object's bytes in the store's memory: a `_native.View`, which is also a buffer."""
 
     def tobytes(self) -> bytes: ...
 
@@ -106,12 +106,12 @@ class Layout(NamedTuple):
 
     kind: Literal["array", "tensor", "jax", "arrow", "bytes", "buffer", "pickle"]
     dtype: Any = None
-    """A dtype of numpy or JAX, the name of a torch dtype, or the form of a table."""
+    """A dtype of numpy or JAX, a torch dtype's name, or a table's form."""
     shape: tuple[int, ...] = ()
 
 
 class Destination(NamedTuple):
-    """Private memory for an arriving object, and the function that makes its value."""
+    """Private memory for an arriving object, and the maker of its value."""
 
     room: Any
     finish: Callable[[], Any]
@@ -130,8 +130,8 @@ def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encod
         id: of the object, for errors.
         limit: the maximum size of an object.
     Raises:
-        ObjectTooLarge: for a value above `limit` that would have to be copied, before the copy.
-        TypeError: for a tensor on an unknown device, and for a value that cannot be pickled.
+        ObjectTooLarge: before a copy of more than `limit`.
+        TypeError: for a tensor on an unknown device, or a value without a pickle.
     """
     try:
         return _encode(value, limit)
@@ -189,8 +189,7 @@ def _is_number(scalar: np.generic[Any]) -> bool:
 def _encode_array(array: npt.NDArray[Any], limit: int) -> Encoded:
     name = NAMES.get(array.dtype)
     if name is not None and name != "bf16" and array.ndim > 0 and array.flags.c_contiguous:
-        # The fast path. Arrays of ml_dtypes have no buffer; Rust takes no arrays without
-        # dimensions.
+        # The fast path. ml_dtypes have no buffer; Rust takes no arrays without dimensions.
         return Encoded([array], name, array.shape, b"")
     # The next steps may copy the array.
     check_fits(array.nbytes, limit)
@@ -238,9 +237,9 @@ def _encode_arrow(value: object, limit: int) -> Encoded | None:
 
 
 def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
-    """Encodes an array of another library; returns None if DLPack and numpy would lose information.
+    """Encodes another library's array; returns None if DLPack and numpy would lose information.
 
-    Libraries raise arbitrary exceptions for unsupported arrays.
+    Libraries raise any exceptions for unsupported arrays.
     """
     if not hasattr(type(value), "__dlpack__"):
         return None
@@ -255,7 +254,7 @@ def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
     try:
         array = np.from_dlpack(value)
     except Exception:
-        # DLPack or numpy lacks the dtype. Accepts a conversion that keeps the dtype.
+        # DLPack or numpy lacks the dtype. A conversion may keep it.
         try:
             array, dtype = np.asarray(value), getattr(value, "dtype", None)
             if dtype is None or array.dtype.hasobject or array.dtype != dtype:
@@ -266,7 +265,7 @@ def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
 
 
 def _encode_buffer(value: Any, limit: int) -> Encoded | None:
-    """Encodes a buffer; returns None for other values, and for elements that numpy does not know."""
+    """Encodes a buffer; returns None for other values, and elements unknown to numpy."""
     try:
         view = memoryview(value)
     except Exception:
@@ -284,7 +283,7 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
 
 
 def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED) -> list[Encoded]:
-    """Encodes values alike: as pickles if their dtypes, shapes or metadata differ."""
+    """Encodes values alike: as pickles if dtypes, shapes or metadata differ."""
     values = list(values)
     encoded = [encode(value, id, limit) for value in values]
     if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:
@@ -293,7 +292,7 @@ def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UN
 
 
 def needs_pickle(array: npt.NDArray[Any]) -> bool:
-    """Returns True if an array can only be put as a pickle. Copies nothing."""
+    """Returns True if an array needs a pickle. Copies nothing."""
     dtype = array.dtype
     if dtype in NAMES or is_narrow(dtype):
         return False
@@ -308,12 +307,11 @@ def encode_pickle(value: object, limit: int, *, by_value: bool = True) -> Encode
 
 
 def layout(described: Described, framework: Framework, id: str | bytes = "") -> Layout:
-    """Returns the layout of an object after checking its header.
+    """Checks an object's header, and returns its layout.
 
     Raises:
         InvalidMetadata: if the header is malformed, or contradicts the size of the object.
-        TypeError: if `framework` cannot represent the object, or a later version of this package
-            put it.
+        TypeError: if `framework` cannot represent the object, or a later version put it.
     """
     try:
         return _layout(described, framework)
@@ -397,8 +395,8 @@ def decode(
     """Makes a value from a complete object.
 
     Args:
-        copy: True for a private value. False for a value in place, even if a write to it ends the
-            process. None for a value in place if it can be read-only; tensors and `bytes` cannot.
+        copy: True for a private value. False for one in place, even if a write to it ends the process. None for
+            one in place if it can be read-only; tensors and `bytes` cannot.
         allow_pickle: False refuses pickles. Nothing else reaches the unpickler.
     Raises:
         PickleRefused: for a pickle, if `allow_pickle` is False.
@@ -436,7 +434,7 @@ def decode(
 def destination(
     described: Described, framework: Framework, allow_pickle: bool = False, id: str | bytes = ""
 ) -> Destination:
-    """Allocates private memory for an arriving object. Arguments and errors are as for `decode`."""
+    """Allocates private memory for an arriving object, as `decode` makes it."""
     kind, dtype, shape = layout(described, framework, id)
     if kind == "pickle":
         check_pickle(allow_pickle, id)
@@ -456,7 +454,7 @@ def destination(
 
 
 def _arrow_of(contents: memoryview, form: _arrow.Form, allow_pickle: bool, id: str | bytes) -> Any:
-    """Makes a value of Arrow or polars. A reader that allows pickles trusts all contents."""
+    """Makes a value of Arrow or polars. Allowed pickles imply trust in all contents."""
     try:
         return _arrow.decode(contents, form, trusts=allow_pickle)
     except BadHeader as error:

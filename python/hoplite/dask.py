@@ -8,8 +8,8 @@
     model = hoplite.dask.scatter(array, client)           # a future of Dask, for tasks
     client.map(predict, parts, model=model)
 
-`install` makes all workers send large arrays as handles. The first sender puts an array into its
-store. Tasks get read-only arrays in shared memory. See `docs/start/dask.md`.
+`install` makes all workers send large arrays as handles. The first sender puts an array into its store. Tasks
+get it read-only, in shared memory. See `docs/start/dask.md`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ THRESHOLD_BYTES = 1 << 20
 GRACE = 30.0
 #: Seconds; Dask waits as long for a connection.
 GET_TIMEOUT = 300.0
-#: Seconds; beyond that, a copy by Dask is faster.
+#: Seconds; later, a copy by Dask is faster.
 PUT_TIMEOUT = 2.0
 #: Marks a failed array, which Dask then copies.
 _PLAIN = "/plain"
@@ -53,13 +53,13 @@ builtin_id = id
 
 
 class _Handles:
-    """The ids of arrays that this process has put or got, by the identity of the array."""
+    """The ids of arrays that this process has put or got, by identity."""
 
     def __init__(self) -> None:
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
         self.socket: str | None = None
         self.threshold = THRESHOLD_BYTES
-        #: `True` in a worker, whose arrays no longer change and may be put.
+        #: `True` in a worker, whose arrays no longer change.
         self.puts = False
         self._ids: dict[int, str] = {}
         self._failed_once: dict[str, None] = {}
@@ -81,7 +81,7 @@ class _Handles:
             forgotten(id)
 
     def id_of(self, array: Any) -> str | None:
-        """Returns the array's id, and puts it if needed; None if Dask must copy it."""
+        """Returns the array's id, after a put if needed; None if Dask must copy it."""
         if not self.is_shared(array):
             return None
         known = self._ids.get(builtin_id(array))
@@ -91,14 +91,14 @@ class _Handles:
                 return None
             if known in there:
                 return known
-        # Another process may have deleted the object; the array is still good.
+        # Another process may have deleted the object.
         return self.put(array) if self.puts else None
 
     def is_shared(self, array: Any) -> bool:
         return (
             type(array) is np.ndarray
             and array.nbytes >= self.threshold
-            # Dask sends repeated elements once; a put would copy each.
+            # Dask sends repeated elements once.
             and 0 not in array.strides
             # The receiver may refuse pickles.
             and not needs_pickle(array)
@@ -117,7 +117,7 @@ class _Handles:
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Notes a failed get. The sender copies the array after a second one, or another error."""
+        """Notes a failed get. After a second, or another error, the sender copies the array."""
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
             while len(self._failed_once) > _MAX_FAILED_ONCE:
@@ -246,7 +246,7 @@ class HopliteScheduler(SchedulerPlugin):
 
 
 def _socket_here(socket: str) -> str | None:
-    """Returns the socket if it exists here; None for `$HOPLITE_SOCKET` or the default."""
+    """Returns the socket if it exists; None for `$HOPLITE_SOCKET` or the default."""
     if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
         return None
     return socket
@@ -260,9 +260,8 @@ def install(
 ) -> None:
     """Makes the workers of a Dask cluster, also later ones, send large arrays through Hoplite.
 
-    Each program that uses the cluster calls this, because it receives handles. Each node needs a
-    store: at `$HOPLITE_SOCKET`, at this program's socket, or at the default one. Blocks until
-    all workers are ready.
+    Each program that uses the cluster calls this. Each node needs a store: at `$HOPLITE_SOCKET`, at this
+    program's socket, or at the default one. Blocks until all workers are ready.
 
     Args:
         client: The client of Dask; `None` for the current one.
@@ -291,12 +290,11 @@ def install(
 def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, **options: Any) -> Any:
     """Puts arrays into the store of this node, and gives them to the workers.
 
-    Like `distributed.Client.scatter`, but the workers of a node share the array. Blocks until
-    the workers have it.
+    Like `distributed.Client.scatter`, but a node's workers share the array. Blocks until they have it.
 
     Args:
-        data: An array, or a list, tuple or dict. Arrays of numpy from the threshold of `install`
-            on go through the store, and everything else through Dask.
+        data: An array, or a list, tuple or dict. Arrays of numpy from `install`'s threshold on go through the
+            store, other values through Dask.
         client: The client of Dask for which `install` was called; `None` for the current one.
         broadcast: `True` for all workers, `False` for one.
         options: Further arguments of `distributed.Client.scatter`.
@@ -323,7 +321,7 @@ def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, 
         stored = type(data)(_stored(value) for value in data)
     else:
         stored = _stored(data)
-    # Hashing the array takes as long as sending it.
+    # Hashing takes as long as sending.
     options.setdefault("hash", False)
     futures = client.scatter(stored, broadcast=broadcast, **options)
     if isinstance(futures, dict):

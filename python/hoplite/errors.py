@@ -1,7 +1,7 @@
 """One class for each kind of error, all of them under `HopliteError`.
 
-Classes that match a class of Python derive from it: a `Timeout` is a `TimeoutError`. Errors can
-be pickled. The native half makes the instances (`src/errors.rs`).
+Some derive from a class of Python: a `Timeout` is a `TimeoutError`. Errors can be pickled. The native half
+makes the instances (`src/errors.rs`).
 """
 
 from __future__ import annotations

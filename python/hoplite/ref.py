@@ -253,7 +253,7 @@ def key(id: str | bytes | Ref[Any]) -> bytes:
 
 
 class _Reaper:
-    """Deletes in a thread, because owning handles may be collected anywhere, even inside a call."""
+    """Deletes in a thread: owning handles may be collected anywhere, even inside a call."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[_native.Client, str | bytes] | None] = SimpleQueue()
@@ -263,13 +263,13 @@ class _Reaper:
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
-        """Starts the thread. `delete_later` cannot, because it may run in the garbage collector."""
+        """Starts the thread. `delete_later` cannot, in the garbage collector."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
             self._thread.start()
 
     def delete_later(self, client: _native.Client, id: str | bytes, process: int) -> None:
-        """Queues a delete. Takes no lock, and does not wait."""
+        """Queues a delete without locks or waiting."""
         if process != os.getpid():
             return
         if self._ending:

@@ -10,11 +10,11 @@ import tempfile
 import time
 from types import SimpleNamespace
 
-# The suite selects tests by the backend's name: all tests of Gloo, and some of MPI.
+# The suite selects tests by name: all of Gloo, and some of MPI.
 os.environ.update(BACKEND="gloo", MASTER_ADDR="127.0.0.1", TEMP_DIR=tempfile.mkdtemp(prefix="torch-suite-"))
 os.environ.setdefault("WORLD_SIZE", "3")
 
-# Imported before the forks, because each process would take seconds for the last three.
+# Before the forks: each process would take seconds for the last three.
 import torch
 import torch._dynamo
 import torch.distributed.tensor
@@ -38,7 +38,7 @@ register()
 
 
 class _Name(str):
-    """A name that equals "gloo", because some tests compare names while they run."""
+    """Equals "gloo": some tests compare names while they run."""
 
     __hash__ = str.__hash__
 
@@ -57,5 +57,5 @@ EXCLUDED = {
 class TestHoplite(cases.TestDistBackend, cases.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
     def setUp(self) -> None:
         super().setUp()
-        # Forks, so that processes need not import torch again.
+        # Forks need not import torch again.
         self._start_processes(torch.multiprocessing.get_context("fork").Process)

@@ -26,7 +26,7 @@ EXCLUDED = {
 
 class TestHoplite(suite._make_fault_tolerance_test_class("hoplite", "cpu")):  # type: ignore[misc]
     def _spawn_processes(self) -> None:
-        # Forks, so that processes need not import torch again.
+        # Forks need not import torch again.
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 

@@ -27,10 +27,10 @@ TEMPORARY = Path(tempfile.mkdtemp(prefix="t"))
 os.environ["TMPDIR"] = str(TEMPORARY)
 tempfile.tempdir = None
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-# Normal priority: else importing torch takes minutes on a busy machine.
+# Else importing torch takes minutes on a busy machine.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
-# Restores the handler of Ctrl-C, which background jobs ignore.
+# Background jobs ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(

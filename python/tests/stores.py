@@ -14,10 +14,9 @@ from hoplite._programs import program
 
 PATIENCE = 300.0
 SHORT = 0.2
-#: The time for which a directory waits for a lost store. A started directory delays deletes of
-#: unknown ids by three times as long.
+#: A directory's wait for a lost store. A started directory delays deletes of unknown ids by three times this.
 NODE_GRACE = "200ms"
-#: Directories give up a store that was silent for 6 s and this time.
+#: Directories give up a store after a silence of 6 s and this.
 LONG_GRACE = "5s"
 
 DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses"]

@@ -62,7 +62,7 @@ def cases() -> Iterator[Case]:
         {"timeout": PATIENCE},
         (["known"], ["unknown", "neither"]),
     )
-    # Another node would have to query the directory in time.
+    # Another node would have to query in time.
     yield 1, "wait", (["unknown", "known"], 2), {"timeout": SHORT}, (["known"], ["unknown"])
     yield 2, "wait", (["unknown"], 2), {}, Failed(hoplite.InvalidRequest, "more objects than there are ids")
     yield 1, "delete", ("known",), {}, 1

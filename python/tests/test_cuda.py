@@ -51,7 +51,7 @@ class _Stream:
 
 @pytest.fixture
 def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treats tensors in host memory as tensors on a device. Copies complete at once."""
+    """Treats tensors in host memory as on a device. Copies complete at once."""
     empty, as_room = torch.empty, _serialize.as_room
 
     def unpinned(*arguments: Any, pin_memory: bool = False, **options: Any) -> Any:

@@ -16,7 +16,7 @@ from stores import PATIENCE, Cluster
 
 
 def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path: Path) -> None:
-    # The directory delays deletes of unknown ids, such as the result here.
+    # The directory delays deletes of unknown ids.
     with Cluster(tmp_path, nodes=1, memory="64MiB", node_grace="1h") as cluster:
         members = [
             Group(links.acquire(cluster.sockets[0], "test"), ["g/"] * 2, "g", rank, _failed)
@@ -33,7 +33,7 @@ def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path
         assert re.search(r"nothing has come from rank (0, )?1\b", str(failed.result(PATIENCE)))
         leaving = threading.Thread(target=members[0].close)
         leaving.start()
-        # A delete that waits for the directory takes 300 s.
+        # A delete at the directory takes 300 s.
         leaving.join(PATIENCE / 2)
         assert not leaving.is_alive()
         members[1].close()

@@ -135,7 +135,7 @@ def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fre
                 wait()
                 return counted > before
 
-            # During one call, the other thread may get no core.
+            # During one call, the thread may get no core.
             await_that(f"another thread runs during call {number}", is_counted)
     finally:
         sys.setswitchinterval(interval)

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-#: Limits numpy to one thread, because many workers share the cores.
+#: Limits numpy to one thread: many workers share the cores.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 #: Memory beside the objects; Ray needs at least 75 MiB.
 SPARE_BYTES = 80 << 20
@@ -38,7 +38,7 @@ def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
 
 @contextmanager
 def stores(count: int, memory_bytes: int) -> Iterator[list[str]]:
-    """Yields the sockets of stores. Data moves over TCP, as between nodes."""
+    """Yields the sockets of stores, which connect over TCP."""
     with tempfile.TemporaryDirectory(prefix="hoplite-example-") as directory, ExitStack() as cleanup:
         log = cleanup.enter_context(open(Path(directory) / "log", "w+"))
         command = [_program(), "up", "--nodes", str(count), "--memory", str(memory_bytes), "--dir", directory]
@@ -55,7 +55,7 @@ def _running(command: list[str], log: IO[str]) -> Iterator[None]:
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
-        # Ctrl-C reaches only this program, which stops the stores.
+        # Ctrl-C reaches only this program, which stops them.
         start_new_session=True,
         preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
     )

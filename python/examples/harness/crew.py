@@ -1,6 +1,6 @@
 """The workers of an example: objects in separate processes, on the nodes of a cluster.
 
-A worker is an instance of an ordinary class. Its process calls its methods one after the other.
+A worker's process calls the methods of an object one after the other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Crew(ABC):
 
     @abstractmethod
     def tell(self, worker: int, method: str, *arguments: object) -> None:
-        """Calls a method of a worker without waiting. Results go through the store."""
+        """Calls a worker's method without waiting. Results go through the store."""
 
     @abstractmethod
     def lost(self) -> dict[int, str]:
@@ -62,7 +62,7 @@ def hoplite_crew(
 ) -> Iterator[Crew]:
     """Runs workers that find the store of their node with `hoplite.init()`.
 
-    They are processes of this machine, or actors of a given Ray cluster.
+    They are processes, or actors of a given Ray cluster.
 
     Args:
         worker_class: called as `worker_class(number, *arguments)`.
@@ -253,7 +253,7 @@ def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: t
 def _without_interrupts() -> Iterator[None]:
     """Delays Ctrl-C; processes started inside ignore it. Main thread only."""
     came: list[int] = []
-    # The mask is for children, which inherit it; the handler is for other threads.
+    # Children inherit the mask; the handler is for other threads.
     handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

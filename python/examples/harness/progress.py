@@ -35,7 +35,7 @@ class Progress:
         self._began: float | None = None
         self._next_line = LINE_INTERVAL
         self.steps = 0
-        """The number of steps, with the current one."""
+        """Includes the current step."""
         self.elapsed = 0.0
         """Seconds since the first step."""
 
@@ -59,7 +59,7 @@ class Progress:
                 return
 
     def score(self, take: Callable[[], float], *, now: bool = False) -> None:
-        """Computes the score if the last one is old, or if `now` is set."""
+        """Computes the score if the last is old, or `now` is set."""
         elapsed = self._now()
         if not now and self._samples and elapsed < self._samples[-1].seconds + SCORE_INTERVAL:
             return
@@ -69,7 +69,7 @@ class Progress:
             self._bar.set_postfix_str(f"{self._score_name} {score:.3f}", refresh=False)
 
     def report(self, *, lost: dict[int, str] | None = None, **extra: Any) -> Report:
-        """Returns the results. `lost` has the reasons of deaths, `extra` goes into the JSON."""
+        """Returns the results. `lost` has the reasons of deaths; `extra` goes into the JSON."""
         return Report(
             example=_program_name(),
             backend=self._args.backend,

@@ -31,7 +31,6 @@ class Report:
     lost: dict[int, str]
     """The workers that died, and the reasons."""
     extra: dict[str, Any]
-    """Further results of the example: numbers and texts."""
 
     @property
     def steps_per_second(self) -> float:

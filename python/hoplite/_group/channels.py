@@ -1,4 +1,4 @@
-"""Numbers the messages between two ranks with the same tag, and makes their ids."""
+"""Numbers messages between two ranks with the same tag, and makes their ids."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Channels:
             return self._upcoming(self._channel(source, destination, tag))
 
     def claim(self, id: str) -> bool:
-        """Reserves a message. Returns `False` if another receive has taken it."""
+        """Reserves a message; `False` if another receive has it."""
         channel = id.rpartition("/")[0]
         with self._lock:
             return self._upcoming(channel) == id and self._take(channel) == id
 
     def give_back(self, id: str) -> None:
-        """Releases the number of a failed operation, so that both ranks stay in step."""
+        """Releases a failed operation's number, so that both ranks stay in step."""
         channel, _, number = id.rpartition("/")
         with self._lock:
             heapq.heappush(self._returned.setdefault(channel, []), int(number))

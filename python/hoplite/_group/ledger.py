@@ -1,9 +1,8 @@
-"""The objects of a rank for its group, and when it can delete them.
+"""A rank's objects for its group, and when it can delete them.
 
-A rank performs collectives one after the other. Once all ranks have begun collective k, each may
-delete its objects of earlier ones. A collective *meets* if its result depends on every rank, as
-in an allreduce: its end proves that all have begun it. Others, such as a broadcast, let a rank
-get ahead. Before a rank gets too far ahead, all perform an extra collective that meets.
+Once all ranks have begun collective k, each may delete its objects of earlier ones. A collective *meets* if its
+result depends on every rank, as in an allreduce: its end proves that all have begun it. Others, such as a
+broadcast, let a rank get ahead. Before a rank gets too far ahead, all perform an extra collective that meets.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Ledger:
         return self._ahead >= MAX_AHEAD or self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def met(self, sequence: int) -> list[str]:
-        """Returns the ids of unneeded objects, after all ranks have begun collective `sequence`."""
+        """Returns unneeded ids, after all ranks have begun collective `sequence`."""
         self._ahead = self._ahead_bytes = 0
         unneeded: list[str] = []
         while self._made and self._made[0][0] < sequence:

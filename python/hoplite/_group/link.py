@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """A connection with its event loop and thread, which groups share."""
+    """A connection with its event loop and thread, for all groups."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str
@@ -55,7 +55,7 @@ class Link:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Returns `True` if the store answers: idle connections do not notice a loss."""
+        """Returns `True` if the store answers: idle connections notice no loss."""
         with contextlib.suppress(HopliteError):
             self.run(_probe(self.client))
         return self.client.usable
@@ -70,7 +70,7 @@ class Link:
 
 
 def acquire(socket: str, program: str) -> Link:
-    """Returns the link to a store, whose log shows `program`. Raises `ConnectFailed`."""
+    """Returns the link to a store, which logs `program`. Raises `ConnectFailed`."""
     thread = event_loop()
     with _process.lock:
         link = _process.links.get(socket)
@@ -84,7 +84,7 @@ def event_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
     with _process.lock:
         if _process.running is None:
             loop = asyncio.new_event_loop()
-            # A daemon thread lets a program end without leaving its groups.
+            # A daemon thread does not delay the program's end.
             thread = threading.Thread(target=loop.run_forever, name="hoplite-group", daemon=True)
             thread.start()
             _process.running = loop, thread
@@ -113,7 +113,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 async def _connect(socket: str, program: str) -> _native.AsyncClient:
-    # Without reconnecting, because a group ends with its store.
+    # No reconnecting: a group ends with its store.
     return await _native.connect_async(socket, CONNECT_TIMEOUT, program, False)
 
 

@@ -1,13 +1,12 @@
-"""One rank of a group: the order of its operations, their timeouts, and the end of the group.
+"""One rank of a group: its operations' order and timeouts, and the group's end.
 
-All ranks perform the same collectives in the same order. If one fails on a rank, it and all
-later ones fail everywhere. To announce this, a rank that fails, leaves, or sees another die puts
-an *end*: an object that names the last collective that it completes. Ends are numbered, and all
-ranks read them in order; a later end may name an earlier collective. Messages have no order.
+All ranks perform the same collectives in the same order. If one fails on a rank, it and all later ones fail
+everywhere. A rank that fails, leaves, or sees another die announces this by an *end*: an object that names the
+last collective that it completes. All ranks read the numbered ends in order; a later end may name an earlier
+collective. Messages have no order.
 
-The last rank to leave deletes all objects, because slower ranks may need them. A failed group
-may never have a last rank: a rank then waits briefly, deletes its objects, and puts a further
-end.
+The last rank to leave deletes all objects, which slower ranks may need. A failed group may have no last rank: a
+rank then waits briefly, deletes its objects, and puts a further end.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ObjectLo
 
 #: Seconds for a put that announces an end.
 LEAVE_TIMEOUT = 5.0
-#: Seconds to wait for ranks of a failed group, which may be dead.
+#: Seconds to wait for a failed group's ranks, which may be dead.
 PEERS_TIMEOUT = 1.0
-#: Seconds to wait for the reason of a missing rank, because all ranks time out together.
+#: Seconds to wait for the reason of a missing rank: all ranks time out together.
 REASON_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
 HELLO_TIMEOUT = 20.0
@@ -57,9 +56,9 @@ class Operation:
     meets: bool = False
     """For collectives: `True` if the result depends on every rank."""
     nbytes: int = 0
-    """Approximate number of bytes that stay in the stores. All ranks must agree, unless it meets."""
+    """Approximate bytes that stay in the stores. All ranks must agree, unless it meets."""
     message: str = ""
-    """For sends and receives: the id of the object. A receive from any rank learns it late."""
+    """For sends and receives: the object's id, known late in a receive from any rank."""
     source: int | None = None
     """For receives: the source, or `ANY`."""
     tag: int = 0
@@ -103,7 +102,7 @@ class Group:
         self._name = name
         self._failed = failed
         self._channels = Channels(prefixes)
-        #: A lock for each tag. The oldest receive from any rank holds it.
+        #: A lock for each tag, for the oldest receive from any rank.
         self._first_of_any: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ledger = Ledger()
         self._queue: deque[Operation] = deque()
@@ -164,7 +163,7 @@ class Group:
         operation.finish(error)
 
     def hello(self, timeout: float) -> None:
-        """Checks that rank 0's objects are visible; raises the error of `failed` if not."""
+        """Checks that rank 0's objects are visible; else raises the error of `failed`."""
         self.link.run(self._hello(timeout))
 
     def close(self) -> None:
@@ -260,7 +259,7 @@ class Group:
                 self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
-        """Returns `True` if a sender lives, or had put the message before it died."""
+        """Returns `True` if a sender lives, or put the message before it died."""
         if self.rank in self._gone:
             return False
         if operation.message or operation.source is None:
@@ -314,7 +313,7 @@ class Group:
         return []
 
     async def _reason_of(self, missing: list[int]) -> str:
-        """Returns the reason of a missing rank's failure, because all ranks time out together."""
+        """Returns why a missing rank failed: all ranks time out together."""
         deadline = time.monotonic() + REASON_TIMEOUT
         while missing and time.monotonic() < deadline:
             for rank in missing:
@@ -441,7 +440,7 @@ class Group:
         for exit in self._exits:
             self.link.loop.remove_reader(exit)
             os.close(exit)
-        # Announcements must not follow the deletion. One may start others.
+        # Before the deletion. An announcement may start others.
         while self._announcing:
             await asyncio.wait(self._announcing)
         if self._watcher is not None:
@@ -451,7 +450,7 @@ class Group:
         return True
 
     async def _clean_up(self) -> None:
-        # A confirmed put, so that the last rank sees all marks.
+        # Confirmed, so that the last rank sees all marks.
         await self._client.put(self.done_mark, [b""], "opaque", None, b"", LEAVE_TIMEOUT, True)
         left = await self._left()
         if self._has_failed and len(left) < self.size:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-#: Larger copies use another thread. The change takes about 50 us.
+#: Larger copies use another thread, a change of about 50 us.
 COPY_ASIDE_BYTES = 1 << 20
 
 OPAQUE = "opaque"
@@ -37,7 +37,7 @@ class Buffer(NamedTuple):
     shape: tuple[int, ...] | None = None
     user: bytes = b""
     layout: Layout | None = None
-    """The layout that other ranks must put. None checks only the size, and the dtype in reductions."""
+    """The layout in other ranks. None checks only the size, and in reductions the dtype."""
 
     @property
     def nbytes(self) -> int:
@@ -66,7 +66,7 @@ class Round:
         return [self.id(part, rank) for rank in range(self.size)]
 
     def others(self) -> list[int]:
-        """Returns the other ranks, beginning after this rank, to spread the load."""
+        """Returns the other ranks from the next one on, to spread the load."""
         return [(self.rank + distance) % self.size for distance in range(1, self.size)]
 
     def left(self) -> float:
@@ -95,7 +95,7 @@ class Round:
             )
 
     def checked(self, id: str, rank: int, view: _native.View, expected: Buffer) -> Bytes:
-        """Returns a rank's bytes, whose layout must be that of `expected`."""
+        """Returns a rank's bytes, laid out as `expected`."""
         if expected.layout is not None:
             check_layout(id, view, expected.layout)
         elif (view.dtype, view.nbytes) != (expected.dtype, expected.nbytes):
@@ -107,7 +107,7 @@ class Round:
 
 
 async def at_once(*parts: Awaitable[Any]) -> None:
-    """Runs all parts at once. The first failure cancels the others."""
+    """Runs all parts at once. A failure cancels the others."""
     if len(parts) == 1:
         await parts[0]
         return
@@ -117,7 +117,7 @@ async def at_once(*parts: Awaitable[Any]) -> None:
     except BaseException:
         for task in tasks:
             task.cancel()
-        # No task may use the buffers after the exception.
+        # No task may use the buffers afterwards.
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
 

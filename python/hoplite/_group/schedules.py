@@ -1,7 +1,6 @@
 """The collectives as puts, gets and reduces of objects. Arrays are buffers of bytes here.
 
-Ids contain the group, the number of the collective, the part and the rank, so every rank knows
-all ids.
+Ids contain the group, the collective's number, the part and the rank, so every rank knows them.
 
 The most that a node receives and sends, and the sequential steps, for n nodes and buffers of S
 bytes:
@@ -34,8 +33,7 @@ from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
-#: For smaller buffers, each rank gets all of them, within the directory's answers. A reduce takes
-#: as long as a dozen gets.
+#: Each rank gets all smaller buffers, within the directory's answers. A reduce takes a dozen gets.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 
@@ -161,8 +159,7 @@ async def allgather(
 ) -> None:
     """Copies the contents of each rank into the matching buffer of every rank.
 
-    `whole` is the common memory of all `outs`, if they are equal and adjacent. All ranks pass it,
-    or none.
+    `whole` is the memory of all `outs`, if they are equal and adjacent. All ranks pass it, or none.
     """
     if is_small(round, contents.nbytes) and len({out.nbytes for out in outs}) == 1:
         for view, out in zip(await _views_of_all(round, contents, part, outs), outs, strict=True):

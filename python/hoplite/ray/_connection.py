@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """A client that is made on first use, and again if its store did not come back."""
+    """A client made on first use, and again if its store did not come back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,8 +55,7 @@ def is_absent(error: ConnectFailed) -> bool:
 
 
 def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
-    """Repeats `act` once if the store has ended and a repetition is safe. `client` may start a
-    store.
+    """Repeats `act` once if the store has ended and that is safe. `client` may start a store.
 
     Raises:
         ConnectionLost: if the store may have performed an unrepeatable call, such as a delete.
@@ -66,7 +65,7 @@ def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
     except ConnectFailed:
         return act(client())
     except ClusterMismatch:
-        # A store of another cluster may have replaced the connected one.
+        # Another cluster's store may have replaced it.
         _own.close()
         return act(client())
     except ConnectionLost as error:

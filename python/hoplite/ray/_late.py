@@ -12,11 +12,9 @@ from types import ModuleType
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Calls `act` in the importing thread, at once if the module is imported. If `act` raises, the
-    import fails.
-    """
+    """Calls `act` in the importing thread, or at once after the import. If `act` raises, the import fails."""
     if name in sys.modules:
-        # Waits for another thread that may be importing the module.
+        # Another thread may be importing the module.
         importlib.import_module(name)
         act()
     else:

@@ -2,10 +2,9 @@
 
     python _launcher.py DIRECTORY
 
-It uses only the standard library, to stay small, and is a daemon, because Ray kills the children
-of workers. It ends at SIGTERM, or with the node's raylet, and leaves no processes and files. If
-it is killed, the kernel kills its daemons, and the supervisor (`_supervisor.py`) starts it
-again.
+It uses only the standard library, to stay small, and is a daemon, because Ray kills workers' children. It ends
+at SIGTERM, or with the node's raylet, and leaves no processes and files. If it is killed, the kernel kills its
+daemons, and the supervisor (`_supervisor.py`) restarts it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class StartFailed(Exception):
 
 
 class Daemon:
-    """A daemon that is restarted when it ends. Its first line of output has its addresses."""
+    """A daemon, restarted when it ends. Its first line of output has its addresses."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: int) -> None:
         self.command = command
@@ -72,7 +71,7 @@ class Daemon:
         return address
 
     def tend(self, now: float) -> bool:
-        """Restarts an ended daemon after the back-off. Returns `True` if it runs."""
+        """Restarts an ended daemon after the back-off; `True` if it runs."""
         if self._process is not None:
             if self._process.poll() is None:
                 return True
@@ -142,7 +141,7 @@ class Launcher:
             now = time.monotonic()
             daemons = [daemon for daemon in (self._directory, self._store) if daemon is not None]
             is_running = all([daemon.tend(now) for daemon in daemons])
-            # The signal of an ended daemon (SIGCHLD) interrupts the poll.
+            # A daemon's end (SIGCHLD) interrupts the poll.
             timeout = None if is_running else 1000 * FIRST_PAUSE
             self._announce()
 
@@ -195,7 +194,7 @@ def launch(place: Path) -> None:
 
 
 def lock_soon(lock: int) -> bool:
-    """Locks with retries, because supervisors briefly test the lock. Returns `True` on success."""
+    """Locks with retries: supervisors briefly test the lock. Returns `True` on success."""
     for _ in range(20):
         with contextlib.suppress(OSError):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -205,7 +204,7 @@ def lock_soon(lock: int) -> bool:
 
 
 def wake_up_on_signals() -> int:
-    """Returns a descriptor that yields the number of each SIGTERM and SIGCHLD."""
+    """Returns a descriptor that yields each SIGTERM and SIGCHLD."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):

@@ -1,9 +1,8 @@
-"""Leases: the objects that depend on a process, and a lock that shows that it lives.
+"""Leases: a process's objects, and a lock that shows that it lives.
 
-A *lease* is a locked file on the node. The kernel unlocks it when the process ends, which the
-node's supervisor notices. Its name, the *token*, is part of the ids of the process's objects. A
-directory beside it has a file for each *claim*: an object of another process that this one
-needs.
+A *lease* is a locked file on the node. The kernel unlocks it when the process ends, which the supervisor
+notices. Its name, the *token*, is part of the ids of the process's objects. A directory has a file for each
+*claim*: another process's object that this one needs.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Lease:
         return f"{self.place.prefix}{self.token}/"
 
     def claim(self, id: str) -> None:
-        """Keeps another process's object after that process ends. Each call needs a `drop`."""
+        """Keeps another process's object beyond that process. Each call needs a `drop`."""
         with self._lock:
             self._counts[id] += 1
             if self._counts[id] == 1:
@@ -59,7 +58,7 @@ class Lease:
                     os.close(os.open(self._file_of(id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def drop(self, id: str) -> None:
-        """Ends a claim. The garbage collector may call this in any thread."""
+        """Ends a claim. The garbage collector may call this anywhere."""
         with self._lock:
             self._counts[id] -= 1
             if self._counts[id] <= 0:
@@ -69,7 +68,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """`True` until the node's stores end, which removes the lease."""
+        """`True` until the node's stores end."""
         return self._path.exists()
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from hoplite.ray._supervisor import ACTORS, CREDENTIALS, Node, Settings, Supervi
 
 _HEAD = "node:__internal_head__"
 _LOOPBACK = "127.0.0.1"
-#: Concurrent calls of a supervisor, which answers queries while it starts or stops its store.
+#: Concurrent calls of a supervisor: it answers while it starts or stops its store.
 _CALLS_AT_ONCE = 8
 _POLL_INTERVAL = 0.01
 
@@ -100,7 +100,7 @@ def start_on_all_nodes(
 
 
 def _with_environment(credentials: Mapping[str, str | None]) -> Mapping[str, str | None]:
-    """Takes all credentials from the environment if none are given, but never a mixture of both."""
+    """Takes all credentials from the environment if none are given, never a mixture."""
     if any(value is not None for value in credentials.values()):
         return credentials
     return {name: os.environ.get(f"HOPLITE_{name.upper()}") for name in CREDENTIALS}
@@ -192,7 +192,7 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     for supervisor in supervisors:
         ray.kill(supervisor, no_restart=True)
     here().withdraw()
-    # Waits, because a new start would find the ending supervisors.
+    # A new start would find the ending supervisors.
     for node, supervisor in found:
         while _known_supervisor(node) == supervisor:
             if time.monotonic() > ends:
@@ -235,7 +235,7 @@ def _check(nodes: list[Any], supervisors: list[Any], timeout: float) -> None:
     try:
         sees = _on_all(nodes[1:], [supervisor.sees_mark.remote(mark) for supervisor in others], timeout)
     finally:
-        # Ignores errors, because an error of `sees_mark` matters more.
+        # Ignores errors: an error of `sees_mark` matters more.
         ray.wait([first.remove_mark.remote(mark)], timeout=timeout)
     blind = [node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does]
     if blind:

@@ -174,7 +174,7 @@ def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> 
     Blocks until the values are on this node.
 
     Args:
-        refs: One handle or id, or several.
+        refs: Handles or ids: one or several.
         timeout: Seconds to wait, also for future objects; `None` waits for ever.
         copy: `True` returns private, writable arrays. By default, arrays of numpy are read-only
             and in shared memory.

@@ -23,12 +23,11 @@ def _outer_socket() -> str | None:
 
 
 def _root() -> Path:
-    # Ignores TMPDIR, because all processes of a node must agree.
+    # Without TMPDIR: all processes of a node must agree.
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: The socket of a store outside Ray. None if a parent process exported its own, perhaps of another
-#: node.
+#: Socket of a store outside Ray. None if a parent exported its own, perhaps of another node.
 OUTER_SOCKET = _outer_socket()
 
 
@@ -43,7 +42,7 @@ class Place:
 
     @functools.cached_property
     def socket(self) -> Path:
-        """The path of the store's socket; a link if another program started the store."""
+        """The path of the store's socket; a link to another program's store."""
         return self.directory / "store.sock"
 
     @functools.cached_property
@@ -52,7 +51,7 @@ class Place:
 
     @functools.cached_property
     def prefix(self) -> str:
-        """The prefix of this cluster's ids, because a store may serve several Ray clusters."""
+        """The prefix of this cluster's ids: a store may serve several Ray clusters."""
         return f"{NAMESPACE}/{self.cluster}/"
 
     def job_prefix(self, job_id: str) -> str:
@@ -63,7 +62,7 @@ class Place:
         return self.directory.is_dir()
 
     def export(self) -> None:
-        """Makes `hoplite.init()` use this store, in this process and its children."""
+        """Makes `hoplite.init()` use this store, also in children."""
         if os.environ.get(SOCKET_VARIABLE) != str(self.socket):
             os.environ[SOCKET_VARIABLE] = str(self.socket)
 
@@ -72,9 +71,7 @@ class Place:
             del os.environ[SOCKET_VARIABLE]
 
     def create(self) -> None:
-        """Raises `PermissionError` if another user, who could replace the socket, made the
-        directory.
-        """
+        """Raises `PermissionError` if another user, who could replace the socket, made the directory."""
         root = _root()
         root.mkdir(mode=0o700, exist_ok=True)
         status = root.lstat()

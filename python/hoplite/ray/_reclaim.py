@@ -1,15 +1,14 @@
 """Decides which objects of ended processes to delete. Performs no I/O.
 
-Ray tells only the maker of an RDT object when the last reference is gone. If the maker was
-killed:
+Only the maker of an RDT object hears from Ray when the last reference is gone. If the maker was killed:
 
 * *The producer has ended*: after a grace period for metadata in flight, its objects are deleted,
   unless the owner, which called the method, still claims them.
 * *The owner has ended*: the objects that it claimed are deleted, because Ray denies access to
   them.
 
-A supervisor checks the leases of its node. Another one adopts the leases of an ended node, which
-it finds through the remaining objects.
+A supervisor checks its node's leases. Another one adopts an ended node's leases, found through the remaining
+objects.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 
 from hoplite.ray._leases import PREFIX, Found
 
-#: Seconds: far more than metadata needs to arrive at the owner.
+#: Seconds: far more than metadata takes to the owner.
 GRACE = 5.0
 
 
@@ -41,7 +40,7 @@ class Reclaimer:
     _adopted: set[str] = field(default_factory=set)
 
     def adopt(self, tokens: Iterable[str]) -> None:
-        """Adds leases of ended nodes. They count like leases of ended processes."""
+        """Adds leases of ended nodes, which count like ended ones."""
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
@@ -67,6 +66,6 @@ def unknown(ids: Iterable[str], known: Iterable[str]) -> set[str]:
 
 
 def claims_on(token: str, leases: Iterable[Found]) -> set[str]:
-    """Returns the ids of objects that the process of `token` made and living processes claim."""
+    """Returns the objects of the process of `token` that living processes claim."""
     part = f"/{token}/"
     return {id for lease in leases if lease.is_alive for id in lease.claims if part in id}

@@ -1,13 +1,12 @@
-"""Forms a collective group from members that know only its name, its size and their own ranks.
+"""Forms a group from members that know only its name, size and their own ranks.
 
-Failed members may have left objects, so ranks are not enough to identify members:
+Failed members may have left objects, so ranks identify no members:
 
 1. Each member chooses a random number, and joins with its rank and number.
 2. Rank 0 welcomes each number.
 3. A welcome member describes itself.
 4. Rank 0 offers a group to the latest such member of each rank.
-5. The members accept the offer. If another member of a rank appears first, rank 0 makes a new
-   offer.
+5. The members accept. If another member of a rank appears first, rank 0 makes a new offer.
 6. When all have accepted, rank 0 announces the group. Left objects are deleted later.
 """
 
@@ -23,7 +22,7 @@ from itertools import count
 from hoplite import Client
 
 _INTERVAL = 0.02
-#: Seconds for accepting an offer if the rank has another member, and for descriptions.
+#: Seconds for descriptions, and for accepting an offer if the rank has another member.
 _WAIT_LIMIT = 1.0
 
 
@@ -113,7 +112,7 @@ class _Host:
         self._own = own
         self._ranks = range(1, size)
         self._joined: dict[str, int] = {}
-        # Descriptions of members by number. The latest member of a rank counts.
+        # Descriptions by number. A rank's latest member counts.
         self._answers: dict[str, str] = {}
         self._offer: _Offer | None = None
         self._silent: list[int] = []
@@ -123,7 +122,7 @@ class _Host:
         self._welcome()
         self._listen()
         if self._offer and not self._silent:
-            # A confirmed put, so that `clean_up` finds it.
+            # Confirmed, so that `clean_up` finds it.
             self._client.put(f"{self._prefix}stands/{self._offer.unique}", b"", confirm=True)
             return self._offer.unique, self._offer.members
         self._prefer_others()
@@ -169,7 +168,7 @@ class _Host:
         unique = secrets.token_hex(8)
         members = [self._own, *(self._answers[numbers[rank]] for rank in self._ranks)]
         for number in numbers.values():
-            # An earlier rank 0 may have made offers too.
+            # An earlier rank 0 may have made offers.
             turn = sum(1 for _ in self._client.list(f"{self._prefix}offer/{number}/"))
             self._client.put(f"{self._prefix}offer/{number}/{turn}", (unique, members), confirm=True)
         self._offer = _Offer(unique, numbers, members, time.monotonic())

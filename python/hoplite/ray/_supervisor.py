@@ -38,13 +38,13 @@ ACTORS = "hoplite"
 _INTERVAL = 1.0
 #: Seconds between checks for ended nodes and jobs.
 _CLEAN_UP_INTERVAL = 5.0
-#: Seconds per node: together, other supervisors send at most 20 queries a second.
+#: Seconds per node: supervisors send at most 20 queries a second together.
 _OTHERS_INTERVAL_PER_NODE = 0.05
 _WAIT_LIMIT = 10.0
 _START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5
 _STOP_TIMEOUT = 2 * _launcher.STOP_TIMEOUT + 5
 _BATCH = 1024
-#: Files: settings of a store that Hoplite started; the raylet's id beside another program's store.
+#: Settings of a store that Hoplite started; the raylet's id beside another program's store.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
 CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
@@ -60,9 +60,9 @@ class Settings:
     token_file: str | None = None
     """A file with a secret that the daemons share."""
     labels: dict[str, str] | None = None
-    """The Ray labels of zone, pod, rack and host; None for labels of these names."""
+    """Ray's labels of zone, pod, rack and host; None for labels of these names."""
     tls_cert: str | None = None
-    """The certificate of a node's daemons, its key and authority, and the name in all certificates."""
+    """Certificate of a node's daemons, key and authority, and the name in all certificates."""
     tls_key: str | None = None
     tls_ca: str | None = None
     tls_name: str | None = None
@@ -96,7 +96,7 @@ def name_of(node_id: str) -> str:
 class Supervisor:
     """Manages the store of its node, and deletes unneeded objects.
 
-    All state is on disk, so that a restarted actor can continue.
+    All state is on disk, for a restarted actor.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Supervisor:
             return self.node()
 
     def claims(self, token: str) -> set[str]:
-        """Returns the objects of a lease's process that living processes of this node claim."""
+        """Returns the objects of the token's process that this node's living processes claim."""
         return claims_on(token, _leases.look(self._place))
 
     def tokens(self) -> set[str]:
@@ -252,9 +252,7 @@ class Supervisor:
             self._start_launcher()
 
     def _clean_up_cluster(self) -> float:
-        """Cleans up after ended nodes and jobs, if this is the first living node. Returns the
-        seconds until the next call.
-        """
+        """Cleans up after ended nodes and jobs on the first living node. Returns the seconds until the next call."""
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
         is_for_all = ray.get_runtime_context().get_node_id() == min(nodes)
         if is_for_all:
@@ -267,14 +265,14 @@ class Supervisor:
         return max(_CLEAN_UP_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
 
     def _adopt_leases(self) -> None:
-        # Objects first: a process takes its lease before it puts objects.
+        # Objects first: a process takes its lease before its puts.
         ids = self._list(f"{self._place.prefix}{_leases.PREFIX}")
         self._reclaimer.adopt(unknown(ids, self._query_all("tokens")))
 
     def _forget_jobs(self, ended: set[str]) -> None:
         for job in sorted(ended - self._forgotten_jobs):
             self._delete_all(self._place.job_prefix(job))
-        # Deletes twice: workers may still have put objects.
+        # Twice: workers may still have put objects.
         self._forgotten_jobs = ended & self._ended_jobs
         self._ended_jobs = ended
 
@@ -295,7 +293,7 @@ class Supervisor:
         self._reclaimer.forget(token)
 
     def _query_all(self, method: str, *arguments: str) -> set[str]:
-        """Returns the union of all supervisors' answers.
+        """Joins all supervisors' answers.
 
         Raises:
             ray.exceptions.RayError: if a living node does not answer.
@@ -388,7 +386,7 @@ class Supervisor:
         (self._place.directory / _launcher.SPEC).unlink(missing_ok=True)
         deadline = time.monotonic() + _STOP_TIMEOUT
         while self._has_launcher():
-            # A launcher that starts or ends may have no process id.
+            # A starting or ending launcher may have no process id.
             with contextlib.suppress(ValueError, FileNotFoundError, ProcessLookupError):
                 pid = int((self._place.directory / _launcher.LOCK).read_text())
                 os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
@@ -415,7 +413,7 @@ class Supervisor:
         _launcher.write(self._place.directory / _SETTINGS, json.dumps(asdict(settings)))
 
     def _clean_up_other_clusters(self) -> None:
-        """Deletes the objects of clusters on this machine that ended without `stop`."""
+        """Deletes the objects of this machine's clusters that ended without `stop`."""
         for marker in self._place.directory.parent.parent.glob(f"*/*/{_RAYLET}"):
             other = Place(marker.parent.parent.name, marker.parent.name, marker.parent)
             try:

@@ -83,7 +83,7 @@ class HopliteGroup(BaseGroup):
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._timeout = _timeout()
-        # The lease lets supervisors delete the objects of a killed member.
+        # Lets supervisors delete a killed member's objects.
         lease = _objects.lease()
         # A first call reconnects to a restarted store.
         twice(_objects.client, lambda client: client.contains(lease.prefix))
@@ -239,7 +239,7 @@ class HopliteGroup(BaseGroup):
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
-        """Ends the group on an interrupt, because the operation may still use its buffers."""
+        """Ends the group on an interrupt: the operation may still use its buffers."""
         try:
             yield
         except BaseException:
@@ -260,7 +260,7 @@ def _settling(done: Future[None]) -> Callable[[Exception | None], None]:
 
 
 def _failed(message: str, cause: BaseException | None) -> Exception:
-    """Returns an error of its cause's class that is also a `RuntimeError`."""
+    """Returns an error of its cause's class, and a `RuntimeError`."""
     if not isinstance(cause, HopliteError):
         return GroupEnded(message)
     error = _and_runtime_error(type(cause))(message)

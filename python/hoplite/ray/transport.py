@@ -5,10 +5,9 @@
         @ray.method(tensor_transport="hoplite")
         def weights(self) -> torch.Tensor: ...
 
-The returned tensors become one object in the store of the node. The producer may then change its
-tensors, and may even end.
+The returned tensors become one object in the node's store. The producer may then change them, and may even end.
 
-Ray tells the producer when the last reference is gone. `_reclaim` covers producers that have ended.
+Ray tells the producer when the last reference is gone. `_reclaim` covers ended producers.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ MAX_CARRIED_BYTES = 256 << 20
 
 
 class Tensors(TensorTransportMetadata):
-    """The metadata of an RDT object: its id, or its contents, and the description of the tensors.
+    """An RDT object's id, or contents, and the description of its tensors.
 
     The producer sends it first to the owner, the process that called the method. The owner claims
     the object while Ray has a reference.
@@ -140,7 +139,7 @@ class HopliteTransport(TensorTransportManager):
     # In the process that makes the tensors
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Tensors:
-        """Puts the tensors once: Ray repeats the call if it retries the method."""
+        """Puts the tensors once, even if Ray retries the method."""
         with self._putting:
             if obj_id not in self._made:
                 self._made[obj_id] = self._put(obj_id, rdt_object)
@@ -155,7 +154,7 @@ class HopliteTransport(TensorTransportManager):
             return Tensors(ray_id, None, [], None)
         id = f"{_objects.lease().prefix}{ray_id}"
         plain = [self._plain(tensor) for tensor in tensors]
-        # A lone tensor can be copied while it arrives.
+        # A lone tensor is copied while it arrives.
         value = plain[0] if len(plain) == 1 else plain
         try:
             twice(_objects.client, lambda client: client.put(id, value, PUT_TIMEOUT))
@@ -310,7 +309,7 @@ class NumpyTransport(HopliteTransport):
         return tensors
 
 
-# At import, because processes of Ray may import only this module.
+# At import: Ray's processes may import only this module.
 _private.keep_serializers((TorchTransport._name, NumpyTransport._name))
 
 

@@ -53,7 +53,7 @@ def _create(store: Store, rank: int, size: int, name: str, timeout: timedelta) -
 
 
 class HopliteBackend(C10DBackend):
-    # A missing flag makes torch 2.15 recurse for ever.
+    # torch 2.15 recurses for ever without it.
     supports_coalescing = False
     supports_splitting = True
     supports_shrinking = False
@@ -69,7 +69,7 @@ class HopliteBackend(C10DBackend):
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
         forward_from_wrapper()
-        # Keeps this object alive, because torch refers only to its C++ half.
+        # torch refers only to this object's C++ half.
         still_open.add(self)
         prepare_exit()
 
@@ -119,7 +119,7 @@ class HopliteBackend(C10DBackend):
         self._departed()
 
     def abandon(self) -> None:
-        """Leaves the group of an ending process that has not destroyed the group."""
+        """Leaves the group that an ending process has not destroyed."""
         if self._members is not None:
             self._members.abandon(f"rank {self._rank} has ended without destroying the group")
         self._departed()
@@ -198,7 +198,7 @@ class HopliteBackend(C10DBackend):
         return self._issue("barrier", schedules.meet, [], options, meets=True)
 
     def monitored_barrier(self, options: Any, wait_all_ranks: bool) -> None:
-        """Waits for all ranks. The error names all missing ranks, whatever `wait_all_ranks`."""
+        """Waits for all ranks. The error names all missing ones, whatever `wait_all_ranks`."""
         milliseconds = self._timeout_of(options) / timedelta(milliseconds=1)
 
         async def run(round: Round) -> None:
@@ -412,7 +412,7 @@ class HopliteBackend(C10DBackend):
     # Messages
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Work:
-        """Sends a message. The work completes when the message is in the store."""
+        """Sends a message. The work ends when the store has it."""
         lent = Lent(self._only(tensors), is_read=True)
         id = self._group.id_of_sent(destination, tag)
 

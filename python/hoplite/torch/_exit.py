@@ -26,7 +26,7 @@ _WAIT_AT_MOST = 60.0
 
 
 class Departed(NamedTuple):
-    """An ended group whose other ranks still use this process's private store."""
+    """An ended group whose other ranks use this process's private store."""
 
     mark: str
     """The id of an object that the last rank to leave deletes."""

@@ -1,7 +1,7 @@
 """Converts pages of a state dict to JSON, which is safe to read, and back.
 
-Tuples, bytes, dtypes and arrays become dicts of one item, whose key is the kind. Other values,
-such as enum members, turn the page into a pickle, which a reader must allow.
+Tuples, bytes, dtypes and arrays become dicts of one item, whose key is the kind. Other values, such as enum
+members, turn the page into a pickle, which a reader must allow.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ def get_state_dict(
     writer dies. Blocks until all tensors are here.
 
     Args:
-        into: A state dict whose tensors are filled, on any device, after all bytes have arrived;
-            of a `DTensor`, the part of this rank, whatever the mesh of the writer.
+        into: A state dict whose tensors are filled, on any device, after all bytes have arrived; of a
+            `DTensor`, this rank's part, whatever the writer's mesh.
         version: Only this version.
         newer_than: Waits for a version that was begun after this one.
         strict: With `into`, `True` requires the same tensors and values; `False` fills the
@@ -157,7 +157,7 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
 
 
 def _on_threads(fetched: list[Fetched], copy: Callable[[Entry, Any], int]) -> Iterator[tuple[Path, int]]:
-    """Copies on several threads, because one cannot use the full memory bandwidth."""
+    """Copies on several threads: one cannot use the full memory bandwidth."""
 
     def copy_all(item: Fetched) -> list[tuple[Path, int]]:
         return [(entry.path, copy(entry, contents)) for entry, contents in item.contents()]

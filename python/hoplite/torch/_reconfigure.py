@@ -1,11 +1,10 @@
 """Groups with changing members, for `init_process_group(..., enable_reconfigure=True)`.
 
-Ranks exchange *handles*, which name their stores. Members call `reconfigure` with all handles
-and an unused number, from which the ids of the group follow. So a group can grow, shrink, merge
-or split, also after an abort.
+Ranks exchange *handles*, which name their stores. Members call `reconfigure` with all handles and an unused
+number, which determines the group's ids. So a group can grow, shrink, merge or split, also after an abort.
 
-torch reads rank and size from C++ fields that Python cannot set. `ReconfigurableGroup` overrides
-these methods, and forwards all others.
+torch reads rank and size from C++ fields that Python cannot set, so `ReconfigurableGroup` overrides these
+methods.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def create_reconfigurable(options: Any) -> ReconfigurableGroup:
 
 class ReconfigurableBackend(HopliteBackend):
     supports_reconfigure = True
-    # Without subgroups, which would not change with the group.
+    # Subgroups would not change with the group.
     supports_splitting = False
 
     def begin(self, name: str, socket: str) -> None:
@@ -93,7 +92,7 @@ class ReconfigurableBackend(HopliteBackend):
         return json.dumps(asdict(handle), sort_keys=True)
 
     def reconfigure(self, options: Any) -> Work:
-        """Leaves the current members, and joins others. The work completes when all have joined.
+        """Leaves the members, and joins others. The work ends when all have joined.
 
         Raises:
             RuntimeError: for a used number, and for invalid handles.
@@ -163,7 +162,7 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """Returns the rank's own socket. A private store yields to another store of the machine."""
+    """Returns the rank's socket. A private store yields to another of the machine."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

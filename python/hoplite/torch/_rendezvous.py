@@ -1,11 +1,11 @@
-"""Lets the ranks of a group agree on their stores and on the name of the group.
+"""Lets a group's ranks agree on their stores and on its name.
 
 Each rank uses the store of its node. Without any, ranks on one node share a private store, which
 ends with the rank that started it.
 
-The ranks exchange records through torch's key-value store, which torchrun reuses when it
-restarts processes. To ignore old records, each rank sends a random number, and rank 0 replies
-with a new token. An old rank 0 may still reply to a new rank, which then times out.
+The ranks exchange records through torch's key-value store, which torchrun reuses after a restart. To ignore old
+records, each rank sends a random number, and rank 0 replies with a new token. A new rank times out if an old
+rank 0 replies.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Agreement(NamedTuple):
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
-    """Agrees with all ranks. Raises `DistBackendError` if a rank has no store, or another problem."""
+    """Agrees with all ranks. Raises `DistBackendError` if a rank has a problem, such as no store."""
     # Rank 0 answers while this rank looks for its store.
     number = "" if rank == 0 else _request_token(store, rank)
     own = own_record()
@@ -112,7 +112,7 @@ def own_record() -> Record:
 
 
 def _socket_of(record: Record, records: list[Record]) -> str | None:
-    """Returns the rank's own socket, or else the first one on its machine, except private ones."""
+    """Returns the rank's socket, or else its machine's first, without private ones."""
     candidates = [record, *(other for other in records if other.host == record.host)]
     return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
@@ -157,7 +157,7 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
 def _private_socket(
     store: Store, token: str, records: list[Record], rank: int, timeout: timedelta
 ) -> str | None:
-    """Returns the socket of a private store for all ranks; None if they are on several machines."""
+    """Returns a private store's socket for all ranks; None for several machines."""
     if len({record.host for record in records}) > 1:
         return None
     if (started := next((record.socket for record in records if record.socket), None)) is not None:

@@ -1,4 +1,4 @@
-"""The structure of a state dict, and a process's parts of tensors. Performs no I/O."""
+"""The structure of a state dict, and a process's parts of tensors, without I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from hoplite._memory import memory_of
 
-#: A value's place: for each container, its kind (dict, list or tuple), and the key or index.
+#: A value's place: each container's kind (dict, list or tuple), and key or index.
 Path = tuple[tuple[Literal["d", "l", "t"], Any], ...]
 Shape = tuple[int, ...]
 
@@ -41,9 +41,7 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Describes the tensors in one object of a rank. The last page has no tensors, but all other
-    values.
-    """
+    """Describes the tensors in one object. A rank's last page has no tensors, but all other values."""
 
     entries: list[Entry]
     values: dict[Path, Any]
@@ -152,9 +150,7 @@ class Part(NamedTuple):
 
 
 def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
-    """Returns this process's part; None outside the mesh. Raises `TypeError` unless dense and
-    plain.
-    """
+    """Returns this process's part; None outside the mesh. Raises `TypeError` unless dense and plain."""
     name = str(tensor.dtype).removeprefix("torch.")
     if not is_distributed(tensor):
         _check_plain(path, tensor)
@@ -204,7 +200,7 @@ def _check_plain(path: Path, tensor: torch.Tensor) -> None:
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
-    """Returns the bytes of a tensor, in place if contiguous and in host memory."""
+    """Returns a tensor's bytes, in place if contiguous and in host memory."""
     return memory_of(tensor.cpu().resolve_conj().resolve_neg().contiguous(), torch)
 
 
@@ -219,7 +215,7 @@ def overlap(source: Entry, target: Entry) -> bool:
 
 
 def is_in_place(out: torch.Tensor) -> bool:
-    """Returns `True` if a copy only moves bytes in host memory, so any thread may perform it."""
+    """Returns `True` if a copy only moves bytes in host memory, on any thread."""
     return out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
 
 
@@ -247,7 +243,7 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
 
 # Bundles
 
-#: Smaller parts share objects, because an object costs about as much as 1 MiB.
+#: Smaller parts share objects: an object costs about as much as 1 MiB.
 ALONE_BYTES = 1 << 20
 #: The target size of a shared object.
 BUNDLE_BYTES = 4 << 20
@@ -262,7 +258,7 @@ class Bundle(NamedTuple):
 
 
 def starts(entries: Iterable[Entry]) -> list[int]:
-    """Returns the position of each part in its object, and the end of the last part."""
+    """Returns each part's position in its object, and the last end."""
     found, end = [], 0
     for entry in entries:
         found.append(end)

@@ -23,7 +23,7 @@ _OPS: dict[Any, GroupOp] = {
     dist.ReduceOp.BOR: "or",
     dist.ReduceOp.BXOR: "xor",
 }
-#: Operations for bool, as in NCCL: a sum is true if any element is true.
+#: Operations for bool, as in NCCL: a sum is true if any element is.
 _OPS_OF_BOOL: dict[GroupOp, GroupOp] = {"sum": "max", "prod": "min"}
 NO_SPARSE = "the hoplite backend has no sparse tensors: make them dense first"
 
@@ -34,7 +34,7 @@ class Reduction(NamedTuple):
 
 
 class Lent:
-    """Lends the memory of a contiguous tensor to a collective, or else a copy."""
+    """Lends a contiguous tensor's memory to a collective, or else a copy."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False) -> None:
         if tensor.layout is not torch.strided:
@@ -108,7 +108,7 @@ def split(buffer: Buffer, count: int) -> list[Buffer]:
 
 
 def split_rows(buffer: Buffer, tensor: torch.Tensor, rows: list[int], count: int) -> list[Buffer]:
-    """Splits a tensor along the first dimension: by `rows`, or evenly if that is empty."""
+    """Splits a tensor along the first dimension: by `rows`, or evenly without any."""
     total = tensor.shape[0] if tensor.dim() else 1
     if not rows:
         if total % count:

@@ -8,9 +8,9 @@
 | `weights-data/TOKEN/RANK/page/I` | the description of object I of a rank; without entries, the end of the rank's objects |
 | `weights-data/TOKEN/RANK/I` | tensors, and parts of tensors |
 
-Tokens are unique, so readers never mix versions, even if another writer takes over. A version
-can be read while it is written: each page is put before its object. Waiting readers poll for the
-failure of their version, and for a better one.
+Tokens are unique, so readers never mix versions, even if another writer takes over. A version can be read while
+it is written: each page precedes its object. Waiting readers poll for their version's failure, and for a better
+one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Version = int | str
 ANNOUNCE_TIMEOUT = 30.0
 #: Seconds; a poll costs the directory less than a millisecond.
 LOOK_INTERVAL = 1.0
-#: Concurrent gets. Small objects then keep links busy.
+#: Concurrent gets, which keep links busy with small objects.
 MAX_FETCHES = 8
 #: Keeps ids below 255 bytes.
 MAX_NAME_BYTES = 160
@@ -108,7 +108,7 @@ class Wanted(NamedTuple):
 
 
 class Versions:
-    """The versions of one name. All methods run in the thread of the link."""
+    """The versions of one name, in the link's thread."""
 
     def __init__(
         self, client: _native.AsyncClient, name: str, kind: str = "weights", allow_pickle: bool = False
@@ -163,7 +163,7 @@ class Versions:
             turn = Turn(number, number if version is None else version, secrets.token_hex(8), ranks)
             about = json.dumps({"version": turn.version, "token": turn.token, "ranks": ranks})
             try:
-                # The put fails if another writer has taken the number.
+                # Fails if another writer has taken the number.
                 await self._tell(self._turn_id(number), [turn.token.encode()], about.encode())
                 return turn
             except AlreadyExists:
@@ -173,7 +173,7 @@ class Versions:
         await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
-        """Puts the description of an object. A page without entries ends a rank's objects."""
+        """Puts an object's description. A page without entries ends a rank's objects."""
         user, contents = _pages.encode(page)
         await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
@@ -206,7 +206,7 @@ class Versions:
         await self.delete_data(turn)
 
     async def delete_data(self, turn: Turn, rank: int = 0, pages: int = 0) -> None:
-        """Deletes a version's objects, also recent `pages` that the directory may not list yet."""
+        """Deletes a version's objects, also `pages` that the directory may not list yet."""
         own = object_id(turn, rank)
         ids = [f"{own}{part}{index}" for part in ("page/", "") for index in range(pages)]
         ids += [id async for id, _ in self._listed(f"weights-data/{turn.token}/")]
@@ -242,7 +242,7 @@ class Versions:
     async def read(
         self, turn: Turn, wanted: Wanted, use: Callable[[Fetched], bool], deadline: Deadline
     ) -> AsyncIterator[Fetched]:
-        """Yields the objects of a version as they arrive, without the ones that `use` rejects.
+        """Yields a version's objects as they arrive, but for rejects of `use`.
 
         Raises:
             VersionLost: if the version was deleted or has failed.
@@ -291,8 +291,7 @@ class Versions:
         except (Deleted, ObjectLost) as error:
             try:
                 known = await self.known()
-                # In an unfinished version, a lost object means that a store has ended. Otherwise
-                # the version was deleted.
+                # In an unfinished version, a lost object means a store's end, otherwise a delete.
                 is_lost = isinstance(error, ObjectLost) and turn in known.under_way()
                 await queue.put(error if is_lost else self._lost(turn, known))
             except HopliteError as failure:
@@ -357,12 +356,12 @@ class Versions:
 
 
 class Fetched:
-    """An object of a version, with its bytes in the store's memory."""
+    """An object of a version, in the store's memory."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.view: _native.View | None = None
-        """None for an object that the reader does not need."""
+        """None for an unneeded object."""
 
     def contents(self) -> Iterator[tuple[Entry, Any]]:
         if self.view is None:

@@ -1,7 +1,7 @@
 """An operation in flight, for torch.
 
-torch 2.15 wraps the `Work` of a backend (`PyWorkHolder`). The wrapper forwards only `wait` and
-`get_future`; `forward_from_wrapper` adds other methods.
+torch 2.15 wraps a backend's `Work` (`PyWorkHolder`), and forwards only `wait` and `get_future`;
+`forward_from_wrapper` adds others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NO_TIMEOUT = timedelta(0)
 
-#: Many, because callbacks may wait for operations with further callbacks.
+#: Callbacks may wait for operations with further callbacks.
 _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-torch-callback")
 
 
@@ -37,7 +37,7 @@ class Work(dist.Work):
         self._link = link
         self._done = threading.Event()
         self._lock = threading.Lock()
-        # torch propagates only exceptions of callbacks, so `_future` is derived from `_settled`.
+        # torch propagates only callbacks' exceptions, so `_future` is derived from `_settled`.
         self._settled: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._error: Exception | None = None
@@ -113,7 +113,7 @@ class Work(dist.Work):
 
 
 class _Query(threading.local):
-    """During a query, `get_future` of the wrapped `Work` stores that `Work` here."""
+    """During a query, `get_future` stores the wrapped `Work` here."""
 
     def __init__(self) -> None:
         self.is_active = False
@@ -152,7 +152,7 @@ def _inside(work: dist.Work) -> Work | None:
         return None
     _query.is_active, _query.answer = True, None
     try:
-        # Operations of other backends may have no future.
+        # Other backends' operations may have no future.
         with contextlib.suppress(RuntimeError):
             work.get_future()
         return _query.answer

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Seconds for an object: a gigabyte over a slow network.
 PUT_TIMEOUT = 300.0
-#: Concurrent puts of a writer: one is copied while the next is announced.
+#: Concurrent puts: one is copied while the next is announced.
 MAX_PUTS = 4
 #: Seconds for pending puts after a failure.
 END_TIMEOUT = 5.0
@@ -56,9 +56,9 @@ def put_state_dict(
 ) -> Version:
     """Puts a new version of a state dict.
 
-    Blocks until all tensors are in the stores. Receivers get the first ones earlier. With
-    `DTensor`s, all ranks of the group call this, and each puts its part. Pass `group` at all
-    ranks if some have no `DTensor`; otherwise each puts a separate version.
+    Blocks until all tensors are in the stores. Receivers get the first ones earlier. With `DTensor`s, all ranks
+    of the group call this, and each puts its part. Pass `group` at all ranks if some have no `DTensor`;
+    otherwise each puts its own version.
 
     Args:
         name: The name for receivers.
@@ -146,7 +146,7 @@ def put_tensors(
 
 
 class _Writing:
-    """A version under way. Reports errors to waiting readers."""
+    """A version under way. Tells waiting readers of errors."""
 
     def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
         self._opened = opened(name, client)
@@ -245,7 +245,7 @@ def at_once(
 ) -> None:
     """Runs calls with limited concurrency.
 
-    After a failure, `failed` is called, and calls in flight get some seconds to complete.
+    After a failure, calls `failed`; calls in flight get some seconds.
     """
     running: deque[Future[None]] = deque()
     try:

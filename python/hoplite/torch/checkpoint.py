@@ -254,7 +254,7 @@ class HopliteReader(_Named, StorageReader):
         if target.dtype is dtype:
             copy_overlap(source, contents, wanted, target)
         else:
-            # Converts to the dtype of the reader, as checkpoints in files do.
+            # Converts to the reader's dtype, as checkpoints in files do.
             part = torch.empty(wanted.sizes, dtype=dtype)
             copy_overlap(source, contents, wanted, part)
             target.copy_(part)

@@ -89,9 +89,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
 
 
 def _without_mesh(state_dict: Any) -> tuple[Any, dict[Path, Any]]:
-    """Replaces DTensors by their local parts, because the same rank of another replica needs only
-    these.
-    """
+    """Replaces DTensors by local parts, which the same rank of another replica needs."""
     leaves = flatten(state_dict)
     tensors: dict[Path, Any] = dict(leaves.tensors)
     specs: dict[Path, Any] = {}

@@ -98,7 +98,7 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
     def receive_weights(self, update_info: HopliteUpdateInfo) -> None:
         if self._name is None:
             raise RuntimeError("call init_transfer_engine before receive_weights")
-        # Tensors for other devices need no copy in host memory.
+        # Tensors for other devices need no copy here.
         is_here = self.device.type == "cpu"
         with stream_state_dict(
             self._name, version=update_info.version, copy=is_here, timeout=RECEIVE_TIMEOUT

@@ -315,7 +315,7 @@ def test_a_member_that_does_not_come(members: list[Any]) -> None:
     with pytest.raises(hoplite.Timeout, match="timeout after 5 s; nothing has come from rank 1") as raised:
         ray.get(pair[0].barrier.remote("group", 0.0))
     assert isinstance(raised.value, RuntimeError)
-    # A receive waits until the end is known; a barrier could complete before.
+    # A barrier could complete before the end is known.
     receive = pair[1].call.remote("recv", "group", np.zeros(10), 0)
     with pytest.raises(hoplite.ray.collective.GroupEnded, match="nothing has come from rank 1"):
         ray.get(receive)

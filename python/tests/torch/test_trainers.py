@@ -112,7 +112,7 @@ def train_with_accelerate(rank: int, backend: str) -> tuple[dict[str, float], di
     from accelerate import Accelerator
     from accelerate.utils import set_seed
 
-    # Accelerate supports only Gloo on CPUs, but uses an existing group.
+    # Accelerate makes only Gloo on CPUs, but uses an existing group.
     dist.init_process_group(backend)
     set_seed(2)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
