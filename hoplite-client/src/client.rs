@@ -190,8 +190,8 @@ impl Client {
     /// memory. Objects of at most 4 KiB are copied.
     ///
     /// # Errors
-    /// `Timeout`; `ObjectLost` if every copy is gone; `Deleted`; `StoreFull`; `ObjectTooLarge` if
-    /// the object exceeds the store's memory.
+    /// `Timeout`; `ObjectLost` if every copy is gone; `Deleted`; `StoreFull` if there is no memory
+    /// for a copy; `ObjectTooLarge` if the object exceeds the store's memory.
     pub async fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
         self.get_with(id, timeout.into()).await
     }

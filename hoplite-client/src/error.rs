@@ -192,8 +192,8 @@ pub enum Loss {
 pub enum LostCall {
     /// The call can be repeated without harm.
     Repeatable,
-    /// The store may have performed the call. A repetition may delete a newer object, or find its
-    /// target.
+    /// The store may have performed the call. A repetition may delete a newer object, or find
+    /// that its target exists.
     MayHaveHappened,
     /// A repetition fails: the call's writer, reader, watch or client has ended.
     Ended,

@@ -12,8 +12,8 @@ use crate::client::Client;
 use crate::error::Result;
 
 impl Client {
-    /// Returns the owner that stands for this client and its clones while one of its connections,
-    /// views or writers exists.
+    /// Returns the owner that stands for this client and its clones. Only this client holds it,
+    /// while one of its connections, views or writers exists.
     pub fn owner(&self) -> Owner {
         self.connection().owner().clone()
     }

@@ -1,4 +1,4 @@
-//! Memory of this process within limits of the machine, control groups and processes.
+//! Memory for this process within the limits of machine, control groups and process.
 
 use std::fs;
 use std::path::Path;

@@ -14,7 +14,8 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// Bytes (a piece) whose page tables one system call fills. Others up to 64 MiB are no faster.
+/// Bytes (a piece) whose page tables one system call fills. Pieces of 1 to 64 MiB are no
+/// faster.
 const PIECE_BYTES: usize = 2 << 20;
 
 /// Bytes from which a copy fills page tables first. For fewer, page faults cost less than the 0.1

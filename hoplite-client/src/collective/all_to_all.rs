@@ -1,8 +1,8 @@
 //! All-to-all: each participant has one part for each participant.
 //!
 //! Each participant puts its parts as one object, its source, and the stores exchange the parts
-//! (`hoplite_core::collective`). Otherwise the target is an empty object, and each pair of ranks
-//! uses an object.
+//! (`hoplite_core::collective`). If they cannot, the target is an empty object, and each pair of
+//! ranks uses an object.
 
 use std::pin::pin;
 use std::slice;

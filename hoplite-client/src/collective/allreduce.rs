@@ -69,8 +69,8 @@ impl Client {
     /// get it; the others fail at the latest with `Timeout`. `InvalidRequest` for a bad rank.
     ///
     /// # Cancel safety
-    /// If rank 0 cancels, the reduce ends, and participants that still need it fail. Another rank
-    /// cancels only its own call. Complete objects stay.
+    /// If rank 0's call ends, the reduce ends, and participants that still need it fail. Another
+    /// rank ends only its own call. Complete objects stay.
     pub async fn allreduce_into<I>(
         &self,
         target: impl AsRef<[u8]>,

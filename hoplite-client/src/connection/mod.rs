@@ -175,7 +175,7 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing once.
+    /// Maps the arena for writing, if it is not yet.
     ///
     /// # Errors
     /// `PermissionDenied` if the store lets this client only read.
@@ -289,7 +289,7 @@ impl Connection {
         self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Never blocks. The parent holds a forked child's reference.
+    /// Never blocks. Does nothing in a forked child, whose parent holds the reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.shared.check_process().is_ok() {
             self.shared.give_back_reference(copy, role);
