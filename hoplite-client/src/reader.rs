@@ -162,8 +162,8 @@ impl ObjectReader {
     }
 
     /// Copies the next bytes into `out`, at most 4 MiB, and returns their number. Waits for at
-    /// least one byte. Returns zero at the object's end, or for an empty `out`. A cancelled call has
-    /// read nothing.
+    /// least one byte. Returns zero at the object's end, or for an empty `out`. A cancelled call
+    /// has read nothing.
     ///
     /// # Errors
     /// `Timeout`. `ObjectLost` or `Deleted` if the rest will never arrive; the bytes read so far

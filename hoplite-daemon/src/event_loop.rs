@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 /// A thread with a separate tokio runtime, for tasks that never compute long.
 ///
-/// Among several threads, waking a task also wakes a thread, which costs more than a small message.
+/// With several threads, waking a task also wakes a thread, which costs more than a small message.
 #[derive(Debug, Clone)]
 pub struct EventLoop {
     runtime: Handle,

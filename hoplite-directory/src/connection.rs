@@ -1,8 +1,8 @@
 //! Connections of the control plane, below gRPC: number, rights and end.
 //!
-//! A connection is half open until its peer has finished a TLS handshake and has proven that it
-//! belongs to the cluster ([`opening`]). If there is a token, clients of plain gRPC are visitors:
-//! they may query health, for a short time.
+//! A connection is half open until its peer has finished the TLS handshake, if any, and has proven
+//! that it belongs to the cluster ([`opening`]). If there is a token, clients of plain gRPC are
+//! visitors: they may query health, for a short time.
 
 use std::fmt;
 use std::io;

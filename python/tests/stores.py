@@ -14,7 +14,7 @@ from hoplite._programs import program
 
 PATIENCE = 300.0
 SHORT = 0.2
-#: A directory's wait for a lost store. A started directory delays deletes of unknown ids by three times this.
+#: A directory's wait for a lost store.
 NODE_GRACE = "200ms"
 #: Directories give up a store after a silence of 6 s and this.
 LONG_GRACE = "5s"
