@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 struct Server {
     address: SocketAddr,
@@ -65,7 +65,7 @@ impl Server {
         let mut client = DirectoryClient::connect(format!("http://{}", self.address)).await.unwrap();
         let mut inbound = client.session(outbound).await.unwrap().into_inner();
         assert!(inbound.message().await.unwrap().unwrap().welcome.is_some());
-        let answer = timeout(PATIENCE, inbound.message()).await.expect("something is said");
+        let answer = timeout(TIME_LIMIT, inbound.message()).await.expect("something is said");
         decode_shard_batch(answer.unwrap().unwrap()).unwrap()
     }
 }
@@ -123,7 +123,7 @@ impl Direct {
             if frame.is_some() {
                 return frame;
             }
-            let read = timeout(PATIENCE, self.stream.read_buf(&mut self.received)).await;
+            let read = timeout(TIME_LIMIT, self.stream.read_buf(&mut self.received)).await;
             match read.expect("something is said") {
                 Ok(0) => return None,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return None,
@@ -153,7 +153,7 @@ fn query(name: &str) -> ToShard {
     ToShard::Query(Query {
         request: RequestId(1),
         id: ObjectId::new(name).unwrap(),
-        timeout: PATIENCE,
+        timeout: TIME_LIMIT,
         resume: None,
         avoid: Vec::new(),
     })
@@ -193,7 +193,7 @@ async fn a_connection_that_begins_otherwise_is_refused_with_the_reason() {
     let mut other = TcpStream::connect(server.address).await.unwrap();
     other.write_all(b"HEAD / HTTP/1.1\r\nHost: here and a bit more\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
-    let _ = timeout(PATIENCE, other.read_to_end(&mut answer)).await.unwrap();
+    let _ = timeout(TIME_LIMIT, other.read_to_end(&mut answer)).await.unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
 
     let mut direct = server.connect().await;
@@ -232,7 +232,7 @@ async fn connections_that_say_nothing_keep_nobody_out() {
     let mut direct = server.session("a").await;
     direct.say(publish("x")).await;
     assert!(direct.hear().await.is_some());
-    let _ = timeout(PATIENCE, silent.read_to_end(&mut Vec::new())).await.expect("it is closed");
+    let _ = timeout(TIME_LIMIT, silent.read_to_end(&mut Vec::new())).await.expect("it is closed");
     assert!(matches!(without_hello.end().await, Error::Timeout { .. }));
 }
 

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 struct Server {
@@ -54,7 +54,7 @@ impl Server {
 
     async fn stop(self) {
         self.shutdown.cancel();
-        timeout(PATIENCE, self.task).await.expect("the server stops").unwrap().unwrap();
+        timeout(TIME_LIMIT, self.task).await.expect("the server stops").unwrap().unwrap();
     }
 }
 
@@ -80,7 +80,7 @@ async fn direct_session(server: &Server, credentials: &Credentials) -> Result<()
     let connected = credentials.connect_direct(&uri, &Caller::default(), &Route::Network).await;
     let (mut reader, mut writer) = connected.map_err(|error| credentials.error_of(&error))?;
     writer.write(&hello()).await.unwrap();
-    let first = timeout(PATIENCE, reader.next::<v1::ShardMessages>(4096)).await.unwrap()?;
+    let first = timeout(TIME_LIMIT, reader.next::<v1::ShardMessages>(4096)).await.unwrap()?;
     first.unwrap().welcome.expect("the store is welcome");
     Ok(())
 }
@@ -93,7 +93,7 @@ async fn all_calls(client: &mut Client) -> Vec<Result<(), Status>> {
         Ok(())
     };
     vec![
-        timeout(PATIENCE, session).await.unwrap(),
+        timeout(TIME_LIMIT, session).await.unwrap(),
         client
             .watch(futures::stream::iter([v1::LoadReport { node: "n".to_owned(), ..Default::default() }]))
             .await
@@ -173,7 +173,7 @@ async fn overhear(server: &Server, credentials: &Credentials) -> Vec<u8> {
     let mut member = DirectoryClient::new(credentials.channel(&endpoint, Caller::default(), Route::Network));
     member.status(v1::StatusRequest::default()).await.unwrap();
     drop(member);
-    timeout(PATIENCE, relay).await.unwrap().unwrap()
+    timeout(TIME_LIMIT, relay).await.unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn what_was_overheard_opens_no_connection() {
     let mut replayed = TcpStream::connect(server.address).await.unwrap();
     replayed.write_all(&heard).await.unwrap();
     let mut answer = Vec::new();
-    let _ = timeout(PATIENCE, replayed.read_to_end(&mut answer)).await.expect("it is closed");
+    let _ = timeout(TIME_LIMIT, replayed.read_to_end(&mut answer)).await.expect("it is closed");
     let text = String::from_utf8_lossy(&answer);
     assert!(text.contains("another token"), "the proof is of another connection: {text:?}");
 }
@@ -235,7 +235,7 @@ async fn a_connection_without_a_call_that_has_the_token_is_closed_in_time() {
     let mut speaks = TcpStream::connect(server.address).await.unwrap();
     speaks.write_all(PREFACE).await.unwrap();
     for stream in [&mut silent, &mut speaks] {
-        let _ = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
+        let _ = timeout(TIME_LIMIT, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
     }
     assert!(started.elapsed() > Duration::from_secs(4), "members need a moment too");
     server.stop().await;
@@ -335,7 +335,7 @@ async fn a_handshake_of_tls_that_is_never_finished_is_closed_in_time() {
     let mut garbage = TcpStream::connect(server.address).await.unwrap();
     garbage.write_all(&[0xa5; 4096]).await.unwrap();
     for stream in [&mut garbage, &mut silent, &mut half] {
-        let _ = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
+        let _ = timeout(TIME_LIMIT, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
     }
     let elsewhere = tempfile::tempdir().unwrap();
     let member = tls(elsewhere.path(), "elsewhere", &ours, &[&ours]);

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 struct Server {
     address: SocketAddr,
@@ -83,7 +83,7 @@ impl Server {
 
     async fn stop(self) {
         self.shutdown.cancel();
-        timeout(PATIENCE, self.task).await.expect("the server stops").unwrap().unwrap();
+        timeout(TIME_LIMIT, self.task).await.expect("the server stops").unwrap().unwrap();
     }
 }
 
@@ -101,7 +101,8 @@ impl Store {
 
     async fn hear(&mut self) -> ToStore {
         while self.pending.is_empty() {
-            let batch = timeout(PATIENCE, self.inbound.message()).await.expect("an answer").unwrap().unwrap();
+            let batch =
+                timeout(TIME_LIMIT, self.inbound.message()).await.expect("an answer").unwrap().unwrap();
             self.pending = decode_shard_batch(batch).unwrap();
         }
         self.pending.remove(0)
@@ -109,7 +110,7 @@ impl Store {
 
     async fn end(mut self) -> Option<Error> {
         loop {
-            match timeout(PATIENCE, self.inbound.message()).await.expect("an end") {
+            match timeout(TIME_LIMIT, self.inbound.message()).await.expect("an end") {
                 Ok(Some(_)) => {}
                 Ok(None) => return None,
                 Err(status) => return Some(from_status(&status)),
@@ -239,9 +240,9 @@ async fn what_is_published_is_granted_and_inline_bytes_come_with_the_answer() {
     let small = Bytes::from_static(b"small");
     assert_eq!(sender.publish("small", 2, Some(small.clone())).await, Verdict::Accepted);
 
-    let grant = granted(receiver.query("large", 1, PATIENCE).await);
+    let grant = granted(receiver.query("large", 1, TIME_LIMIT).await);
     assert_eq!((grant.request, grant.sender.as_str(), grant.put), (RequestId(1), "sender", PutId(1)));
-    match receiver.query("small", 2, PATIENCE).await {
+    match receiver.query("small", 2, TIME_LIMIT).await {
         ToStore::Inline { request: RequestId(2), bytes, .. } => assert_eq!(*bytes, *small),
         other => panic!("not inline: {other:?}"),
     }
@@ -258,7 +259,8 @@ async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
     let mut sender = server.store("sender").await;
     sender.publish("x", 1, None).await;
     let mut first = server.store("first").await;
-    granted(first.query("x", 1, PATIENCE).await);
+    granted(first.query("x", 1, TIME_LIMIT).await);
+    // Without a wait, the shard would serve the second one.
     let (put, reason) = (PutId(1), UnpublishReason::PullEnded);
     first.say(ToShard::Unpublish { id: id("x"), put, reason }).await;
     let mut client = server.client().await;
@@ -269,7 +271,7 @@ async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
     })
     .await;
     let mut second = server.store("second").await;
-    second.say(query("x", 1, PATIENCE)).await;
+    second.say(query("x", 1, TIME_LIMIT)).await;
     until(async || {
         client.status(v1::StatusRequest::default()).await.unwrap().into_inner().waiting_queries == 1
     })
@@ -287,14 +289,14 @@ async fn an_object_whose_only_holder_is_gone_is_lost() {
     holder.publish("x", 1, None).await;
     let mut other = server.store("other").await;
     drop(holder);
-    match other.query("x", 1, PATIENCE).await {
+    match other.query("x", 1, TIME_LIMIT).await {
         ToStore::Failed { error: Error::ObjectLost { .. }, .. } => {}
         // The shard may notice the lost session after the query.
         ToStore::Granted(grant) => {
             other
                 .say(ToShard::ReturnSlot { grant: grant.grant, outcome: PullOutcome::SenderUnreachable })
                 .await;
-            let again = other.query("x", 2, PATIENCE).await;
+            let again = other.query("x", 2, TIME_LIMIT).await;
             assert!(matches!(again, ToStore::Failed { error: Error::ObjectLost { .. }, .. }), "{again:?}");
         }
         unexpected => panic!("neither lost nor granted: {unexpected:?}"),
@@ -355,7 +357,7 @@ async fn tools_see_objects_grants_and_nodes() {
     for name in ["a/1", "a/2", "b/1"] {
         sender.publish(name, 1, None).await;
     }
-    let grant = granted(receiver.query("a/1", 1, PATIENCE).await);
+    let grant = granted(receiver.query("a/1", 1, TIME_LIMIT).await);
     let mut client = server.client().await;
 
     let request = v1::ListRequest { prefix: Bytes::from_static(b"a/"), after: Bytes::new(), limit: 1 };
@@ -446,7 +448,7 @@ async fn garbage_on_the_port_does_no_harm() {
         stream.write_all(garbage).await.unwrap();
         stream.shutdown().await.unwrap();
         let _ =
-            timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.expect("the connection is closed");
+            timeout(TIME_LIMIT, stream.read_to_end(&mut Vec::new())).await.expect("the connection is closed");
     }
     let mut store = server.store("a").await;
     assert_eq!(store.publish("x", 1, None).await, Verdict::Accepted);
@@ -530,5 +532,5 @@ async fn until(mut condition: impl AsyncFnMut() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, met).await.expect("the condition is met");
+    timeout(TIME_LIMIT, met).await.expect("the condition is met");
 }

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::net::TcpSocket;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::PATIENCE;
+use crate::TIME_LIMIT;
 use crate::contents::bytes;
 
 pub fn program(name: &str) -> PathBuf {
@@ -122,7 +122,7 @@ impl Daemon {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 return status.code().unwrap_or(-1);
             }
-            assert!(started.elapsed() < PATIENCE, "{} does not end", self.name);
+            assert!(started.elapsed() < TIME_LIMIT, "{} does not end", self.name);
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -352,7 +352,7 @@ impl Cluster {
         loop {
             match Client::connect(self.socket(node)) {
                 Err(Error::Connect { kind: ConnectFailure::TimedOut { .. }, .. })
-                    if started.elapsed() < PATIENCE => {}
+                    if started.elapsed() < TIME_LIMIT => {}
                 connected => return connected.expect("the store accepts clients"),
             }
         }
@@ -382,10 +382,10 @@ impl Cluster {
         let first = self.client(running[0]);
         first.put(&id, &expected).expect("a put is served");
         for &node in &running {
-            let got = self.client(node).get(&id, PATIENCE).expect("a get is served");
+            let got = self.client(node).get(&id, TIME_LIMIT).expect("a get is served");
             assert!(got[..] == expected[..], "node {node} has the right bytes");
         }
-        assert_eq!(first.delete([&id], PATIENCE).expect("a delete is served"), 1);
+        assert_eq!(first.delete([&id], TIME_LIMIT).expect("a delete is served"), 1);
         for daemon in self.stores.iter_mut().chain(&mut self.shards).flatten() {
             assert!(daemon.is_running(), "{} has ended", daemon.name);
         }
@@ -461,7 +461,7 @@ pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(started.elapsed() < TIME_LIMIT, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

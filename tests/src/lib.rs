@@ -12,4 +12,4 @@ pub mod raw;
 pub mod split;
 
 /// Limits every wait, so that a hanging test ends.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TIME_LIMIT: Duration = Duration::from_secs(300);

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::PATIENCE;
+use crate::TIME_LIMIT;
 use bytes::{Buf, BytesMut};
 use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES};
 use hoplite_proto::v1::request::Body;
@@ -24,7 +24,7 @@ pub struct RawClient {
 impl RawClient {
     pub fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the store listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+        stream.set_read_timeout(Some(TIME_LIMIT)).expect("a socket has a timeout");
         Self { stream, inbox: BytesMut::new(), last_call: 0 }
     }
 
@@ -181,13 +181,13 @@ pub struct RawPeer {
 impl RawPeer {
     pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the store listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+        stream.set_read_timeout(Some(TIME_LIMIT)).expect("a socket has a timeout");
         Self { stream }
     }
 
     pub fn accepted(listener: &TcpListener) -> Self {
         let (stream, _) = listener.accept().expect("a store connects");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+        stream.set_read_timeout(Some(TIME_LIMIT)).expect("a socket has a timeout");
         let mut peer = Self { stream };
         let (kind, _) = peer.hear().expect("the store introduces itself");
         assert_eq!(kind, Kind::Hello as u8);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{await_that, program};
 use tempfile::TempDir;
 
@@ -129,7 +129,7 @@ fn refused_start(home: &Home, start: &[&str], reason: &str) -> String {
         if text.contains(reason) {
             return text;
         }
-        assert!(text.contains("was not ready within") && wait < PATIENCE, "{text}");
+        assert!(text.contains("was not ready within") && wait < TIME_LIMIT, "{text}");
         wait *= 2;
     }
 }
@@ -274,7 +274,7 @@ fn a_store_that_dies_at_once_says_why_and_leaves_nothing() {
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(!home.path("store.pid").exists());
     }
-    assert!(began.elapsed() < PATIENCE, "nothing is waited for");
+    assert!(began.elapsed() < TIME_LIMIT, "nothing is waited for");
     let start = ["start", "--address", "127.0.0.1:1", "--memory", "16MiB"];
     let text = refused_start(&home, &start, "cannot reach");
     assert!(text.contains("was not ready within"), "{text}");

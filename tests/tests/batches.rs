@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_client::{Confirmation, Dtype, Error, Metadata, NewObject, ObjectId, PutOptions};
 use hoplite_core::Error as ObjectError;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
@@ -14,7 +14,7 @@ const SHORT: Duration = Duration::from_millis(150);
 const SIZES: [usize; 7] = [0, 1, 4096, 4097, 8192, 8193, 100_000];
 
 fn options() -> PutOptions {
-    PutOptions { timeout: PATIENCE, ..PutOptions::default() }
+    PutOptions { timeout: TIME_LIMIT, ..PutOptions::default() }
 }
 
 fn is_timeout<T>(result: &hoplite_client::Result<T>) -> bool {
@@ -30,7 +30,7 @@ fn many_objects_of_all_sizes_reach_another_node() {
     let put = origin.put_many(ids.iter().zip(&contents), options()).unwrap();
     assert!(put.iter().all(Result::is_ok) && put.len() == 1000, "{put:?}");
     for client in [&origin, &other] {
-        let views = client.get_many(&ids, PATIENCE).unwrap();
+        let views = client.get_many(&ids, TIME_LIMIT).unwrap();
         assert_eq!(views.len(), 1000);
         for (view, contents) in views.into_iter().zip(&contents) {
             assert!(view.unwrap()[..] == contents[..]);
@@ -38,7 +38,7 @@ fn many_objects_of_all_sizes_reach_another_node() {
     }
     let again = origin.put_many(ids.iter().zip(&contents), options()).unwrap();
     assert!(again.iter().all(Result::is_ok), "{again:?}");
-    let deleted = other.delete_many(ids.iter().map(String::as_str).chain(["absent"]), PATIENCE).unwrap();
+    let deleted = other.delete_many(ids.iter().map(String::as_str).chain(["absent"]), TIME_LIMIT).unwrap();
     let deleted: Vec<bool> = deleted.into_iter().map(Result::unwrap).collect();
     assert!(deleted[..1000].iter().all(|was_there| *was_there) && !deleted[1000]);
     await_that("no copy and no reference", || origin.status().unwrap().copies == 0);
@@ -77,7 +77,7 @@ fn a_get_of_many_waits_for_objects_that_do_not_exist_yet() {
     let (origin, other) = (cluster.client(0), cluster.client(1));
     let ids: Vec<_> = (0..600).map(|number| format!("later-{number}")).collect();
     std::thread::scope(|scope| {
-        let get = scope.spawn(|| other.get_many(&ids, PATIENCE).unwrap());
+        let get = scope.spawn(|| other.get_many(&ids, TIME_LIMIT).unwrap());
         for id in ids.iter().rev() {
             origin.put(id, id.as_bytes()).unwrap();
         }
@@ -104,7 +104,7 @@ fn puts_of_many_wait_for_room_and_the_others_are_put() {
         (put.iter().filter(|put| put.is_ok()).count(), put.iter().filter(|put| full(put)));
     assert_eq!(stored + refused.count(), 400);
     assert!((50..150).contains(&stored), "{stored}");
-    client.delete(["large"], PATIENCE).unwrap();
+    client.delete(["large"], TIME_LIMIT).unwrap();
     let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..options() };
     let put = client.put_many(ids.iter().map(|id| (id, &small)), confirmed).unwrap();
     assert!(put.iter().all(Result::is_ok), "{put:?}");
@@ -120,14 +120,14 @@ fn too_many_objects_are_refused_before_anything_is_done() {
     };
     let expected = ("ids in a request".to_owned(), 65_536);
     let ids = || (0..10_000_000).map(|number| format!("{number}"));
-    assert_eq!(too_many(refusal(client.get_many(ids(), PATIENCE))), expected);
-    assert_eq!(too_many(refusal(client.delete_many(ids(), PATIENCE))), expected);
+    assert_eq!(too_many(refusal(client.get_many(ids(), TIME_LIMIT))), expected);
+    assert_eq!(too_many(refusal(client.delete_many(ids(), TIME_LIMIT))), expected);
     let objects = ids().take(65_537).map(|id| (id, []));
     assert_eq!(too_many(refusal(client.put_many(objects, options()))), expected);
     assert_eq!(client.status().unwrap().copies, 0);
     let most: Vec<_> = ids().take(65_536).collect();
     assert!(client.put_many(most.iter().map(|id| (id, id)), options()).unwrap().iter().all(Result::is_ok));
-    assert!(client.get_many(&most, PATIENCE).unwrap().iter().all(Result::is_ok));
-    let deleted = client.delete_many(&most, PATIENCE).unwrap();
+    assert!(client.get_many(&most, TIME_LIMIT).unwrap().iter().all(Result::is_ok));
+    let deleted = client.delete_many(&most, TIME_LIMIT).unwrap();
     assert!(deleted.into_iter().all(Result::unwrap));
 }

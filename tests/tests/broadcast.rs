@@ -2,7 +2,7 @@
 
 use hoplite_client::PutOptions;
 use hoplite_proto::v1::StatusRequest;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, directory};
 use hoplite_tests::contents::bytes;
 
@@ -13,7 +13,7 @@ fn an_object_moves_from_node_to_node() {
         let id = format!("object-{length}");
         let expected = bytes(7, length);
         cluster.client(0).put(id.as_str(), &expected).unwrap();
-        let view = cluster.client(1).get(id.as_str(), PATIENCE).unwrap();
+        let view = cluster.client(1).get(id.as_str(), TIME_LIMIT).unwrap();
         assert!(view[..] == expected[..], "{length} bytes arrive as they were put");
     }
 }
@@ -49,7 +49,7 @@ fn a_get_costs_the_directory_five_messages() {
         // The second shard of an object confirms after the answer.
         await_that("all verdicts", || messages() == 8 * GETS || is_lost());
         for number in 0..GETS {
-            let view = cluster.client(1).get(format!("object-{number}"), PATIENCE).unwrap();
+            let view = cluster.client(1).get(format!("object-{number}"), TIME_LIMIT).unwrap();
             assert!(view[..] == bytes(number, 200_000)[..]);
         }
         await_that("five messages for each get", || messages() == (8 + 5) * GETS || is_lost());
@@ -66,7 +66,7 @@ fn receivers_that_come_together_relay() {
         let receivers: Vec<_> = (1..nodes)
             .map(|node| {
                 let client = cluster.client(node);
-                scope.spawn(move || client.get("weights", PATIENCE).map(|view| view.to_vec()))
+                scope.spawn(move || client.get("weights", TIME_LIMIT).map(|view| view.to_vec()))
             })
             .collect();
         let client = cluster.client(0);
@@ -98,7 +98,7 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
         let mut receivers = Vec::new();
         for node in 1..nodes {
             let client = cluster.client(node);
-            receivers.push(scope.spawn(move || client.get_vec("weights", PATIENCE)));
+            receivers.push(scope.spawn(move || client.get_vec("weights", TIME_LIMIT)));
             let client = cluster.client(node);
             await_that("half of it", || client.status().unwrap().received_bytes >= size as u64 / 2);
         }
@@ -143,7 +143,7 @@ fn many_objects_cross_in_all_directions_at_once() {
                 let client = cluster.client(reader);
                 scope.spawn(move || {
                     for number in 0..8 {
-                        let view = client.get(format!("{node}/{number}"), PATIENCE).unwrap();
+                        let view = client.get(format!("{node}/{number}"), TIME_LIMIT).unwrap();
                         assert!(
                             view[..] == contents(node, number)[..],
                             "object {node}/{number} on node {reader}"
@@ -163,7 +163,7 @@ fn readers_run_ahead_of_the_writer_on_every_node() {
     let expected = bytes(10, size);
     let mut writer = cluster.client(0).create("stream", size as u64, PutOptions::default()).unwrap();
     let mut readers: Vec<_> =
-        (0..nodes).map(|node| cluster.client(node).get_reader("stream", PATIENCE).unwrap()).collect();
+        (0..nodes).map(|node| cluster.client(node).get_reader("stream", TIME_LIMIT).unwrap()).collect();
     let mut piece = vec![0; size];
     for start in (0..size).step_by(size / 4) {
         writer.write(&expected[start..start + size / 4]).unwrap();
@@ -171,15 +171,15 @@ fn readers_run_ahead_of_the_writer_on_every_node() {
             let end = (start + size / 4).min(size - 4096);
             while usize::try_from(reader.position_bytes()).unwrap() < end {
                 let from = usize::try_from(reader.position_bytes()).unwrap();
-                let length = reader.read(&mut piece, PATIENCE).unwrap();
+                let length = reader.read(&mut piece, TIME_LIMIT).unwrap();
                 assert!(piece[..length] == expected[from..from + length]);
             }
         }
     }
     writer.seal().unwrap();
     for reader in &mut readers {
-        assert_eq!(reader.read(&mut piece, PATIENCE).unwrap(), 4096);
+        assert_eq!(reader.read(&mut piece, TIME_LIMIT).unwrap(), 4096);
         assert!(piece[..4096] == expected[size - 4096..]);
-        assert_eq!(reader.read(&mut piece, PATIENCE).unwrap(), 0);
+        assert_eq!(reader.read(&mut piece, TIME_LIMIT).unwrap(), 0);
     }
 }

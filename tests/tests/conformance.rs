@@ -8,7 +8,7 @@ use hoplite_client::{
     ReduceOrder, blocking,
 };
 use hoplite_core::ErrorCode as ObjectErrorCode;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 
@@ -92,12 +92,12 @@ fn put(id: &'static str, contents: &[u8]) -> Call {
 }
 
 fn get(id: &'static str) -> Call {
-    Call::Get { id, timeout: PATIENCE }
+    Call::Get { id, timeout: TIME_LIMIT }
 }
 
 fn sum(target: &'static str, sources: &[&'static str]) -> Call {
     let (op, order) = (ReduceOp::Sum, ReduceOrder::Any);
-    Call::Reduce { target, sources: sources.to_vec(), op, count: None, order, timeout: PATIENCE }
+    Call::Reduce { target, sources: sources.to_vec(), op, count: None, order, timeout: TIME_LIMIT }
 }
 
 fn cases() -> Vec<Case> {
@@ -112,10 +112,10 @@ fn cases() -> Vec<Case> {
             Case(0, put(id, b"other"), Failed(ObjectErrorCode::AlreadyExists, "already exists")),
             Case(1, put(id, b"other"), Failed(ObjectErrorCode::AlreadyExists, "already exists")),
             Case(2, get(id), Contents(contents.clone())),
-            Case(1, Call::GetInto { id, timeout: PATIENCE }, Contents(contents.clone())),
-            Case(0, Call::Read { id, timeout: PATIENCE }, Contents(contents.clone())),
+            Case(1, Call::GetInto { id, timeout: TIME_LIMIT }, Contents(contents.clone())),
+            Case(0, Call::Read { id, timeout: TIME_LIMIT }, Contents(contents.clone())),
             Case(0, Call::Contains { id }, Is(true)),
-            Case(2, Call::Wait { ids: vec![id], count: 1, timeout: PATIENCE }, Ready(vec![0])),
+            Case(2, Call::Wait { ids: vec![id], count: 1, timeout: TIME_LIMIT }, Ready(vec![0])),
             Case(2, Call::Delete { ids: vec![id] }, Count(1)),
             Case(0, Call::Delete { ids: vec![id] }, Count(0)),
             Case(1, Call::Contains { id }, Is(false)),
@@ -136,7 +136,7 @@ fn cases() -> Vec<Case> {
         ),
         Case(1, Call::Stream { id: "stream", contents: large.clone(), piece: 7001 }, Done),
         Case(0, Call::Stream { id: "stream", contents: large.clone(), piece: 300_000 }, Done),
-        Case(2, Call::Read { id: "stream", timeout: PATIENCE }, Contents(large.clone())),
+        Case(2, Call::Read { id: "stream", timeout: TIME_LIMIT }, Contents(large.clone())),
         Case(1, Call::Delete { ids: vec!["stream"] }, Count(1)),
         Case(0, Call::Abort { id: "given up", contents: large.clone() }, Done),
         Case(1, Call::Get { id: "given up", timeout }, Failed(ObjectErrorCode::Timeout, "timed out")),
@@ -146,7 +146,7 @@ fn cases() -> Vec<Case> {
         Case(2, Call::Locate { id: "given up" }, Nodes(vec!["node-0".to_owned(), "node-1".to_owned()])),
         Case(
             2,
-            Call::Wait { ids: vec!["unknown", "given up", "neither"], count: 1, timeout: PATIENCE },
+            Call::Wait { ids: vec!["unknown", "given up", "neither"], count: 1, timeout: TIME_LIMIT },
             Ready(vec![1]),
         ),
         // At the node of the put, because the directory may answer too late.
@@ -163,7 +163,7 @@ fn cases() -> Vec<Case> {
         cases.extend([
             Case(0, typed.clone(), Done),
             Case(1, Call::Metadata { id: "typed" }, Described(dtype, shape)),
-            Case(1, Call::Get { id: "typed", timeout: PATIENCE }, Contents(bytes(3, size))),
+            Case(1, Call::Get { id: "typed", timeout: TIME_LIMIT }, Contents(bytes(3, size))),
             Case(0, Call::Delete { ids: vec!["typed"] }, Count(1)),
         ]);
     }
@@ -215,10 +215,10 @@ fn reduces(length: i32) -> Vec<Case> {
         Case(2, sum("sum", &["a", "b"]), exists()),
         Case(0, sum("of sums", &["sum", "a"]), all(&["a", "sum"])),
         Case(0, get("of sums"), Contents(array(0))),
-        Case(1, largest(fixed, Some(3), PATIENCE), all(&["c", "a", "b"])),
+        Case(1, largest(fixed, Some(3), TIME_LIMIT), all(&["c", "a", "b"])),
         Case(0, get("largest"), Contents(maximum.clone())),
         Case(0, Call::Delete { ids: vec!["largest"] }, Count(1)),
-        Case(2, largest(any, Some(3), PATIENCE), all(&["a", "b", "c"])),
+        Case(2, largest(any, Some(3), TIME_LIMIT), all(&["a", "b", "c"])),
         Case(2, get("largest"), Contents(maximum)),
         Case(0, Call::Delete { ids: vec!["largest"] }, Count(1)),
         Case(0, largest(any, None, SHORT), Failed(ObjectErrorCode::Timeout, "timed out")),
@@ -337,13 +337,13 @@ async fn perform_async(client: &Client, call: Call) -> hoplite_client::Result<An
             }
         }
         Call::Metadata { id } => {
-            let view = client.get(id, PATIENCE).await?;
+            let view = client.get(id, TIME_LIMIT).await?;
             Answer::Described(view.metadata().dtype, view.metadata().shape.clone())
         }
-        Call::Delete { ids } => Answer::Count(client.delete(ids, PATIENCE).await?),
+        Call::Delete { ids } => Answer::Count(client.delete(ids, TIME_LIMIT).await?),
         Call::Wait { ids, count, timeout } => Answer::Ready(client.wait(ids, count, timeout).await?),
         Call::Contains { id } => Answer::Is(client.contains(id).await?),
-        Call::Locate { id } => nodes(client.locate(id, PATIENCE).await?),
+        Call::Locate { id } => nodes(client.locate(id, TIME_LIMIT).await?),
         Call::Reduce { target, sources, op, count, order, timeout } => {
             let options =
                 ReduceOptions { op, num_objects: count, order, timeout, ..ReduceOptions::default() };
@@ -392,13 +392,13 @@ fn perform_blocking(client: &blocking::Client, call: Call) -> hoplite_client::Re
             }
         }
         Call::Metadata { id } => {
-            let view = client.get(id, PATIENCE)?;
+            let view = client.get(id, TIME_LIMIT)?;
             Answer::Described(view.metadata().dtype, view.metadata().shape.clone())
         }
-        Call::Delete { ids } => Answer::Count(client.delete(ids, PATIENCE)?),
+        Call::Delete { ids } => Answer::Count(client.delete(ids, TIME_LIMIT)?),
         Call::Wait { ids, count, timeout } => Answer::Ready(client.wait(ids, count, timeout)?),
         Call::Contains { id } => Answer::Is(client.contains(id)?),
-        Call::Locate { id } => nodes(client.locate(id, PATIENCE)?),
+        Call::Locate { id } => nodes(client.locate(id, TIME_LIMIT)?),
         Call::Reduce { target, sources, op, count, order, timeout } => {
             let options =
                 ReduceOptions { op, num_objects: count, order, timeout, ..ReduceOptions::default() };
@@ -461,12 +461,12 @@ impl CommandLine {
                 let shape = shape.map(|shape| shape.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
                 let mut arguments = vec!["put", id, "-", "--dtype", dtype.name()];
                 arguments.extend(shape.iter().flat_map(|shape| ["--shape", shape]));
-                Self::judge(run(PATIENCE, &arguments, &contents), |_| Answer::Done)
+                Self::judge(run(TIME_LIMIT, &arguments, &contents), |_| Answer::Done)
             }
             Call::Stream { id, contents, .. } => {
                 let file = self.place.path().join("stream");
                 std::fs::write(&file, contents).expect("the file can be written");
-                let output = run(PATIENCE, &["put", id, file.to_str().expect("UTF-8")], b"");
+                let output = run(TIME_LIMIT, &["put", id, file.to_str().expect("UTF-8")], b"");
                 Self::judge(output, |_| Answer::Done)
             }
             Call::Abort { .. } => Answer::NotOffered,
@@ -488,7 +488,7 @@ impl CommandLine {
             }
             Call::Delete { ids } => {
                 let arguments: Vec<&str> = ["delete"].into_iter().chain(ids.iter().copied()).collect();
-                Self::judge(run(PATIENCE, &arguments, b""), |output| {
+                Self::judge(run(TIME_LIMIT, &arguments, b""), |output| {
                     let text = String::from_utf8_lossy(&output.stderr).into_owned();
                     let absent = text.split(' ').nth(1).map_or(0, |word| word.parse().expect("a number"));
                     Answer::Count(ids.len() - absent)
@@ -537,7 +537,7 @@ impl CommandLine {
     }
 
     fn stat(&self, cluster: &Cluster, node: usize, id: &str) -> Option<serde_json::Value> {
-        let output = self.run(cluster, node, PATIENCE, &["stat", id, "--json"], b"");
+        let output = self.run(cluster, node, TIME_LIMIT, &["stat", id, "--json"], b"");
         let is_known = output.status.code() == Some(0);
         is_known.then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
     }

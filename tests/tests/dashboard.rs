@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 
@@ -49,7 +49,7 @@ fn address(cluster: &Cluster) -> SocketAddr {
 
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -152,7 +152,7 @@ fn it_tells_what_is_there_and_changes_nothing() {
     let evil = "<script>alert(1)</script>&\"'";
     client.put(evil, &bytes(1, 100)).unwrap();
     client.put("large", &bytes(2, 1 << 20)).unwrap();
-    cluster.client(1).get("large", PATIENCE).unwrap();
+    cluster.client(1).get("large", TIME_LIMIT).unwrap();
     let nodes = || json(&get(address, "/api/nodes", ""));
     await_that("nodes that tell", || {
         nodes()["nodes"].as_array().unwrap().iter().all(|node| node["load"]["capacity_bytes"] == 64 << 20)
@@ -221,7 +221,7 @@ fn a_full_store_is_an_event() {
             (&"critical".into(), &"node-0".into())
         );
         assert!(problem["cure"].as_str().unwrap().contains("hoplite ls"), "{overview}");
-        client.delete(&["kept"], PATIENCE).unwrap();
+        client.delete(&["kept"], TIME_LIMIT).unwrap();
         waiting.join().unwrap().unwrap();
     });
     assert_eq!(events().iter().filter(|event| event.contains("store is full")).count(), 1, "{:?}", events());
@@ -233,7 +233,7 @@ fn a_node_has_a_page_and_a_past() {
     let address = address(&cluster);
     let (writer, reader) = (cluster.client(0), cluster.client(1));
     writer.put("large", &bytes(2, 1 << 20)).unwrap();
-    let held = reader.get("large", PATIENCE).unwrap();
+    let held = reader.get("large", TIME_LIMIT).unwrap();
     assert!(reader.get("nothing", Duration::from_millis(1)).is_err());
     let page = || json(&get(address, "/api/node?name=node-1", ""));
     await_that("the clients and the log", || {
@@ -259,7 +259,7 @@ fn a_node_has_a_page_and_a_past() {
     assert_eq!((&recent["objects"][0]["id"], &recent["objects"][0]["grants"]), (&"large".into(), &1.into()));
     let history = |query: &str| json(&get(address, &format!("/api/history?{query}"), ""));
     await_that("the past of the node", || {
-        let _ = reader.get("large", PATIENCE);
+        let _ = reader.get("large", TIME_LIMIT);
         let known = history("node=node-1");
         let points = known["points"].as_array().unwrap();
         points.iter().any(|point| point[3].as_f64() > Some(0.0) && point[2].as_f64() > Some(0.0))

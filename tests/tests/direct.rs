@@ -11,7 +11,7 @@ use std::time::Duration;
 use hoplite_client::blocking::Client;
 use hoplite_daemon::launch;
 use hoplite_proto::directory::Preface;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that};
 use hoplite_tests::contents::{bytes, seed};
 
@@ -161,7 +161,7 @@ impl Relayed {
         for size in [0, 100, 30_000, 300_000] {
             let (id, bytes) = (format!("{round}/{size}"), vec![7; size]);
             thread::scope(|scope| {
-                let got = scope.spawn(|| getter.get(&id, PATIENCE).unwrap().to_vec());
+                let got = scope.spawn(|| getter.get(&id, TIME_LIMIT).unwrap().to_vec());
                 putter.put(&id, &bytes).unwrap();
                 assert_eq!(got.join().unwrap(), bytes);
             });
@@ -226,7 +226,7 @@ fn a_call_goes_on_when_the_direct_connections_break() {
     let relayed = Relayed::start(Fate::Passes);
     let (putter, getter) = (relayed.client(0), relayed.client(1));
     thread::scope(|scope| {
-        let waits = scope.spawn(|| getter.get("late", PATIENCE).unwrap().to_vec());
+        let waits = scope.spawn(|| getter.get("late", TIME_LIMIT).unwrap().to_vec());
         relayed.relay.cut();
         await_that("both stores come back", || relayed.relay.direct_connections() >= 4);
         relayed.assert_serves(0);

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use hoplite_client::{Client, DrainReport, Metadata, PutOptions, Replicas};
 use hoplite_core::Error as ObjectError;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
@@ -68,10 +68,10 @@ fn a_drained_store_stops_and_its_objects_are_elsewhere() {
     assert_eq!(cluster.store(0).exit_code(), 0);
     cluster.stores[0] = None;
     for (number, size) in sizes.into_iter().enumerate() {
-        let got = cluster.client(1).get(format!("x{number}"), PATIENCE).unwrap();
+        let got = cluster.client(1).get(format!("x{number}"), TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(size as u64, size)[..], "{size} bytes");
     }
-    assert!(cluster.client(2).get("two", PATIENCE).unwrap()[..] == bytes(9, 50_000)[..]);
+    assert!(cluster.client(2).get("two", TIME_LIMIT).unwrap()[..] == bytes(9, 50_000)[..]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_drain_that_only_gives_up_a_copy_does_not_claim_to_move_it() {
         "moved 0 objects, 0 B\n1 object already at other stores\n\
          1 object with fewer copies than wanted: there are too few other stores\n"
     );
-    assert!(cluster.client(1).get("two", PATIENCE).unwrap()[..] == bytes(1, 50_000)[..]);
+    assert!(cluster.client(1).get("two", TIME_LIMIT).unwrap()[..] == bytes(1, 50_000)[..]);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_signal_drains_a_store_that_is_told_so() {
     }
     assert_eq!(cluster.store(0).terminate(), 0);
     for number in 0..20 {
-        let got = cluster.client(1).get(format!("x{number}"), PATIENCE).unwrap();
+        let got = cluster.client(1).get(format!("x{number}"), TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(number, 100_000)[..]);
     }
     let mut last = cluster.stores[1].take().unwrap();
@@ -140,7 +140,7 @@ fn a_drain_lists_what_no_other_store_has_room_for() {
     assert_eq!(report["unmoved"][0]["reason"], "no other store has room", "{report}");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("not moved: 1 object, 8.0 MiB"), "{errors}");
-    assert!(cluster.client(0).get("large", PATIENCE).unwrap()[..] == bytes(1, 8 << 20)[..]);
+    assert!(cluster.client(0).get("large", TIME_LIMIT).unwrap()[..] == bytes(1, 8 << 20)[..]);
     cluster.assert_serves();
 }
 
@@ -167,7 +167,7 @@ fn two_stores_drain_at_once_to_the_third() {
     for node in [0, 1] {
         assert_eq!(cluster.store(node).exit_code(), 0);
         for number in 0..10 {
-            let got = cluster.client(2).get(format!("{node}/{number}"), PATIENCE).unwrap();
+            let got = cluster.client(2).get(format!("{node}/{number}"), TIME_LIMIT).unwrap();
             assert!(got[..] == bytes(number, 200_000)[..]);
         }
     }
@@ -180,13 +180,13 @@ fn a_store_that_drains_refuses_puts_serves_reads_and_waits_for_calls() {
     client.put("x", &bytes(1, 100_000)).unwrap();
     let mut writer = client.create("open", 100_000, PutOptions::default()).unwrap();
     let waiting = cluster.client(0);
-    let waiting = std::thread::spawn(move || waiting.get("late", PATIENCE).map(|view| view.to_vec()));
+    let waiting = std::thread::spawn(move || waiting.get("late", TIME_LIMIT).map(|view| view.to_vec()));
     await_that("the get waits", || client.status().unwrap().shards[0].waiting_queries == 1);
     std::thread::scope(|scope| {
         let draining = scope.spawn(|| drain(&cluster, 0, "60s"));
         await_that("the drain", || client.status().unwrap().is_draining);
         assert_eq!(refusal(client.put("new", &bytes(2, 100_000))), ObjectError::Draining);
-        assert!(client.get("x", PATIENCE).unwrap()[..] == bytes(1, 100_000)[..]);
+        assert!(client.get("x", TIME_LIMIT).unwrap()[..] == bytes(1, 100_000)[..]);
         writer.write(&bytes(3, 100_000)).unwrap();
         writer.seal().unwrap();
         assert!(!draining.is_finished());
@@ -196,7 +196,7 @@ fn a_store_that_drains_refuses_puts_serves_reads_and_waits_for_calls() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     });
     assert_eq!(cluster.store(0).exit_code(), 0);
-    assert!(cluster.client(1).get("open", PATIENCE).unwrap()[..] == bytes(3, 100_000)[..]);
+    assert!(cluster.client(1).get("open", TIME_LIMIT).unwrap()[..] == bytes(3, 100_000)[..]);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_drain_waits_for_a_call_only_until_its_timeout() {
     let client = cluster.client(0);
     client.put("x", &bytes(1, 100_000)).unwrap();
     let waiting = cluster.client(0);
-    let waiting = std::thread::spawn(move || waiting.get("never", PATIENCE).map(drop));
+    let waiting = std::thread::spawn(move || waiting.get("never", TIME_LIMIT).map(drop));
     await_that("the get waits", || client.status().unwrap().shards[0].waiting_queries == 1);
     let output = drain_until(&cluster, 0, |report| report.moved_objects == 1);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -231,7 +231,7 @@ fn a_store_is_drained_from_another_machine_by_its_name_or_address() {
         assert_eq!(cluster.store(node).exit_code(), 0);
         cluster.stores[node] = None;
         for number in 0..10 {
-            let got = cluster.client(3).get(format!("{node}/{number}"), PATIENCE).unwrap();
+            let got = cluster.client(3).get(format!("{node}/{number}"), TIME_LIMIT).unwrap();
             assert!(got[..] == bytes(number, 200_000)[..]);
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hoplite_client::blocking::Client;
 use hoplite_client::{Error, PutOptions, Result};
 use hoplite_core::Error as ObjectError;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::{bytes, seed};
 use hoplite_tests::links::Links;
@@ -106,7 +106,7 @@ fn everybody_gets_what_everybody_has_for_it() {
                     .into_iter()
                     .map(|rank| {
                         let client = cluster.client(rank % nodes);
-                        (rank, scope.spawn(move || exchange(&client, what, rank, PATIENCE)))
+                        (rank, scope.spawn(move || exchange(&client, what, rank, TIME_LIMIT)))
                     })
                     .collect();
                 for (rank, call) in calls {
@@ -133,7 +133,7 @@ fn nodes_with_different_numbers_of_ranks_exchange_together() {
     scope(|scope| {
         let calls = [0, 1, 2, 3].map(|rank| {
             let client = cluster.client(rank.min(1));
-            scope.spawn(move || exchange(&client, what, rank, PATIENCE))
+            scope.spawn(move || exchange(&client, what, rank, TIME_LIMIT))
         });
         for (rank, call) in calls.into_iter().enumerate() {
             assert_exchanged(rank, what, call.join().unwrap());
@@ -155,7 +155,7 @@ fn all_ranks_of_one_node_exchange_there() {
     scope(|scope| {
         let calls = [0, 1, 2, 3].map(|rank| {
             let client = cluster.client(0);
-            scope.spawn(move || exchange(&client, what, rank, PATIENCE))
+            scope.spawn(move || exchange(&client, what, rank, TIME_LIMIT))
         });
         for (rank, call) in calls.into_iter().enumerate() {
             assert_exchanged(rank, what, call.join().unwrap());
@@ -172,7 +172,7 @@ fn a_late_rank_is_waited_for() {
         scope(|scope| {
             let call = |rank: usize| {
                 let client = cluster.client(rank);
-                scope.spawn(move || exchange(&client, what, rank, PATIENCE))
+                scope.spawn(move || exchange(&client, what, rank, TIME_LIMIT))
             };
             let early = [call(0), call(1)];
             await_that("what the others have for the late one", || {
@@ -196,7 +196,7 @@ fn who_gives_parts_of_another_size_is_heard_by_all() {
     scope(|scope| {
         let calls = [0, 1, 2].map(|rank| {
             let client = cluster.client(rank);
-            scope.spawn(move || exchange(&client, (3, sizes[rank]), rank, PATIENCE))
+            scope.spawn(move || exchange(&client, (3, sizes[rank]), rank, TIME_LIMIT))
         });
         for (rank, call) in calls.into_iter().enumerate() {
             for (from, given) in call.join().unwrap().unwrap().into_iter().enumerate() {
@@ -224,9 +224,9 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
     });
     assert_eq!(ids(&cluster), ["m/0", "m/1"]);
     let client = cluster.client(0);
-    let error = refusal(client.all_to_all("m", &[b"a", b"b", b"c"], 0, within(PATIENCE)));
+    let error = refusal(client.all_to_all("m", &[b"a", b"b", b"c"], 0, within(TIME_LIMIT)));
     assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"m/0"), "{error}");
-    assert_eq!(client.delete(["m/0", "m/1"], PATIENCE).unwrap(), 2);
+    assert_eq!(client.delete(["m/0", "m/1"], TIME_LIMIT).unwrap(), 2);
     assert_nothing_left(&mut cluster);
 }
 
@@ -245,7 +245,7 @@ fn nobody_passes_a_barrier_before_all_have_called() {
                 let (client, name, called) = (cluster.client(rank % nodes), &name, &called);
                 scope.spawn(move || {
                     called.fetch_add(1, Ordering::SeqCst);
-                    client.barrier(name, participants, rank, PATIENCE).unwrap();
+                    client.barrier(name, participants, rank, TIME_LIMIT).unwrap();
                     assert_eq!(called.load(Ordering::SeqCst), participants);
                 })
             };
@@ -260,7 +260,7 @@ fn nobody_passes_a_barrier_before_all_have_called() {
             }
         });
         assert_eq!(ids(&cluster), [&*name], "the objects of the ranks are gone");
-        assert_eq!(cluster.client(0).delete([&name], PATIENCE).unwrap(), 1);
+        assert_eq!(cluster.client(0).delete([&name], TIME_LIMIT).unwrap(), 1);
     }
     assert_nothing_left(&mut cluster);
 }
@@ -288,22 +288,22 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
     let is_used =
         |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
-    for (rank, met) in meet(&[0, 1, 2, 3], PATIENCE).into_iter().enumerate() {
+    for (rank, met) in meet(&[0, 1, 2, 3], TIME_LIMIT).into_iter().enumerate() {
         let is_over = matches!(&met, Err(Error::Object(error)) if is_used(error));
         assert!(met.is_ok() || is_over && [1, 3].contains(&rank), "{rank}: {met:?}");
     }
-    for error in meet(&[0, 1, 2, 3], PATIENCE).into_iter().map(refusal) {
+    for error in meet(&[0, 1, 2, 3], TIME_LIMIT).into_iter().map(refusal) {
         assert!(is_used(&error), "{error}");
     }
     assert_eq!(ids(&cluster), ["b"]);
-    cluster.client(1).delete(["b"], PATIENCE).unwrap();
-    meet(&[0, 1, 2, 3], PATIENCE).into_iter().for_each(Result::unwrap);
-    cluster.client(1).delete(["b"], PATIENCE).unwrap();
+    cluster.client(1).delete(["b"], TIME_LIMIT).unwrap();
+    meet(&[0, 1, 2, 3], TIME_LIMIT).into_iter().for_each(Result::unwrap);
+    cluster.client(1).delete(["b"], TIME_LIMIT).unwrap();
     assert_nothing_left(&mut cluster);
 }
 
-const GIVER: usize = 1;
-const TAKER: usize = 2;
+const SENDER: usize = 1;
+const RECEIVER: usize = 2;
 const LARGE: usize = 700_001;
 const HALF: u64 = 350_000;
 
@@ -325,13 +325,13 @@ fn disturbed(
     disturb: impl FnOnce(&mut Cluster),
 ) -> Vec<Result<Vec<Vec<u8>>>> {
     links.mark();
-    links.hold(GIVER, TAKER, HALF);
+    links.hold(SENDER, RECEIVER, HALF);
     scope(|scope| {
         let calls = [0, 1, 2].map(|rank| {
             let client = cluster.client(rank);
             scope.spawn(move || exchange(&client, (3, Some(LARGE)), rank, timeout))
         });
-        links.await_held(GIVER, TAKER);
+        links.await_held(SENDER, RECEIVER);
         assert!(calls.iter().all(|call| !call.is_finished()), "nobody goes on before all can");
         disturb(cluster);
         links.open();
@@ -342,8 +342,10 @@ fn disturbed(
 #[test]
 fn an_exchange_survives_links_that_break_or_are_silent() {
     let (mut cluster, links) = linked();
-    for (between, is_silent) in [((GIVER, TAKER), false), ((0, TAKER), false), ((GIVER, TAKER), true)] {
-        let results = disturbed(&mut cluster, &links, PATIENCE, |cluster| {
+    for (between, is_silent) in
+        [((SENDER, RECEIVER), false), ((0, RECEIVER), false), ((SENDER, RECEIVER), true)]
+    {
+        let results = disturbed(&mut cluster, &links, TIME_LIMIT, |cluster| {
             if is_silent {
                 links.silence(between.0, between.1);
                 await_given_up(cluster);
@@ -357,7 +359,7 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
         assert_eq!(ids(&cluster), <[&str; 0]>::default());
         let plan = plan(&cluster, 0);
         // Broken streams resume. A lost or silent member leads to the general path: one reduce.
-        let goes_on = (between, is_silent) == ((GIVER, TAKER), false);
+        let goes_on = (between, is_silent) == ((SENDER, RECEIVER), false);
         assert!(plan.starts_with(if goes_on { "pairs of 3" } else { "general path: member" }), "{plan}");
     }
     assert_nothing_left(&mut cluster);
@@ -365,13 +367,13 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
 
 #[test]
 fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
-    for killed in [0, GIVER] {
+    for killed in [0, SENDER] {
         let (mut cluster, links) = linked();
         let timeout = IN_VAIN * 2;
         let results = disturbed(&mut cluster, &links, timeout, |cluster| {
             cluster.kill_store(killed);
             // Waits, because buffered bytes may complete the exchange.
-            if killed == GIVER {
+            if killed == SENDER {
                 await_given_up(cluster);
             }
         });
@@ -380,9 +382,9 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
             let is_named = matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [killed]);
             assert!(is_named, "{rank} without {killed}: {error}");
         }
-        let client = cluster.client(TAKER);
+        let client = cluster.client(RECEIVER);
         let page = client.list("", "", 1000).unwrap();
-        client.delete(page.objects.iter().map(|object| &object.id), PATIENCE).unwrap();
+        client.delete(page.objects.iter().map(|object| &object.id), TIME_LIMIT).unwrap();
         cluster.restart_store(killed);
         links.attach(&cluster);
         assert_nothing_left(&mut cluster);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hoplite_client::blocking::Client;
 use hoplite_client::{Error, PutOptions};
 use hoplite_core::Error as ObjectError;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
@@ -30,19 +30,19 @@ fn a_store_that_is_asked_to_end_does_so_in_the_middle_of_its_work() {
     writer.write(&expected[..size / 2]).unwrap();
     let held = cluster.client(1);
     held.put("held", b"contents").unwrap();
-    let view = held.get("held", PATIENCE).unwrap();
+    let view = held.get("held", TIME_LIMIT).unwrap();
     std::thread::scope(|scope| {
         let client = || cluster.client(1);
         let pulled = client();
-        let pulled = scope.spawn(move || pulled.get("object", PATIENCE).map(drop));
+        let pulled = scope.spawn(move || pulled.get("object", TIME_LIMIT).map(drop));
         let unknown = client();
-        let unknown = scope.spawn(move || unknown.get("unknown", PATIENCE).map(drop));
+        let unknown = scope.spawn(move || unknown.get("unknown", TIME_LIMIT).map(drop));
         let waiting = client();
-        let waiting = scope.spawn(move || waiting.wait(["unknown"], 1, PATIENCE).map(drop));
+        let waiting = scope.spawn(move || waiting.wait(["unknown"], 1, TIME_LIMIT).map(drop));
         let locating = client();
-        let locating = scope.spawn(move || locating.locate("unknown", PATIENCE).map(drop));
+        let locating = scope.spawn(move || locating.locate("unknown", TIME_LIMIT).map(drop));
         let other = cluster.client(2);
-        let other = scope.spawn(move || other.get("object", PATIENCE).map(|view| view.to_vec()));
+        let other = scope.spawn(move || other.get("object", TIME_LIMIT).map(|view| view.to_vec()));
         for node in [1, 2] {
             let client = cluster.client(node);
             await_that("half of it", || client.status().unwrap().received_bytes >= size as u64 / 2);
@@ -72,14 +72,14 @@ fn what_only_a_store_that_ended_had_is_lost_at_once() {
     let contents = bytes(2, 300_000);
     cluster.client(0).put("object", &contents).unwrap();
     let client = cluster.client(1);
-    assert_eq!(client.wait(["object"], 1, PATIENCE).unwrap(), [0]);
+    assert_eq!(client.wait(["object"], 1, TIME_LIMIT).unwrap(), [0]);
     let mut store = cluster.stores[0].take().expect("it runs");
     store.signal(Signal::INT);
     assert_eq!(store.exit_code(), 0, "as for SIGTERM");
     let asked = Instant::now();
-    let error = client.get("object", PATIENCE).expect_err("nobody has it");
+    let error = client.get("object", TIME_LIMIT).expect_err("nobody has it");
     assert!(matches!(error, Error::Object(ObjectError::ObjectLost { .. })), "{error}");
-    assert!(asked.elapsed() < PATIENCE / 2, "it does not wait for its timeout");
+    assert!(asked.elapsed() < TIME_LIMIT / 2, "it does not wait for its timeout");
     cluster.assert_serves();
 }
 
@@ -115,7 +115,7 @@ fn a_killed_store_is_started_again_over_its_leftovers() {
     let mut cluster = Cluster::of(2);
     let client = cluster.client(0);
     client.put("object", b"contents").unwrap();
-    let view = client.get("object", PATIENCE).unwrap();
+    let view = client.get("object", TIME_LIMIT).unwrap();
     for round in 0..3 {
         cluster.kill_store(0);
         assert!(cluster.socket(0).exists(), "nobody has cleaned up");
@@ -128,7 +128,7 @@ fn a_killed_store_is_started_again_over_its_leftovers() {
     await_that("the name to be this node's again", || {
         cluster.client(1).status().unwrap().shards[0].nodes == 2
     });
-    assert!(clock.elapsed() < PATIENCE);
+    assert!(clock.elapsed() < TIME_LIMIT);
 }
 
 #[test]
@@ -147,10 +147,10 @@ fn a_store_without_any_flag_is_a_working_node() {
     for size in [100, 1 << 20] {
         let contents = bytes(4, size);
         client.put(format!("object-{size}"), &contents).unwrap();
-        assert!(client.get(format!("object-{size}"), PATIENCE).unwrap()[..] == contents[..]);
+        assert!(client.get(format!("object-{size}"), TIME_LIMIT).unwrap()[..] == contents[..]);
         assert!(client.contains(format!("object-{size}")).unwrap());
     }
-    assert_eq!(client.delete(["object-100", "unknown"], PATIENCE).unwrap(), 1);
+    assert_eq!(client.delete(["object-100", "unknown"], TIME_LIMIT).unwrap(), 1);
     let status = client.status().unwrap();
     assert_eq!((status.shards.len(), status.copies), (1, 1));
     assert_eq!(store.terminate(), 0);
@@ -199,7 +199,7 @@ fn sixteen_stores_broadcast_on_one_machine() {
         let receivers: Vec<_> = (1..nodes)
             .map(|node| {
                 let client = cluster.client(node);
-                scope.spawn(move || client.get("object", PATIENCE).map(|view| view.to_vec()))
+                scope.spawn(move || client.get("object", TIME_LIMIT).map(|view| view.to_vec()))
             })
             .collect();
         await_that("all of them", || {

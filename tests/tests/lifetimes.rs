@@ -12,7 +12,7 @@ use hoplite_client::{
 };
 use hoplite_core::Error as ObjectError;
 use hoplite_core::lifetime::MAX_TTL;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, Worker, await_that, program, refusal};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::RawClient;
@@ -55,7 +55,7 @@ fn got_in_time(writer: &Client, reader: &Client, name: &str, action: TtlAction) 
         // The time may be over before the directory has confirmed the put.
         match put.and_then(|()| reader.get(&id, ttl)) {
             Ok(view) => return (id, view, puts),
-            Err(error) => assert!(ttl < PATIENCE, "{error}"),
+            Err(error) => assert!(ttl < TIME_LIMIT, "{error}"),
         }
         ttl *= 2;
     }
@@ -106,7 +106,7 @@ fn a_freed_object_stays_at_the_other_stores() {
     drop(view);
     cluster.await_empty(0);
     await_that("the promotion", || cluster.client(1).status().unwrap().pinned_bytes > 0);
-    assert!(cluster.client(0).get(&id, PATIENCE).unwrap()[..] == bytes(1, SIZE)[..]);
+    assert!(cluster.client(0).get(&id, TIME_LIMIT).unwrap()[..] == bytes(1, SIZE)[..]);
     cluster.assert_serves();
 }
 
@@ -118,14 +118,14 @@ fn the_objects_of_a_killed_client_are_deleted_after_the_grace_period() {
     worker.succeed("own small 10");
     worker.succeed("put plain 10");
     let other = cluster.client(1);
-    assert_eq!(other.get("large", PATIENCE).unwrap().len(), SIZE);
+    assert_eq!(other.get("large", TIME_LIMIT).unwrap().len(), SIZE);
     let stat = hoplite(&cluster, &["stat", "large"]);
     let stat = String::from_utf8_lossy(&stat.stdout);
     assert!(stat.contains("owner      client:"), "{stat}");
     worker.kill();
     await_deleted(&other, "large");
     await_deleted(&other, "small");
-    assert_eq!(other.get("plain", PATIENCE).unwrap().len(), 10);
+    assert_eq!(other.get("plain", TIME_LIMIT).unwrap().len(), 10);
     assert_eq!(cluster.client(0).status().unwrap().abandoned, 2);
     cluster.assert_serves();
 }
@@ -139,7 +139,7 @@ fn the_last_holder_of_a_name_keeps_its_objects() {
     let another = holder(&cluster, &["other", "job-7"]).unwrap();
     drop(driver);
     std::thread::sleep(2 * SOON);
-    assert_eq!(worker.get("x", PATIENCE).unwrap().len(), SIZE);
+    assert_eq!(worker.get("x", TIME_LIMIT).unwrap().len(), SIZE);
     drop(another);
     await_deleted(&worker, "x");
     let refused = refusal(worker.put_with("y", b"y", owned("job-7")));
@@ -152,10 +152,10 @@ fn a_view_is_a_part_of_its_client() {
     let mut cluster = cluster(1, "0s");
     let owner = holder(&cluster, &["job"]).unwrap();
     owner.put_with("x", &bytes(1, SIZE), owned("job")).unwrap();
-    let view = owner.get("x", PATIENCE).unwrap();
+    let view = owner.get("x", TIME_LIMIT).unwrap();
     drop(owner);
     std::thread::sleep(SOON);
-    assert_eq!(cluster.client(0).get("x", PATIENCE).unwrap().len(), SIZE, "the view holds the owner");
+    assert_eq!(cluster.client(0).get("x", TIME_LIMIT).unwrap().len(), SIZE, "the view holds the owner");
     drop(view);
     await_deleted(&cluster.client(0), "x");
     cluster.assert_serves();
@@ -189,7 +189,7 @@ fn gc_lists_ownerless_objects_and_deletes_the_selected_ones() {
     await_deleted(&client, "job/1");
     assert_eq!(gc(&cluster, &["--unowned", "tmp/"]), expected(&["tmp/1", "tmp/2"])[1..]);
     assert_eq!(gc(&cluster, &[]), [("kept".to_owned(), None, false)]);
-    assert_eq!(client.get("mine", PATIENCE).unwrap()[..], b"mine"[..]);
+    assert_eq!(client.get("mine", TIME_LIMIT).unwrap()[..], b"mine"[..]);
     cluster.assert_serves();
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hoplite_client::blocking::Client;
 use hoplite_client::{ConnectFailure, ConnectOptions, Error, PutOptions, ReduceOp};
 use hoplite_core::Error as ObjectError;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
@@ -40,7 +40,7 @@ fn the_copy_that_was_used_longest_ago_is_evicted() {
     for number in 0..4 {
         origin.put(format!("object-{number}"), &contents(number)).unwrap();
     }
-    let get = |number: u64| drop(client.get(format!("object-{number}"), PATIENCE).unwrap());
+    let get = |number: u64| drop(client.get(format!("object-{number}"), TIME_LIMIT).unwrap());
     for number in 0..3 {
         get(number);
     }
@@ -49,9 +49,10 @@ fn the_copy_that_was_used_longest_ago_is_evicted() {
     get(3);
     let status = client.status().unwrap();
     assert_eq!((status.evictions, status.copies, status.pinned_bytes), (1, 3, 0));
-    let holders = |number: u64| client.locate(format!("object-{number}"), PATIENCE).unwrap().locations.len();
+    let holders =
+        |number: u64| client.locate(format!("object-{number}"), TIME_LIMIT).unwrap().locations.len();
     await_that("the directory to know", || [0, 1, 2, 3].map(holders) == [2, 1, 2, 2]);
-    assert!(client.get("object-1", PATIENCE).unwrap()[..] == contents(1)[..]);
+    assert!(client.get("object-1", TIME_LIMIT).unwrap()[..] == contents(1)[..]);
     assert_eq!(client.status().unwrap().evictions, 2);
     cluster.assert_serves();
 }
@@ -65,7 +66,7 @@ fn many_ids_of_one_user_leave_room_for_the_calls_of_others() {
     let ids = |wait: usize| (0..1 << 16).map(move |number| format!("none/{wait}/{number}"));
     let is_refused = |error: &Error| error.to_string().contains("ids of a user's open requests");
     let wait = |wait: usize, client: &Client| loop {
-        match client.wait(ids(wait), 1, PATIENCE) {
+        match client.wait(ids(wait), 1, TIME_LIMIT) {
             Err(error) if is_refused(&error) => {}
             outcome => break outcome,
         }
@@ -84,10 +85,10 @@ fn many_ids_of_one_user_leave_room_for_the_calls_of_others() {
         await_that("calls that have all ids of the user", || {
             other.wait(["a", "b"], 1, SHORT).is_err_and(|error| is_refused(&error))
         });
-        assert!(other.get("there", PATIENCE).unwrap()[..] == bytes(1, 3 * MIB)[..]);
+        assert!(other.get("there", TIME_LIMIT).unwrap()[..] == bytes(1, 3 * MIB)[..]);
         assert!(matches!(refusal(other.get("nowhere", SHORT)), ObjectError::Timeout { .. }));
         other.put("made", b"here").unwrap();
-        other.delete(["made"], PATIENCE).unwrap();
+        other.delete(["made"], TIME_LIMIT).unwrap();
         origin.put("none/0/0", b"x").unwrap();
         origin.put("none/1/0", b"x").unwrap();
         for thread in threads {
@@ -116,14 +117,14 @@ fn pinned_objects_fill_the_arena_until_a_delete_makes_room() {
 
     std::thread::scope(|scope| {
         let waiting =
-            scope.spawn(|| cluster.client(0).put_with("more", &bytes(9, 3 * MIB), within(PATIENCE)));
+            scope.spawn(|| cluster.client(0).put_with("more", &bytes(9, 3 * MIB), within(TIME_LIMIT)));
         await_that("the client", || client.status().unwrap().clients == 2);
-        client.delete(["object-1"], PATIENCE).unwrap();
+        client.delete(["object-1"], TIME_LIMIT).unwrap();
         waiting.join().unwrap().expect("the delete makes room");
     });
-    assert!(client.get("more", PATIENCE).unwrap()[..] == bytes(9, 3 * MIB)[..]);
+    assert!(client.get("more", TIME_LIMIT).unwrap()[..] == bytes(9, 3 * MIB)[..]);
     assert_eq!(client.status().unwrap().evictions, 0, "what was put is not evicted");
-    assert!(client.get("object-0", PATIENCE).unwrap()[..] == bytes(0, 3 * MIB)[..]);
+    assert!(client.get("object-0", TIME_LIMIT).unwrap()[..] == bytes(0, 3 * MIB)[..]);
     cluster.assert_serves();
 }
 
@@ -142,11 +143,11 @@ fn a_get_on_a_full_node_fails_and_the_node_goes_on() {
     let mut out = vec![0; 3 * MIB];
     let error = refused_for_room(|| refusal(full.get_into("object", &mut out, SHORT)));
     assert!(matches!(error, ObjectError::StoreFull { .. }), "{error}");
-    assert!(origin.get("object", PATIENCE).unwrap()[..] == bytes(2, 3 * MIB)[..]);
+    assert!(origin.get("object", TIME_LIMIT).unwrap()[..] == bytes(2, 3 * MIB)[..]);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| cluster.client(1).get("object", PATIENCE).map(|view| view.to_vec()));
+        let waiting = scope.spawn(|| cluster.client(1).get("object", TIME_LIMIT).map(|view| view.to_vec()));
         await_that("the client", || full.status().unwrap().clients == 2);
-        origin.delete(["pinned"], PATIENCE).unwrap();
+        origin.delete(["pinned"], TIME_LIMIT).unwrap();
         assert!(waiting.join().unwrap().unwrap() == bytes(2, 3 * MIB));
     });
     cluster.assert_serves();
@@ -170,17 +171,17 @@ fn objects_that_nobody_frees_fill_the_memory_and_deletes_free_all_of_it() {
         assert!(matches!(error, ObjectError::StoreFull { .. }), "round {round}: {error}");
         assert!(ids.len() > 50, "{} objects fit", ids.len());
         for (number, (id, size)) in ids.iter().enumerate() {
-            assert!(client.get(id, PATIENCE).unwrap()[..] == bytes(number as u64, *size)[..], "{id}");
+            assert!(client.get(id, TIME_LIMIT).unwrap()[..] == bytes(number as u64, *size)[..], "{id}");
         }
         let (even, odd): (Vec<_>, Vec<_>) = ids.iter().enumerate().partition(|(number, _)| number % 2 == 0);
         for half in [even, odd] {
-            let deleted = client.delete(half.iter().map(|(_, (id, _))| id), PATIENCE).unwrap();
+            let deleted = client.delete(half.iter().map(|(_, (id, _))| id), TIME_LIMIT).unwrap();
             assert_eq!(deleted, half.len());
         }
         cluster.await_empty(0);
         let all = 15 * MIB;
         client.put("everything", &bytes(1, all)).expect("the memory is in one piece again");
-        client.delete(["everything"], PATIENCE).unwrap();
+        client.delete(["everything"], TIME_LIMIT).unwrap();
     }
     cluster.assert_serves();
 }
@@ -217,12 +218,12 @@ fn calls_of_a_client_are_limited() {
         let waiting: Vec<_> = (0..8)
             .map(|number| {
                 let client = client.clone();
-                scope.spawn(move || client.get(format!("object-{number}"), PATIENCE).map(|view| view.len()))
+                scope.spawn(move || client.get(format!("object-{number}"), TIME_LIMIT).map(|view| view.len()))
             })
             .collect();
         let other = cluster.client(0);
         await_that("eight calls", || other.status().unwrap().shards[0].waiting_queries == 8);
-        let error = refusal(client.get("ninth", PATIENCE));
+        let error = refusal(client.get("ninth", TIME_LIMIT));
         assert!(matches!(error, ObjectError::LimitExceeded { maximum: 8, .. }), "{error}");
         let error = refusal(client.create("tenth", 10, PutOptions::default()));
         assert!(matches!(error, ObjectError::LimitExceeded { maximum: 8, .. }), "{error}");
@@ -245,7 +246,7 @@ fn references_of_a_client_are_limited() {
     for number in 0..5 {
         origin.put(format!("object-{number}"), &contents).unwrap();
     }
-    let get = |number: usize| client.get(format!("object-{number}"), PATIENCE);
+    let get = |number: usize| client.get(format!("object-{number}"), TIME_LIMIT);
     let mut views: Vec<_> = (0..4).map(|number| get(number).unwrap()).collect();
     for number in [3, 4] {
         let error = refusal(get(number));
@@ -268,9 +269,9 @@ fn copies_in_a_store_are_limited() {
     }
     let error = refusal(client.put_with("fourth", b"contents", within(SHORT)));
     assert!(error.is_retryable(), "{error}");
-    client.delete(["object-0"], PATIENCE).unwrap();
+    client.delete(["object-0"], TIME_LIMIT).unwrap();
     client.put("fourth", b"contents").expect("there is room again");
-    client.delete(["object-1", "object-2", "fourth"], PATIENCE).unwrap();
+    client.delete(["object-1", "object-2", "fourth"], TIME_LIMIT).unwrap();
     cluster.assert_serves();
 }
 
@@ -279,7 +280,7 @@ fn ids_in_a_request_are_limited() {
     let mut cluster = cluster(1, "4MiB", &["--max-ids=10"]);
     let client = cluster.client(0);
     let ids: Vec<String> = (0..11).map(|number| format!("object-{number}")).collect();
-    assert_eq!(client.delete(&ids, PATIENCE).unwrap(), 0);
+    assert_eq!(client.delete(&ids, TIME_LIMIT).unwrap(), 0);
     assert_eq!(client.wait(&ids, 1, SHORT).unwrap(), [0_usize; 0]);
     let reduce = |ids: &[String]| refusal(client.reduce("target", ids, ReduceOp::Sum, SHORT));
     let error = reduce(&ids);
@@ -297,10 +298,10 @@ fn objects_in_a_shard_are_limited() {
     for number in 0..4 {
         client.put(format!("object-{number}"), &bytes(number, 100_000)).unwrap();
     }
-    let error = refusal(client.put_with("fifth", &bytes(5, 100_000), within(PATIENCE)));
+    let error = refusal(client.put_with("fifth", &bytes(5, 100_000), within(TIME_LIMIT)));
     assert!(matches!(error, ObjectError::LimitExceeded { maximum: _, .. }), "{error}");
-    assert!(cluster.client(1).get("object-2", PATIENCE).unwrap()[..] == bytes(2, 100_000)[..]);
+    assert!(cluster.client(1).get("object-2", TIME_LIMIT).unwrap()[..] == bytes(2, 100_000)[..]);
     let ids: Vec<String> = (0..4).map(|number| format!("object-{number}")).collect();
-    client.delete(&ids, PATIENCE).unwrap();
+    client.delete(&ids, TIME_LIMIT).unwrap();
     cluster.assert_serves();
 }

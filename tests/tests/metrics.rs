@@ -13,7 +13,7 @@ use hoplite_core::Error as ObjectError;
 use hoplite_core::topology::probe::survey::SurveyOptions;
 use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 use hoplite_proto::v1;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, directory, program, refusal, run_to_end};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::http::get;
@@ -50,11 +50,11 @@ fn work(cluster: &Cluster) {
     first.put_with("a", &zeros, options()).unwrap();
     second.put_with("b", &zeros, options()).unwrap();
     second.put("small", &bytes(1, 100)).unwrap();
-    second.get("a", PATIENCE).unwrap();
-    first.reduce("sum", ["a", "b"], ReduceOp::Sum, PATIENCE).unwrap();
+    second.get("a", TIME_LIMIT).unwrap();
+    first.reduce("sum", ["a", "b"], ReduceOp::Sum, TIME_LIMIT).unwrap();
     assert!(matches!(refusal(first.get("none", Duration::ZERO)), ObjectError::Timeout { .. }));
-    assert_eq!(first.wait(["a"], 1, PATIENCE).unwrap(), [0]);
-    assert_eq!(first.delete(["b"], PATIENCE).unwrap(), 1);
+    assert_eq!(first.wait(["a"], 1, TIME_LIMIT).unwrap(), [0]);
+    assert_eq!(first.delete(["b"], TIME_LIMIT).unwrap(), 1);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_call_that_is_cancelled_is_no_longer_open() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(Client::connect(cluster.socket(0))).unwrap();
     runtime.block_on(async {
-        let mut get = std::pin::pin!(client.get("none", PATIENCE));
+        let mut get = std::pin::pin!(client.get("none", TIME_LIMIT));
         tokio::select! {
             biased;
             _ = &mut get => panic!("there is no such object"),
@@ -119,7 +119,7 @@ fn collectives_are_counted_where_they_are_coordinated_and_at_their_members() {
     std::thread::scope(|scope| {
         for rank in 0..2 {
             let client = cluster.client(rank);
-            let options = AllreduceOptions { op: ReduceOp::Sum, timeout: PATIENCE, ..Default::default() };
+            let options = AllreduceOptions { op: ReduceOp::Sum, timeout: TIME_LIMIT, ..Default::default() };
             scope.spawn(move || client.allreduce("sum", ["a", "b"], rank, options).unwrap());
         }
     });
@@ -150,7 +150,7 @@ fn a_put_that_waits_for_room_is_seen() {
         await_that("a put that waits", || {
             value(&text(&cluster.stores[0]), "hoplite_store_waiting_for_room") == 1.0
         });
-        client.delete(["large"], PATIENCE).unwrap();
+        client.delete(["large"], TIME_LIMIT).unwrap();
         waiting.join().unwrap().unwrap();
     });
     let text = text(&cluster.stores[0]);

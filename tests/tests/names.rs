@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use hoplite_client::blocking::Client;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Daemon, await_that, program};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
@@ -86,7 +86,7 @@ impl Network {
     fn assert_serves(&self, id: &str) {
         let expected = bytes(id.len() as u64, 100_000);
         self.client(0).put(id, &expected).unwrap();
-        assert!(self.client(1).get(id, PATIENCE).unwrap()[..] == expected[..]);
+        assert!(self.client(1).get(id, TIME_LIMIT).unwrap()[..] == expected[..]);
     }
 }
 
@@ -114,14 +114,14 @@ fn a_shard_moves(network: &Network, security: &[String]) {
     drop(shard);
     network.name("shard.test", ADDRESSES[1]);
     let shard = network.shard(ADDRESSES[1], security);
-    assert!(network.client(1).get("before", PATIENCE).unwrap()[..] == bytes(7, 100_000)[..]);
+    assert!(network.client(1).get("before", TIME_LIMIT).unwrap()[..] == bytes(7, 100_000)[..]);
     network.assert_serves("elsewhere");
 
     network.client(0).put("then", &bytes(8, 100_000)).unwrap();
     shard.signal(Signal::STOP);
     network.name("shard.test", ADDRESSES[2]);
     let _shard = network.shard(ADDRESSES[2], security);
-    assert!(network.client(1).get("then", PATIENCE).unwrap()[..] == bytes(8, 100_000)[..]);
+    assert!(network.client(1).get("then", TIME_LIMIT).unwrap()[..] == bytes(8, 100_000)[..]);
     network.assert_serves("at last");
 }
 
@@ -168,7 +168,7 @@ fn a_store_that_moves_is_found_by_its_name() {
     network.remove(ADDRESSES[1]);
     shard = restart(shard);
     await_that("the directory to hear of the move", || is_at(ADDRESSES[2]));
-    assert!(network.client(1).get("x", PATIENCE).unwrap()[..] == bytes(9, 100_000)[..]);
+    assert!(network.client(1).get("x", TIME_LIMIT).unwrap()[..] == bytes(9, 100_000)[..]);
     network.assert_serves("elsewhere");
     let status = network.client(0).status().unwrap();
     assert_eq!(status.data_address, format!("{}:7402", ADDRESSES[2]));

@@ -8,7 +8,7 @@ use hoplite_client::{Metadata, PutOptions, Replicas};
 use hoplite_core::problem::{Problem, ProblemKind};
 use hoplite_proto::directory::decode_problems;
 use hoplite_proto::v1::StatusRequest;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, directory, program};
 use hoplite_tests::contents::bytes;
 use serde_json::Value;
@@ -58,7 +58,7 @@ fn a_store_that_is_nearly_full_has_the_same_cure_in_each_tool() {
     client.put("kept", &bytes(1, 60 << 20)).unwrap();
     await_that("the directory knows it", || kinds(&cluster) == [ProblemKind::NearlyFull]);
     assert_in_each_tool(&cluster, ProblemKind::NearlyFull);
-    client.delete(&["kept"], PATIENCE).unwrap();
+    client.delete(&["kept"], TIME_LIMIT).unwrap();
     await_that("the end", || kinds(&cluster).is_empty());
 }
 
@@ -72,7 +72,7 @@ fn a_full_store_has_the_same_cure_in_each_tool() {
         let waiting = scope.spawn(|| cluster.client(0).put("waits", &bytes(2, 32 << 20)));
         await_that("the directory knows it", || kinds(&cluster) == [ProblemKind::Full]);
         assert_in_each_tool(&cluster, ProblemKind::Full);
-        client.delete(&["kept"], PATIENCE).unwrap();
+        client.delete(&["kept"], TIME_LIMIT).unwrap();
         waiting.join().unwrap().unwrap();
     });
     await_that("the end", || kinds(&cluster).is_empty());

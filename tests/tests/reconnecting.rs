@@ -10,7 +10,7 @@ use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that};
 use hoplite_tests::contents::bytes;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_next_call_succeeds_or_reports_what_was_lost() {
@@ -26,8 +26,8 @@ fn the_next_call_succeeds_or_reports_what_was_lost() {
         let (only_here, copied) = (format!("only-{round}"), format!("copied-{round}"));
         threads.put(&only_here, &contents).unwrap();
         threads.put(&copied, &contents).unwrap();
-        cluster.client(1).get(&copied, PATIENCE).unwrap();
-        let view = threads.get(&only_here, PATIENCE).unwrap();
+        cluster.client(1).get(&copied, TIME_LIMIT).unwrap();
+        let view = threads.get(&only_here, TIME_LIMIT).unwrap();
         let mut writer = threads.create(format!("unfinished-{round}"), 8, PutOptions::default()).unwrap();
         writer.write(b"1234").unwrap();
         cluster.kill_store(0);
@@ -37,9 +37,9 @@ fn the_next_call_succeeds_or_reports_what_was_lost() {
         assert!(threads.is_connected() && tasks.is_connected());
         assert_eq!(threads.node().as_str(), "node-0");
         assert!(view[..] == contents[..], "a view outlives its store");
-        let error = threads.get(&only_here, PATIENCE).unwrap_err();
+        let error = threads.get(&only_here, TIME_LIMIT).unwrap_err();
         assert!(matches!(error, Error::Object(ObjectError::ObjectLost { .. })), "{error}");
-        assert!(threads.get(&copied, PATIENCE).unwrap()[..] == contents[..]);
+        assert!(threads.get(&copied, TIME_LIMIT).unwrap()[..] == contents[..]);
         writer.write(b"5678").unwrap();
         let error = writer.seal().unwrap_err();
         assert!(matches!(error, Error::ConnectionLost { call: LostCall::Ended, .. }), "{error}");
@@ -62,14 +62,14 @@ fn a_call_in_flight_says_if_it_may_be_made_again() {
     std::thread::scope(|scope| {
         let (threads, tasks, runtime) = (&threads, &tasks, &runtime);
         let repeatable = [
-            scope.spawn(|| threads.get("a", PATIENCE).map(drop)),
-            scope.spawn(|| threads.gather(["b", "c"], PATIENCE).map(drop)),
-            scope.spawn(|| runtime.block_on(tasks.get_vec("d", PATIENCE)).map(drop)),
+            scope.spawn(|| threads.get("a", TIME_LIMIT).map(drop)),
+            scope.spawn(|| threads.gather(["b", "c"], TIME_LIMIT).map(drop)),
+            scope.spawn(|| runtime.block_on(tasks.get_vec("d", TIME_LIMIT)).map(drop)),
         ];
         let not = [
-            scope.spawn(|| threads.reduce("sum", ["late"], ReduceOp::Sum, PATIENCE).map(drop)),
-            scope.spawn(|| threads.barrier("meeting", 2, 1, PATIENCE)),
-            scope.spawn(|| runtime.block_on(tasks.barrier("other", 2, 0, PATIENCE))),
+            scope.spawn(|| threads.reduce("sum", ["late"], ReduceOp::Sum, TIME_LIMIT).map(drop)),
+            scope.spawn(|| threads.barrier("meeting", 2, 1, TIME_LIMIT)),
+            scope.spawn(|| runtime.block_on(tasks.barrier("other", 2, 0, TIME_LIMIT))),
         ];
         let client = cluster.client(0);
         await_that("all are in flight", || {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use hoplite_client::blocking::Client;
 use hoplite_core::Error as ObjectError;
 use hoplite_daemon::launch;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Daemon, await_that, program, refusal, run_to_end};
 use hoplite_tests::contents::bytes;
 
@@ -103,7 +103,7 @@ fn a_killed_store_returns_with_each_byte_of_its_files_again_and_again() {
         let found = spilling.await_listed(recovered);
         assert_contents(&found);
         for id in found.keys() {
-            let got = spilling.cluster.client(0).get(id, PATIENCE).unwrap();
+            let got = spilling.cluster.client(0).get(id, TIME_LIMIT).unwrap();
             assert!(got[..] == contents(id)[..], "{id} at its store");
         }
         let status = spilling.cluster.client(0).status().unwrap().spill;
@@ -130,11 +130,11 @@ fn a_store_of_another_name_takes_the_files_over() {
 #[test]
 fn deleted_objects_stay_deleted() {
     let mut spilling = Spilling::with_objects(RECOVER);
-    spilling.cluster.client(1).delete(["x0", "x1"], PATIENCE).unwrap();
+    spilling.cluster.client(1).delete(["x0", "x1"], TIME_LIMIT).unwrap();
     spilling.settle();
     spilling.kill();
     // The directory knows this delete.
-    spilling.cluster.client(1).delete(["x2"], PATIENCE).unwrap();
+    spilling.cluster.client(1).delete(["x2"], TIME_LIMIT).unwrap();
     let recovered = spilling.recover();
     let found = spilling.await_listed(recovered - 1);
     assert!(["x0", "x1", "x2"].iter().all(|id| !found.contains_key(*id)), "{:?}", found.keys());
@@ -156,7 +156,7 @@ fn a_newer_put_wins() {
     let mut spilling = Spilling::with_objects(RECOVER);
     spilling.kill();
     let client = spilling.cluster.client(1);
-    let error = refusal(client.get("x3", PATIENCE));
+    let error = refusal(client.get("x3", TIME_LIMIT));
     assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
     client.put("x3", &bytes(1000, MIB + 1)).unwrap();
     let recovered = spilling.recover();
@@ -213,13 +213,13 @@ fn a_store_with_its_own_directory_recovers_its_objects_but_none_that_was_deleted
     for (number, (id, size)) in (0..).zip(objects(COUNT)) {
         client.put(&id, &bytes(number, size)).unwrap();
     }
-    client.delete(["x1"], PATIENCE).unwrap();
+    client.delete(["x1"], TIME_LIMIT).unwrap();
     settle(&client, place.path());
     drop(store);
     let _store = start();
     let client = Client::connect(&socket).unwrap();
     let recovered = client.status().unwrap().spill.recovered_objects;
-    let got = client.get("x0", PATIENCE).unwrap();
+    let got = client.get("x0", TIME_LIMIT).unwrap();
     assert!(got[..] == contents("x0")[..]);
     let found = objects(COUNT).into_iter().filter(|(id, _)| {
         client.get(id, Duration::from_millis(100)).is_ok_and(|got| got[..] == contents(id)[..])

@@ -7,7 +7,7 @@ use std::process::Command;
 use hoplite_client::{Dtype, Error, Metadata, PutOptions, ReduceOptions, Replicas};
 use hoplite_core::Error as ObjectError;
 use hoplite_core::shard::Retention;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
 use hoplite_tests::contents::bytes;
 
@@ -33,7 +33,7 @@ fn a_put_with_replicas_survives_the_death_of_its_store() {
     cluster.kill_store(0);
     for (number, size) in sizes.into_iter().enumerate() {
         let id = format!("x{number}");
-        let got = cluster.client(1).get(&id, PATIENCE).unwrap();
+        let got = cluster.client(1).get(&id, TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(size as u64, size)[..], "{id} has other bytes");
     }
     await_that("new copies in place of the lost ones", || {
@@ -45,7 +45,7 @@ fn a_put_with_replicas_survives_the_death_of_its_store() {
     let last = keepers(&cluster, 1, "x3").into_iter().next().unwrap();
     cluster.kill_store(last.strip_prefix("node-").unwrap().parse().unwrap());
     let node = (1..4).find(|node| cluster.stores[*node].is_some()).unwrap();
-    assert!(cluster.client(node).get("x3", PATIENCE).unwrap()[..] == bytes(8 << 20, 8 << 20)[..]);
+    assert!(cluster.client(node).get("x3", TIME_LIMIT).unwrap()[..] == bytes(8 << 20, 8 << 20)[..]);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn many_objects_have_replicas_and_the_same_put_may_be_repeated() {
         assert!(ids.iter().all(|id| keepers(&cluster, 0, id).len() == wanted));
     }
     cluster.kill_store(0);
-    let views = cluster.client(1).get_many(["3/0", "3/1", "0/2"], PATIENCE).unwrap();
+    let views = cluster.client(1).get_many(["3/0", "3/1", "0/2"], TIME_LIMIT).unwrap();
     assert!(views.into_iter().zip(&contents).all(|(view, contents)| view.unwrap()[..] == contents[..]));
 }
 
@@ -107,7 +107,7 @@ fn the_target_of_a_reduce_has_replicas() {
     assert!(command.status().unwrap().success());
     assert_eq!(keepers(&cluster, 0, "three").len(), 3);
     cluster.kill_store(0);
-    assert!(cluster.client(1).get("two", PATIENCE).unwrap().iter().all(|byte| *byte == 3));
+    assert!(cluster.client(1).get("two", TIME_LIMIT).unwrap().iter().all(|byte| *byte == 3));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_put_that_wants_more_copies_than_there_are_nodes_fails_at_once() {
         assert_eq!(error, ObjectError::NotEnoughNodes { wanted: 3, present: 2 });
         assert!(!cluster.client(1).contains("x").unwrap(), "nothing is left of it");
         cluster.client(0).put_with("x", &bytes(1, size), wanting(2, 0)).unwrap();
-        cluster.client(0).delete(["x"], PATIENCE).unwrap();
+        cluster.client(0).delete(["x"], TIME_LIMIT).unwrap();
     }
     let error = cluster.client(0).put_with("x", b"", wanting(65, 0)).unwrap_err();
     assert!(matches!(error, Error::Object(ObjectError::LimitExceeded { maximum: 64, .. })), "{error}");
@@ -161,7 +161,7 @@ fn the_directory_may_die_while_copies_exist() {
     cluster.kill_store(0);
     await_that("new copies", || (0..6).all(|number| keepers(&cluster, 1, &format!("x{number}")).len() == 2));
     for number in 0..6 {
-        let got = cluster.client(1).get(format!("x{number}"), PATIENCE).unwrap();
+        let got = cluster.client(1).get(format!("x{number}"), TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(1, 100_000)[..]);
     }
 }

@@ -15,7 +15,7 @@ use hoplite_core::Error as ObjectError;
 use hoplite_core::error::Missing;
 use hoplite_net::{Authority, Issued};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, refusal, run_to_end};
 use hoplite_tests::http::get;
 use hoplite_tests::raw::{Kind, RawPeer, hello};
@@ -170,7 +170,7 @@ fn a_store_without_peers_opens_no_port() {
     }
     let client = hoplite_client::blocking::Client::connect(&socket).unwrap();
     client.put("x", b"bytes").unwrap();
-    assert_eq!(client.get("x", PATIENCE).unwrap().to_vec(), b"bytes");
+    assert_eq!(client.get("x", TIME_LIMIT).unwrap().to_vec(), b"bytes");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn tls_1_2_is_refused_on_every_port() {
     let page = cluster.shards[0].as_ref().unwrap().addresses().dashboard.unwrap();
     for address in [cluster.data_address(0), cluster.shard_addresses[0].clone(), page.to_string()] {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         stream.write_all(&hello_of_tls_1_2()).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();

@@ -14,7 +14,7 @@ use hoplite_tests::cluster::{Cluster, Daemon, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 const STRANGER: u32 = 4_000_001;
 const COLLEAGUE: u32 = 4_000_002;
@@ -168,7 +168,7 @@ fn the_path_of_a_socket_may_have_any_length() {
     let contents = bytes(1, 1 << 20);
     let client = Client::connect(socket(0)).unwrap();
     client.put("x", &contents).unwrap();
-    assert!(Client::connect(socket(1)).unwrap().get("x", PATIENCE).unwrap()[..] == contents[..]);
+    assert!(Client::connect(socket(1)).unwrap().get("x", TIME_LIMIT).unwrap()[..] == contents[..]);
     let (code, text) = run_to_end(
         Command::new(program("hoplite"))
             .arg("--socket")
@@ -196,12 +196,12 @@ fn a_store_whose_socket_is_removed_makes_it_again_and_its_clients_go_on() {
     let (writer, reader) = (cluster.client(0), cluster.client(0));
     let large = bytes(2, 100_000);
     writer.put("before", &large).unwrap();
-    reader.get("before", PATIENCE).unwrap();
+    reader.get("before", TIME_LIMIT).unwrap();
     fs::remove_file(&socket).unwrap();
     reader.put("after", &large).unwrap();
-    assert!(writer.get("after", PATIENCE).unwrap()[..] == large[..]);
+    assert!(writer.get("after", TIME_LIMIT).unwrap()[..] == large[..]);
     await_that("a socket again", || Client::connect(&socket).is_ok());
-    assert!(Client::connect(&socket).unwrap().get("after", PATIENCE).unwrap()[..] == large[..]);
+    assert!(Client::connect(&socket).unwrap().get("after", TIME_LIMIT).unwrap()[..] == large[..]);
     cluster.store(0).await_log("the socket's file was removed; created it again");
     let (code, text) = run_to_end(&mut cluster.store_command(0));
     assert_eq!(code, 1, "{text}");

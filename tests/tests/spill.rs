@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use hoplite_client::PutOptions;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Dtype, Error as ObjectError, Metadata};
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, refusal, run_to_end};
 use hoplite_tests::contents::bytes;
 use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
@@ -108,7 +108,7 @@ fn three_times_the_memory_of_objects_can_be_put_and_read_from_any_node() {
     for node in [0, 1] {
         let client = spilling.cluster.client(node);
         for (number, (id, size)) in objects.iter().enumerate() {
-            let got = client.get(id, PATIENCE).unwrap();
+            let got = client.get(id, TIME_LIMIT).unwrap();
             assert!(got[..] == bytes(number as u64, *size)[..], "{id} at node {node}");
         }
     }
@@ -116,7 +116,7 @@ fn three_times_the_memory_of_objects_can_be_put_and_read_from_any_node() {
     assert!(status.spill.loaded_bytes > 20 * MIB as u64, "{:?}", status.spill);
     assert_eq!(status.spill.failures, 0);
     let ids = objects.iter().map(|(id, _)| id.as_str());
-    assert_eq!(spilling.cluster.client(1).delete(ids, PATIENCE).unwrap(), objects.len());
+    assert_eq!(spilling.cluster.client(1).delete(ids, TIME_LIMIT).unwrap(), objects.len());
     await_that("no spill file", || spilling.files().is_empty());
     spilling.cluster.await_empty(0);
     spilling.cluster.assert_serves();
@@ -139,7 +139,7 @@ fn two_full_stores_get_spilled_objects_from_each_other() {
         }
     });
     let hold = |node: usize| {
-        let newest = names(node).skip(23).map(|name| clients[node].get(name, PATIENCE).unwrap());
+        let newest = names(node).skip(23).map(|name| clients[node].get(name, TIME_LIMIT).unwrap());
         newest.collect::<Vec<_>>()
     };
     let held = [hold(0), hold(1)];
@@ -148,13 +148,13 @@ fn two_full_stores_get_spilled_objects_from_each_other() {
         for (node, client) in clients.iter().enumerate() {
             scope.spawn(move || {
                 for (number, name) in names(1 - node).enumerate() {
-                    let got = client.get(&name, PATIENCE).unwrap();
+                    let got = client.get(&name, TIME_LIMIT).unwrap();
                     assert!(got[..] == bytes(number as u64, MIB)[..], "{name}");
                 }
             });
         }
     });
-    assert!(started.elapsed() < PATIENCE, "no get waited for its timeout");
+    assert!(started.elapsed() < TIME_LIMIT, "no get waited for its timeout");
     for client in &clients {
         let status = client.status().unwrap();
         assert!(status.spill.objects > 10 && status.spill.failures == 0, "{:?}", status.spill);
@@ -179,8 +179,8 @@ fn a_reduce_of_more_spilled_bytes_than_memory_streams_them() {
     for node in [1, 0] {
         let reader = spilling.cluster.client(node);
         let target = format!("sum{node}");
-        reader.reduce(&target, &names, ReduceOp::Sum, PATIENCE).unwrap();
-        assert!(reader.get(&target, PATIENCE).unwrap()[..] == sum[..], "{target}");
+        reader.reduce(&target, &names, ReduceOp::Sum, TIME_LIMIT).unwrap();
+        assert!(reader.get(&target, TIME_LIMIT).unwrap()[..] == sum[..], "{target}");
     }
     let status = client.status().unwrap();
     assert!(status.spill.loaded_objects - loaded < 10, "{:?}", status.spill);
@@ -200,7 +200,7 @@ fn other_nodes_get_no_bytes_of_a_damaged_file() {
     let client = spilling.cluster.client(1);
     let mut lost = 0;
     for (number, (id, size)) in objects.iter().enumerate() {
-        match client.get(id, PATIENCE) {
+        match client.get(id, TIME_LIMIT) {
             Ok(got) => assert!(got[..] == bytes(number as u64, *size)[..], "{id}"),
             error => {
                 let error = refusal(error);
@@ -238,7 +238,7 @@ fn several_directories_get_files_in_turn_and_one_that_fails_is_left_out() {
     fs::remove_file(&run).unwrap();
     fs::rename(&moved, &run).unwrap();
     for (number, (id, size)) in objects.iter().enumerate() {
-        let got = client.get(id, PATIENCE).unwrap();
+        let got = client.get(id, TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(number as u64, *size)[..], "{id}");
     }
     spilling.cluster.assert_serves();
@@ -255,13 +255,13 @@ fn a_file_with_few_objects_left_is_copied_to_a_smaller_one() {
     let client = spilling.cluster.client(0);
     let is_kept = |number: usize| number.is_multiple_of(5);
     let deleted = (0..small.len()).filter(|number| !is_kept(*number)).map(|number| &small[number].0);
-    client.delete(deleted, PATIENCE).unwrap();
+    client.delete(deleted, TIME_LIMIT).unwrap();
     let kept: u64 = small.iter().step_by(5).map(|(_, size)| *size as u64).sum();
     let file_bytes =
         || spilling.files().iter().map(|path| fs::metadata(path).map_or(0, |found| found.len())).sum::<u64>();
     await_that("little waste", || file_bytes() < 2 * kept && !before.iter().any(|path| path.exists()));
     for (number, (id, size)) in small.iter().enumerate().step_by(5) {
-        let got = client.get(id, PATIENCE).unwrap();
+        let got = client.get(id, TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(number as u64, *size)[..], "{id}");
     }
     assert_eq!(client.status().unwrap().spill.failures, 0);
@@ -306,7 +306,7 @@ fn a_full_disk_is_a_typed_error_and_objects_stay() {
     let status = client.status().unwrap();
     assert!(status.spill.failures > 0 && status.troubles.lines().join("").contains("File too large"));
     for number in 0..kept {
-        let got = client.get(format!("x{number}"), PATIENCE).unwrap();
+        let got = client.get(format!("x{number}"), TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(number, MIB)[..], "{number}");
     }
     prlimit(pid, Resource::Fsize, limit(None)).unwrap();
@@ -330,7 +330,7 @@ fn the_limit_of_spill_files_is_kept_and_named() {
     assert!(error.to_string().contains("limit of 8388608 bytes"), "{error}");
     let sizes: u64 = spilling.files().iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     assert!(sizes <= 8 << 20, "{sizes}");
-    spilling.cluster.client(0).delete(["x0", "x1", "x2"], PATIENCE).unwrap();
+    spilling.cluster.client(0).delete(["x0", "x1", "x2"], TIME_LIMIT).unwrap();
     spilling.cluster.assert_serves();
 }
 
@@ -351,13 +351,13 @@ fn damaged_and_missing_files_are_typed_errors() {
     let client = spilling.cluster.client(0);
     let mut reasons = String::new();
     for (number, (id, size)) in objects(40).iter().enumerate() {
-        match client.get(id, PATIENCE) {
+        match client.get(id, TIME_LIMIT) {
             Ok(got) => assert!(got[..] == bytes(number as u64, *size)[..], "{id}"),
             error => match refusal(error) {
                 ObjectError::SpillFailed { id: of, reason } => {
                     assert_eq!(of.as_bytes(), id.as_bytes());
                     reasons.push_str(&reason);
-                    let again = refusal(client.get(id, PATIENCE));
+                    let again = refusal(client.get(id, TIME_LIMIT));
                     assert!(matches!(again, ObjectError::ObjectLost { .. }), "{again}");
                 }
                 error => panic!("{id}: {error}"),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, TraceContext, enter_trace};
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
@@ -161,7 +161,7 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
     let (first, second) = (cluster.client(0), cluster.client(1));
     first.put("a", &bytes(1, 100_000)).unwrap();
     let traced = enter_trace(caller(true));
-    second.get("a", PATIENCE).unwrap();
+    second.get("a", TIME_LIMIT).unwrap();
     drop(traced);
     drop((first, second));
     collector.await_spans(&[
@@ -203,7 +203,7 @@ fn what_is_asked_when_a_shard_comes_back_is_for_the_get_that_waits() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _traced = enter_trace(caller(true));
-            second.get("late", PATIENCE).unwrap();
+            second.get("late", TIME_LIMIT).unwrap();
         });
         cluster.restart_shard(0);
         (0..2).for_each(|node| cluster.await_sessions(node));
@@ -239,7 +239,7 @@ fn a_reduce_is_one_trace_with_its_hops() {
     }
     first.put_with("c", &zeros, options()).unwrap();
     let traced = enter_trace(caller(true));
-    first.reduce("sum", ["a", "b", "c"], ReduceOp::Sum, PATIENCE).unwrap();
+    first.reduce("sum", ["a", "b", "c"], ReduceOp::Sum, TIME_LIMIT).unwrap();
     drop(traced);
     drop((first, second));
     collector.await_spans(&[
@@ -282,7 +282,7 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
             scope.spawn(move || {
                 let _traced = (rank == 0).then(|| enter_trace(caller(true)));
                 let options =
-                    AllreduceOptions { op: ReduceOp::Sum, timeout: PATIENCE, ..AllreduceOptions::default() };
+                    AllreduceOptions { op: ReduceOp::Sum, timeout: TIME_LIMIT, ..AllreduceOptions::default() };
                 client.allreduce("sum", ["a", "b"], rank, options).unwrap()
             });
         }
@@ -313,9 +313,9 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
         assert_eq!(text(&exchange.attributes, "hoplite.outcome").as_deref(), Some("complete"));
         exchange
     });
-    for (giver, taker) in [("node-0", second), ("node-1", first)] {
-        let served = trace.named("serve", Some(giver));
-        assert!(served.iter().any(|serve| serve.parent_span_id == taker.span_id), "{}", trace.tree());
+    for (sender, receiver) in [("node-0", second), ("node-1", first)] {
+        let served = trace.named("serve", Some(sender));
+        assert!(served.iter().any(|serve| serve.parent_span_id == receiver.span_id), "{}", trace.tree());
     }
 }
 
@@ -333,7 +333,7 @@ fn what_nobody_records_of_an_allreduce_is_not_in_the_traces_of_other_ranks() {
             scope.spawn(move || {
                 let _traced = (rank > 0).then(|| enter_trace(caller(true)));
                 let options =
-                    AllreduceOptions { op: ReduceOp::Sum, timeout: PATIENCE, ..AllreduceOptions::default() };
+                    AllreduceOptions { op: ReduceOp::Sum, timeout: TIME_LIMIT, ..AllreduceOptions::default() };
                 client.allreduce("sum", sources, rank, options).unwrap()
             });
         }
@@ -383,7 +383,7 @@ fn nobody_waits_for_a_collector_that_is_away() {
     for number in 0..2000 {
         first.put(format!("{number}"), &bytes(number, 100)).unwrap();
     }
-    assert_eq!(second.get("1999", PATIENCE).unwrap()[..], bytes(1999, 100));
+    assert_eq!(second.get("1999", TIME_LIMIT).unwrap()[..], bytes(1999, 100));
     let store = cluster.stores[0].as_ref().unwrap();
     store.await_log("traces cannot be exported");
     assert_eq!(store.log().matches("traces cannot be exported").count(), 1, "said once, not for each batch");
@@ -444,7 +444,7 @@ fn nothing_is_told_unless_it_is_wanted() {
     let client = cluster.client(0);
     let traced = enter_trace(caller(true));
     client.put("a", &bytes(1, 100_000)).unwrap();
-    client.get("a", PATIENCE).unwrap();
+    client.get("a", TIME_LIMIT).unwrap();
     drop((traced, client));
     assert!(!cluster.stores[0].as_ref().unwrap().log().contains("traces"));
     end(&mut cluster);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use hoplite_client::blocking::Client;
 use hoplite_client::{Dtype, Error, Metadata, PutOptions, ReduceOp};
 use hoplite_core::{Error as ObjectError, Version};
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that};
 use hoplite_tests::contents::bytes;
 
@@ -41,7 +41,7 @@ fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
             Ok(done) => return done,
             Err(error) => assert!(error.is_retryable(), "{what}: {error}"),
         }
-        assert!(started.elapsed() < PATIENCE, "{what} fails for too long");
+        assert!(started.elapsed() < TIME_LIMIT, "{what} fails for too long");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -75,7 +75,7 @@ fn reduce(client: &Client, target: &str) {
     let sources: Vec<String> = (0..STORES).map(source).collect();
     let mut is_repeated = false;
     repeat(target, || {
-        let reduced = client.reduce(target, &sources, ReduceOp::Sum, PATIENCE);
+        let reduced = client.reduce(target, &sources, ReduceOp::Sum, TIME_LIMIT);
         match reduced {
             Err(Error::Object(ObjectError::AlreadyExists { .. })) if is_repeated => Ok(()),
             reduced => {
@@ -85,9 +85,9 @@ fn reduce(client: &Client, target: &str) {
         }
     });
     let sum: i32 = (0..STORES).map(|node| 1 << node).sum();
-    let result = repeat(target, || client.get(target, PATIENCE).map(|view| view.to_vec()));
+    let result = repeat(target, || client.get(target, TIME_LIMIT).map(|view| view.to_vec()));
     assert!(result == sum.to_le_bytes().repeat(ELEMENTS), "{target} has the sum");
-    repeat(target, || client.delete([target], PATIENCE));
+    repeat(target, || client.delete([target], TIME_LIMIT));
 }
 
 /// Returns the remaining objects: id, seed and size.
@@ -101,17 +101,17 @@ fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> Ve
         put(&client, &id, &bytes(round, size), Metadata::default());
         kept.push_back((id, round, size));
         let (id, seed, size) = &kept[(round * 7) as usize % kept.len()];
-        let got = repeat(id, || client.get(id, PATIENCE).map(|view| view.to_vec()));
+        let got = repeat(id, || client.get(id, TIME_LIMIT).map(|view| view.to_vec()));
         assert!(got == bytes(*seed, *size), "{id} has its bytes");
         let other = source((name + 1) % STORES);
-        let got = repeat(&other, || client.get(&other, PATIENCE).map(|view| view.to_vec()));
+        let got = repeat(&other, || client.get(&other, TIME_LIMIT).map(|view| view.to_vec()));
         assert_eq!(got.len(), 4 * ELEMENTS);
         if round.is_multiple_of(2) {
             reduce(&client, &format!("sum-{name}-{round}"));
         }
         if kept.len() > KEPT {
             let (oldest, ..) = kept.pop_front().unwrap();
-            repeat(&oldest, || client.delete([&oldest], PATIENCE));
+            repeat(&oldest, || client.delete([&oldest], TIME_LIMIT));
         }
         rounds.store(round + 1, Ordering::Relaxed);
     }
@@ -175,7 +175,7 @@ fn an_upgrade_of_one_daemon_at_a_time_loses_nothing_and_fails_no_call() {
     assert_eq!(protocols(&cluster), [Version::NEWEST.number(); 2 * STORES]);
     assert!(kept.len() > STORES);
     for (number, (id, seed, size)) in kept.iter().enumerate() {
-        let got = cluster.client(number % STORES).get(id, PATIENCE).unwrap();
+        let got = cluster.client(number % STORES).get(id, TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(*seed, *size)[..], "{id} survived");
     }
 }

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::http::MAX_CONNECTIONS;
 
-    const PATIENCE: Duration = Duration::from_secs(300);
+    const TIME_LIMIT: Duration = Duration::from_secs(300);
 
     async fn started() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -70,7 +70,7 @@ mod tests {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let mut answer = Vec::new();
         let _ = stream.write_all(request).await;
-        let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
+        let _ = timeout(TIME_LIMIT, stream.read_to_end(&mut answer)).await.unwrap();
         String::from_utf8_lossy(&answer).into_owned()
     }
 

@@ -19,7 +19,7 @@ use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
 use hoplite_proto::directory::{decode_shard_batch, encode_hello, encode_load, encode_to_shard};
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{LoadReport, ShardMessages, StoreMessages};
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use tokio::sync::mpsc;
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -107,7 +107,7 @@ impl Node {
     async fn pull(&mut self, number: usize) -> anyhow::Result<hoplite_core::shard::GrantId> {
         self.ask(number).await?;
         loop {
-            let batch = tokio::time::timeout(PATIENCE, self.inbound.message()).await??;
+            let batch = tokio::time::timeout(TIME_LIMIT, self.inbound.message()).await??;
             for message in decode_shard_batch(batch.context("the session has ended")?)? {
                 if let ToStore::Granted(grant) = message {
                     return Ok(grant.grant);

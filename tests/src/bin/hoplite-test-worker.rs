@@ -18,7 +18,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use hoplite_client::blocking::{Client, ObjectWriter};
 use hoplite_client::{AllreduceOptions, Lifetime, Metadata, ObjectView, PutOptions, ReduceOp, ReduceOptions};
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 
 #[derive(Default)]
 struct Held {
@@ -58,7 +58,7 @@ fn perform(socket: &Path, client: &Client, held: &mut Held, line: &str) -> anyho
             writer.write(&vec![0; count.parse()?])?;
         }
         ["seal"] => held.writer.take().context("nothing was created")?.seal()?,
-        ["get", id] => held.views.push(client.get(id, PATIENCE)?),
+        ["get", id] => held.views.push(client.get(id, TIME_LIMIT)?),
         ["put", id, size] => client.put(id, &vec![0; size.parse()?])?,
         ["own", id, size] => {
             let lifetime = Lifetime::of(Some(client.owner()), None);
@@ -66,9 +66,9 @@ fn perform(socket: &Path, client: &Client, held: &mut Held, line: &str) -> anyho
             let options = PutOptions { metadata, ..PutOptions::default() };
             client.put_with(id, &vec![0; size.parse()?], options)?;
         }
-        ["delete", id] => drop(client.delete(&[id], PATIENCE)?),
+        ["delete", id] => drop(client.delete(&[id], TIME_LIMIT)?),
         ["reduce", target, ref sources @ ..] => {
-            client.reduce(target, sources, ReduceOp::Sum, PATIENCE)?;
+            client.reduce(target, sources, ReduceOp::Sum, TIME_LIMIT)?;
         }
         ["reduce-default", target, ref sources @ ..] => {
             client.reduce_with(target, sources, ReduceOptions::default())?;

@@ -7,7 +7,7 @@ use hoplite_core::{Error as ObjectError, Operation};
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 const SIZES: [usize; 2] = [1000, 300_000];
 
@@ -30,13 +30,13 @@ fn an_unknown_object_is_a_timeout() {
         assert!(is_right(refusal(client.get_vec("none", timeout)), Operation::Get));
         assert!(is_right(refusal(client.get_reader("none", timeout)), Operation::Get));
         assert!(client.wait(["none", "neither"], 1, timeout).unwrap().is_empty());
-        assert_eq!(client.delete(["none"], PATIENCE).unwrap(), 0);
+        assert_eq!(client.delete(["none"], TIME_LIMIT).unwrap(), 0);
     }
     let timeout = Duration::from_millis(120);
     let error = refusal(client.locate("none", timeout));
     assert!(matches!(error, ObjectError::Timeout { operation: Operation::Locate, .. }), "{error}");
     assert!(!client.contains("none").unwrap());
-    assert!(started.elapsed() < PATIENCE, "nothing waits longer than it was asked to");
+    assert!(started.elapsed() < TIME_LIMIT, "nothing waits longer than it was asked to");
     assert_eq!(client.status().unwrap().shards[0].waiting_queries, 0);
 }
 
@@ -49,18 +49,18 @@ fn ids_have_1_to_255_bytes() {
         let is_right = |error| error == ObjectError::InvalidId { length_bytes: length };
         assert!(is_right(refusal(client.put(&id, b"1"))));
         assert!(is_right(refusal(client.create(&id, 1, PutOptions::default()))));
-        assert!(is_right(refusal(client.get(&id, PATIENCE))));
-        assert!(is_right(refusal(client.get_into(&id, &mut [], PATIENCE))));
-        assert!(is_right(refusal(client.delete([&id], PATIENCE))));
-        assert!(is_right(refusal(client.wait([&id], 1, PATIENCE))));
+        assert!(is_right(refusal(client.get(&id, TIME_LIMIT))));
+        assert!(is_right(refusal(client.get_into(&id, &mut [], TIME_LIMIT))));
+        assert!(is_right(refusal(client.delete([&id], TIME_LIMIT))));
+        assert!(is_right(refusal(client.wait([&id], 1, TIME_LIMIT))));
         assert!(is_right(refusal(client.contains(&id))));
-        assert!(is_right(refusal(client.locate(&id, PATIENCE))));
+        assert!(is_right(refusal(client.locate(&id, TIME_LIMIT))));
         assert!(is_right(refusal(client.watch(&id))));
         assert!(is_right(refusal(client.describe(&id))));
     }
     for id in [vec![0xff; 255], vec![0], b"\n\xf0".to_vec()] {
         client.put(&id, b"1").unwrap();
-        assert_eq!(&client.get(&id, PATIENCE).unwrap()[..], b"1");
+        assert_eq!(&client.get(&id, TIME_LIMIT).unwrap()[..], b"1");
     }
     cluster.assert_serves();
 }
@@ -85,8 +85,8 @@ fn an_id_is_put_once_on_one_node() {
         let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
         let typed = PutOptions { metadata, ..PutOptions::default() };
         assert!(exists(refusal(client.put_with(&id, &first, typed))), "another type");
-        assert!(client.get(&id, PATIENCE).unwrap()[..] == first[..]);
-        assert_eq!(client.delete([&id], PATIENCE).unwrap(), 1);
+        assert!(client.get(&id, TIME_LIMIT).unwrap()[..] == first[..]);
+        assert_eq!(client.delete([&id], TIME_LIMIT).unwrap(), 1);
     }
     await_that("all memory back", || client.status().unwrap().copies == 0);
     cluster.assert_serves();
@@ -108,9 +108,9 @@ fn an_id_is_put_once_on_two_nodes() {
         other.put_with(&id, &first, confirmed()).expect("the same object may be put again");
         assert!(exists(refusal(other.put_with(&id, &bytes(2, size), confirmed()))), "other bytes, again");
         for client in [&one, &other] {
-            assert!(client.get(&id, PATIENCE).unwrap()[..] == first[..]);
+            assert!(client.get(&id, TIME_LIMIT).unwrap()[..] == first[..]);
         }
-        assert_eq!(other.delete([&id], PATIENCE).unwrap(), 1);
+        assert_eq!(other.delete([&id], TIME_LIMIT).unwrap(), 1);
         for client in [&one, &other] {
             await_that("all memory back", || client.status().unwrap().copies == 0);
         }
@@ -125,7 +125,7 @@ fn a_small_put_that_comes_second_loses_also_without_waiting() {
     one.put_with("small", b"first", confirmed()).unwrap();
     other.put("small", b"other").expect("it does not wait for the directory");
     await_that("the conflict", || other.status().unwrap().put_conflicts == 1);
-    assert_eq!(&other.get("small", PATIENCE).unwrap()[..], b"first");
+    assert_eq!(&other.get("small", TIME_LIMIT).unwrap()[..], b"first");
     cluster.assert_serves();
 }
 
@@ -156,7 +156,7 @@ fn a_put_during_another_waits_for_its_bytes() {
         assert!(matches!(error, ObjectError::AlreadyExists { .. }), "{error}");
     });
     for node in 0..3 {
-        assert!(cluster.client(node).get("object", PATIENCE).unwrap()[..] == first[..]);
+        assert!(cluster.client(node).get("object", TIME_LIMIT).unwrap()[..] == first[..]);
     }
     cluster.assert_serves();
 }
@@ -174,18 +174,18 @@ fn empty_objects_are_objects() {
     one.put_with("empty", b"", PutOptions { metadata: shape.clone(), ..confirmed() }).unwrap();
     one.put_with("empty", b"", PutOptions { metadata: shape.clone(), ..confirmed() }).unwrap();
     for client in [&one, &other] {
-        let view = client.get("empty", PATIENCE).unwrap();
+        let view = client.get("empty", TIME_LIMIT).unwrap();
         assert_eq!((&view[..], view.metadata()), (&b""[..], &shape));
-        assert_eq!(client.get_into("empty", &mut [], PATIENCE).unwrap(), 0);
-        assert_eq!(client.get_reader("empty", PATIENCE).unwrap().read(&mut [0; 4], PATIENCE).unwrap(), 0);
+        assert_eq!(client.get_into("empty", &mut [], TIME_LIMIT).unwrap(), 0);
+        assert_eq!(client.get_reader("empty", TIME_LIMIT).unwrap().read(&mut [0; 4], TIME_LIMIT).unwrap(), 0);
         assert!(client.contains("empty").unwrap());
-        assert_eq!(client.wait(["empty"], 1, PATIENCE).unwrap(), [0]);
+        assert_eq!(client.wait(["empty"], 1, TIME_LIMIT).unwrap(), [0]);
     }
     assert!(matches!(refusal(other.put("empty", b"x")), ObjectError::AlreadyExists { .. }));
-    assert_eq!(one.delete(["empty"], PATIENCE).unwrap(), 1);
+    assert_eq!(one.delete(["empty"], TIME_LIMIT).unwrap(), 1);
     let writer = other.create("empty", 0, PutOptions::default()).unwrap();
     writer.seal().expect("an empty object can be written in no pieces");
-    assert_eq!(one.get("empty", PATIENCE).unwrap().len(), 0);
+    assert_eq!(one.get("empty", TIME_LIMIT).unwrap().len(), 0);
     cluster.assert_serves();
 }
 
@@ -205,12 +205,12 @@ fn objects_larger_than_the_arena_are_refused_at_once() {
         assert!(limit_bytes < 1 << 20, "the header needs room too");
     }
     large.put("object", &contents).unwrap();
-    let error = refusal(small.get("object", PATIENCE));
+    let error = refusal(small.get("object", TIME_LIMIT));
     assert!(
         matches!(error, ObjectError::ObjectTooLarge { size_bytes, .. } if size_bytes == 2 << 20),
         "{error}"
     );
-    assert!(large.get("object", PATIENCE).unwrap()[..] == contents[..]);
+    assert!(large.get("object", TIME_LIMIT).unwrap()[..] == contents[..]);
     cluster.assert_serves();
 }
 
@@ -238,10 +238,10 @@ fn what_does_not_add_up_is_refused() {
     await_that("the object aborted", || client.status().unwrap().free_bytes == free);
 
     client.put("object", b"12345").unwrap();
-    let error = client.get_into("object", &mut [0; 4], PATIENCE).unwrap_err();
+    let error = client.get_into("object", &mut [0; 4], TIME_LIMIT).unwrap_err();
     assert!(matches!(error, Error::BufferTooSmall { needed_bytes: 5, given_bytes: 4 }), "{error}");
 
-    let error = refusal(client.wait(["object"], 2, PATIENCE));
+    let error = refusal(client.wait(["object"], 2, TIME_LIMIT));
     assert!(matches!(error, ObjectError::InvalidRequest { .. }), "{error}");
     let metadata = Metadata { dtype: Dtype::F64, shape: Some(vec![2]), ..Metadata::default() };
     let error = refusal(client.put_with("typed", b"12345", PutOptions { metadata, ..PutOptions::default() }));

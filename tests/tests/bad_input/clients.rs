@@ -9,7 +9,7 @@ use hoplite_tests::cluster::{Cluster, await_that};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::RawClient;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 const TIMEOUT_MS: u64 = 60_000;
 
@@ -176,7 +176,7 @@ fn a_client_may_die_between_any_two_messages() {
     };
     for (what, script) in SCRIPTS {
         gone(what, *script);
-        here.delete(["new"], PATIENCE).unwrap();
+        here.delete(["new"], TIME_LIMIT).unwrap();
         await_that(&format!("memory back after {what:?}"), || {
             let status = here.status().unwrap();
             let all_is_evictable = status.free_bytes + status.evictable_bytes == status.capacity_bytes;
@@ -188,8 +188,8 @@ fn a_client_may_die_between_any_two_messages() {
     }
     half.write(&bytes(3, 2 << 20)[1 << 20..]).unwrap();
     half.seal().unwrap();
-    assert!(here.get("half", PATIENCE).unwrap()[..] == bytes(3, 2 << 20)[..], "the writer never noticed");
-    assert_eq!(there.delete(["large", "small", "half"], PATIENCE).unwrap(), 3);
+    assert!(here.get("half", TIME_LIMIT).unwrap()[..] == bytes(3, 2 << 20)[..], "the writer never noticed");
+    assert_eq!(there.delete(["large", "small", "half"], TIME_LIMIT).unwrap(), 3);
     for client in [&here, &there] {
         await_that("all memory back", || {
             let status = client.status().unwrap();

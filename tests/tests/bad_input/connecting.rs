@@ -12,7 +12,7 @@ use hoplite_client::blocking::Client;
 use hoplite_client::{ConnectFailure, ConnectOptions, Error};
 use hoplite_tests::cluster::{Cluster, program, run_to_end};
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 const NOBODY: u32 = 65534;
 const SHORT: Duration = Duration::from_millis(200);
@@ -83,7 +83,7 @@ fn whoever_else_listens_is_not_taken_for_a_store() {
             let _ = stream.read(&mut [0; 1024]);
             let _ = stream.write_all(greeting);
         });
-        let failure = failure(&path, PATIENCE);
+        let failure = failure(&path, TIME_LIMIT);
         let is_expected = match name {
             "mute" => matches!(failure, ConnectFailure::ClosedEarly),
             _ => matches!(failure, ConnectFailure::NotAStore),

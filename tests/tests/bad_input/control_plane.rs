@@ -67,7 +67,7 @@ fn headers_are_bounded() {
     // Headers without end. Each is unindexed (RFC 7541, section 6.2.2).
     let piece = [0x00, 1, b'x', 1, b'y'].repeat(3000);
     let mut peer = TcpStream::connect(&address).expect("it listens");
-    peer.set_write_timeout(Some(super::PATIENCE)).expect("a socket has a timeout");
+    peer.set_write_timeout(Some(super::TIME_LIMIT)).expect("a socket has a timeout");
     let (headers, continuation) = (frame(1, &piece), frame(9, &piece));
     let said = [PREFACE, &SETTINGS, &headers].concat();
     let mut sent = peer.write_all(&said).map(|()| said.len());
@@ -109,7 +109,7 @@ async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
             }
         }
     };
-    let ended = tokio::time::timeout(super::PATIENCE, ended).await.expect("the shard ends the session");
+    let ended = tokio::time::timeout(super::TIME_LIMIT, ended).await.expect("the shard ends the session");
     from_status(&ended.expect_err("the session ends with an error"))
 }
 

@@ -9,7 +9,7 @@ use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::{Kind, RawPeer, data_frame, data_frame_claiming, hello};
 use prost::Message;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 #[test]
 fn whoever_does_not_introduce_himself_is_sent_away() {
@@ -58,7 +58,7 @@ fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
     let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, 200_000)).unwrap();
-    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
     let address = cluster.data_address(0);
     let pull = |id: &[u8], put, size_bytes, offset_bytes| Pull {
         id: id.to_vec().into(),
@@ -123,7 +123,7 @@ fn a_receiver_that_stops_reading_blocks_nobody() {
     let size = 24 << 20;
     let expected = bytes(2, size);
     client.put("object", &expected).unwrap();
-    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
     let mut peer = RawPeer::greeted(&cluster.data_address(0));
     let pull = Pull { id: b"object".to_vec().into(), put, size_bytes: size as u64, ..Pull::default() };
     peer.say(Kind::Pull, &pull);
@@ -132,10 +132,10 @@ fn a_receiver_that_stops_reading_blocks_nobody() {
     dying.say(Kind::Pull, &pull);
     assert_eq!(dying.hear().map(|(kind, _)| kind), Some(Kind::Block as u8));
     drop(dying);
-    assert!(cluster.client(1).get("object", PATIENCE).unwrap()[..] == expected[..]);
+    assert!(cluster.client(1).get("object", TIME_LIMIT).unwrap()[..] == expected[..]);
     cluster.assert_serves();
     assert!(client.status().unwrap().sent_bytes < 4 * size as u64, "the peer took little of it");
-    assert_eq!(client.delete(["object"], PATIENCE).unwrap(), 1, "a delete does not wait for the peer");
+    assert_eq!(client.delete(["object"], TIME_LIMIT).unwrap(), 1, "a delete does not wait for the peer");
     await_that("all memory back", || {
         let status = client.status().unwrap();
         status.copies == 0 && status.free_bytes == status.capacity_bytes
@@ -190,7 +190,7 @@ fn hops_that_make_no_sense_end_the_connection() {
     let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, 200_000)).unwrap();
-    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
     let address = cluster.data_address(0);
     let changes: [(&str, Change); 18] = [
         ("no output", |combine| combine.output = vec![].into()),
@@ -243,7 +243,7 @@ fn hops_that_cannot_be_are_refused_and_leave_nothing() {
     let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, 200_000)).unwrap();
-    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
     let mut peer = RawPeer::greeted(&cluster.data_address(0));
     let right = combine(&cluster, put);
     let with_input = |change: &dyn Fn(&mut HopInput)| {
@@ -282,7 +282,7 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
     let client = cluster.client(0);
     let expected = bytes(1, 200_000);
     client.put("object", &expected).unwrap();
-    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
     let address = cluster.data_address(0);
     let right = combine(&cluster, put);
     let mut peer = RawPeer::greeted(&address);

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use hoplite_tests::cluster::Cluster;
 use hoplite_tests::contents::bytes;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 const HEADER_BYTES: u64 = 64;
 
@@ -41,7 +41,7 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
         let (client, other) = (cluster.client(0), cluster.client(0));
         let contents = bytes(seed, size);
         client.put("x", &contents).unwrap();
-        let view = other.get("x", PATIENCE).unwrap();
+        let view = other.get("x", TIME_LIMIT).unwrap();
         let arena = Arena::of(cluster.store(0).pid());
         let failed = {
             let mut header = [0; HEADER_BYTES as usize];
@@ -52,15 +52,15 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
             arena.forge(&contents[..100], header);
             assert!(view[..] == contents[..], "a view that was made before");
             for client in [&client, &other] {
-                assert!(client.get("x", PATIENCE).unwrap()[..] == contents[..], "{size} bytes");
-                assert!(client.get_vec("x", PATIENCE).unwrap() == contents, "{size} bytes");
+                assert!(client.get("x", TIME_LIMIT).unwrap()[..] == contents[..], "{size} bytes");
+                assert!(client.get_vec("x", TIME_LIMIT).unwrap() == contents, "{size} bytes");
                 let mut out = vec![0; size];
-                assert_eq!(client.get_into("x", &mut out, PATIENCE).unwrap(), size);
+                assert_eq!(client.get_into("x", &mut out, TIME_LIMIT).unwrap(), size);
                 assert!(out == contents);
-                let mut reader = client.get_reader("x", PATIENCE).unwrap();
+                let mut reader = client.get_reader("x", TIME_LIMIT).unwrap();
                 let mut read = Vec::new();
                 loop {
-                    let length = reader.read(&mut out, PATIENCE).unwrap();
+                    let length = reader.read(&mut out, TIME_LIMIT).unwrap();
                     if length == 0 {
                         break;
                     }
@@ -70,7 +70,7 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
             }
             client.put("x", &contents).unwrap();
         }
-        assert!(cluster.client(1).get("x", PATIENCE).unwrap()[..] == contents[..], "{size} bytes");
+        assert!(cluster.client(1).get("x", TIME_LIMIT).unwrap()[..] == contents[..], "{size} bytes");
         cluster.assert_serves();
     }
 }

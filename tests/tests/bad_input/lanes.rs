@@ -9,7 +9,7 @@ use hoplite_tests::http::get;
 use hoplite_tests::raw::{Kind, RawPeer};
 use prost::Message;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 const SIZE: usize = 24 << 20;
 
@@ -19,7 +19,7 @@ fn cluster() -> (Cluster, Client, Vec<u8>, Pull) {
     let client = cluster.client(0);
     let contents = bytes(1, SIZE);
     client.put("object", &contents).unwrap();
-    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
     let pull = Pull { id: b"object".to_vec().into(), put, size_bytes: SIZE as u64, ..Pull::default() };
     (cluster, client, contents, pull)
 }
@@ -143,11 +143,11 @@ fn silent_and_surplus_lanes_hold_up_no_other_peer() {
     for lane in &mut lanes {
         lane.say(Kind::Lane, &Lane { key: asked.key.clone(), other_streams: 0 });
     }
-    assert!(cluster.client(1).get("object", PATIENCE).unwrap()[..] == contents[..]);
+    assert!(cluster.client(1).get("object", TIME_LIMIT).unwrap()[..] == contents[..]);
     assert!(open_lanes(&cluster) <= 15 + 1, "those of the other store, and one");
     cluster.assert_serves();
     drop((main, lanes));
     await_that("the lanes end with their connections", || open_lanes(&cluster) == 0);
-    assert_eq!(client.delete(["object"], PATIENCE).unwrap(), 1);
+    assert_eq!(client.delete(["object"], TIME_LIMIT).unwrap(), 1);
     cluster.assert_serves();
 }

@@ -63,7 +63,7 @@ fn frames_that_are_none_end_the_connection_only() {
     let mut cluster = Cluster::of(1);
     let bystander = cluster.client(0);
     bystander.put("object", b"contents").unwrap();
-    let view = bystander.get("object", super::PATIENCE).unwrap();
+    let view = bystander.get("object", super::TIME_LIMIT).unwrap();
     let endless = u32::MAX.to_le_bytes();
     for (what, said) in [
         ("a frame that is no message", &[4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff][..]),

@@ -14,4 +14,4 @@ mod sessions;
 mod starting;
 mod strangers;
 
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;

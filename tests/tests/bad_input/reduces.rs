@@ -8,9 +8,9 @@ use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
-const TIMEOUT: Duration = PATIENCE;
+const TIMEOUT: Duration = TIME_LIMIT;
 
 fn put(client: &Client, id: &str, dtype: Dtype, shape: Option<Vec<u64>>, size: usize) {
     let metadata = Metadata { dtype, shape, ..Metadata::default() };
@@ -77,7 +77,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
     });
     assert!(!one.contains("target").unwrap());
     let all = one.list("", "", 100).unwrap().objects;
-    assert_eq!(one.delete(all.iter().map(|object| &object.id), PATIENCE).unwrap(), all.len());
+    assert_eq!(one.delete(all.iter().map(|object| &object.id), TIME_LIMIT).unwrap(), all.len());
     for node in 0..3 {
         cluster.await_empty(node);
     }
@@ -178,12 +178,12 @@ fn a_target_that_exists_is_refused() {
                 "{error}"
             );
         }
-        assert!(cluster.client(2).get(&name, PATIENCE).unwrap()[..] == bytes(1, size)[..], "it stays");
+        assert!(cluster.client(2).get(&name, TIME_LIMIT).unwrap()[..] == bytes(1, size)[..], "it stays");
     }
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let first = scope.spawn(move || {
-            client.reduce("target", ["source-0", "source-1", "late"], ReduceOp::Sum, PATIENCE)
+            client.reduce("target", ["source-0", "source-1", "late"], ReduceOp::Sum, TIME_LIMIT)
         });
         let client = cluster.client(0);
         await_that("the first", || client.status().unwrap().reduces == 1);

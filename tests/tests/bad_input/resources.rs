@@ -15,7 +15,7 @@ use hoplite_tests::cluster::{Cluster, Daemon, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::RawClient;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -110,7 +110,7 @@ fn nobody_can_truncate_the_memory_of_a_store() {
         tried += 1;
     }
     assert!(tried > 0, "the memory was found");
-    assert!(client.get("object", PATIENCE).unwrap()[..] == contents[..]);
+    assert!(client.get("object", TIME_LIMIT).unwrap()[..] == contents[..]);
     client.put("another", &contents).unwrap();
     assert_eq!(store.terminate(), 0);
 }
@@ -169,7 +169,10 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
         let id = format!("object-{round}");
         let contents = bytes(round, 200_000);
         cluster.client(0).put(&id, &contents).unwrap();
-        assert!(client.get(&id, PATIENCE).unwrap()[..] == contents[..], "a new connection to another store");
+        assert!(
+            client.get(&id, TIME_LIMIT).unwrap()[..] == contents[..],
+            "a new connection to another store"
+        );
     }
     drop(flood);
     await_that("room for clients", || Client::connect(&socket).is_ok());
@@ -217,10 +220,10 @@ fn requests_that_never_end_are_bounded_for_all_connections_of_a_user() {
     eprintln!("{CONNECTIONS} unfinished requests hold {} MiB", held >> 20);
     assert!(held < 150 << 20, "{held} bytes");
     client.put("object", b"bytes").expect("others are served");
-    assert_eq!(&client.get("object", PATIENCE).unwrap()[..], b"bytes");
+    assert_eq!(&client.get("object", TIME_LIMIT).unwrap()[..], b"bytes");
     drop(unfinished);
     let ids: Vec<String> = (0..20_000).map(|number| format!("{number:0>200}")).collect();
-    assert_eq!(client.delete(&ids, PATIENCE).unwrap(), 0);
+    assert_eq!(client.delete(&ids, TIME_LIMIT).unwrap(), 0);
     wait_until(|| private_bytes(pid).saturating_sub(before) < 40 << 20);
     cluster.assert_serves();
 }
@@ -248,7 +251,7 @@ fn memory_returns_to_the_system_after_a_peak() {
     });
     let peak = used();
     for (number, client) in clients.iter().enumerate() {
-        client.delete(ids(number), PATIENCE).unwrap();
+        client.delete(ids(number), TIME_LIMIT).unwrap();
     }
     // The memory of tombstones is freed after a while.
     wait_until(|| (0..2).all(|at| used()[at].saturating_sub(before[at]) < (peak[at] - before[at]) / 2));
@@ -274,8 +277,8 @@ fn transfers_are_not_logged_at_the_default_level() {
     for round in 0..100 {
         let id = format!("object-{round}");
         cluster.client(0).put(&id, &bytes(round, 100_000)).unwrap();
-        cluster.client(1).get(&id, PATIENCE).unwrap();
-        cluster.client(1).delete([&id], PATIENCE).unwrap();
+        cluster.client(1).get(&id, TIME_LIMIT).unwrap();
+        cluster.client(1).delete([&id], TIME_LIMIT).unwrap();
     }
     let after = lines(&cluster);
     assert!(after < before + 10, "{} lines for 300 calls", after - before);

@@ -14,7 +14,7 @@ use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::{Kind, RawPeer, data_block, data_frame, data_frame_claiming};
 use prost::Message;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 const SIZE: usize = 200_000;
 const ATTEMPTS: usize = 4;
@@ -23,7 +23,7 @@ fn cluster() -> (Cluster, u64) {
     let cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, SIZE)).unwrap();
-    let put = client.get("object", PATIENCE).unwrap().put_id().0;
+    let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
     (cluster, put)
 }
 
@@ -196,13 +196,13 @@ fn a_member_takes_nothing_that_is_not_the_next_block_of_its_stream() {
         scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..ATTEMPTS {
-                    let mut giver = RawPeer::accepted(&listener);
-                    let (kind, payload) = giver.hear().expect("the store asks");
+                    let mut sender = RawPeer::accepted(&listener);
+                    let (kind, payload) = sender.hear().expect("the store asks");
                     assert_eq!(kind, Kind::Take as u8);
                     let take = Take::decode(payload.as_slice()).unwrap();
                     assert_eq!((take.put, take.index, take.offset_bytes), (number, 0, 0), "{what}");
-                    giver.send_bytes(&said);
-                    giver.await_close();
+                    sender.send_bytes(&said);
+                    sender.await_close();
                 }
             });
             let end = ended(&mut coordinator);

@@ -142,7 +142,7 @@ fn a_full_log_disk_keeps_nobody_from_working() {
         if is_store {
             let client = hoplite_client::blocking::Client::connect(&socket).unwrap();
             client.put("object", b"bytes").unwrap();
-            assert_eq!(&client.get("object", super::PATIENCE).unwrap()[..], b"bytes");
+            assert_eq!(&client.get("object", super::TIME_LIMIT).unwrap()[..], b"bytes");
         }
         let (status, text) = get(metrics, "/metrics");
         assert_eq!(status, 200, "{text}");
@@ -162,7 +162,7 @@ fn two_stores_share_a_host_without_any_port() {
     for name in ["one", "two"] {
         let client = hoplite_client::blocking::Client::connect(directory.path().join(name)).unwrap();
         client.put("object", name.as_bytes()).expect("these are two clusters");
-        assert_eq!(&client.get("object", super::PATIENCE).unwrap()[..], name.as_bytes());
+        assert_eq!(&client.get("object", super::TIME_LIMIT).unwrap()[..], name.as_bytes());
     }
     for daemon in &mut daemons {
         assert_eq!(daemon.terminate(), 0);
@@ -221,7 +221,7 @@ fn a_single_shard_may_be_spelled_in_any_way() {
     let mut daemon = Daemon::start("other", &mut command);
     let other = hoplite_client::blocking::Client::connect(&socket).unwrap();
     cluster.client(0).put("object", b"bytes").unwrap();
-    assert_eq!(&other.get("object", super::PATIENCE).unwrap()[..], b"bytes");
+    assert_eq!(&other.get("object", super::TIME_LIMIT).unwrap()[..], b"bytes");
     drop(other);
     assert_eq!(daemon.terminate(), 0);
 }

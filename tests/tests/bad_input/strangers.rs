@@ -18,7 +18,7 @@ use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 const CROWD: usize = 10_000;
 /// Most memory of 1,024 half-open connections of gRPC with buffers of 34 KiB.
@@ -115,7 +115,7 @@ fn crowd(port: &Port) -> VecDeque<TcpStream> {
         }
         waiting.push_back(stream);
         if waiting.len() > port.places + 100 {
-            await_end(&waiting.pop_front().unwrap(), PATIENCE);
+            await_end(&waiting.pop_front().unwrap(), TIME_LIMIT);
         }
     }
     assert_eq!(get(port.metrics, "/healthz").0, 200);
@@ -299,7 +299,7 @@ fn ten_thousand_handshakes_of_tls_cost_a_store_little() {
         Cluster::start(Plan { nodes: 2, store_arguments, shard_arguments: flags, ..Plan::default() });
     cluster.assert_serves();
     let mut greeted = TcpStream::connect(cluster.data_address(0)).unwrap();
-    greeted.set_read_timeout(Some(PATIENCE)).unwrap();
+    greeted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     greeted.write_all(&hello_of_tls()).unwrap();
     let mut answer = [0; 6];
     greeted.read_exact(&mut answer).unwrap();

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use hoplite_client::{PutOptions, blocking};
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Daemon, program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -106,7 +106,7 @@ fn names(directory: &Path) -> Vec<String> {
 fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let started = Instant::now();
     while !happened() {
-        assert!(started.elapsed() < PATIENCE, "not in time: {what}");
+        assert!(started.elapsed() < TIME_LIMIT, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -3,7 +3,7 @@
 use hoplite_tests::cluster::{Cluster, Plan};
 use hoplite_tests::contents::{bytes, seed};
 
-use super::{PATIENCE, begin, gets};
+use super::{TIME_LIMIT, begin, gets};
 
 const ROUNDS: u64 = 10;
 const RECEIVERS: usize = 5;
@@ -56,8 +56,8 @@ fn a_broadcast_survives_the_death_of_any_relay_at_any_moment() {
             }
         });
         cluster.restart_store(victim);
-        assert!(cluster.client(victim).get("object", PATIENCE).unwrap()[..] == expected[..]);
-        assert_eq!(cluster.client(victim).delete(["object"], PATIENCE).unwrap(), 1);
+        assert!(cluster.client(victim).get("object", TIME_LIMIT).unwrap()[..] == expected[..]);
+        assert_eq!(cluster.client(victim).delete(["object"], TIME_LIMIT).unwrap(), 1);
         for node in 0..=RECEIVERS {
             cluster.await_empty(node);
         }

@@ -11,7 +11,7 @@ mod workers;
 
 use hoplite_client::PutOptions;
 use hoplite_client::blocking::ObjectWriter;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, await_that};
 
 fn begin(cluster: &Cluster, node: usize, id: &str, contents: &[u8], written_bytes: usize) -> ObjectWriter {
@@ -40,7 +40,7 @@ fn gets<'scope>(
 ) -> Vec<(usize, std::thread::ScopedJoinHandle<'scope, hoplite_client::Result<Vec<u8>>>)> {
     let get = |node| {
         let client = cluster.client(node);
-        (node, scope.spawn(move || client.get(id, PATIENCE).map(|view| view.to_vec())))
+        (node, scope.spawn(move || client.get(id, TIME_LIMIT).map(|view| view.to_vec())))
     };
     nodes.into_iter().map(get).collect()
 }

@@ -4,7 +4,7 @@ use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-use super::{PATIENCE, await_received, begin, finish, gets};
+use super::{TIME_LIMIT, await_received, begin, finish, gets};
 
 #[test]
 fn a_delete_ends_what_is_being_streamed() {
@@ -17,7 +17,7 @@ fn a_delete_ends_what_is_being_streamed() {
         for node in 1..nodes {
             await_received(&cluster, node, size / 2);
         }
-        assert_eq!(cluster.client(3).delete(["object"], PATIENCE).unwrap(), 1);
+        assert_eq!(cluster.client(3).delete(["object"], TIME_LIMIT).unwrap(), 1);
         for (_, receiver) in receivers {
             let error = refusal(receiver.join().unwrap());
             assert!(matches!(error, ObjectError::Deleted { .. }), "{error}");
@@ -33,7 +33,7 @@ fn a_delete_ends_what_is_being_streamed() {
     let new = bytes(2, size);
     cluster.client(2).put("object", &new).expect("the id is free at once");
     for node in 0..nodes {
-        assert!(cluster.client(node).get("object", PATIENCE).unwrap()[..] == new[..], "node {node}");
+        assert!(cluster.client(node).get("object", TIME_LIMIT).unwrap()[..] == new[..], "node {node}");
     }
     cluster.assert_serves();
 }
@@ -45,12 +45,12 @@ fn a_view_of_a_deleted_object_stays_readable() {
     for round in 0..5 {
         let expected = bytes(round, 100_000);
         cluster.client(0).put("object", &expected).unwrap();
-        let view = client.get("object", PATIENCE).unwrap();
-        assert_eq!(cluster.client(0).delete(["object"], PATIENCE).unwrap(), 1);
+        let view = client.get("object", TIME_LIMIT).unwrap();
+        assert_eq!(cluster.client(0).delete(["object"], TIME_LIMIT).unwrap(), 1);
         cluster.client(1).put("other", &bytes(100, 100_000)).unwrap();
         assert!(view[..] == expected[..], "round {round}");
         drop(view);
-        cluster.client(0).delete(["other"], PATIENCE).unwrap();
+        cluster.client(0).delete(["other"], TIME_LIMIT).unwrap();
         cluster.await_empty(1);
     }
     cluster.assert_serves();
@@ -67,7 +67,7 @@ fn gets_of_one_object_on_one_node_share_one_pull() {
         let client = cluster.client(1);
         for _ in 0..20 {
             let client = client.clone();
-            receivers.push((1, scope.spawn(move || client.get_vec("object", PATIENCE))));
+            receivers.push((1, scope.spawn(move || client.get_vec("object", TIME_LIMIT))));
         }
         await_received(&cluster, 1, size / 2);
         finish(writer, &expected).unwrap();
@@ -95,7 +95,7 @@ fn gets_before_the_put_get_it() {
             }
         });
         assert_eq!(cluster.client(0).status().unwrap().received_bytes, 0, "the origin fetches nothing");
-        assert_eq!(cluster.client(0).delete(["object"], PATIENCE).unwrap(), 1);
+        assert_eq!(cluster.client(0).delete(["object"], TIME_LIMIT).unwrap(), 1);
         for node in 0..nodes {
             cluster.await_empty(node);
         }

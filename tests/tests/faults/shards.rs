@@ -6,7 +6,7 @@ use hoplite_core::{Error as ObjectError, ErrorCode};
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-use super::{PATIENCE, begin, finish, gets};
+use super::{TIME_LIMIT, begin, finish, gets};
 
 fn ids(prefix: &str) -> Vec<String> {
     (0..16).map(|number| format!("{prefix}-{number}")).collect()
@@ -24,13 +24,13 @@ fn put_all(cluster: &Cluster, prefix: &str) {
 
 fn get_all(cluster: &Cluster, prefix: &str) {
     for (number, id) in ids(prefix).iter().enumerate() {
-        let view = cluster.client((number + 1) % 3).get(id, PATIENCE).unwrap();
+        let view = cluster.client((number + 1) % 3).get(id, TIME_LIMIT).unwrap();
         assert!(view[..] == contents(number)[..], "{id}");
     }
 }
 
 fn delete_all(cluster: &Cluster, prefix: &str) {
-    assert_eq!(cluster.client(2).delete(ids(prefix), PATIENCE).unwrap(), ids(prefix).len());
+    assert_eq!(cluster.client(2).delete(ids(prefix), TIME_LIMIT).unwrap(), ids(prefix).len());
     for id in ids(prefix) {
         assert!(!cluster.client(0).contains(&id).unwrap(), "{id}");
     }
@@ -53,7 +53,7 @@ fn small_objects_survive_their_store_and_each_shard_after_it() {
     cluster.kill_shard(0);
     cluster.restart_shard(0);
     for number in 0..6 {
-        let view = cluster.client(1).get(format!("small-{number}"), PATIENCE).unwrap();
+        let view = cluster.client(1).get(format!("small-{number}"), TIME_LIMIT).unwrap();
         assert!(view[..] == contents(number)[..], "{number}");
     }
     known(&cluster, 6);
@@ -61,7 +61,7 @@ fn small_objects_survive_their_store_and_each_shard_after_it() {
     cluster.restart_shard(1);
     cluster.await_sessions(2);
     for number in 0..6 {
-        let view = cluster.client(2).get(format!("small-{number}"), PATIENCE).unwrap();
+        let view = cluster.client(2).get(format!("small-{number}"), TIME_LIMIT).unwrap();
         assert!(view[..] == contents(number)[..], "{number}");
     }
 }
@@ -136,7 +136,7 @@ fn calls_outlast_the_restart_of_the_only_shard() {
         let client = cluster.client(0);
         let put = scope.spawn(move || client.put("put while the shard is away", &bytes(98, size)));
         let client = cluster.client(1);
-        let delete = scope.spawn(move || client.delete(ids("doomed"), PATIENCE));
+        let delete = scope.spawn(move || client.delete(ids("doomed"), TIME_LIMIT));
         cluster.restart_shard(0);
         for (_, get) in early {
             assert!(get.join().unwrap().unwrap() == contents(1));
@@ -178,13 +178,13 @@ fn without_any_directory_only_new_puts_are_served() {
     };
     assert_eq!(missing, "shard", "{error}");
     client.put("small", b"1").unwrap();
-    assert_eq!(&client.get("small", PATIENCE).unwrap()[..], b"1");
+    assert_eq!(&client.get("small", TIME_LIMIT).unwrap()[..], b"1");
     let started = std::time::Instant::now();
     assert!(client.get("unknown", Duration::from_millis(100)).is_err());
-    assert!(started.elapsed() < PATIENCE, "the timeout holds");
+    assert!(started.elapsed() < TIME_LIMIT, "the timeout holds");
     cluster.restart_shard(0);
     cluster.await_sessions(0);
     assert!(client.contains("small").unwrap());
-    assert!(client.get("before", PATIENCE).unwrap()[..] == expected[..]);
+    assert!(client.get("before", TIME_LIMIT).unwrap()[..] == expected[..]);
     cluster.assert_serves();
 }

@@ -11,12 +11,12 @@ use hoplite_tests::contents::bytes;
 use hoplite_tests::split::Split;
 use rustix::process::Signal;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 fn with_quorum() -> PutOptions {
     let replicas = Replicas { quorum: true, ..Replicas::default() };
     let metadata = Metadata { replicas, ..Metadata::default() };
-    PutOptions { metadata, timeout: PATIENCE, ..PutOptions::default() }
+    PutOptions { metadata, timeout: TIME_LIMIT, ..PutOptions::default() }
 }
 
 fn await_connected(split: &Split, node: usize, count: usize) {
@@ -33,13 +33,13 @@ fn a_delete_also_waits_for_stores_that_only_the_second_shard_reaches() {
     let expected = bytes(1, 1 << 20);
     for id in ["x", "y"] {
         split.cluster.client(0).put(id, &expected).unwrap();
-        assert!(split.cluster.client(1).get(id, PATIENCE).unwrap()[..] == expected);
+        assert!(split.cluster.client(1).get(id, TIME_LIMIT).unwrap()[..] == expected);
     }
     let [first, second] = split.shards_of("x");
     split.cut(1, first);
     await_connected(&split, 1, 1);
     // The delete ends after the first shard counts the store as lost.
-    assert_eq!(split.cluster.client(0).delete(["y"], PATIENCE).unwrap(), 1);
+    assert_eq!(split.cluster.client(0).delete(["y"], TIME_LIMIT).unwrap(), 1);
     let other = split.cluster.client(1);
     assert!(!other.contains("y").unwrap());
     let shard = split.cluster.shards[second].as_ref().unwrap();
@@ -47,7 +47,7 @@ fn a_delete_also_waits_for_stores_that_only_the_second_shard_reaches() {
     let frozen = Instant::now();
     thread::scope(|scope| {
         let delete = scope.spawn(|| {
-            let options = DeleteOptions { timeout: PATIENCE, wait: DeleteWait::Reachable };
+            let options = DeleteOptions { timeout: TIME_LIMIT, wait: DeleteWait::Reachable };
             split.cluster.client(0).delete_with(["x"], options)
         });
         thread::sleep(Duration::from_millis(500));
@@ -72,11 +72,11 @@ fn a_delete_goes_on_without_a_frozen_shard() {
     let ids: Vec<String> = (0..8).map(|number| format!("x{number}")).collect();
     for id in &ids {
         split.cluster.client(0).put(id, &bytes(1, 100_000)).unwrap();
-        assert_eq!(split.cluster.client(1).get(id, PATIENCE).unwrap().len(), 100_000);
+        assert_eq!(split.cluster.client(1).get(id, TIME_LIMIT).unwrap().len(), 100_000);
     }
     let shard = split.cluster.shards[1].as_ref().unwrap();
     shard.signal(Signal::STOP);
-    assert_eq!(split.cluster.client(0).delete(&ids, PATIENCE).unwrap(), ids.len());
+    assert_eq!(split.cluster.client(0).delete(&ids, TIME_LIMIT).unwrap(), ids.len());
     shard.signal(Signal::CONT);
     for node in 0..2 {
         split.cluster.await_sessions(node);
@@ -106,10 +106,10 @@ fn after_a_split_the_client_of_the_lost_put_is_told_once() {
     }
     split.heal();
     await_that("the conflict", || loser.status().unwrap().put_conflicts == 1);
-    let error = refusal(loser.get("x", PATIENCE).map(|view| view.len()));
+    let error = refusal(loser.get("x", TIME_LIMIT).map(|view| view.len()));
     assert!(matches!(error, ObjectError::PutConflict { .. }), "{error}");
-    assert!(loser.get("x", PATIENCE).unwrap()[..] == *won, "reported once");
-    assert!(winner.get("x", PATIENCE).unwrap()[..] == *won, "the winner hears nothing");
+    assert!(loser.get("x", TIME_LIMIT).unwrap()[..] == *won, "reported once");
+    assert!(winner.get("x", TIME_LIMIT).unwrap()[..] == *won, "the winner hears nothing");
     assert_eq!(winner.status().unwrap().put_conflicts, 0);
     for node in 0..2 {
         split.cluster.await_sessions(node);
@@ -117,5 +117,5 @@ fn after_a_split_the_client_of_the_lost_put_is_told_once() {
     winner.put_with("y", &won, with_quorum()).unwrap();
     let error = refusal(loser.put_with("y", &lost, with_quorum()));
     assert!(matches!(error, ObjectError::AlreadyExists { .. }), "{error}");
-    assert!(loser.get("y", PATIENCE).unwrap()[..] == *won);
+    assert!(loser.get("y", TIME_LIMIT).unwrap()[..] == *won);
 }

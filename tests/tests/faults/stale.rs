@@ -12,20 +12,20 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) -> Client {
     for id in ["kept", "replaced", "deleted"] {
         cluster.client(0).put(id, old).unwrap();
-        assert!(cluster.client(1).get(id, PATIENCE).unwrap()[..] == *old);
+        assert!(cluster.client(1).get(id, TIME_LIMIT).unwrap()[..] == *old);
     }
     let own = cluster.client(1);
     own.put("of-the-frozen", old).unwrap();
-    assert!(cluster.client(0).get("of-the-frozen", PATIENCE).unwrap()[..] == *old);
+    assert!(cluster.client(0).get("of-the-frozen", TIME_LIMIT).unwrap()[..] == *old);
     cluster.store(1).signal(Signal::STOP);
     // The delete ends after the shard counts the frozen store as lost.
     let gone = ["replaced", "deleted", "of-the-frozen"];
-    assert_eq!(cluster.client(0).delete(gone, PATIENCE).unwrap(), gone.len());
+    assert_eq!(cluster.client(0).delete(gone, TIME_LIMIT).unwrap(), gone.len());
     cluster.client(0).put("replaced", new).unwrap();
     own
 }
@@ -33,12 +33,12 @@ fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) 
 fn check_reads(cluster: &mut Cluster, client: &Client, old: &[u8], new: &[u8]) {
     std::thread::scope(|scope| {
         let reads: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| client.get("replaced", PATIENCE).map(|view| view[..] == *new)))
+            .map(|_| scope.spawn(|| client.get("replaced", TIME_LIMIT).map(|view| view[..] == *new)))
             .collect();
         let absent: Vec<_> = ["deleted", "of-the-frozen"]
             .map(|id| scope.spawn(move || client.get(id, Duration::from_secs(3)).map(|view| view.len())))
             .into();
-        let kept = scope.spawn(|| client.get("kept", PATIENCE).map(|view| view[..] == *old));
+        let kept = scope.spawn(|| client.get("kept", TIME_LIMIT).map(|view| view[..] == *old));
         std::thread::sleep(Duration::from_millis(100));
         cluster.store(1).signal(Signal::CONT);
         for read in reads {
@@ -52,7 +52,7 @@ fn check_reads(cluster: &mut Cluster, client: &Client, old: &[u8], new: &[u8]) {
     });
     cluster.await_sessions(1);
     for node in 0..2 {
-        assert!(cluster.client(node).get("replaced", PATIENCE).unwrap()[..] == *new, "node {node}");
+        assert!(cluster.client(node).get("replaced", TIME_LIMIT).unwrap()[..] == *new, "node {node}");
         assert!(!cluster.client(node).contains("deleted").unwrap(), "node {node}");
     }
 }
@@ -84,12 +84,12 @@ fn a_delete_names_a_frozen_store_or_waits_for_it() {
     let mut cluster = Cluster::of(2);
     for id in ["x", "y"] {
         cluster.client(0).put(id, &bytes(1, 1 << 20)).unwrap();
-        assert!(cluster.client(1).get(id, PATIENCE).is_ok());
+        assert!(cluster.client(1).get(id, TIME_LIMIT).is_ok());
     }
     cluster.store(1).signal(Signal::STOP);
     let frozen = [NodeId::new("node-1").unwrap()];
     let options = |timeout, wait| DeleteOptions { timeout, wait };
-    let deletion = cluster.client(0).delete_with(["x"], options(PATIENCE, DeleteWait::Reachable)).unwrap();
+    let deletion = cluster.client(0).delete_with(["x"], options(TIME_LIMIT, DeleteWait::Reachable)).unwrap();
     assert_eq!((deletion.count, &deletion.absent[..], deletion.absent_count), (1, &frozen[..], 1));
     let socket = cluster.socket(0);
     let mut command = Command::new(program("hoplite"));
@@ -99,7 +99,8 @@ fn a_delete_names_a_frozen_store_or_waits_for_it() {
     assert!(!output.status.success() && message.contains(frozen[0].as_str()), "{message}");
     std::thread::scope(|scope| {
         let client = cluster.client(0);
-        let delete = scope.spawn(move || client.delete_with(["x", "y"], options(PATIENCE, DeleteWait::All)));
+        let delete =
+            scope.spawn(move || client.delete_with(["x", "y"], options(TIME_LIMIT, DeleteWait::All)));
         std::thread::sleep(Duration::from_millis(200));
         assert!(!delete.is_finished());
         cluster.store(1).signal(Signal::CONT);
@@ -122,12 +123,12 @@ fn the_client_of_a_put_that_lost_is_told_once() {
     cluster.client(1).put("x", &won).unwrap();
     cluster.store(0).signal(Signal::CONT);
     await_that("the conflict", || cluster.client(0).status().unwrap().put_conflicts == 1);
-    let error = refusal(client.get("x", PATIENCE).map(|view| view.len()));
+    let error = refusal(client.get("x", TIME_LIMIT).map(|view| view.len()));
     assert!(matches!(error, ObjectError::PutConflict { .. }), "{error}");
-    assert!(client.get("x", PATIENCE).unwrap()[..] == *won);
+    assert!(client.get("x", TIME_LIMIT).unwrap()[..] == *won);
     let metadata =
         Metadata { replicas: Replicas { quorum: true, ..Replicas::default() }, ..Metadata::default() };
-    let options = || PutOptions { metadata: metadata.clone(), timeout: PATIENCE, ..PutOptions::default() };
+    let options = || PutOptions { metadata: metadata.clone(), timeout: TIME_LIMIT, ..PutOptions::default() };
     client.put_with("needs-both", &lost, options()).unwrap();
     cluster.kill_shard(0);
     cluster.await_lost_sessions(0);
@@ -143,7 +144,7 @@ fn a_get_may_allow_a_copy_while_no_shard_can_be_reached() {
     client
         .put_with("x", &contents, PutOptions { confirm: Confirmation::Confirmed, ..Default::default() })
         .unwrap();
-    let options = GetOptions { timeout: PATIENCE, allow_stale: true };
+    let options = GetOptions { timeout: TIME_LIMIT, allow_stale: true };
     let socket = cluster.socket(0);
     let command = |timeout: &str, rest: &[&str]| {
         let mut get = Command::new(program("hoplite"));
@@ -169,6 +170,6 @@ fn a_get_may_allow_a_copy_while_no_shard_can_be_reached() {
     }
     assert!(!command("100ms", &[]).status.success());
     cluster.restart_shard(0);
-    assert!(!client.get("x", PATIENCE).unwrap().is_stale());
+    assert!(!client.get("x", TIME_LIMIT).unwrap().is_stale());
     assert!(!client.get_with("x", options).unwrap().is_stale());
 }

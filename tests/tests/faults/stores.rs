@@ -9,7 +9,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-use super::{PATIENCE, await_received, begin, finish, gets};
+use super::{TIME_LIMIT, await_received, begin, finish, gets};
 
 #[test]
 fn receivers_of_a_relay_that_dies_resume_elsewhere() {
@@ -45,7 +45,7 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     let mut cluster = Cluster::of(4);
     let expected = bytes(2, 4 << 20);
     cluster.client(0).put("object", &expected).unwrap();
-    cluster.client(1).get("object", PATIENCE).unwrap();
+    cluster.client(1).get("object", TIME_LIMIT).unwrap();
     // The shard hears of the end of a transfer later than its receiver.
     await_that("both are known to be complete, and free", || {
         let grants = cluster.client(2).describe("object").unwrap().grants;
@@ -105,7 +105,7 @@ fn a_frozen_holder_delays_no_get_if_another_node_has_the_object() {
     for (number, id) in ids.iter().enumerate() {
         let (putter, holder) = (number % 2, 1 - number % 2);
         cluster.client(putter).put(id, &expected).unwrap();
-        assert!(cluster.client(holder).get(id, PATIENCE).unwrap()[..] == expected);
+        assert!(cluster.client(holder).get(id, TIME_LIMIT).unwrap()[..] == expected);
     }
     cluster.store(1).signal(Signal::STOP);
     let client = cluster.client(2);
@@ -129,7 +129,7 @@ fn an_object_whose_only_holder_dies_is_lost() {
     let contents = bytes(4, size);
     cluster.client(0).put("complete", &contents).unwrap();
     cluster.client(0).put("small", b"inline").unwrap();
-    assert_eq!(cluster.client(1).wait(["complete", "small"], 2, PATIENCE).unwrap(), [0, 1]);
+    assert_eq!(cluster.client(1).wait(["complete", "small"], 2, TIME_LIMIT).unwrap(), [0, 1]);
     let writer = begin(&cluster, 0, "half", &contents, size / 2);
     std::thread::scope(|scope| {
         let waiting = gets(scope, &cluster, [1, 2], "half");
@@ -142,25 +142,25 @@ fn an_object_whose_only_holder_dies_is_lost() {
             let error = refusal(get.join().unwrap());
             assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
         }
-        assert!(killed.elapsed() < PATIENCE / 2, "nobody waits for the timeout");
+        assert!(killed.elapsed() < TIME_LIMIT / 2, "nobody waits for the timeout");
     });
     assert!(finish(writer, &contents).is_err(), "the writer hears of it too");
     let asked = Instant::now();
     for id in ["half", "complete"] {
         for node in [1, 2] {
             let client = cluster.client(node);
-            let error = refusal(client.get(id, PATIENCE));
+            let error = refusal(client.get(id, TIME_LIMIT));
             assert!(matches!(error, ObjectError::ObjectLost { .. }), "{id}: {error}");
             assert!(!client.contains(id).unwrap());
         }
     }
-    assert!(asked.elapsed() < PATIENCE / 2, "nobody waits for the timeout");
-    assert_eq!(&cluster.client(2).get("small", PATIENCE).unwrap()[..], b"inline", "the directory has it");
+    assert!(asked.elapsed() < TIME_LIMIT / 2, "nobody waits for the timeout");
+    assert_eq!(&cluster.client(2).get("small", TIME_LIMIT).unwrap()[..], b"inline", "the directory has it");
     // A put of a lost id waits until the directory forgets the loss.
     for id in ["half", "complete"] {
         let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(1).put_with(id, b"new", confirmed).unwrap();
-        assert_eq!(&cluster.client(2).get(id, PATIENCE).unwrap()[..], b"new");
+        assert_eq!(&cluster.client(2).get(id, TIME_LIMIT).unwrap()[..], b"new");
     }
     cluster.assert_serves();
 }
@@ -176,22 +176,22 @@ fn a_copy_that_replaces_a_pinned_one_is_pinned() {
     let expected = bytes(5, size);
     cluster.client(0).put("object", &expected).unwrap();
     let keeper = cluster.client(1);
-    drop(keeper.get("object", PATIENCE).unwrap());
+    drop(keeper.get("object", TIME_LIMIT).unwrap());
     assert_eq!(keeper.status().unwrap().pinned_bytes, 0);
     cluster.kill_store(0);
     await_that("the promotion", || keeper.status().unwrap().pinned_bytes > size as u64);
     for round in 0..4 {
         let id = format!("filler-{round}");
         cluster.client(2).put(&id, &bytes(round, 2 * size)).unwrap();
-        drop(keeper.get(&id, PATIENCE).unwrap());
+        drop(keeper.get(&id, TIME_LIMIT).unwrap());
         if round < 3 {
-            cluster.client(2).delete([&id], PATIENCE).unwrap();
+            cluster.client(2).delete([&id], TIME_LIMIT).unwrap();
         }
     }
     let error = refusal(keeper.create("larger", 5 << 20, short()));
     assert!(matches!(error, ObjectError::StoreFull { .. }), "{error}");
-    cluster.client(2).delete(["filler-3"], PATIENCE).unwrap();
-    assert!(cluster.client(2).get("object", PATIENCE).unwrap()[..] == expected[..]);
+    cluster.client(2).delete(["filler-3"], TIME_LIMIT).unwrap();
+    assert!(cluster.client(2).get("object", TIME_LIMIT).unwrap()[..] == expected[..]);
     assert!(keeper.get("object", Duration::ZERO).unwrap()[..] == expected[..], "it is still here");
     cluster.assert_serves();
 }

@@ -7,7 +7,7 @@ use hoplite_core::block::publishable_unsealed;
 use hoplite_tests::cluster::{Cluster, Plan, Worker, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-use super::{PATIENCE, await_received, begin, gets};
+use super::{TIME_LIMIT, await_received, begin, gets};
 
 #[test]
 fn an_object_whose_writer_dies_is_aborted_everywhere() {
@@ -47,7 +47,7 @@ fn an_object_whose_writer_dies_is_aborted_everywhere() {
                 assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
             }
             eprintln!("aborted {} ms after the writer's death", killed.elapsed().as_millis());
-            assert!(killed.elapsed() < PATIENCE / 2, "nobody waits for the timeout");
+            assert!(killed.elapsed() < TIME_LIMIT / 2, "nobody waits for the timeout");
         });
         for node in 0..3 {
             cluster.await_empty(node);
@@ -55,8 +55,8 @@ fn an_object_whose_writer_dies_is_aborted_everywhere() {
         if round % 2 == 0 {
             let other = bytes(1, 300_000);
             cluster.client(1).put("object", &other).expect("the id is free again");
-            assert!(cluster.client(2).get("object", PATIENCE).unwrap()[..] == other[..]);
-            cluster.client(0).delete(["object"], PATIENCE).unwrap();
+            assert!(cluster.client(2).get("object", TIME_LIMIT).unwrap()[..] == other[..]);
+            cluster.client(0).delete(["object"], TIME_LIMIT).unwrap();
         }
     }
     cluster.assert_serves();
@@ -68,12 +68,12 @@ fn nobody_reads_the_end_of_an_object_that_is_dropped_unsealed() {
     let contents = bytes(3, 1 << 20);
     let writer = begin(&cluster, 0, "object", &contents, contents.len());
     let mut readers: Vec<_> =
-        (0..3).map(|node| cluster.client(node).get_reader("object", PATIENCE).unwrap()).collect();
+        (0..3).map(|node| cluster.client(node).get_reader("object", TIME_LIMIT).unwrap()).collect();
     let mut out = vec![0; contents.len()];
     for reader in &mut readers {
         let mut position = 0;
         while position < contents.len() - 4096 {
-            position += reader.read(&mut out[position..], PATIENCE).unwrap();
+            position += reader.read(&mut out[position..], TIME_LIMIT).unwrap();
         }
         assert_eq!(position, contents.len() - 4096);
         let error = refusal(reader.read(&mut out, Duration::from_millis(50)));
@@ -81,7 +81,7 @@ fn nobody_reads_the_end_of_an_object_that_is_dropped_unsealed() {
     }
     drop(writer);
     for reader in &mut readers {
-        let error = refusal(reader.read(&mut out, PATIENCE));
+        let error = refusal(reader.read(&mut out, TIME_LIMIT));
         assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
     }
     drop(readers);
@@ -111,7 +111,7 @@ fn what_was_sealed_outlives_its_writer() {
     worker.succeed("put small 1000");
     worker.kill();
     for (id, size) in [("large", 1_000_000), ("small", 1000)] {
-        assert_eq!(cluster.client(1).get(id, PATIENCE).unwrap()[..], vec![0; size]);
+        assert_eq!(cluster.client(1).get(id, TIME_LIMIT).unwrap()[..], vec![0; size]);
     }
 }
 
@@ -140,7 +140,7 @@ fn memory_that_a_dead_worker_viewed_is_reusable() {
         }
     });
     assert_eq!(client.status().unwrap().evictions, 1);
-    cluster.client(0).delete(["first", "second"], PATIENCE).unwrap();
+    cluster.client(0).delete(["first", "second"], TIME_LIMIT).unwrap();
     cluster.await_empty(1);
     cluster.assert_serves();
 }

@@ -47,7 +47,7 @@ fn survives(schedule: &str, plan: Plan) {
             let mut unfinished: Vec<_> = sources.map(begin).collect();
             let running = start(scope, &cluster, 0, "target", &all, first(SOURCES));
             let client = cluster.client(SOURCES + 1);
-            let get = scope.spawn(move || client.get_vec("target", PATIENCE));
+            let get = scope.spawn(move || client.get_vec("target", TIME_LIMIT));
             let mut is_dead = false;
             for end in (piece..2 * MIB).step_by(piece) {
                 if !is_dead && end > dies_at {

@@ -52,8 +52,8 @@ fn all_participants_of_an_allreduce_get_the_same() {
                 let options = AllreduceOptions { op: ReduceOp::Max, order, ..AllreduceOptions::default() };
                 let ranks = shuffled(seed ^ (round as u64) << 32, participants);
                 allreduce(&cluster, "target", arrays, &ranks, &options);
-                cluster.client(0).delete(["target"], PATIENCE).unwrap();
-                cluster.client(0).delete(ids(&[0, 1, 2, 3]), PATIENCE).unwrap();
+                cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
+                cluster.client(0).delete(ids(&[0, 1, 2, 3]), TIME_LIMIT).unwrap();
             }
         }
     }
@@ -69,7 +69,7 @@ fn traffic(participants: usize, seed: u64) -> Vec<[u64; 2]> {
         let begin = |rank: &usize| Unfinished::begin(&cluster, *rank, arrays, *rank as u64);
         let unfinished: Vec<_> = order.iter().map(begin).collect();
         for source in ids(&all) {
-            cluster.client(0).locate(source, PATIENCE).unwrap();
+            cluster.client(0).locate(source, TIME_LIMIT).unwrap();
         }
         let call = |rank: &usize| {
             let (client, rank, sources) = (cluster.client(*rank), *rank, ids(&all));
@@ -146,10 +146,10 @@ fn objects_of_all_nodes_are_gathered() {
     scope(|scope| {
         let (viewing, copying) = (cluster.client(0), cluster.client(1));
         let (names, all) = (&names, &all);
-        let views = scope.spawn(move || viewing.gather(names, PATIENCE));
+        let views = scope.spawn(move || viewing.gather(names, TIME_LIMIT));
         let copies = scope.spawn(move || {
             let mut out = vec![0; all.len()];
-            copying.gather_into(names, &mut out, PATIENCE).map(|lengths| (out, lengths))
+            copying.gather_into(names, &mut out, TIME_LIMIT).map(|lengths| (out, lengths))
         });
         for (number, name) in names.iter().enumerate().rev() {
             cluster.client(number % 4).put(name, &contents(number as u64)).unwrap();

@@ -24,14 +24,14 @@ fn the_hops_of_a_client_that_dies_end() {
     assert_eq!((coordinator.reduces, host.reduces, host.hops), (1, 0, 1));
     assert!(coordinator.directed_hops >= 1 && host.combinations == 1);
     worker.kill();
-    let error = refusal(reader.read(&mut [0; 10], PATIENCE));
+    let error = refusal(reader.read(&mut [0; 10], TIME_LIMIT));
     assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
     drop(reader);
     for (node, before) in before.iter().enumerate() {
         await_that("the memory back", || free(node) == *before);
     }
     finish_all(unfinished);
-    cluster.client(3).reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, PATIENCE).expect("the id is free");
+    cluster.client(3).reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, TIME_LIMIT).expect("the id is free");
     assert_sum(&cluster, "target", &[1, 2, 3]);
     assert_nothing_left(&mut cluster);
 }
@@ -50,7 +50,7 @@ fn a_delete_of_the_target_ends_the_reduce() {
             } else {
                 await_that("the first hop", || cluster.client(2).status().unwrap().copies == 2);
             }
-            let deleted = cluster.client(node).delete(["target"], PATIENCE).unwrap();
+            let deleted = cluster.client(node).delete(["target"], TIME_LIMIT).unwrap();
             assert_eq!(deleted, usize::from(is_begun || node == 0));
             let error = refusal(running.join().unwrap());
             assert!(matches!(&error, ObjectError::Deleted { id } if id.as_bytes() == b"target"), "{error}");
@@ -58,7 +58,7 @@ fn a_delete_of_the_target_ends_the_reduce() {
         await_no_hops(&cluster);
     }
     finish_all(unfinished);
-    cluster.client(3).reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, PATIENCE).expect("the id is free");
+    cluster.client(3).reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, TIME_LIMIT).expect("the id is free");
     assert_sum(&cluster, "target", &[1, 2, 3]);
     assert_nothing_left(&mut cluster);
 }
@@ -80,7 +80,7 @@ fn a_reduce_that_takes_too_long_times_out() {
     timed_out(&[1, 2, 3], short);
     assert!(!client.contains("target").unwrap());
     finish_all(unfinished);
-    client.reduce_with("target", ids(&[1, 2, 3]), within(PATIENCE)).expect("the id is free");
+    client.reduce_with("target", ids(&[1, 2, 3]), within(TIME_LIMIT)).expect("the id is free");
     assert_sum(&cluster, "target", &[1, 2, 3]);
     assert_nothing_left(&mut cluster);
 }
@@ -127,10 +127,10 @@ fn a_hop_waits_for_room() {
     client.put("filler", &vec![1; 2 * MIB]).unwrap();
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
-        let reader = cluster.client(0).get_reader("target", PATIENCE).unwrap();
+        let reader = cluster.client(0).get_reader("target", TIME_LIMIT).unwrap();
         assert_eq!(client.status().unwrap().copies, 2, "there is no room for the output");
         drop(reader);
-        client.delete(["filler"], PATIENCE).unwrap();
+        client.delete(["filler"], TIME_LIMIT).unwrap();
         drop(await_half(&cluster, 0, "target", &[1, 2, 3]));
         finish_all(unfinished);
         running.join().unwrap().unwrap();
@@ -194,7 +194,7 @@ fn a_target_waits_for_room_as_long_as_it_may() {
             1,
             "nothing is combined before there is room for the sum"
         );
-        client.delete(["filler"], PATIENCE).unwrap();
+        client.delete(["filler"], TIME_LIMIT).unwrap();
         running.join().unwrap().unwrap();
     });
     assert_reduced(&cluster, [0], "target", (LARGE, ReduceOp::Sum), &[1, 2]);
@@ -209,7 +209,7 @@ fn a_target_that_never_fits_is_refused() {
     for node in 1..=2 {
         put(&cluster, node, LARGE, node as u64);
     }
-    let error = refusal(cluster.client(0).reduce_with("target", ids(&[1, 2]), within(PATIENCE)));
+    let error = refusal(cluster.client(0).reduce_with("target", ids(&[1, 2]), within(TIME_LIMIT)));
     assert!(
         matches!(&error, ObjectError::ObjectTooLarge { id, .. } if id.as_bytes() == b"target"),
         "{error}"

@@ -6,7 +6,7 @@ use hoplite_client::AllreduceOptions;
 use hoplite_tests::links::Links;
 use rustix::process::Signal;
 
-use super::links::{END, FIRST_HALF, GIVER, TAKER, call, disturbed, linked, sum};
+use super::links::{END, FIRST_HALF, RECEIVER, SENDER, call, disturbed, linked, sum};
 use super::*;
 
 const COORDINATOR: usize = 0;
@@ -30,22 +30,22 @@ fn frozen(
 ) -> Vec<Result<Vec<u8>>> {
     links.mark();
     let (from, to, at) = match phase {
-        Phase::Plan => (COORDINATOR, TAKER, 0),
-        Phase::Exchange => (GIVER, TAKER, FIRST_HALF),
-        Phase::BeforeCommit => (TAKER, COORDINATOR, END),
-        Phase::AfterCommit => (GIVER, TAKER, END),
+        Phase::Plan => (COORDINATOR, RECEIVER, 0),
+        Phase::Exchange => (SENDER, RECEIVER, FIRST_HALF),
+        Phase::BeforeCommit => (RECEIVER, COORDINATOR, END),
+        Phase::AfterCommit => (SENDER, RECEIVER, END),
     };
     links.hold(from, to, at);
     disturbed(cluster, target, |cluster| {
         links.await_held(from, to);
         if matches!(phase, Phase::AfterCommit) {
-            links.hold(COORDINATOR, TAKER, 0);
+            links.hold(COORDINATOR, RECEIVER, 0);
             let client = cluster.client(COORDINATOR);
             await_that("the decision", || client.contains(target).unwrap());
         }
         cluster.store(COORDINATOR).signal(Signal::STOP);
         if matches!(phase, Phase::AfterCommit) {
-            links.reset(COORDINATOR, TAKER);
+            links.reset(COORDINATOR, RECEIVER);
         }
         links.open();
         sleep(period);
@@ -67,7 +67,7 @@ fn check(cluster: &mut Cluster, links: &Links, results: Vec<Result<Vec<u8>>>, ma
     for node in 0..3 {
         cluster.await_sessions(node);
     }
-    cluster.client(0).delete(["target"], PATIENCE).unwrap();
+    cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
     links.open();
     let again = disturbed(cluster, "again", |_| {});
     assert!(again.into_iter().all(|result| result.unwrap() == sum()));
@@ -135,7 +135,7 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
         }
         let plan = record(&cluster, 0, target).plan;
         assert!(plan.contains("no session, since member"), "{plan}");
-        cluster.client(0).delete([target], PATIENCE).unwrap();
+        cluster.client(0).delete([target], TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -147,7 +147,7 @@ fn a_full_store_at_rank_0_ends_an_allreduce_at_all_ranks() {
     for rank in 0..3 {
         put(&cluster, rank, LARGE, rank as u64);
     }
-    let timeouts = [PATIENCE * 20, PATIENCE, PATIENCE];
+    let timeouts = [TIME_LIMIT * 20, TIME_LIMIT, TIME_LIMIT];
     let results: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
         let calls = timeouts.into_iter().enumerate();
         let calls: Vec<_> =
@@ -182,7 +182,7 @@ fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed(
             let numbers = ranks.map(|(_, number)| number);
             for (rank, (node, _)) in ranks.iter().enumerate() {
                 let client = cluster.client(*node);
-                let options = AllreduceOptions { timeout: PATIENCE, ..AllreduceOptions::default() };
+                let options = AllreduceOptions { timeout: TIME_LIMIT, ..AllreduceOptions::default() };
                 let call = scope.spawn(move || client.allreduce(target, ids(&numbers), rank, options));
                 calls.push((call, LARGE.reduced(ReduceOp::Sum, &numbers)));
             }
@@ -199,7 +199,7 @@ fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed(
             })
         });
         for (node, filler) in fillers.iter().enumerate() {
-            assert_eq!(cluster.client(node).delete([filler], PATIENCE).unwrap(), 1);
+            assert_eq!(cluster.client(node).delete([filler], TIME_LIMIT).unwrap(), 1);
         }
         for (call, expected) in calls {
             assert!(call.join().unwrap().unwrap() == expected);

@@ -6,7 +6,7 @@ use std::thread::scope;
 use hoplite_core::error::Missing;
 use hoplite_core::missing::Absent;
 
-use super::links::{FIRST_HALF, GIVER, TAKER, assert_sums, call, linked};
+use super::links::{FIRST_HALF, SENDER, RECEIVER, assert_sums, call, linked};
 use super::*;
 
 fn known(cluster: &Cluster, node: usize) -> Option<ReduceRecord> {
@@ -19,10 +19,10 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
     for node in 0..4 {
         assert_eq!(known(&cluster, node), None);
     }
-    links.hold(GIVER, TAKER, FIRST_HALF);
+    links.hold(SENDER, RECEIVER, FIRST_HALF);
     scope(|scope| {
-        let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", PATIENCE)));
-        links.await_held(GIVER, TAKER);
+        let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
+        links.await_held(SENDER, RECEIVER);
         let gives_and_takes = |node| {
             let position = known(&cluster, node).and_then(|record| record.position);
             position.is_some_and(|position| position.stage == "gives and takes")
@@ -55,7 +55,7 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
                 (0..3).all(|other| {
                     let name = format!("node-{other}");
                     let of_other = positions.iter().filter(|of| of.node == name);
-                    let is_held = [(GIVER, TAKER), (TAKER, GIVER)].contains(&(node, other));
+                    let is_held = [(SENDER, RECEIVER), (RECEIVER, SENDER)].contains(&(node, other));
                     let stage = if is_held { "does not answer" } else { "gives and takes" };
                     of_other.map(|of| of.stage.as_str()).eq([stage])
                 })
@@ -97,7 +97,7 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
     assert!(!record.is_running && record.plan.starts_with("ring of 3, "), "{}", record.plan);
     assert!(elsewhere.locations.object.unwrap().metadata.agreement.is_some(), "it says what has made it");
     for client in [3, 0] {
-        cluster.client(client).delete([id(3)], PATIENCE).unwrap();
+        cluster.client(client).delete([id(3)], TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -105,17 +105,17 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
 #[test]
 fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
     let (mut cluster, _links) = linked(3);
-    cluster.client(TAKER).delete([id(2)], PATIENCE).unwrap();
+    cluster.client(RECEIVER).delete([id(2)], TIME_LIMIT).unwrap();
     for is_deleted in [true, false] {
         scope(|scope| {
-            let timeout = if is_deleted { PATIENCE } else { Duration::from_secs(1) };
-            let second = call(scope, &cluster, 1, ("target", PATIENCE));
+            let timeout = if is_deleted { TIME_LIMIT } else { Duration::from_secs(1) };
+            let second = call(scope, &cluster, 1, ("target", TIME_LIMIT));
             let first = call(scope, &cluster, 0, ("target", timeout));
             let plan = |node| known(&cluster, node).map_or(String::new(), |known| known.plan);
             if is_deleted {
                 await_that("who is late", || plan(0).contains("waits for the sources"));
                 await_that("those who wait", || plan(1).contains("participants of this node wait"));
-                cluster.client(TAKER).delete(["target"], PATIENCE).unwrap();
+                cluster.client(RECEIVER).delete(["target"], TIME_LIMIT).unwrap();
             }
             let [first, second] = [first, second].map(|call| refusal(call.join().unwrap()));
             if is_deleted {
@@ -140,20 +140,20 @@ fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
 #[test]
 fn who_is_late_is_told() {
     let (mut cluster, _links) = linked(4);
-    cluster.client(TAKER).delete([id(2)], PATIENCE).unwrap();
+    cluster.client(RECEIVER).delete([id(2)], TIME_LIMIT).unwrap();
     scope(|scope| {
-        let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", PATIENCE)));
+        let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
         let plan = |node| known(&cluster, node).map_or(String::new(), |known| known.plan);
         let late = format!("no plan yet: waits for the sources {}", id(2));
         await_that("who is late", || plan(0) == late);
         assert!(known(&cluster, 0).unwrap().is_running);
         await_that("who is late, at another node", || plan(3) == late);
         await_that("those who wait", || plan(1).contains("participants of this node wait"));
-        put(&cluster, TAKER, LARGE, 2);
+        put(&cluster, RECEIVER, LARGE, 2);
         assert_sums(calls.into_iter().map(|call| call.join().unwrap()));
     });
     let known = known(&cluster, 0).unwrap();
     assert!(known.plan.starts_with("ring of 3"), "{}", known.plan);
-    cluster.client(3).delete([id(3)], PATIENCE).unwrap();
+    cluster.client(3).delete([id(3)], TIME_LIMIT).unwrap();
     assert_nothing_left(&mut cluster);
 }

@@ -11,8 +11,8 @@ use super::*;
 const ALL: [u64; 3] = [0, 1, 2];
 
 /// In the ring, member 1 sends to member 2, which sends to member 0: 4/3 of 2 MiB each.
-pub(super) const GIVER: usize = 1;
-pub(super) const TAKER: usize = 2;
+pub(super) const SENDER: usize = 1;
+pub(super) const RECEIVER: usize = 2;
 pub(super) const FIRST_HALF: u64 = 700_000;
 const TURN: u64 = 1_400_000;
 const SECOND_HALF: u64 = 2_100_000;
@@ -48,7 +48,7 @@ pub(super) fn disturbed(
     disturb: impl FnOnce(&mut Cluster),
 ) -> Vec<Result<Vec<u8>>> {
     scope(|scope| {
-        let calls = [0, 1, 2].map(|rank| call(scope, cluster, rank, (target, PATIENCE)));
+        let calls = [0, 1, 2].map(|rank| call(scope, cluster, rank, (target, TIME_LIMIT)));
         disturb(cluster);
         calls.into_iter().map(|call| call.join().unwrap()).collect()
     })
@@ -83,13 +83,13 @@ fn a_link_that_fails_for_a_moment_costs_no_byte() {
             let target = format!("target-{round}-{is_broken}");
             let before = received_bytes(&cluster);
             links.mark();
-            links.hold(GIVER, TAKER, at);
+            links.hold(SENDER, RECEIVER, at);
             let results = disturbed(&mut cluster, &target, |_| {
-                links.await_held(GIVER, TAKER);
-                links.silence(GIVER, TAKER);
+                links.await_held(SENDER, RECEIVER);
+                links.silence(SENDER, RECEIVER);
                 sleep(Duration::from_millis(200));
                 if is_broken {
-                    links.reset(GIVER, TAKER);
+                    links.reset(SENDER, RECEIVER);
                 }
                 links.open();
             });
@@ -100,7 +100,7 @@ fn a_link_that_fails_for_a_moment_costs_no_byte() {
                 let received = received_bytes(&cluster) - before;
                 assert_eq!(received, 4 * LARGE.size_bytes(), "{at}, {is_broken}: as many as the ring takes");
             }
-            cluster.client(0).delete([target], PATIENCE).unwrap();
+            cluster.client(0).delete([target], TIME_LIMIT).unwrap();
         }
     }
     assert_nothing_left(&mut cluster);
@@ -109,10 +109,10 @@ fn a_link_that_fails_for_a_moment_costs_no_byte() {
 #[test]
 fn a_link_that_fails_for_long_is_done_without() {
     let (mut cluster, links) = linked(3);
-    links.hold(GIVER, TAKER, FIRST_HALF);
+    links.hold(SENDER, RECEIVER, FIRST_HALF);
     let results = disturbed(&mut cluster, "target", |cluster| {
-        links.await_held(GIVER, TAKER);
-        links.silence(GIVER, TAKER);
+        links.await_held(SENDER, RECEIVER);
+        links.silence(SENDER, RECEIVER);
         await_given_up(cluster, 0, "target", "no session, since member");
         links.open();
     });
@@ -127,17 +127,17 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
     let (mut cluster, links) = linked(3);
     for at in [FIRST_HALF, END] {
         links.mark();
-        links.hold(GIVER, TAKER, at);
+        links.hold(SENDER, RECEIVER, at);
         let results = disturbed(&mut cluster, "target", |_| {
-            links.await_held(GIVER, TAKER);
-            links.reset(0, TAKER);
-            links.reset(0, GIVER);
+            links.await_held(SENDER, RECEIVER);
+            links.reset(0, RECEIVER);
+            links.reset(0, SENDER);
             links.open();
         });
         assert_sums(results);
         let plan = record(&cluster, 0, "target").plan;
         assert!(at == END || plan.contains("could not be reached"), "{plan}");
-        cluster.client(0).delete(["target"], PATIENCE).unwrap();
+        cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -145,12 +145,12 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
 #[test]
 fn when_a_member_dies_the_others_are_told_or_have_it_already() {
     let moments = [
-        ((0, TAKER), 0, TAKER),
-        ((GIVER, TAKER), 0, GIVER),
-        ((GIVER, TAKER), FIRST_HALF, 0),
-        ((GIVER, TAKER), TURN, TAKER),
-        ((GIVER, TAKER), SECOND_HALF, GIVER),
-        ((GIVER, TAKER), SECOND_HALF, 0),
+        ((0, RECEIVER), 0, RECEIVER),
+        ((SENDER, RECEIVER), 0, SENDER),
+        ((SENDER, RECEIVER), FIRST_HALF, 0),
+        ((SENDER, RECEIVER), TURN, RECEIVER),
+        ((SENDER, RECEIVER), SECOND_HALF, SENDER),
+        ((SENDER, RECEIVER), SECOND_HALF, 0),
     ];
     for ((from, to), at, victim) in moments {
         let (mut cluster, links) = linked(3);
@@ -181,10 +181,10 @@ fn lacking(
     last: usize,
     disturb: impl FnOnce(&mut Cluster),
 ) -> Result<Vec<u8>> {
-    let giver = (last + 2) % 3;
-    links.hold(giver, last, END);
+    let sender = (last + 2) % 3;
+    links.hold(sender, last, END);
     scope(|scope| {
-        let calls = [0, 1, 2].map(|rank| call(scope, cluster, rank, ("target", PATIENCE)));
+        let calls = [0, 1, 2].map(|rank| call(scope, cluster, rank, ("target", TIME_LIMIT)));
         let mut lacking = None;
         for (rank, call) in calls.into_iter().enumerate() {
             if rank == last {
@@ -196,7 +196,7 @@ fn lacking(
         let lacking = lacking.unwrap();
         assert!(!lacking.is_finished());
         disturb(cluster);
-        links.reset(giver, last);
+        links.reset(sender, last);
         links.open();
         lacking.join().unwrap()
     })
@@ -204,7 +204,7 @@ fn lacking(
 
 #[test]
 fn after_the_first_has_all_bytes_the_others_get_the_same_from_whoever_is_left() {
-    for (last, victim) in [(TAKER, GIVER), (GIVER, TAKER)] {
+    for (last, victim) in [(RECEIVER, SENDER), (SENDER, RECEIVER)] {
         let (mut cluster, links) = linked(3);
         let got = lacking(&mut cluster, &links, last, |cluster| cluster.kill_store(victim));
         assert_sums([got]);
@@ -217,7 +217,7 @@ fn after_the_first_has_all_bytes_the_others_get_the_same_from_whoever_is_left() 
 #[test]
 fn after_the_first_has_all_bytes_the_coordinator_may_die() {
     let (mut cluster, links) = linked(3);
-    let got = lacking(&mut cluster, &links, TAKER, |cluster| cluster.kill_store(0));
+    let got = lacking(&mut cluster, &links, RECEIVER, |cluster| cluster.kill_store(0));
     match got {
         Ok(got) => assert!(got == sum()),
         Err(_) => assert_lost(got),
@@ -230,12 +230,12 @@ fn after_the_first_has_all_bytes_the_coordinator_may_die() {
 #[test]
 fn if_all_who_have_it_die_the_target_is_lost() {
     let (mut cluster, links) = linked(3);
-    let got = lacking(&mut cluster, &links, TAKER, |cluster| {
+    let got = lacking(&mut cluster, &links, RECEIVER, |cluster| {
         cluster.kill_store(0);
-        cluster.kill_store(GIVER);
+        cluster.kill_store(SENDER);
     });
     assert_lost(got);
-    for node in [0, GIVER] {
+    for node in [0, SENDER] {
         cluster.restart_store(node);
     }
     links.attach(&cluster);
@@ -246,13 +246,13 @@ fn if_all_who_have_it_die_the_target_is_lost() {
 fn if_it_is_the_coordinator_that_lacks_the_end_nobody_gets_anything_else() {
     for dies in [true, false] {
         let (mut cluster, links) = linked(3);
-        links.hold(TAKER, 0, END);
+        links.hold(RECEIVER, 0, END);
         let results = disturbed(&mut cluster, "target", |cluster| {
-            links.await_held(TAKER, 0);
+            links.await_held(RECEIVER, 0);
             if dies {
-                cluster.kill_store(TAKER);
+                cluster.kill_store(RECEIVER);
             }
-            for (one, other) in [(0, GIVER), (GIVER, TAKER), (TAKER, 0)] {
+            for (one, other) in [(0, SENDER), (SENDER, RECEIVER), (RECEIVER, 0)] {
                 links.reset(one, other);
             }
             links.open();
@@ -260,7 +260,7 @@ fn if_it_is_the_coordinator_that_lacks_the_end_nobody_gets_anything_else() {
         for (rank, result) in results.into_iter().enumerate() {
             match result {
                 Ok(got) => assert!(got == sum(), "{rank}"),
-                Err(_) if dies && rank == TAKER => {}
+                Err(_) if dies && rank == RECEIVER => {}
                 Err(_) => {
                     assert!(dies, "all sources are there: {result:?}");
                     assert_lost(result);
@@ -268,7 +268,7 @@ fn if_it_is_the_coordinator_that_lacks_the_end_nobody_gets_anything_else() {
             }
         }
         if dies {
-            cluster.restart_store(TAKER);
+            cluster.restart_store(RECEIVER);
             links.attach(&cluster);
         }
         assert_nothing_left(&mut cluster);
@@ -278,15 +278,15 @@ fn if_it_is_the_coordinator_that_lacks_the_end_nobody_gets_anything_else() {
 #[test]
 fn after_a_member_that_has_it_is_cut_off_the_others_have_the_same() {
     let (mut cluster, links) = linked(3);
-    links.hold(GIVER, TAKER, END);
+    links.hold(SENDER, RECEIVER, END);
     scope(|scope| {
-        let [first, second, last] = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", PATIENCE)));
+        let [first, second, last] = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
         assert_sums([first.join().unwrap(), second.join().unwrap()]);
-        links.isolate(GIVER);
+        links.isolate(SENDER);
         assert_sums([last.join().unwrap()]);
     });
     links.open();
-    let got = cluster.client(GIVER).get("target", PATIENCE).unwrap();
+    let got = cluster.client(SENDER).get("target", TIME_LIMIT).unwrap();
     assert!(got[..] == sum(), "it has the same");
     drop(got);
     assert_nothing_left(&mut cluster);
@@ -297,10 +297,10 @@ fn a_source_that_is_deleted_while_it_is_exchanged_is_in_the_sum_or_named() {
     let (mut cluster, links) = linked(3);
     for at in [0, FIRST_HALF] {
         links.mark();
-        links.hold(GIVER, TAKER, at);
+        links.hold(SENDER, RECEIVER, at);
         let results = disturbed(&mut cluster, "target", |cluster| {
-            links.await_held(GIVER, TAKER);
-            assert_eq!(cluster.client(0).delete([id(1)], PATIENCE).unwrap(), 1);
+            links.await_held(SENDER, RECEIVER);
+            assert_eq!(cluster.client(0).delete([id(1)], TIME_LIMIT).unwrap(), 1);
             links.open();
         });
         for result in results {
@@ -314,7 +314,7 @@ fn a_source_that_is_deleted_while_it_is_exchanged_is_in_the_sum_or_named() {
             assert!(is_named, "{error}");
         }
         put(&cluster, 1, LARGE, 1);
-        cluster.client(0).delete(["target"], PATIENCE).unwrap();
+        cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -324,21 +324,21 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
     let (mut cluster, links) = linked(3);
     for (rank, dies) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
         links.mark();
-        links.hold(GIVER, TAKER, FIRST_HALF);
+        links.hold(SENDER, RECEIVER, FIRST_HALF);
         scope(|scope| {
             let others: Vec<_> = (0..3)
                 .filter(|other| *other != rank)
-                .map(|other| call(scope, &cluster, other, ("target", PATIENCE)))
+                .map(|other| call(scope, &cluster, other, ("target", TIME_LIMIT)))
                 .collect();
             if dies {
                 let mut worker = Worker::start(&cluster.socket(rank));
                 worker.tell(&format!("allreduce target {rank} {}", ids(&ALL).join(" ")));
-                links.await_held(GIVER, TAKER);
+                links.await_held(SENDER, RECEIVER);
                 worker.kill();
             } else {
                 let timeout = Duration::from_secs(5);
                 let leaving = call(scope, &cluster, rank, ("target", timeout));
-                links.await_held(GIVER, TAKER);
+                links.await_held(SENDER, RECEIVER);
                 let error = refusal(leaving.join().unwrap());
                 assert!(matches!(error, ObjectError::Timeout { .. }), "{rank}: {error}");
             }
@@ -359,7 +359,7 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
             links.open();
         });
         if rank > 0 {
-            cluster.client(0).delete(["target"], PATIENCE).unwrap();
+            cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
         }
         await_idle(&cluster);
     }
@@ -374,11 +374,11 @@ fn the_only_shard_may_be_away_while_sources_gather_and_while_results_are_publish
             cluster.kill_shard(0);
         } else {
             links.mark();
-            links.hold(GIVER, TAKER, END);
+            links.hold(SENDER, RECEIVER, END);
         }
         let results = disturbed(&mut cluster, "target", |cluster| {
             if !is_gathering {
-                links.await_held(GIVER, TAKER);
+                links.await_held(SENDER, RECEIVER);
                 cluster.kill_shard(0);
                 links.open();
             }
@@ -388,7 +388,7 @@ fn the_only_shard_may_be_away_while_sources_gather_and_while_results_are_publish
         for node in 0..3 {
             cluster.await_sessions(node);
         }
-        cluster.client(0).delete(["target"], PATIENCE).unwrap();
+        cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -412,7 +412,7 @@ fn two_exchanges_that_hold_the_room_which_the_other_one_waits_for_both_succeed()
             for (rank, (node, _)) in ranks.iter().enumerate() {
                 let client = cluster.client(*node);
                 let part = expected[rank * expected.len() / 2..(rank + 1) * expected.len() / 2].to_vec();
-                let options = AllreduceOptions { timeout: PATIENCE, ..AllreduceOptions::default() };
+                let options = AllreduceOptions { timeout: TIME_LIMIT, ..AllreduceOptions::default() };
                 let call = scope.spawn(move || client.reduce_scatter(target, ids(&numbers), rank, options));
                 calls.push((call, part));
             }
@@ -427,7 +427,7 @@ fn two_exchanges_that_hold_the_room_which_the_other_one_waits_for_both_succeed()
         }
     });
     for (target, _) in rounds {
-        let over = cluster.client(0).get(target, PATIENCE).unwrap();
+        let over = cluster.client(0).get(target, TIME_LIMIT).unwrap();
         assert!(over.is_empty());
     }
     assert_nothing_left(&mut cluster);
@@ -443,16 +443,16 @@ fn no_connection_is_left_of_those_that_broke() {
     let mut before = Vec::new();
     for round in 0..6 {
         links.mark();
-        links.hold(GIVER, TAKER, TURN);
+        links.hold(SENDER, RECEIVER, TURN);
         let results = disturbed(&mut cluster, "target", |_| {
-            links.await_held(GIVER, TAKER);
+            links.await_held(SENDER, RECEIVER);
             for (one, other) in [(0, 1), (1, 2), (2, 0)] {
                 links.reset(one, other);
             }
             links.open();
         });
         assert_sums(results);
-        cluster.client(0).delete(["target"], PATIENCE).unwrap();
+        cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
         await_idle(&cluster);
         if round == 1 {
             before = (0..3).map(|node| open_files(&mut cluster, node)).collect();

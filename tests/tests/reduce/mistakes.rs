@@ -5,13 +5,13 @@ use std::thread::scope;
 use hoplite_client::{AllreduceOptions, Dtype, Error, PutOptions, ReduceOrder, Result};
 use hoplite_tests::cluster::Cluster;
 
-use super::links::{FIRST_HALF, GIVER, TAKER, linked};
+use super::links::{FIRST_HALF, RECEIVER, SENDER, linked};
 use super::*;
 
 const ALL: [u64; 3] = [0, 1, 2];
 
 fn options() -> AllreduceOptions {
-    AllreduceOptions { timeout: PATIENCE, ..AllreduceOptions::default() }
+    AllreduceOptions { timeout: TIME_LIMIT, ..AllreduceOptions::default() }
 }
 
 fn with_sources() -> Cluster {
@@ -57,7 +57,7 @@ fn participants_that_want_different_things_are_told_what_both_want() {
     ];
     for (what, numbers, asked, named) in mistakes {
         links.mark();
-        links.hold(GIVER, TAKER, FIRST_HALF);
+        links.hold(SENDER, RECEIVER, FIRST_HALF);
         for result in disagreeing(&cluster, what, numbers, &asked) {
             let error = refusal(result);
             assert!(matches!(error, ObjectError::TypeMismatch { .. }), "{what}: {error}");
@@ -78,7 +78,7 @@ fn who_comes_after_a_disagreement_was_told_is_told_too() {
         let client = cluster.client(rank);
         client.allreduce("target", ids(&ALL), rank, options)
     };
-    links.hold(GIVER, TAKER, FIRST_HALF);
+    links.hold(SENDER, RECEIVER, FIRST_HALF);
     scope(|scope| {
         let early = scope.spawn(|| call(1, max));
         for error in [refusal(call(0, options())), refusal(early.join().unwrap())] {
@@ -133,7 +133,7 @@ fn sources_that_do_not_go_together_are_named_at_all_ranks() {
             let error = error.to_string();
             assert!(error.contains("array-0") && error.contains("array-1"), "{other:?}: {error}");
         }
-        cluster.client(0).delete(ids(&[0, 1]), PATIENCE).unwrap();
+        cluster.client(0).delete(ids(&[0, 1]), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -165,7 +165,7 @@ fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want(
     assert!(error.contains("of other sources"), "{error}");
     let error = refusal(call(0, &[0, 1], options()));
     assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"target"), "{error}");
-    cluster.client(0).delete(["target"], PATIENCE).unwrap();
+    cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
     cluster.client(0).put("target", &arrays.reduced(ReduceOp::Sum, &[0])).unwrap();
     let error = refusal(call(1, &ALL, options())).to_string();
     assert!(error.contains("no collective made what is there"), "{error}");
@@ -194,7 +194,7 @@ fn a_rank_that_comes_after_others_whose_sources_do_not_go_together_is_told() {
                 assert!(error.contains("array-0") && error.contains("array-1"), "{error}");
             }
         });
-        cluster.client(0).delete(ids(&ALL), PATIENCE).unwrap();
+        cluster.client(0).delete(ids(&ALL), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -207,8 +207,8 @@ fn ranks_that_are_none_and_sources_that_are_twice_are_refused() {
     for error in [
         refusal(client.allreduce("target", ids(&ALL), 3, options())),
         refusal(client.reduce_scatter("target", ids(&ALL), usize::MAX, options())),
-        refusal(client.allgather_into("target", ids(&ALL), 3, &mut out, PATIENCE)),
-        refusal(client.barrier("target", 3, 3, PATIENCE)),
+        refusal(client.allgather_into("target", ids(&ALL), 3, &mut out, TIME_LIMIT)),
+        refusal(client.barrier("target", 3, 3, TIME_LIMIT)),
         refusal(client.all_to_all("target", &[b"a", b"b"], 2, PutOptions::default())),
         refusal(client.allreduce("target", ids(&[]), 0, options())),
     ] {

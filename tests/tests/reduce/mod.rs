@@ -23,7 +23,7 @@ use std::time::Duration;
 use hoplite_client::blocking::{Client, ObjectReader, ObjectWriter};
 use hoplite_client::{ObjectId, ReduceOp, ReduceOptions, ReduceRecord, Result};
 use hoplite_core::Error as ObjectError;
-use hoplite_tests::PATIENCE;
+use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 
 use arrays::Arrays;
@@ -126,7 +126,7 @@ fn assert_reduced(
 ) {
     let expected = arrays.reduced(op, numbers);
     for node in nodes {
-        let view = cluster.client(node).get(target, PATIENCE).unwrap();
+        let view = cluster.client(node).get(target, TIME_LIMIT).unwrap();
         assert_eq!(*view.metadata(), arrays.options().metadata, "{target} on node {node}");
         assert!(view[..] == expected[..], "{target} on node {node}: {op} of {numbers:?}, {arrays:?}");
     }
@@ -144,13 +144,13 @@ fn read_to(reader: &mut ObjectReader, end: usize) -> Vec<u8> {
     let mut bytes = vec![0; end];
     let mut length = 0;
     while length < end {
-        length += reader.read(&mut bytes[length..], PATIENCE).unwrap();
+        length += reader.read(&mut bytes[length..], TIME_LIMIT).unwrap();
     }
     bytes
 }
 
 fn await_half(cluster: &Cluster, node: usize, target: &str, numbers: &[u64]) -> ObjectReader {
-    let mut reader = cluster.client(node).get_reader(target, PATIENCE).unwrap();
+    let mut reader = cluster.client(node).get_reader(target, TIME_LIMIT).unwrap();
     let half = LARGE.bytes(0).len() / 2;
     let expected = LARGE.reduced(ReduceOp::Sum, numbers);
     assert!(read_to(&mut reader, half) == expected[..half], "the first half of {target}");
@@ -158,7 +158,7 @@ fn await_half(cluster: &Cluster, node: usize, target: &str, numbers: &[u64]) -> 
 }
 
 fn await_superseded(mut reader: ObjectReader) {
-    let error = refusal(reader.read(&mut [0; 10], PATIENCE));
+    let error = refusal(reader.read(&mut [0; 10], TIME_LIMIT));
     assert!(matches!(error, ObjectError::Superseded { .. }), "{error}");
 }
 
@@ -203,7 +203,7 @@ fn assert_nothing_left(cluster: &mut Cluster) {
     await_idle(cluster);
     let client: Client = cluster.client(running(cluster)[0]);
     let objects = client.list("", "", 1000).unwrap().objects;
-    client.delete(objects.iter().map(|object| object.id.as_bytes()), PATIENCE).unwrap();
+    client.delete(objects.iter().map(|object| object.id.as_bytes()), TIME_LIMIT).unwrap();
     for node in running(cluster) {
         cluster.await_empty(node);
     }

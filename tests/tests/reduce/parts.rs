@@ -17,7 +17,7 @@ enum Way {
 const BOTH: [Way; 2] = [Way::ReduceScatter, Way::Allgather];
 
 fn options() -> AllreduceOptions {
-    AllreduceOptions { timeout: PATIENCE, ..AllreduceOptions::default() }
+    AllreduceOptions { timeout: TIME_LIMIT, ..AllreduceOptions::default() }
 }
 
 impl Way {
@@ -26,7 +26,7 @@ impl Way {
             Self::ReduceScatter => client.reduce_scatter("target", ids(all), rank, options()),
             Self::Allgather => {
                 let mut out = vec![0; arrays.bytes(0).len() * all.len() + 10];
-                let length = client.allgather_into("target", ids(all), rank, &mut out, PATIENCE)?;
+                let length = client.allgather_into("target", ids(all), rank, &mut out, TIME_LIMIT)?;
                 out.truncate(length);
                 Ok(out)
             }
@@ -68,15 +68,15 @@ fn patient(nodes: usize, link_bandwidth: &str) -> Plan {
 /// Small puts return before the directory knows the object.
 fn await_sources(cluster: &Cluster, all: &[u64]) {
     for source in ids(all) {
-        cluster.client(0).locate(source, PATIENCE).unwrap();
+        cluster.client(0).locate(source, TIME_LIMIT).unwrap();
     }
 }
 
 fn delete_target(cluster: &Cluster) {
-    let target = cluster.client(running(cluster)[0]).get("target", PATIENCE).unwrap();
+    let target = cluster.client(running(cluster)[0]).get("target", TIME_LIMIT).unwrap();
     assert!(target.is_empty());
     drop(target);
-    cluster.client(running(cluster)[0]).delete(["target"], PATIENCE).unwrap();
+    cluster.client(running(cluster)[0]).delete(["target"], TIME_LIMIT).unwrap();
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn each_rank_gets_its_parts_from_the_ring() {
                 let received = cluster.client(node).status().unwrap().received_bytes - before;
                 assert_eq!(received, part * parts as u64, "{way:?} at node {node} of {nodes}");
             }
-            cluster.client(0).delete(ids(&all), PATIENCE).unwrap();
+            cluster.client(0).delete(ids(&all), TIME_LIMIT).unwrap();
         }
         assert_nothing_left(&mut cluster);
     }
@@ -177,7 +177,7 @@ fn only_of_more_than_8_kib_a_session_is_made() {
                 assert!(cluster.client(0).list("target", "", 10).unwrap().objects.is_empty());
             }
         }
-        cluster.client(0).delete(ids(&all), PATIENCE).unwrap();
+        cluster.client(0).delete(ids(&all), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -192,7 +192,7 @@ fn a_late_rank_makes_the_others_do_it_each_by_itself() {
             put(&cluster, 0, arrays, 0);
             put(&cluster, 1, arrays, 1);
             let first = [0, 1].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
-            let target = cluster.client(1).get("target", PATIENCE).unwrap();
+            let target = cluster.client(1).get("target", TIME_LIMIT).unwrap();
             assert!(target.is_empty());
             put(&cluster, 2, arrays, 2);
             let late = way.start(scope, &cluster, 2, (arrays, &all, 2));
@@ -205,7 +205,7 @@ fn a_late_rank_makes_the_others_do_it_each_by_itself() {
         let objects = cluster.client(0).list("target", "", 10).unwrap().objects;
         assert_eq!(objects.len(), 1, "parts are deleted");
         delete_target(&cluster);
-        cluster.client(0).delete(ids(&all), PATIENCE).unwrap();
+        cluster.client(0).delete(ids(&all), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -354,7 +354,7 @@ fn bad_requests_are_refused_before_anything_happens() {
     let error = refusal(client.reduce_scatter("target", ids(&[0, 1]), 2, options()));
     assert!(matches!(error, ObjectError::InvalidRequest { .. }), "{error}");
     let mut short = [0; 10];
-    let error = client.allgather_into("target", ids(&[0, 1]), 0, &mut short, PATIENCE).unwrap_err();
+    let error = client.allgather_into("target", ids(&[0, 1]), 0, &mut short, TIME_LIMIT).unwrap_err();
     assert!(matches!(error, hoplite_client::Error::BufferTooSmall { .. }), "{error}");
     assert_nothing_left(&mut cluster);
 }

@@ -39,9 +39,9 @@ fn all_types_are_reduced_by_all_operations() {
             let options = ReduceOptions { op, ..ReduceOptions::default() };
             assert_joined(reduce(&cluster, 0, &target, &[0, 1, 2], options), ReduceOrder::Any, &[0, 1, 2]);
             assert_reduced(&cluster, [0, 2], &target, (arrays, op), &[0, 1, 2]);
-            cluster.client(1).delete([&target], PATIENCE).unwrap();
+            cluster.client(1).delete([&target], TIME_LIMIT).unwrap();
         }
-        cluster.client(0).delete(ids(&[0, 1, 2]), PATIENCE).unwrap();
+        cluster.client(0).delete(ids(&[0, 1, 2]), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -60,10 +60,10 @@ fn arrays_of_any_size_are_reduced_in_any_order() {
                 let joined = reduce(&cluster, 0, "target", numbers, options.clone());
                 assert_joined(joined, order, numbers);
                 assert_reduced(&cluster, 0..3, "target", (arrays, ReduceOp::Sum), numbers);
-                cluster.client(1).delete(["target"], PATIENCE).unwrap();
+                cluster.client(1).delete(["target"], TIME_LIMIT).unwrap();
             }
         }
-        cluster.client(0).delete(ids(&[0, 1, 2]), PATIENCE).unwrap();
+        cluster.client(0).delete(ids(&[0, 1, 2]), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -90,9 +90,9 @@ fn sources_may_be_anywhere() {
                 let options = ReduceOptions { order, ..ReduceOptions::default() };
                 assert_joined(reduce(&cluster, 0, "target", &numbers, options), order, &numbers);
                 assert_reduced(&cluster, [0, 1], "target", (arrays, ReduceOp::Sum), &numbers);
-                cluster.client(1).delete(["target"], PATIENCE).unwrap();
+                cluster.client(1).delete(["target"], TIME_LIMIT).unwrap();
             }
-            cluster.client(0).delete(ids(&numbers), PATIENCE).unwrap();
+            cluster.client(0).delete(ids(&numbers), TIME_LIMIT).unwrap();
         }
     }
     assert_nothing_left(&mut cluster);
@@ -116,10 +116,10 @@ fn the_first_so_many_are_reduced_and_named() {
                 assert!(distinct.len() == count && distinct.iter().all(|number| *number < 4), "{joined:?}");
                 assert_reduced(&cluster, [0, 1], "target", (arrays, ReduceOp::Sum), &joined);
                 assert_eq!(record(&cluster, 0, "target").reduced, count as u64);
-                cluster.client(1).delete(["target"], PATIENCE).unwrap();
+                cluster.client(1).delete(["target"], TIME_LIMIT).unwrap();
             }
         }
-        cluster.client(0).delete(ids(&[0, 1, 2, 3]), PATIENCE).unwrap();
+        cluster.client(0).delete(ids(&[0, 1, 2, 3]), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -154,8 +154,11 @@ fn a_fixed_order_gives_the_same_bits_whatever_comes_first() {
             }
             assert_eq!(super::numbers(&running.join().unwrap().unwrap()), numbers);
         });
-        assert!(cluster.client(2).get("target", PATIENCE).unwrap()[..] == expected[..], "called on {caller}");
-        cluster.client(0).delete(ids(&numbers).into_iter().chain(["target".to_owned()]), PATIENCE).unwrap();
+        assert!(
+            cluster.client(2).get("target", TIME_LIMIT).unwrap()[..] == expected[..],
+            "called on {caller}"
+        );
+        cluster.client(0).delete(ids(&numbers).into_iter().chain(["target".to_owned()]), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -206,9 +209,9 @@ fn a_range_of_each_source_is_reduced() {
         let end = usize::try_from(offset_bytes + length_bytes).unwrap();
         let expected = &sum[usize::try_from(offset_bytes).unwrap()..end];
         for node in 0..3 {
-            assert!(cluster.client(node).get("target", PATIENCE).unwrap()[..] == *expected, "{range:?}");
+            assert!(cluster.client(node).get("target", TIME_LIMIT).unwrap()[..] == *expected, "{range:?}");
         }
-        cluster.client(1).delete(["target"], PATIENCE).unwrap();
+        cluster.client(1).delete(["target"], TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }

@@ -13,7 +13,7 @@ use super::*;
 const ALL: [u64; 3] = [0, 1, 2];
 
 fn options(op: ReduceOp) -> AllreduceOptions {
-    AllreduceOptions { op, timeout: PATIENCE, ..AllreduceOptions::default() }
+    AllreduceOptions { op, timeout: TIME_LIMIT, ..AllreduceOptions::default() }
 }
 
 struct Begun {
@@ -29,7 +29,7 @@ impl Begun {
         let cluster = Cluster::start(chained(3));
         let halves = (0..3).map(|rank| Unfinished::half(&cluster, rank, LARGE, rank as u64)).collect();
         for source in ids(&ALL) {
-            cluster.client(0).locate(source, PATIENCE).unwrap();
+            cluster.client(0).locate(source, TIME_LIMIT).unwrap();
         }
         let mut begun = Self { cluster, halves };
         let results = scope(|scope| {
@@ -110,7 +110,7 @@ fn a_participant_that_leaves_costs_the_others_nothing() {
     assert_sums(results);
     let record = cluster.client(0).describe("target").unwrap().reduce.unwrap();
     assert!(record.plan.starts_with("ring of 3, estimated to take"), "{}", record.plan);
-    assert!(cluster.client(1).get("target", PATIENCE).unwrap()[..] == LARGE.reduced(ReduceOp::Sum, &ALL));
+    assert!(cluster.client(1).get("target", TIME_LIMIT).unwrap()[..] == LARGE.reduced(ReduceOp::Sum, &ALL));
     assert_nothing_left(&mut cluster);
 }
 
@@ -133,7 +133,7 @@ fn without_its_coordinator_a_session_fails_at_the_others() {
 #[test]
 fn a_target_that_is_deleted_fails_everywhere() {
     let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
-        assert_eq!(cluster.client(0).delete(["target"], PATIENCE).unwrap(), 1);
+        assert_eq!(cluster.client(0).delete(["target"], TIME_LIMIT).unwrap(), 1);
         finish_all(halves);
     });
     for result in results {
@@ -162,15 +162,15 @@ fn a_reduce_of_a_target_that_a_session_makes_waits_for_it() {
         put(cluster, 1, LARGE, 3);
         let client = cluster.client(1);
         let sources = [ids(&[3]).remove(0), "target".into()];
-        let reduce = std::thread::spawn(move || client.reduce("sum", sources, ReduceOp::Sum, PATIENCE));
+        let reduce = std::thread::spawn(move || client.reduce("sum", sources, ReduceOp::Sum, TIME_LIMIT));
         let client = cluster.client(1);
         await_that("the reduce has begun", || client.status().unwrap().reduces > 0);
         finish_all(halves);
         reduce.join().unwrap().unwrap();
-        let sum = client.get("sum", PATIENCE).unwrap();
+        let sum = client.get("sum", TIME_LIMIT).unwrap();
         assert!(sum[..] == LARGE.reduced(ReduceOp::Sum, &[0, 1, 2, 3]));
         drop(sum);
-        client.delete(["sum".into(), ids(&[3]).remove(0)], PATIENCE).unwrap();
+        client.delete(["sum".into(), ids(&[3]).remove(0)], TIME_LIMIT).unwrap();
     });
     assert_sums(results);
     assert_nothing_left(&mut cluster);
@@ -208,7 +208,7 @@ fn a_first_rank_that_remembers_another_source_than_there_is_fails_nobody() {
     for is_late in [false, true] {
         let first = cluster.client(0);
         first.put_with(id(0), &replaced.bytes(0), replaced.options()).unwrap();
-        cluster.client(0).delete([id(0)], PATIENCE).unwrap();
+        cluster.client(0).delete([id(0)], TIME_LIMIT).unwrap();
         put(&cluster, 0, LARGE, 0);
         if !is_late {
             put(&cluster, 1, LARGE, 1);
@@ -230,7 +230,7 @@ fn a_first_rank_that_remembers_another_source_than_there_is_fails_nobody() {
             }
         });
         let objects = ids(&pair).into_iter().chain(["target".to_owned()]);
-        cluster.client(0).delete(objects, PATIENCE).unwrap();
+        cluster.client(0).delete(objects, TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -284,9 +284,9 @@ fn elements_of_every_type_are_reduced() {
                     assert!(call.join().unwrap().unwrap() == expected, "{dtype}, {order:?}");
                 }
             });
-            cluster.client(0).delete([target.as_str()], PATIENCE).unwrap();
+            cluster.client(0).delete([target.as_str()], TIME_LIMIT).unwrap();
         }
-        cluster.client(0).delete(ids(&ALL), PATIENCE).unwrap();
+        cluster.client(0).delete(ids(&ALL), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }

@@ -22,7 +22,7 @@ fn producer(cluster: &Cluster, node: usize, number: u64) -> Worker {
 }
 
 fn await_half_of_any(cluster: &Cluster, node: usize) -> ObjectReader {
-    let mut reader = cluster.client(node).get_reader("target", PATIENCE).unwrap();
+    let mut reader = cluster.client(node).get_reader("target", TIME_LIMIT).unwrap();
     read_to(&mut reader, MIB);
     reader
 }
@@ -40,7 +40,7 @@ fn a_source_whose_producer_dies_ends_the_reduce() {
             let mut reader = await_half_of_any(&cluster, 0);
             worker.kill();
             assert_lost(running, &cluster, node as u64);
-            let error = refusal(reader.read(&mut [0; 10], PATIENCE));
+            let error = refusal(reader.read(&mut [0; 10], TIME_LIMIT));
             assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
         });
         finish_all(others);
@@ -107,9 +107,9 @@ fn those_who_have_read_a_part_get_the_right_target_in_the_end() {
                 let (copying, viewing) = (cluster.client(node), cluster.client(node));
                 let get_into = move || {
                     let mut out = vec![0; 2 * MIB];
-                    copying.get_into("target", &mut out, PATIENCE).map(|_| out)
+                    copying.get_into("target", &mut out, TIME_LIMIT).map(|_| out)
                 };
-                let get = move || viewing.get("target", PATIENCE).map(|view| view.to_vec());
+                let get = move || viewing.get("target", TIME_LIMIT).map(|view| view.to_vec());
                 [scope.spawn(get_into), scope.spawn(get)]
             })
             .collect();
@@ -139,7 +139,7 @@ fn a_source_that_is_deleted_ends_the_reduce() {
             let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
             drop(await_half(&cluster, 0, "target", &[1, 2, 3]));
             let number = victim as u64 + 1;
-            assert_eq!(cluster.client(2).delete([id(number)], PATIENCE).unwrap(), 1);
+            assert_eq!(cluster.client(2).delete([id(number)], TIME_LIMIT).unwrap(), 1);
             assert_lost(running, &cluster, number);
         });
         let error = refusal(unfinished.remove(victim).finish());
@@ -157,7 +157,7 @@ fn a_source_of_the_caller_that_is_deleted_ends_the_reduce() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[0, 1, 2], ReduceOptions::default());
         drop(await_half(&cluster, 1, "target", &[0, 1, 2]));
-        assert_eq!(cluster.client(2).delete([id(0)], PATIENCE).unwrap(), 1);
+        assert_eq!(cluster.client(2).delete([id(0)], TIME_LIMIT).unwrap(), 1);
         assert_lost(running, &cluster, 0);
     });
     assert!(matches!(own.finish(), Err(Error::Object(ObjectError::Deleted { .. }))));
@@ -173,7 +173,7 @@ fn a_small_source_that_is_lost_while_another_is_awaited_is_made_up_for() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], first(2));
         // If the source was not fetched in time, a spare source replaces it.
-        cluster.client(1).delete([id(1)], PATIENCE).unwrap();
+        cluster.client(1).delete([id(1)], TIME_LIMIT).unwrap();
         for number in [2, 3] {
             put(&cluster, 2, small, number);
         }

@@ -41,7 +41,7 @@ fn a_spare_takes_the_place_of_a_node_that_dies() {
             let running = start(scope, &cluster, 0, "target", &[1, 2, 3, 4], first(3));
             let reader = await_half(&cluster, 0, "target", &[1, 2, 3]);
             let client = cluster.client(4);
-            let get = scope.spawn(move || client.get_vec("target", PATIENCE));
+            let get = scope.spawn(move || client.get_vec("target", TIME_LIMIT));
             drop(await_half(&cluster, 4, "target", &[1, 2, 3]));
             cluster.kill_store(victim);
             await_superseded(reader);
@@ -65,7 +65,7 @@ fn a_spare_takes_the_place_of_a_node_that_dies() {
 fn a_source_that_is_elsewhere_too_is_read_from_there_and_nothing_is_done_twice() {
     let mut cluster = Cluster::start(chained(5));
     put(&cluster, 2, LARGE, 2);
-    drop(cluster.client(4).get(id(2), PATIENCE).unwrap());
+    drop(cluster.client(4).get(id(2), TIME_LIMIT).unwrap());
     let unfinished = [1, 3].map(|node| Unfinished::half(&cluster, node, LARGE, node as u64));
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
@@ -95,7 +95,7 @@ fn a_source_that_is_lost_is_taken_when_it_is_put_again_elsewhere() {
         let reader = await_half(&cluster, 0, "target", &[1, 2]);
         cluster.kill_store(1);
         let client = cluster.client(2);
-        let error = refusal(client.get(id(1), PATIENCE));
+        let error = refusal(client.get(id(1), TIME_LIMIT));
         assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
         assert!(!running.is_finished());
         put(&cluster, 3, LARGE, 1);
@@ -164,7 +164,7 @@ fn the_hops_of_a_coordinator_that_dies_end() {
         assert!(cluster.client(2).status().unwrap().copies >= 2, "a source and the output of a hop");
         cluster.kill_store(0);
         assert!(matches!(running.join().unwrap(), Err(Error::ConnectionLost { .. })));
-        let error = refusal(reader.read(&mut [0; 10], PATIENCE));
+        let error = refusal(reader.read(&mut [0; 10], TIME_LIMIT));
         assert!(matches!(error, ObjectError::ObjectLost { .. }), "{error}");
     });
     for node in 1..4 {
@@ -173,7 +173,7 @@ fn the_hops_of_a_coordinator_that_dies_end() {
     }
     finish_all(unfinished);
     cluster.restart_store(0);
-    cluster.client(0).reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, PATIENCE).unwrap();
+    cluster.client(0).reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, TIME_LIMIT).unwrap();
     assert_sum(&cluster, "target", &[1, 2, 3]);
     assert_nothing_left(&mut cluster);
 }

@@ -22,7 +22,7 @@ fn sources_may_come_after_the_call_in_any_order() {
         });
         cluster
             .client(0)
-            .delete(ids(&[0, 1, 2, 3]).into_iter().chain(["target".to_owned()]), PATIENCE)
+            .delete(ids(&[0, 1, 2, 3]).into_iter().chain(["target".to_owned()]), TIME_LIMIT)
             .unwrap();
     }
     assert_nothing_left(&mut cluster);
@@ -80,7 +80,7 @@ fn reduces_of_reduces_stream() {
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let sources = ["left".to_owned(), "right".to_owned(), id(1)];
-        let last = scope.spawn(move || client.reduce("all", sources, ReduceOp::Sum, PATIENCE));
+        let last = scope.spawn(move || client.reduce("all", sources, ReduceOp::Sum, TIME_LIMIT));
         let left = start(scope, &cluster, 1, "left", &[1, 2], ReduceOptions::default());
         let right = start(scope, &cluster, 2, "right", &[3, 4], ReduceOptions::default());
         let unfinished = halves(&cluster, 4);
@@ -123,7 +123,7 @@ fn reduces_share_their_sources() {
             }
         });
         let objects = cluster.client(0).list("", "", 100).unwrap().objects;
-        cluster.client(0).delete(objects.iter().map(|object| &object.id), PATIENCE).unwrap();
+        cluster.client(0).delete(objects.iter().map(|object| &object.id), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -137,7 +137,7 @@ fn a_target_is_broadcast_while_it_grows() {
         let gets: Vec<_> = (0..nodes)
             .map(|node| {
                 let client = cluster.client(node);
-                scope.spawn(move || client.get_vec("target", PATIENCE))
+                scope.spawn(move || client.get_vec("target", TIME_LIMIT))
             })
             .collect();
         let running = start(scope, &cluster, 0, "target", &numbers, ReduceOptions::default());
