@@ -83,7 +83,7 @@ pub use message::{
     AttemptId, Decision, EnlistmentId, Failure, MAX_EXPLANATION_BYTES, MAX_PAIRS_PER_MEMBER,
     MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan, Report, describe_plan,
 };
-pub use progress::{BadBlock, Block, Lack, Progress, Reading, Stream, Work};
+pub use progress::{BadBlock, Block, Dependency, Progress, Reading, Stream, Work};
 pub use records::{Position, ReduceRecord};
 pub use resume::{Break, Resumes};
 pub(crate) use search::promises_attempt;

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::Plan;
-use crate::plan::collective::{Program, Step, Taking};
+use crate::plan::collective::{Program, ReceiveMode, Step};
 
 /// Work of a member, for which blocks may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Work {
 
 /// The work for which a block waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lack {
+pub struct Dependency {
     /// The work that produces the missing bytes.
     pub work: Work,
     /// The number of bytes of this work that must be done first.
@@ -33,7 +33,7 @@ pub struct Block {
     /// The index of the block's step.
     pub step: usize,
     /// The use of the bytes, if the step receives.
-    pub taking: Option<Taking>,
+    pub mode: Option<ReceiveMode>,
     /// The range in the member's data.
     pub range: Range<u64>,
     /// The position in the stream between the two members.
@@ -119,16 +119,16 @@ impl Stream {
 
     /// Returns the next block, which fits in one frame and in `max_bytes`.
     pub fn next(&self, max_bytes: u64) -> Option<Block> {
-        let (step, does) = self.steps.get(self.current)?;
-        let start = does.range().start + self.done_bytes;
-        let length_bytes = max_bytes.min(self.frame_bytes).min(does.range().end - start);
-        let taking = match does {
-            Step::Give { .. } => None,
-            Step::Take { taking, .. } => Some(*taking),
+        let (step, action) = self.steps.get(self.current)?;
+        let start = action.range().start + self.done_bytes;
+        let length_bytes = max_bytes.min(self.frame_bytes).min(action.range().end - start);
+        let mode = match action {
+            Step::Send { .. } => None,
+            Step::Receive { mode, .. } => Some(*mode),
         };
         Some(Block {
             step: *step,
-            taking,
+            mode,
             range: start..start + length_bytes,
             position_bytes: self.position_bytes,
             done_bytes: self.done_bytes + length_bytes,
@@ -218,18 +218,18 @@ impl Progress {
 
     /// Returns the stream of bytes from another member, at the position reached.
     pub fn stream_from(&self, member: usize) -> Stream {
-        let mut stream = self.stream(self.program.takes(member));
-        let taken_bytes = stream.steps.iter().map(|(step, _)| self.steps[*step].done_bytes).sum();
-        stream.pass(taken_bytes);
+        let mut stream = self.stream(self.program.steps_from(member));
+        let received_bytes = stream.steps.iter().map(|(step, _)| self.steps[*step].done_bytes).sum();
+        stream.pass(received_bytes);
         stream
     }
 
     /// Returns the stream of bytes to another member, which has `offset_bytes` of it already.
     pub fn stream_to(&mut self, member: usize, offset_bytes: u64) -> Stream {
-        let mut stream = self.stream(self.program.gives(member));
+        let mut stream = self.stream(self.program.steps_to(member));
         stream.pass(offset_bytes);
-        for (step, does) in &stream.steps[..stream.current] {
-            self.reach(*step, length(does.range()));
+        for (step, action) in &stream.steps[..stream.current] {
+            self.reach(*step, length(action.range()));
         }
         if let Some((step, _)) = stream.steps.get(stream.current) {
             self.reach(*step, stream.done_bytes);
@@ -244,23 +244,23 @@ impl Progress {
     }
 
     /// Returns the work that must be done before the block may move; `None` if it may move now.
-    pub fn lack(&self, block: &Block) -> Option<Lack> {
+    pub fn blocked_on(&self, block: &Block) -> Option<Dependency> {
         let end = block.range.end;
         if let Some(fold) = self.fold.as_ref().filter(|fold| fold.done_bytes < end) {
-            return Some(Lack { work: Work::Fold, bytes: end.min(fold.size_bytes) });
+            return Some(Dependency { work: Work::Fold, bytes: end.min(fold.size_bytes) });
         }
-        let lack = |writer: &usize| {
+        let unmet = |writer: &usize| {
             let range = self.program.steps()[*writer].range();
             let bytes = end.min(range.end).saturating_sub(range.start);
-            let lack = Lack { work: Work::Step(*writer), bytes };
-            (self.steps[*writer].done_bytes < bytes).then_some(lack)
+            let unmet = Dependency { work: Work::Step(*writer), bytes };
+            (self.steps[*writer].done_bytes < bytes).then_some(unmet)
         };
-        self.steps[block.step].writers.iter().find_map(lack)
+        self.steps[block.step].writers.iter().find_map(unmet)
     }
 
     /// Returns the bytes that sending or receiving a block reads.
     pub fn reading(&self, plan: &Plan, block: &Block) -> Reading {
-        if block.taking == Some(Taking::Replace) {
+        if block.mode == Some(ReceiveMode::Replace) {
             return Reading::Nothing;
         }
         if self.fold.is_some() || !self.steps[block.step].writers.is_empty() {
@@ -274,12 +274,12 @@ impl Progress {
 
     /// Notes that a block of `stream` was sent or received.
     pub fn done(&mut self, stream: &mut Stream, block: &Block) {
-        self.given(block);
+        self.sent(block);
         stream.skip(block);
     }
 
     /// Notes that a skipped block, and all blocks before it, were sent.
-    pub fn given(&mut self, block: &Block) {
+    pub fn sent(&mut self, block: &Block) {
         self.reach(block.step, block.done_bytes);
     }
 
@@ -323,15 +323,15 @@ impl Progress {
     /// Returns `true` if the member has received and combined all bytes.
     pub fn is_filled(&self) -> bool {
         let mut steps = self.program.steps().iter().enumerate();
-        self.is_folded() && steps.all(|(index, step)| !step.is_take() || self.is_done(index))
+        self.is_folded() && steps.all(|(index, step)| !step.is_receive() || self.is_done(index))
     }
 
     /// Returns the first step with bytes that another member still needs. Sent bytes count as
     /// received: the receiver checks them, and reports its position when it reconnects.
-    pub fn ungiven(&self) -> Option<Lack> {
+    pub fn first_unsent(&self) -> Option<Dependency> {
         let mut steps = self.program.steps().iter().enumerate();
-        let (index, step) = steps.find(|(index, step)| !step.is_take() && !self.is_done(*index))?;
-        Some(Lack { work: Work::Step(index), bytes: length(step.range()) })
+        let (index, step) = steps.find(|(index, step)| !step.is_receive() && !self.is_done(*index))?;
+        Some(Dependency { work: Work::Step(index), bytes: length(step.range()) })
     }
 
     fn is_done(&self, step: usize) -> bool {

@@ -16,7 +16,7 @@ pub enum Break {
     /// The connection failed.
     Broken,
     /// The peer has nothing to send: it has no plan yet, or has finished.
-    NothingToGive,
+    NothingToSend,
     /// The peer was silent for too long.
     Silent,
     /// The peer's own source is lost.
@@ -28,28 +28,28 @@ pub enum Break {
 pub struct Resumes {
     count: u32,
     since: Time,
-    taken_bytes: u64,
-    asked: Time,
+    received_bytes: u64,
+    requested_at: Time,
 }
 
 impl Resumes {
     /// Makes a count without breaks.
     pub const fn new(now: Time) -> Self {
-        Self { count: 0, since: now, taken_bytes: 0, asked: now }
+        Self { count: 0, since: now, received_bytes: 0, requested_at: now }
     }
 
-    /// Notes that a stream broke after `taken_bytes` in all. Returns the pause before it resumes;
+    /// Notes that a stream broke after `received_bytes` in all. Returns the pause before it resumes;
     /// `None` if it must end.
-    pub fn broke(&mut self, now: Time, taken_bytes: u64, cause: Break) -> Option<Duration> {
+    pub fn broke(&mut self, now: Time, received_bytes: u64, cause: Break) -> Option<Duration> {
         // The peer had time to begin: its plan will not come, or it has sent everything.
-        let is_final = cause == Break::NothingToGive && now.since(self.asked) > PERIOD;
-        if now.since(self.since) > PERIOD && taken_bytes > self.taken_bytes {
+        let is_final = cause == Break::NothingToSend && now.since(self.requested_at) > PERIOD;
+        if now.since(self.since) > PERIOD && received_bytes > self.received_bytes {
             *self = Self::new(now);
         }
-        self.taken_bytes = taken_bytes;
+        self.received_bytes = received_bytes;
         self.count += 1;
-        self.asked = now + PAUSE;
-        let is_passing = matches!(cause, Break::Broken | Break::NothingToGive) && !is_final;
+        self.requested_at = now + PAUSE;
+        let is_passing = matches!(cause, Break::Broken | Break::NothingToSend) && !is_final;
         (is_passing && self.count <= MAX_RESUMES).then_some(PAUSE)
     }
 }
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn a_peer_that_still_has_nothing_after_a_while_is_not_asked_again() {
         let mut stream = Resumes::new(at(0));
-        assert_eq!(stream.broke(at(0), 0, Break::NothingToGive), Some(PAUSE), "it may have begun by then");
-        assert_eq!(stream.broke(at(7), 0, Break::NothingToGive), None);
+        assert_eq!(stream.broke(at(0), 0, Break::NothingToSend), Some(PAUSE), "it may have begun by then");
+        assert_eq!(stream.broke(at(7), 0, Break::NothingToSend), None);
         assert_eq!(
             Resumes::new(at(0)).broke(at(7), 0, Break::Broken),
             Some(PAUSE),

@@ -1,6 +1,6 @@
 //! Runs all members' programs over symbolic data.
 
-use hoplite_core::plan::collective::{Collective, Program, Schedule, Step, Taking, program_of_parts};
+use hoplite_core::plan::collective::{Collective, Program, ReceiveMode, Schedule, Step, program_of_parts};
 
 const UNIT_BYTES: u64 = 64;
 
@@ -18,10 +18,10 @@ pub(crate) struct Interpreter {
 }
 
 struct Stream {
-    giver: usize,
-    taker: usize,
-    gives: Vec<usize>,
-    takes: Vec<usize>,
+    sender: usize,
+    receiver: usize,
+    sends: Vec<usize>,
+    receives: Vec<usize>,
     next: (usize, u64),
 }
 
@@ -48,15 +48,20 @@ impl Interpreter {
         };
         let programs: Vec<Program> = (0..members).map(program).collect();
         let mut streams = Vec::new();
-        for giver in 0..members {
-            for taker in 0..members {
-                let (gives, takes) = (programs[giver].gives(taker), programs[taker].takes(giver));
+        for sender in 0..members {
+            for receiver in 0..members {
+                let (sends, receives) =
+                    (programs[sender].steps_to(receiver), programs[receiver].steps_from(sender));
                 let units = |member: usize, steps: &[usize]| -> Vec<u64> {
                     steps.iter().map(|step| units_of(&programs[member].steps()[*step])).collect()
                 };
-                assert_eq!(units(giver, &gives), units(taker, &takes), "{giver} gives what {taker} takes");
-                if !gives.is_empty() {
-                    streams.push(Stream { giver, taker, gives, takes, next: (0, 0) });
+                assert_eq!(
+                    units(sender, &sends),
+                    units(receiver, &receives),
+                    "{sender} gives what {receiver} takes"
+                );
+                if !sends.is_empty() {
+                    streams.push(Stream { sender, receiver, sends, receives, next: (0, 0) });
                 }
             }
         }
@@ -82,35 +87,36 @@ impl Interpreter {
             return false;
         }
         let stream = ready[choose(ready.len())];
-        let Stream { giver, taker, ref gives, ref takes, next: (index, unit) } = self.streams[stream];
-        let (give, take) = (gives[index], takes[index]);
-        let value = self.value(giver, give, unit);
-        let (Step::Take { taking, .. }, at) =
-            (&self.programs[taker].steps()[take], unit_at(&self.programs[taker].steps()[take], unit))
-        else {
+        let Stream { sender, receiver, ref sends, ref receives, next: (index, unit) } = self.streams[stream];
+        let (send, receive) = (sends[index], receives[index]);
+        let value = self.value(sender, send, unit);
+        let (Step::Receive { mode, .. }, at) = (
+            &self.programs[receiver].steps()[receive],
+            unit_at(&self.programs[receiver].steps()[receive], unit),
+        ) else {
             panic!("takes are takes");
         };
-        let value = match taking {
-            Taking::Replace => value,
-            Taking::Combine => {
-                let own = self.value(taker, take, unit);
+        let value = match mode {
+            ReceiveMode::Replace => value,
+            ReceiveMode::Combine => {
+                let own = self.value(receiver, receive, unit);
                 let both = own.unwrap().iter().zip(value.unwrap()).map(|(a, b)| a + b).collect();
                 Some(both)
             }
         };
-        self.targets[taker][at] = value;
-        self.done[taker][take] += 1;
-        self.done[giver][give] += 1;
-        let is_last = self.done[taker][take] == units_of(&self.programs[taker].steps()[take]);
+        self.targets[receiver][at] = value;
+        self.done[receiver][receive] += 1;
+        self.done[sender][send] += 1;
+        let is_last = self.done[receiver][receive] == units_of(&self.programs[receiver].steps()[receive]);
         self.streams[stream].next = if is_last { (index + 1, 0) } else { (index, unit + 1) };
         true
     }
 
     fn is_ready(&self, stream: usize) -> bool {
-        let Stream { giver, taker, gives, takes, next: (index, unit) } = &self.streams[stream];
-        *index < gives.len()
-            && self.may_do(*giver, gives[*index], *unit)
-            && self.may_do(*taker, takes[*index], *unit)
+        let Stream { sender, receiver, sends, receives, next: (index, unit) } = &self.streams[stream];
+        *index < sends.len()
+            && self.may_do(*sender, sends[*index], *unit)
+            && self.may_do(*receiver, receives[*index], *unit)
     }
 
     fn may_do(&self, member: usize, step: usize, unit: u64) -> bool {
@@ -135,7 +141,7 @@ impl Interpreter {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.streams.iter().all(|stream| stream.next.0 == stream.gives.len())
+        self.streams.iter().all(|stream| stream.next.0 == stream.sends.len())
     }
 
     pub(crate) fn check(&self) {

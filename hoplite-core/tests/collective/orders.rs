@@ -53,7 +53,7 @@ fn crossing(arrangement: &Arrangement, paths: &[Path], size_bytes: u64, group: P
     let is_inside = |rank: usize| is_in(paths[arrangement.order[rank]], group);
     for (rank, program) in programs(&arrangement.choice.schedule, size_bytes).iter().enumerate() {
         for step in program.steps() {
-            if let Step::Give { range, to } = step
+            if let Step::Send { range, to } = step
                 && is_inside(rank) != is_inside(*to)
             {
                 crossing[usize::from(is_inside(*to))] += range.end - range.start;
@@ -66,14 +66,14 @@ fn crossing(arrangement: &Arrangement, paths: &[Path], size_bytes: u64, group: P
 fn slow_streams(arrangement: &Arrangement, slow: &SlowLinks) -> SlowLinks {
     let order = &arrangement.order;
     let programs = programs(&arrangement.choice.schedule, 1 << 20).into_iter().enumerate();
-    let gives = programs.flat_map(|(rank, program)| {
+    let sends = programs.flat_map(|(rank, program)| {
         let to = |step: &Step| match step {
-            Step::Give { to, .. } => Some(*to),
-            Step::Take { .. } => None,
+            Step::Send { to, .. } => Some(*to),
+            Step::Receive { .. } => None,
         };
         program.steps().iter().filter_map(to).map(|to| (order[rank], order[to])).collect::<Vec<_>>()
     });
-    gives.filter(|stream| slow.contains(stream)).collect()
+    sends.filter(|stream| slow.contains(stream)).collect()
 }
 
 #[test]
@@ -317,14 +317,14 @@ fn with_hdrm_every_step_crosses_between_the_halves() {
     let arrangement = arrange(&paths, 1 << 20, LINK, SchedulePreference::Hdrm);
     assert_eq!(arrangement.choice.schedule, Schedule::halving_doubling(16));
     let half = |rank: usize| paths[arrangement.order[rank]][1];
-    let mut gives = 0;
+    let mut sends = 0;
     for (rank, program) in programs(&arrangement.choice.schedule, 1 << 20).iter().enumerate() {
         for step in program.steps() {
-            if let Step::Give { to, .. } = step {
+            if let Step::Send { to, .. } = step {
                 assert_ne!(half(rank), half(*to), "{rank} gives to {to}");
-                gives += 1;
+                sends += 1;
             }
         }
     }
-    assert_eq!(gives, 16 * 8, "each member gives in each of eight steps");
+    assert_eq!(sends, 16 * 8, "each member gives in each of eight steps");
 }

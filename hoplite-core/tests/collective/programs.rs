@@ -59,7 +59,7 @@ proptest! {
             for program in programs.programs() {
                 // Parts differ by a unit.
                 let limit = 2 * (size_bytes * (members - 1)).div_ceil(members) + 2 * 64 * members;
-                prop_assert!(program.given_bytes() <= limit);
+                prop_assert!(program.sent_bytes() <= limit);
             }
         }
     }

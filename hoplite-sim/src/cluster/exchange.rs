@@ -7,7 +7,7 @@ use hoplite_core::Time;
 use hoplite_core::collective::{Block, Break, CollectiveEvent, Plan, Progress, Reading, Resumes};
 use hoplite_core::node::{CombineId, CombineOutcome, CopyId, Event, ServeId};
 use hoplite_core::peer::{CONNECT_TIMEOUT, SILENCE_TIMEOUT, plan_timeout};
-use hoplite_core::plan::collective::Taking;
+use hoplite_core::plan::collective::ReceiveMode;
 use hoplite_core::shard::PullOutcome;
 
 use super::contents::{Contents, EMPTY, MIXED, Operand, shape_of};
@@ -110,20 +110,20 @@ struct Stream {
     requested_at: Time,
     heard_at: Time,
     requested_from_bytes: u64,
-    given_bytes: u64,
+    sent_bytes: u64,
     arriving: Vec<(u64, Value)>,
     resumes: Resumes,
     idle: u32,
 }
 
-enum Own {
+enum OwnBytes {
     Partial,
     Source(Value),
     Late,
     Lost,
 }
 
-enum Look {
+enum StreamStep {
     Moved,
     Nothing,
     Over,
@@ -163,7 +163,7 @@ impl<A: Application> Cluster<A> {
                 serve: None,
                 requested_at: now,
                 heard_at: now,
-                given_bytes: 0,
+                sent_bytes: 0,
                 requested_from_bytes: 0,
                 arriving: Vec::new(),
                 resumes: Resumes::new(now),
@@ -205,8 +205,8 @@ impl<A: Application> Cluster<A> {
             }
             (stream.requested_at, stream.heard_at) = (cluster.now(), cluster.now());
             stream.arriving.clear();
-            stream.given_bytes = cluster.taken_bytes(&stream);
-            stream.requested_from_bytes = stream.given_bytes;
+            stream.sent_bytes = cluster.received_bytes(&stream);
+            stream.requested_from_bytes = stream.sent_bytes;
             match cluster.request_serve(stream.store, &stream.remote, None) {
                 Ok(serve) => {
                     stream.serve = Some(serve);
@@ -228,7 +228,7 @@ impl<A: Application> Cluster<A> {
         host.is_running(stream.run) && host.exchanges.contains_key(&stream.combine)
     }
 
-    fn taken_bytes(&self, stream: &Stream) -> u64 {
+    fn received_bytes(&self, stream: &Stream) -> u64 {
         let exchange = &self.stores[stream.store].exchanges[&stream.combine];
         exchange.progress.stream_from(stream.from).position_bytes()
     }
@@ -240,9 +240,9 @@ impl<A: Application> Cluster<A> {
         if !self.is_exchanging(&stream) {
             return;
         }
-        let taken_bytes = self.taken_bytes(&stream);
-        self.note(|_| format!("{stream:?} broke at {taken_bytes}: {cause:?}"));
-        match stream.resumes.broke(self.now(), taken_bytes, cause) {
+        let received_bytes = self.received_bytes(&stream);
+        self.note(|_| format!("{stream:?} broke at {received_bytes}: {cause:?}"));
+        match stream.resumes.broke(self.now(), received_bytes, cause) {
             Some(pause) => {
                 self.counts.resumed_streams += 1;
                 self.after(pause, move |cluster| cluster.connect_stream(stream));
@@ -263,15 +263,15 @@ impl<A: Application> Cluster<A> {
         }
         let (store, combine, sender) = (stream.store, stream.combine, stream.remote.sender);
         A::interfere(self, store, sender);
-        match self.look_at_stream(&mut stream) {
-            Look::Moved => stream.idle = 0,
-            Look::Nothing => stream.idle = stream.idle.saturating_add(1),
-            Look::Broke(cause, outcome) => return self.stream_broke(stream, cause, outcome),
-            Look::Over => {
+        match self.advance_stream(&mut stream) {
+            StreamStep::Moved => stream.idle = 0,
+            StreamStep::Nothing => stream.idle = stream.idle.saturating_add(1),
+            StreamStep::Broke(cause, outcome) => return self.stream_broke(stream, cause, outcome),
+            StreamStep::Over => {
                 if let Some(serve) = stream.serve {
                     self.end_serve(sender, serve);
                 }
-                return self.fill_if_taken(store, combine);
+                return self.fill_if_received(store, combine);
             }
         }
         let slowness = self.stores[store].exchanges[&combine].slowness;
@@ -283,114 +283,114 @@ impl<A: Application> Cluster<A> {
         self.after(delay, move |cluster| cluster.stream_step(stream));
     }
 
-    fn look_at_stream(&mut self, stream: &mut Stream) -> Look {
+    fn advance_stream(&mut self, stream: &mut Stream) -> StreamStep {
         let (now, store, sender) = (self.now(), stream.store, stream.remote.sender);
-        let taken = match self.take_arriving(stream) {
-            Ok(taken) => taken,
-            Err(cause) => return Look::Broke(cause, PullOutcome::SenderHasNoCopy),
+        let received = match self.receive_arriving(stream) {
+            Ok(received) => received,
+            Err(cause) => return StreamStep::Broke(cause, PullOutcome::SenderHasNoCopy),
         };
         let exchange = &self.stores[store].exchanges[&stream.combine];
         if exchange.progress.stream_from(stream.from).is_over() {
             // Other members may wait for bytes that this member must still combine.
-            return if exchange.progress.is_folded() { Look::Over } else { Look::Nothing };
+            return if exchange.progress.is_folded() { StreamStep::Over } else { StreamStep::Nothing };
         }
         if !self.is_linked(LinkEnd::Store(store), LinkEnd::Store(sender)) {
             let is_given_up = now.since(stream.heard_at) > SILENCE_TIMEOUT;
-            let silent = Look::Broke(Break::Silent, PullOutcome::SenderUnreachable);
-            return if is_given_up { silent } else { Look::Nothing };
+            let silent = StreamStep::Broke(Break::Silent, PullOutcome::SenderUnreachable);
+            return if is_given_up { silent } else { StreamStep::Nothing };
         }
         stream.heard_at = now;
         if let Network::Blocks { damages: true, .. } = self.config.network
             && self.random.number(0..BROKEN_ONE_IN) == 0
         {
-            return Look::Broke(Break::Broken, PullOutcome::Corrupt);
+            return StreamStep::Broke(Break::Broken, PullOutcome::Corrupt);
         }
         if !stream.arriving.is_empty() {
             // The member waits for the bytes to combine with, and its sender waits too.
-            return Look::Nothing;
+            return StreamStep::Nothing;
         }
         let serve = stream.serve.and_then(|serve| self.stores[sender].serves.get(&serve));
-        let nothing_to_give = Look::Broke(Break::NothingToGive, PullOutcome::SenderHasNoCopy);
-        let given = match serve.map(|serve| serve.state) {
+        let nothing_to_send = StreamStep::Broke(Break::NothingToSend, PullOutcome::SenderHasNoCopy);
+        let sent = match serve.map(|serve| serve.state) {
             Some(ServeState::Awaited)
                 if now.since(stream.requested_at) < plan_timeout(stream.requested_from_bytes) =>
             {
-                return Look::Nothing;
+                return StreamStep::Nothing;
             }
-            Some(ServeState::Accepted(copy)) => self.give(stream, copy),
-            Some(ServeState::Awaited | ServeState::Refused) | None => return nothing_to_give,
+            Some(ServeState::Accepted(copy)) => self.send(stream, copy),
+            Some(ServeState::Awaited | ServeState::Refused) | None => return nothing_to_send,
         };
-        match given {
-            Some(given) if given || taken => Look::Moved,
-            Some(_) => Look::Nothing,
-            None => nothing_to_give,
+        match sent {
+            Some(sent) if sent || received => StreamStep::Moved,
+            Some(_) => StreamStep::Nothing,
+            None => nothing_to_send,
         }
     }
 
-    fn give(&mut self, stream: &mut Stream, copy: CopyId) -> Option<bool> {
+    fn send(&mut self, stream: &mut Stream, copy: CopyId) -> Option<bool> {
         if self.copy(stream.remote.sender, copy).failure.is_some() {
             return None;
         }
         let sender = stream.remote.sender;
         let mut exchanges = self.stores[sender].exchanges.iter();
         let (combine, exchange) = exchanges.find(|(_, exchange)| exchange.copy == copy)?;
-        let taker = self.stores[stream.store].exchanges[&stream.combine].plan.index;
+        let receiver = self.stores[stream.store].exchanges[&stream.combine].plan.index;
         let combine = *combine;
         let element_bytes = exchange.plan.metadata.dtype.size_bytes();
         let max_bytes = self.random.number(4096..65_536) / element_bytes * element_bytes;
         let exchange = self.stores[sender].exchanges.get_mut(&combine)?;
-        let mut giving = exchange.progress.stream_to(taker, stream.given_bytes);
-        let block = giving.next(max_bytes).expect("a stream never takes more than its sender gives");
-        if exchange.progress.lack(&block).is_some() {
+        let mut outgoing = exchange.progress.stream_to(receiver, stream.sent_bytes);
+        let block = outgoing.next(max_bytes).expect("a stream never takes more than its sender gives");
+        if exchange.progress.blocked_on(&block).is_some() {
             return Some(false);
         }
         let piece = match self.own(sender, combine, &block) {
-            Own::Lost => return None,
-            Own::Late => return Some(false),
-            Own::Source(own) => vec![(block.range.clone(), own)],
-            Own::Partial => self.stores[sender].exchanges[&combine].memory.read(&block.range),
+            OwnBytes::Lost => return None,
+            OwnBytes::Late => return Some(false),
+            OwnBytes::Source(own) => vec![(block.range.clone(), own)],
+            OwnBytes::Partial => self.stores[sender].exchanges[&combine].memory.read(&block.range),
         };
         stream.arriving = piece.into_iter().map(|(range, value)| (range.end - range.start, value)).collect();
-        stream.given_bytes += block.length_bytes();
+        stream.sent_bytes += block.length_bytes();
         let exchange = self.stores[sender].exchanges.get_mut(&combine)?;
-        exchange.progress.done(&mut giving, &block);
-        self.end_if_given(sender, combine);
+        exchange.progress.done(&mut outgoing, &block);
+        self.end_if_sent(sender, combine);
         Some(true)
     }
 
-    fn own(&mut self, store: usize, combine: CombineId, block: &Block) -> Own {
+    fn own(&mut self, store: usize, combine: CombineId, block: &Block) -> OwnBytes {
         let exchange = &self.stores[store].exchanges[&combine];
         let Reading::Source { index, range, part_end } = exchange.progress.reading(&exchange.plan, block)
         else {
-            return Own::Partial;
+            return OwnBytes::Partial;
         };
         let source = exchange.sources[index];
         let tag = self.copy(store, source).tag.unwrap_or(MIXED);
         match self.offered_bytes(store, source, part_end) {
-            None => Own::Lost,
-            Some(offered_bytes) if offered_bytes < range.end => Own::Late,
-            Some(_) => Own::Source(Value { tag, shape: tag, is_combined: false }),
+            None => OwnBytes::Lost,
+            Some(offered_bytes) if offered_bytes < range.end => OwnBytes::Late,
+            Some(_) => OwnBytes::Source(Value { tag, shape: tag, is_combined: false }),
         }
     }
 
-    fn take_arriving(&mut self, stream: &mut Stream) -> Result<bool, Break> {
+    fn receive_arriving(&mut self, stream: &mut Stream) -> Result<bool, Break> {
         self.fold(stream).ok_or(Break::SourceLost)?;
         let length_bytes: u64 = stream.arriving.iter().map(|(length, _)| length).sum();
         if length_bytes == 0 {
             return Ok(false);
         }
         let exchange = &self.stores[stream.store].exchanges[&stream.combine];
-        let mut taking = exchange.progress.stream_from(stream.from);
-        let block = taking.check(taking.position_bytes(), length_bytes);
+        let mut incoming = exchange.progress.stream_from(stream.from);
+        let block = incoming.check(incoming.position_bytes(), length_bytes);
         let block = block.unwrap_or_else(|bad| panic!("{stream:?} brings {}", bad.reason()));
-        if exchange.progress.lack(&block).is_some() {
+        if exchange.progress.blocked_on(&block).is_some() {
             return Ok(false);
         }
         let own = self.own(stream.store, stream.combine, &block);
         match own {
-            Own::Lost => return Err(Break::SourceLost),
-            Own::Late => return Ok(false),
-            Own::Partial | Own::Source(_) => {}
+            OwnBytes::Lost => return Err(Break::SourceLost),
+            OwnBytes::Late => return Ok(false),
+            OwnBytes::Partial | OwnBytes::Source(_) => {}
         }
         let mut at = block.range.start;
         for (length_bytes, value) in std::mem::take(&mut stream.arriving) {
@@ -398,12 +398,12 @@ impl<A: Application> Cluster<A> {
             at = piece.end;
             let host = self.stores[stream.store].exchanges.get_mut(&stream.combine);
             let exchange = host.expect("a running exchange exists");
-            if block.taking == Some(Taking::Replace) {
+            if block.mode == Some(ReceiveMode::Replace) {
                 exchange.memory.write(&piece, value);
                 continue;
             }
             let before = match own {
-                Own::Source(own) => vec![(piece, own)],
+                OwnBytes::Source(own) => vec![(piece, own)],
                 _ => exchange.memory.read(&piece),
             };
             for (piece, before) in before {
@@ -413,7 +413,7 @@ impl<A: Application> Cluster<A> {
         }
         let host = &mut self.stores[stream.store];
         let exchange = host.exchanges.get_mut(&stream.combine).expect("a running exchange exists");
-        exchange.progress.done(&mut taking, &block);
+        exchange.progress.done(&mut incoming, &block);
         let (copy, final_bytes) = (exchange.copy, exchange.progress.final_bytes());
         self.copy(stream.store, copy).valid_bytes = final_bytes;
         Ok(true)
@@ -444,7 +444,7 @@ impl<A: Application> Cluster<A> {
         Some(())
     }
 
-    fn fill_if_taken(&mut self, store: usize, combine: CombineId) {
+    fn fill_if_received(&mut self, store: usize, combine: CombineId) {
         let Some(exchange) = self.stores[store].exchanges.get_mut(&combine) else { return };
         if exchange.is_filled || !exchange.progress.is_filled() {
             return;
@@ -461,12 +461,12 @@ impl<A: Application> Cluster<A> {
         (copy.tag, copy.shape, copy.valid_bytes) = (Some(tag), shape, size_bytes);
         A::filled(self, store, &plan, &pieces);
         self.store_event(store, Event::Collective(CollectiveEvent::Filled { combine }));
-        self.end_if_given(store, combine);
+        self.end_if_sent(store, combine);
     }
 
-    fn end_if_given(&mut self, store: usize, combine: CombineId) {
+    fn end_if_sent(&mut self, store: usize, combine: CombineId) {
         let Some(exchange) = self.stores[store].exchanges.get(&combine) else { return };
-        if exchange.is_filled && exchange.progress.ungiven().is_none() {
+        if exchange.is_filled && exchange.progress.first_unsent().is_none() {
             self.end_exchange(store, combine, CombineOutcome::Complete);
         }
     }

@@ -62,7 +62,7 @@ impl Machine {
         1 << (8 * self.ranks[index])
     }
 
-    /// An element that names the giver and the taker.
+    /// An element that names the sender and the receiver.
     fn own_part(&self, index: usize, at: usize) -> u64 {
         let participants = self.plan.agreement.participants as usize;
         let part = (self.plan.size_bytes / ELEMENT_BYTES) as usize / participants;
@@ -105,8 +105,8 @@ fn elements(range: &Range<u64>) -> Range<usize> {
 
 /// A stream between two members: both positions, and the bytes in flight.
 struct Pipe {
-    giving: Stream,
-    taking: Stream,
+    outgoing: Stream,
+    incoming: Stream,
     sent: VecDeque<(u64, Vec<u64>)>,
 }
 
@@ -127,53 +127,53 @@ impl World {
         let mut pipes = BTreeMap::new();
         for to in 0..members.len() {
             for from in members[to].progress.program().sources() {
-                let giving = members[from].progress.stream_to(to, 0);
-                let taking = members[to].progress.stream_from(from);
-                pipes.insert((from, to), Pipe { giving, taking, sent: VecDeque::new() });
+                let outgoing = members[from].progress.stream_to(to, 0);
+                let incoming = members[to].progress.stream_from(from);
+                pipes.insert((from, to), Pipe { outgoing, incoming, sent: VecDeque::new() });
             }
         }
         Self { members, pipes }
     }
 
-    fn give(&mut self, pair: (usize, usize), max_bytes: u64) -> bool {
+    fn send(&mut self, pair: (usize, usize), max_bytes: u64) -> bool {
         let (member, pipe) = (&mut self.members[pair.0], self.pipes.get_mut(&pair).unwrap());
-        let Some(block) = pipe.giving.next(max_bytes) else { return false };
-        if member.progress.lack(&block).is_some() || pipe.sent.len() >= 3 {
+        let Some(block) = pipe.outgoing.next(max_bytes) else { return false };
+        if member.progress.blocked_on(&block).is_some() || pipe.sent.len() >= 3 {
             return false;
         }
         pipe.sent.push_back((block.position_bytes, member.read(&block)));
-        member.progress.done(&mut pipe.giving, &block);
+        member.progress.done(&mut pipe.outgoing, &block);
         true
     }
 
-    fn take(&mut self, pair: (usize, usize)) -> bool {
+    fn receive(&mut self, pair: (usize, usize)) -> bool {
         let (member, pipe) = (&mut self.members[pair.1], self.pipes.get_mut(&pair).unwrap());
         let Some((position_bytes, values)) = pipe.sent.front() else { return false };
-        let block = pipe.taking.check(*position_bytes, values.len() as u64 * ELEMENT_BYTES).unwrap();
-        if member.progress.lack(&block).is_some() {
+        let block = pipe.incoming.check(*position_bytes, values.len() as u64 * ELEMENT_BYTES).unwrap();
+        if member.progress.blocked_on(&block).is_some() {
             return false;
         }
-        let before = match block.taking.expect("it takes") {
-            Taking::Replace => vec![0; values.len()],
-            Taking::Combine => member.read(&block),
+        let before = match block.mode.expect("it takes") {
+            ReceiveMode::Replace => vec![0; values.len()],
+            ReceiveMode::Combine => member.read(&block),
         };
         for (at, (value, before)) in elements(&block.range).zip(values.iter().zip(before)) {
             member.memory[at] = Some(value + before);
         }
         pipe.sent.pop_front();
         let final_bytes = member.progress.final_bytes();
-        member.progress.done(&mut pipe.taking, &block);
+        member.progress.done(&mut pipe.incoming, &block);
         assert!(member.progress.final_bytes() >= final_bytes);
         true
     }
 
-    /// Bytes in flight are sent again, from the giver's present memory.
+    /// Bytes in flight are sent again, from the sender's present memory.
     fn resume(&mut self, pair: (usize, usize)) {
-        let taking = self.members[pair.1].progress.stream_from(pair.0);
+        let incoming = self.members[pair.1].progress.stream_from(pair.0);
         let pipe = self.pipes.get_mut(&pair).unwrap();
-        assert_eq!(taking.position_bytes(), pipe.taking.position_bytes());
-        pipe.giving = self.members[pair.0].progress.stream_to(pair.1, taking.position_bytes());
-        pipe.taking = taking;
+        assert_eq!(incoming.position_bytes(), pipe.incoming.position_bytes());
+        pipe.outgoing = self.members[pair.0].progress.stream_to(pair.1, incoming.position_bytes());
+        pipe.incoming = incoming;
         pipe.sent.clear();
     }
 
@@ -182,8 +182,8 @@ impl World {
         let folded = self.members.iter_mut().filter(|member| !member.progress.is_folded());
         let mut is_moved = folded.map(Machine::fold).fold(false, |any, one| any | one);
         for pair in pairs {
-            is_moved |= self.give(pair, u64::MAX);
-            is_moved |= self.take(pair);
+            is_moved |= self.send(pair, u64::MAX);
+            is_moved |= self.receive(pair);
         }
         is_moved
     }
@@ -192,7 +192,7 @@ impl World {
     fn check_end(&self) {
         for member in &self.members {
             let Machine { plan, progress, memory, .. } = member;
-            assert!(progress.is_filled() && progress.ungiven().is_none(), "{progress:?}");
+            assert!(progress.is_filled() && progress.first_unsent().is_none(), "{progress:?}");
             let ranks = plan.agreement.participants as usize;
             let all = (0..ranks).map(|rank| 1_u64 << (8 * rank)).sum();
             let size = (plan.size_bytes / ELEMENT_BYTES) as usize;
@@ -258,8 +258,8 @@ proptest! {
         for (action, which, length) in choices {
             let pair = *which.get(&pairs);
             match action {
-                0..5 => drop(world.give(pair, length * ELEMENT_BYTES)),
-                5..10 => drop(world.take(pair)),
+                0..5 => drop(world.send(pair, length * ELEMENT_BYTES)),
+                5..10 => drop(world.receive(pair)),
                 10 => drop(world.members[which.index(members)].fold()),
                 _ => world.resume(pair),
             }
@@ -287,7 +287,7 @@ fn who_claims_to_have_more_than_all_is_given_nothing() {
     let plan = plans(Collective::Allreduce, &Schedule::ring(2), &ranks, 16).swap_remove(0);
     let mut progress = Progress::new(&plan);
     let stream = progress.stream_to(1, u64::MAX);
-    assert!(stream.is_over() && progress.ungiven().is_none());
+    assert!(stream.is_over() && progress.first_unsent().is_none());
     assert_eq!(stream.position_bytes(), 128);
     assert!(!progress.is_filled());
 }

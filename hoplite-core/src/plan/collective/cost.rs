@@ -92,7 +92,7 @@ pub fn estimate(
         let part_bytes = left_bytes / *radix as f64;
         let steps = radix.saturating_sub(1) as f64;
         let is_overlapped = part_bytes >= frame_bytes + rate * latency;
-        let bytes = steps * part_bytes / rate * times(schedule.gives(stage).collect());
+        let bytes = steps * part_bytes / rate * times(schedule.transfers(stage).collect());
         let waits = if is_overlapped { latency.min(steps * latency) } else { steps * latency };
         seconds += 2.0 * (bytes + waits);
         left_bytes = part_bytes;
@@ -103,9 +103,9 @@ pub fn estimate(
 /// Returns the factor by which the busiest shared uplink slows these streams down.
 fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize, usize)>) -> f64 {
     let mut shared: BTreeMap<Path, [f64; 2]> = BTreeMap::new();
-    for (giver, taker) in streams {
-        let (Some(giver), Some(taker)) = (paths.get(giver), paths.get(taker)) else { return 1.0 };
-        for (direction, inside, outside) in [(0, giver, taker), (1, taker, giver)] {
+    for (sender, receiver) in streams {
+        let (Some(sender), Some(receiver)) = (paths.get(sender), paths.get(receiver)) else { return 1.0 };
+        for (direction, inside, outside) in [(0, sender, receiver), (1, receiver, sender)] {
             for group in groups_of(*inside).filter(|group| !is_in(*outside, *group)) {
                 shared.entry(group).or_default()[direction] += 1.0;
             }
@@ -135,8 +135,8 @@ fn by_rank(order: &[usize], slow: &SlowLinks) -> SlowLinks {
 }
 
 fn remark_on_links(schedule: &Schedule, slow: &SlowLinks, is_around: bool) -> &'static str {
-    let gives = (0..schedule.radices().len()).flat_map(|stage| schedule.gives(stage));
-    if gives.chain(schedule.folds()).any(|stream| slow.contains(&stream)) {
+    let transfers = (0..schedule.radices().len()).flat_map(|stage| schedule.transfers(stage));
+    if transfers.chain(schedule.folds()).any(|stream| slow.contains(&stream)) {
         "over a slow link"
     } else if is_around {
         "around slow links"

@@ -22,5 +22,5 @@ mod schedule;
 pub use crate::vocabulary::agreement::Collective;
 pub use cost::{Arrangement, SchedulePreference, arrange, arrange_parts, estimate, frame_bytes};
 pub use order::SlowLinks;
-pub use program::{Program, Step, Taking};
+pub use program::{Program, ReceiveMode, Step};
 pub use schedule::{MAX_MEMBERS, Schedule, program_of_pairs, program_of_parts, rank_of_part};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// The use that a member makes of received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Taking {
+pub enum ReceiveMode {
     /// Combine them with the local bytes, as second operands.
     Combine,
     /// Replace the local bytes: the received bytes are final.
@@ -16,13 +16,13 @@ pub enum Taking {
 #[expect(missing_docs, reason = "most names say it")]
 pub enum Step {
     /// Send to another member.
-    Give { range: Range<u64>, to: usize },
+    Send { range: Range<u64>, to: usize },
     /// Receive from another member.
-    Take {
+    Receive {
         range: Range<u64>,
         from: usize,
         /// The use of the received bytes.
-        taking: Taking,
+        mode: ReceiveMode,
     },
 }
 
@@ -30,13 +30,13 @@ impl Step {
     /// The range that the step sends or receives.
     pub const fn range(&self) -> &Range<u64> {
         match self {
-            Self::Give { range, .. } | Self::Take { range, .. } => range,
+            Self::Send { range, .. } | Self::Receive { range, .. } => range,
         }
     }
 
-    /// Returns `true` for [`Self::Take`].
-    pub const fn is_take(&self) -> bool {
-        matches!(self, Self::Take { .. })
+    /// Returns `true` for [`Self::Receive`].
+    pub const fn is_receive(&self) -> bool {
+        matches!(self, Self::Receive { .. })
     }
 
     fn overlaps(&self, other: &Range<u64>) -> bool {
@@ -64,25 +64,25 @@ impl Program {
     }
 
     /// Returns the steps that send to `member`, as indices in order.
-    pub fn gives(&self, member: usize) -> Vec<usize> {
-        self.indices(|step| matches!(step, Step::Give { to, .. } if *to == member))
+    pub fn steps_to(&self, member: usize) -> Vec<usize> {
+        self.indices(|step| matches!(step, Step::Send { to, .. } if *to == member))
     }
 
     /// Returns the steps that receive from `member`, as indices in order.
-    pub fn takes(&self, member: usize) -> Vec<usize> {
-        self.indices(|step| matches!(step, Step::Take { from, .. } if *from == member))
+    pub fn steps_from(&self, member: usize) -> Vec<usize> {
+        self.indices(|step| matches!(step, Step::Receive { from, .. } if *from == member))
     }
 
-    fn indices(&self, is_meant: impl Fn(&Step) -> bool) -> Vec<usize> {
+    fn indices(&self, predicate: impl Fn(&Step) -> bool) -> Vec<usize> {
         let steps = self.steps.iter().enumerate();
-        steps.filter(|(_, step)| is_meant(step)).map(|(index, _)| index).collect()
+        steps.filter(|(_, step)| predicate(step)).map(|(index, _)| index).collect()
     }
 
     /// Returns the members from which this one receives, in the order of their first steps.
     pub fn sources(&self) -> Vec<usize> {
         let mut sources = Vec::new();
         for step in &self.steps {
-            if let Step::Take { from, .. } = step
+            if let Step::Receive { from, .. } = step
                 && !sources.contains(from)
             {
                 sources.push(*from);
@@ -96,7 +96,7 @@ impl Program {
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };
         let earlier = self.steps[..index].iter().enumerate();
-        let writers = earlier.filter(|(_, other)| other.is_take() && other.overlaps(step.range()));
+        let writers = earlier.filter(|(_, other)| other.is_receive() && other.overlaps(step.range()));
         writers.map(|(index, _)| index).collect()
     }
 
@@ -105,14 +105,14 @@ impl Program {
         let is_final = |index: &usize| {
             let step = &self.steps[*index];
             let later = &self.steps[index + 1..];
-            step.is_take() && !later.iter().any(|other| other.is_take() && other.overlaps(step.range()))
+            step.is_receive() && !later.iter().any(|other| other.is_receive() && other.overlaps(step.range()))
         };
         (0..self.steps.len()).filter(is_final).collect()
     }
 
     /// The number of bytes that the member sends.
-    pub fn given_bytes(&self) -> u64 {
-        let gives = self.steps.iter().filter(|step| !step.is_take());
-        gives.map(|step| step.range().end - step.range().start).sum()
+    pub fn sent_bytes(&self) -> u64 {
+        let sends = self.steps.iter().filter(|step| !step.is_receive());
+        sends.map(|step| step.range().end - step.range().start).sum()
     }
 }

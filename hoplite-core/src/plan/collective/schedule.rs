@@ -4,7 +4,7 @@ use crate::vocabulary::agreement::Collective;
 use std::fmt;
 use std::ops::Range;
 
-use super::program::{Program, Step, Taking};
+use super::program::{Program, ReceiveMode, Step};
 
 /// Most members of a schedule, so that a plan fits in a frame.
 pub const MAX_MEMBERS: usize = 256;
@@ -77,7 +77,7 @@ impl Schedule {
         self.core() < self.members
     }
 
-    pub(super) fn gives(&self, stage: usize) -> impl Iterator<Item = (usize, usize)> {
+    pub(super) fn transfers(&self, stage: usize) -> impl Iterator<Item = (usize, usize)> {
         let next = move |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
         (0..self.core()).filter_map(next)
     }
@@ -92,13 +92,13 @@ impl Schedule {
         let mut program = Program::default();
         if index >= core {
             let partner = index - core;
-            program.push(Step::Give { range: whole.clone(), to: partner });
-            program.push(Step::Take { range: whole, from: partner, taking: Taking::Replace });
+            program.push(Step::Send { range: whole.clone(), to: partner });
+            program.push(Step::Receive { range: whole, from: partner, mode: ReceiveMode::Replace });
             return program;
         }
         let extra = Some(index + core).filter(|extra| *extra < self.members);
         if let Some(from) = extra {
-            program.push(Step::Take { range: whole.clone(), from, taking: Taking::Combine });
+            program.push(Step::Receive { range: whole.clone(), from, mode: ReceiveMode::Combine });
         }
         let mut held = vec![whole.clone()];
         let stages = self.stages(index);
@@ -111,7 +111,7 @@ impl Schedule {
             stage.gather(&mut program, |digit| [part(range, stage.size, digit)]);
         }
         if let Some(to) = extra {
-            program.push(Step::Give { range: whole, to });
+            program.push(Step::Send { range: whole, to });
         }
         program
     }
@@ -187,14 +187,14 @@ pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> 
             for rank in ranks[to].iter().filter(|rank| *rank != from) {
                 // [`rank_of_part`] is its own inverse.
                 let range = part(mine, rank_of_part(*from, *rank, participants));
-                program.push(Step::Give { range, to });
+                program.push(Step::Send { range, to });
             }
         }
     }
     for from in (1..=members).map(|distance| (index + distance) % members) {
         for rank in &ranks[from] {
             for (mine, _) in own.iter().enumerate().filter(|(_, to)| *to != rank) {
-                program.push(Step::Take { range: part(mine, *rank), from, taking: Taking::Replace });
+                program.push(Step::Receive { range: part(mine, *rank), from, mode: ReceiveMode::Replace });
             }
         }
     }
@@ -233,7 +233,7 @@ impl Stage {
         I: IntoIterator<Item = Range<u64>>,
     {
         for step in 1..self.size {
-            self.pass(program, part(self.behind(step)), part(self.behind(step + 1)), Taking::Combine);
+            self.pass(program, part(self.behind(step)), part(self.behind(step + 1)), ReceiveMode::Combine);
         }
     }
 
@@ -243,19 +243,19 @@ impl Stage {
         I: IntoIterator<Item = Range<u64>>,
     {
         for step in 0..self.size - 1 {
-            self.pass(program, part(self.behind(step)), part(self.behind(step + 1)), Taking::Replace);
+            self.pass(program, part(self.behind(step)), part(self.behind(step + 1)), ReceiveMode::Replace);
         }
     }
 
-    fn pass<I>(&self, program: &mut Program, given: I, taken: I, taking: Taking)
+    fn pass<I>(&self, program: &mut Program, sent: I, received: I, mode: ReceiveMode)
     where
         I: IntoIterator<Item = Range<u64>>,
     {
-        for range in given {
-            program.push(Step::Give { range, to: self.next() });
+        for range in sent {
+            program.push(Step::Send { range, to: self.next() });
         }
-        for range in taken {
-            program.push(Step::Take { range, from: self.previous(), taking });
+        for range in received {
+            program.push(Step::Receive { range, from: self.previous(), mode });
         }
     }
 }

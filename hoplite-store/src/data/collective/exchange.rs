@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hoplite_core::collective::{Block, Lack, Plan, Progress, Reading, Stream, Work};
+use hoplite_core::collective::{Block, Dependency, Plan, Progress, Reading, Stream, Work};
 use hoplite_core::reduce::combine;
 use hoplite_core::trace::TraceContext;
 use tokio::sync::Notify;
@@ -27,7 +27,7 @@ pub(crate) struct Exchange {
     steps: Vec<Notify>,
     /// The streams that wait until this member's sources are combined in the target.
     fold: Notify,
-    givers: TaskTracker,
+    senders: TaskTracker,
     /// Cancelled when no further stream may begin to give blocks.
     ended: CancellationToken,
 }
@@ -45,7 +45,7 @@ impl Exchange {
             plan,
             sources,
             trace,
-            givers: TaskTracker::new(),
+            senders: TaskTracker::new(),
             ended: CancellationToken::new(),
         }
     }
@@ -58,14 +58,14 @@ impl Exchange {
         self.trace
     }
 
-    pub(super) fn givers(&self) -> Vec<usize> {
+    pub(super) fn senders(&self) -> Vec<usize> {
         self.progress().program().sources()
     }
 
     /// Admits a stream that gives blocks, unless the exchange has ended. The sources stay until the
     /// result is dropped.
-    pub(super) fn begin_giving(&self) -> Option<TaskTrackerToken> {
-        let token = self.givers.token();
+    pub(super) fn begin_sending(&self) -> Option<TaskTrackerToken> {
+        let token = self.senders.token();
         (!self.ended.is_cancelled()).then_some(token)
     }
 
@@ -81,12 +81,12 @@ impl Exchange {
             // request lost bytes again.
             cancel.cancelled().await;
         } else {
-            // A taker confirms the given bytes when it ends its streams.
-            cancel.run_until_cancelled(self.supplied(Progress::ungiven)).await;
+            // A receiver confirms the sent bytes when it ends its streams.
+            cancel.run_until_cancelled(self.wait_for(Progress::first_unsent)).await;
         }
         self.ended.cancel();
-        self.givers.close();
-        self.givers.wait().await;
+        self.senders.close();
+        self.senders.wait().await;
     }
 
     pub(super) fn stream_from(&self, member: usize) -> Stream {
@@ -105,9 +105,9 @@ impl Exchange {
         self.steps[block.step].notify_waiters();
     }
 
-    /// Notes that a giver has sent a block that its stream skipped, and all blocks before it.
-    pub(in super::super) fn given(&self, block: &Block) {
-        self.progress().given(block);
+    /// Notes that a sender has sent a block that its stream skipped, and all blocks before it.
+    pub(in super::super) fn sent(&self, block: &Block) {
+        self.progress().sent(block);
         self.steps[block.step].notify_waiters();
     }
 
@@ -116,8 +116,8 @@ impl Exchange {
     }
 
     /// Waits until the program permits a block, and the sources have its bytes.
-    pub(in super::super) async fn may_do(&self, block: &Block) -> Result<(), SourceLost> {
-        self.supplied(|progress| progress.lack(block)).await;
+    pub(in super::super) async fn wait_until_ready(&self, block: &Block) -> Result<(), SourceLost> {
+        self.wait_for(|progress| progress.blocked_on(block)).await;
         let Reading::Source { index, range, part_end } = self.reading(block) else { return Ok(()) };
         match self.sources[index].beyond_within(range.end - 1, part_end).await {
             Ok(valid_bytes) if valid_bytes >= range.end => Ok(()),
@@ -125,16 +125,16 @@ impl Exchange {
         }
     }
 
-    async fn supplied(&self, lack: impl Fn(&Progress) -> Option<Lack>) {
-        let look = || lack(&self.progress());
-        while let Some(lacking) = look() {
-            let waiters = match lacking.work {
+    async fn wait_for(&self, dependency_of: impl Fn(&Progress) -> Option<Dependency>) {
+        let current = || dependency_of(&self.progress());
+        while let Some(dependency) = current() {
+            let waiters = match dependency.work {
                 Work::Fold => &self.fold,
                 Work::Step(step) => &self.steps[step],
             };
             let mut progressed = pin!(waiters.notified());
             progressed.as_mut().enable();
-            if look() == Some(lacking) {
+            if current() == Some(dependency) {
                 progressed.await;
             }
         }
@@ -156,12 +156,12 @@ impl Exchange {
         }
     }
 
-    pub(super) fn combine_into(&self, block: &Block, target: &LiveCopy, taken: &mut [u8]) {
+    pub(super) fn combine_into(&self, block: &Block, target: &LiveCopy, incoming: &mut [u8]) {
         let (own, Range { start: mut own_at, .. }) = self.origin(block, target);
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
         let mut sum = [0; PIECE_BYTES];
         let mut at = block.range.start;
-        for piece in taken.chunks_mut(PIECE_BYTES) {
+        for piece in incoming.chunks_mut(PIECE_BYTES) {
             let sum = &mut sum[..piece.len()];
             own.buffer().read(own_at, sum);
             combine(op, dtype, sum, piece);
@@ -205,18 +205,18 @@ impl Exchange {
 
     pub(super) async fn copy_own(&self, target: &LiveCopy) -> Result<(), SourceLost> {
         let own = self.plan.index;
-        let (mut given, mut taken) = (self.stream_to(own, 0), self.stream_from(own));
+        let (mut outgoing, mut incoming) = (self.stream_to(own, 0), self.stream_from(own));
         let mut buffer = vec![0; PIECE_BYTES];
-        while let (Some(give), Some(take)) = (given.next(STEP_BYTES), taken.next(STEP_BYTES)) {
-            self.may_do(&give).await?;
-            let (source, Range { start, end }) = self.origin(&give, target);
+        while let (Some(sent), Some(received)) = (outgoing.next(STEP_BYTES), incoming.next(STEP_BYTES)) {
+            self.wait_until_ready(&sent).await?;
+            let (source, Range { start, end }) = self.origin(&sent, target);
             for at in (start..end).step_by(PIECE_BYTES) {
                 let piece = &mut buffer[..(end - at).min(PIECE_BYTES as u64) as usize];
                 source.buffer().read(at, piece);
-                target.buffer().write(take.range.start + (at - start), piece);
+                target.buffer().write(received.range.start + (at - start), piece);
             }
-            self.done(&mut given, &give);
-            self.done(&mut taken, &take);
+            self.done(&mut outgoing, &sent);
+            self.done(&mut incoming, &received);
             target.advance(self.final_bytes());
             yield_now().await;
         }

@@ -3,14 +3,14 @@
 //!
 //! The coordinator directs a remote member over a separate connection: it sends `Enlist` and later
 //! `Commit` or `Stop`, and the member sends its reports. Members take blocks from each other over
-//! pooled connections: the taker sends `Take`, and the giver sends the blocks of its program (the
+//! pooled connections: the receiver sends `Take`, and the sender sends the blocks of its program (the
 //! member's sequence of sends and receives), in order. Both know the last block.
 
 mod enlist;
 mod exchange;
-mod give;
 mod member;
-mod take;
+mod receive;
+mod send;
 
 pub(crate) use enlist::Decisions;
 pub(crate) use exchange::Exchange;

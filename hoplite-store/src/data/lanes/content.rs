@@ -22,17 +22,17 @@ pub(in super::super) enum Content {
     Copy(Served),
     /// The output of a hop, or a part of it.
     Hop(Served),
-    Gift(Gift),
+    ProgramBlocks(ProgramBlocks),
 }
 
 /// The blocks that a member's program gives to another member.
 #[derive(Debug)]
-pub(in super::super) struct Gift {
+pub(in super::super) struct ProgramBlocks {
     target: Served,
     exchange: Arc<Exchange>,
     /// The blocks that lanes have taken, in order; `true` if a block was sent.
-    taken: Mutex<VecDeque<(Block, bool)>>,
-    _giving: TaskTrackerToken,
+    claimed: Mutex<VecDeque<(Block, bool)>>,
+    _sending: TaskTrackerToken,
 }
 
 #[derive(Debug)]
@@ -64,15 +64,19 @@ impl Cursor {
     }
 }
 
-impl Gift {
-    pub(in super::super) fn new(target: Served, exchange: Arc<Exchange>, giving: TaskTrackerToken) -> Self {
-        Self { target, exchange, taken: Mutex::default(), _giving: giving }
+impl ProgramBlocks {
+    pub(in super::super) fn new(
+        target: Served,
+        exchange: Arc<Exchange>,
+        sending_token: TaskTrackerToken,
+    ) -> Self {
+        Self { target, exchange, claimed: Mutex::default(), _sending: sending_token }
     }
 
     /// Waits until the program permits `block`. The error is the end of the stream.
     async fn ready(&self, block: &Block) -> Result<(), Ending> {
         let is_ready = tokio::select! {
-            ready = self.exchange.may_do(block) => ready.is_ok(),
+            ready = self.exchange.wait_until_ready(block) => ready.is_ok(),
             () = self.exchange.ended() => false,
             () = self.target.failed() => false,
         };
@@ -88,13 +92,13 @@ impl Gift {
             () = self.exchange.ended() => return Err(ConnectionError::Closed),
         }
         // A block counts as given only after all blocks before it.
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, is_sent)) = taken.iter_mut().find(|(taken, _)| taken == block) {
+        let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, is_sent)) = claimed.iter_mut().find(|(claimed, _)| claimed == block) {
             *is_sent = true;
         }
-        while let Some((given, true)) = taken.front() {
-            self.exchange.given(given);
-            taken.pop_front();
+        while let Some((sent, true)) = claimed.front() {
+            self.exchange.sent(sent);
+            claimed.pop_front();
         }
         Ok(())
     }
@@ -116,7 +120,7 @@ impl Content {
     pub(super) fn awaited(&self) -> Awaited<'_> {
         match self {
             Self::Copy(served) | Self::Hop(served) => Awaited::Copy(served),
-            Self::Gift(_) => Awaited::Producer,
+            Self::ProgramBlocks(_) => Awaited::Producer,
         }
     }
 
@@ -133,23 +137,24 @@ impl Content {
                     Ok(valid_bytes) => Ok(Piece { range: start..valid_bytes, block: None }),
                 }
             }
-            Self::Gift(gift) => {
+            Self::ProgramBlocks(blocks) => {
                 let next = cursor.program.as_ref().and_then(|program| program.next(most_bytes));
                 let Some(block) = next else { return Err(Ending::Complete) };
-                gift.ready(&block).await?;
+                blocks.ready(&block).await?;
                 Ok(Piece { range: start..start + block.length_bytes(), block: Some(block) })
             }
         }
     }
 
-    pub(super) fn take(&self, cursor: &mut Cursor, piece: Piece, most_bytes: u64) -> Piece {
+    pub(super) fn claim(&self, cursor: &mut Cursor, piece: Piece, most_bytes: u64) -> Piece {
         let Range { start, end } = piece.range;
         let length_bytes = most_bytes.min(end - start);
         let block = cursor.program.as_ref().and_then(|program| program.next(length_bytes));
-        if let (Self::Gift(gift), Some(block), Some(program)) = (self, &block, &mut cursor.program) {
+        if let (Self::ProgramBlocks(blocks), Some(block), Some(program)) = (self, &block, &mut cursor.program)
+        {
             program.skip(block);
-            let mut taken = gift.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            taken.push_back((block.clone(), false));
+            let mut claimed = blocks.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+            claimed.push_back((block.clone(), false));
         }
         cursor.next_bytes = start + length_bytes;
         Piece { range: start..cursor.next_bytes, block }
@@ -161,8 +166,8 @@ impl Content {
         piece: &Piece,
     ) -> Result<(), ConnectionError> {
         match (self, &piece.block) {
-            (Self::Gift(gift), Some(block)) => gift.send(connection, block).await,
-            (Self::Gift(_), None) => Err(ConnectionError::Closed),
+            (Self::ProgramBlocks(blocks), Some(block)) => blocks.send(connection, block).await,
+            (Self::ProgramBlocks(_), None) => Err(ConnectionError::Closed),
             (Self::Copy(served) | Self::Hop(served), _) => {
                 send_block(connection, served, piece.range.clone()).await
             }

@@ -17,6 +17,6 @@ mod content;
 mod outgoing;
 mod serve;
 
-pub(super) use content::{Content, Cursor, Gift};
+pub(super) use content::{Content, Cursor, ProgramBlocks};
 pub(super) use incoming::{Event, Incoming};
 pub(super) use outgoing::OutgoingStreams;

@@ -123,7 +123,7 @@ impl OutgoingStreams {
             LaneAction::Rest => Action::Rest,
             LaneAction::Ask(count) => Action::Ask(count),
             LaneAction::Send => {
-                Action::Send(stream.content.take(&mut ready.cursor, ready.piece, block_bytes))
+                Action::Send(stream.content.claim(&mut ready.cursor, ready.piece, block_bytes))
             }
         };
         let delivery = turn.map_or(delivery, |turn| turn.delivery);
@@ -185,7 +185,7 @@ impl Outgoing {
 
     /// Returns `true` if block sizes depend on the measured rate instead of a collective's plan.
     pub(super) const fn is_measured(&self) -> bool {
-        self.id.is_some() || !matches!(self.content, Content::Gift(_))
+        self.id.is_some() || !matches!(self.content, Content::ProgramBlocks(_))
     }
 
     pub(super) fn has_key(&self) -> bool {

@@ -32,7 +32,7 @@ async fn send_until_closed(node: &TestNode, bytes: &[u8], and_then_close: Close)
     }
     let mut answer = Vec::new();
     // An error counts as an end, because closing with unread bytes resets the connection.
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server closes");
+    let _ = timeout(TIME_LIMIT, stream.read_to_end(&mut answer)).await.expect("the server closes");
 }
 
 async fn refusals(node: &TestNode, count: u64) {
@@ -41,7 +41,7 @@ async fn refusals(node: &TestNode, count: u64) {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, counted).await.expect("the refusal is counted");
+    timeout(TIME_LIMIT, counted).await.expect("the refusal is counted");
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ async fn a_request_while_another_is_answered_closes_the_connection() {
     sender.shelf.wait_for_serves(1).await;
     connection.write_control(Kind::Pull, &pull).await.unwrap();
     sender.shelf.wait_for_serves(0).await;
-    let ended = timeout(PATIENCE, connection.read_header()).await.unwrap();
+    let ended = timeout(TIME_LIMIT, connection.read_header()).await.unwrap();
     assert!(matches!(ended, Err(ConnectionError::Closed | ConnectionError::Io(_))), "{ended:?}");
     assert_eq!(read(&sender.metrics.malformed_connections), 1);
 }
@@ -154,7 +154,7 @@ async fn connections_are_limited() {
     assert_eq!(read(&sender.metrics.refused_connections), 1);
     drop(first);
     let served = async { while receiver.pull(&sender, "x", &empty(9)).await.1 != PullOutcome::Complete {} };
-    timeout(PATIENCE, served).await.unwrap();
+    timeout(TIME_LIMIT, served).await.unwrap();
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ fn start(
 ) -> (JoinHandle<(u64, CombineOutcome)>, CancellationToken) {
     let (puller, out, cancel) = (Arc::clone(&node.puller), Arc::clone(out), CancellationToken::new());
     let token = cancel.clone();
-    let task = async move { timeout(PATIENCE, puller.combine(&request, &out, &token)).await.unwrap() };
+    let task = async move { timeout(TIME_LIMIT, puller.combine(&request, &out, &token)).await.unwrap() };
     (tokio::spawn(task), cancel)
 }
 
@@ -456,7 +456,7 @@ async fn an_idle_connection_that_turns_out_dead_is_replaced() {
         assert_eq!(task.await.unwrap(), (800, CombineOutcome::Complete));
         assert!(prefix(&out, 800) == bytes);
     }
-    timeout(PATIENCE, script).await.unwrap().unwrap();
+    timeout(TIME_LIMIT, script).await.unwrap().unwrap();
 }
 
 #[tokio::test]

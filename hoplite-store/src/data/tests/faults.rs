@@ -216,7 +216,7 @@ async fn an_idle_connection_that_turns_out_dead_is_replaced() {
         let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(100));
         assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderHasNoCopy));
     }
-    timeout(PATIENCE, script).await.unwrap().unwrap();
+    timeout(TIME_LIMIT, script).await.unwrap().unwrap();
 }
 
 #[tokio::test]

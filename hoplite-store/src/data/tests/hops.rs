@@ -56,18 +56,18 @@ impl Directed {
     }
 
     async fn report(&mut self) -> Option<HopReport> {
-        timeout(PATIENCE, self.reports.recv()).await.unwrap()
+        timeout(TIME_LIMIT, self.reports.recv()).await.unwrap()
     }
 
     async fn end(mut self) {
         self.ended.cancel();
-        timeout(PATIENCE, self.task).await.unwrap().unwrap();
+        timeout(TIME_LIMIT, self.task).await.unwrap().unwrap();
         assert_eq!(self.reports.recv().await, None);
     }
 }
 
 async fn asked(host: &mut TestNode) -> (Hop, mpsc::Sender<HopReport>) {
-    timeout(PATIENCE, host.hops.recv()).await.unwrap().unwrap()
+    timeout(TIME_LIMIT, host.hops.recv()).await.unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -200,7 +200,7 @@ async fn a_coordinator_that_falls_silent_frees_its_hop() {
     let (_, _reports) = asked(&mut host).await;
     host.shelf.wait_for_hosted(0).await;
     coordinator.read_expected::<()>(Kind::Keepalive).await.unwrap();
-    let ended = timeout(PATIENCE, coordinator.read_header()).await.unwrap();
+    let ended = timeout(TIME_LIMIT, coordinator.read_header()).await.unwrap();
     assert!(matches!(ended, Err(ConnectionError::Closed)), "{ended:?}");
 }
 
@@ -214,7 +214,7 @@ async fn a_request_during_a_hop_ends_it() {
     host.shelf.wait_for_hosted(0).await;
     assert!(host.hops.try_recv().is_err());
     coordinator.read_expected::<()>(Kind::Keepalive).await.unwrap();
-    assert!(timeout(PATIENCE, coordinator.read_header()).await.unwrap().is_err());
+    assert!(timeout(TIME_LIMIT, coordinator.read_header()).await.unwrap().is_err());
     assert_eq!(read(&host.metrics.malformed_connections), 1);
 }
 
@@ -293,5 +293,5 @@ async fn a_hop_is_asked_for_again_if_the_idle_connection_was_dead() {
     assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderHasNoCopy));
     let mut directed = Directed::start(&coordinator, "h", address, hop(&[]));
     assert_eq!(directed.report().await, Some(HopReport::Complete));
-    timeout(PATIENCE, script).await.unwrap().unwrap();
+    timeout(TIME_LIMIT, script).await.unwrap().unwrap();
 }

@@ -29,7 +29,7 @@ async fn await_lanes(node: &TestNode, count: u64) {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, reached).await.expect("the lanes change");
+    timeout(TIME_LIMIT, reached).await.expect("the lanes change");
 }
 
 fn pull_message(name: &str, size_bytes: u64, max_lanes: u32) -> v1::Pull {
@@ -39,7 +39,7 @@ fn pull_message(name: &str, size_bytes: u64, max_lanes: u32) -> v1::Pull {
 
 async fn await_control<M: prost::Message + Default>(connection: &mut PeerConnection, kind: Kind) -> M {
     loop {
-        let header = timeout(PATIENCE, connection.read_header()).await.unwrap().unwrap();
+        let header = timeout(TIME_LIMIT, connection.read_header()).await.unwrap().unwrap();
         if header.kind() == kind {
             return connection.read_control(&header).await.unwrap();
         }
@@ -119,7 +119,7 @@ async fn bytes_to_combine_arrive_in_order() {
     source.advance(LANE_BYTES);
     await_lanes(&sender, 3).await;
     source.complete();
-    let ended = timeout(PATIENCE, combining).await.unwrap().unwrap();
+    let ended = timeout(TIME_LIMIT, combining).await.unwrap().unwrap();
     assert_eq!(ended, (size, CombineOutcome::Complete));
     let mut sum = bytes;
     reduce::combine(ReduceOp::Sum, Dtype::U64, &mut sum, &more);
@@ -135,7 +135,7 @@ async fn peers_that_offer_no_lanes_see_none() {
     connection.write_control(Kind::Pull, &pull_message("x", 4 << 20, 0)).await.unwrap();
     let mut at = 0;
     loop {
-        let header = timeout(PATIENCE, connection.read_header()).await.unwrap().unwrap();
+        let header = timeout(TIME_LIMIT, connection.read_header()).await.unwrap().unwrap();
         if header.kind() == Kind::End {
             break;
         }
@@ -348,7 +348,7 @@ async fn forged_finished_and_surplus_lanes_get_nothing() {
     assert_eq!(outcome_of_lane(&mut other, KEY).await, Outcome::NoCopy, "a forged key");
     let thief = (sender.config.node.clone(), sender.address);
     let stream = TcpStream::connect(sender.address).await.unwrap();
-    let stolen = handshake::open(&config("thief"), stream, Side::Connecting(&thief), PATIENCE).await;
+    let stolen = handshake::open(&config("thief"), stream, Side::Connecting(&thief), TIME_LIMIT).await;
     assert_eq!(outcome_of_lane(&mut stolen.unwrap().0, key).await, Outcome::NoCopy, "another peer");
 
     drop(lanes);

@@ -31,7 +31,7 @@ async fn cycle(valid_bytes: u64) {
         assert_eq!(pull.await.unwrap(), (valid_bytes, PullOutcome::SenderStalled));
     }
     assert!(begun.elapsed() >= nodes[0].config.stall_timeout);
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < TIME_LIMIT, "{:?}", begun.elapsed());
     for node in &nodes {
         node.shelf.wait_for_serves(0).await;
     }
@@ -54,7 +54,7 @@ async fn a_cycle_in_which_the_producer_was_heard_ends() {
     let (from_a, _) = b.start_pull(a.request("x"), &copies[1]);
     let mut signs = copies[1].signs();
     for _ in 0..3 {
-        timeout(PATIENCE, signs.changed()).await.unwrap().unwrap();
+        timeout(TIME_LIMIT, signs.changed()).await.unwrap().unwrap();
     }
     producer.stop().await;
     assert_eq!(from_producer.await.unwrap(), (0, PullOutcome::SenderUnreachable));

@@ -40,7 +40,7 @@ use crate::data::{
 };
 
 const PUT: PutId = PutId(7);
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// The copies of a test's node, and the number of its running serves.
 struct Shelf {
@@ -116,12 +116,12 @@ impl Shelf {
 
     async fn wait_for_serves(&self, count: usize) {
         let mut serves = self.serves.subscribe();
-        timeout(PATIENCE, serves.wait_for(|serves| *serves == count)).await.unwrap().unwrap();
+        timeout(TIME_LIMIT, serves.wait_for(|serves| *serves == count)).await.unwrap().unwrap();
     }
 
     async fn wait_for_hosted(&self, count: usize) {
         let mut hosted = self.hosted.subscribe();
-        timeout(PATIENCE, hosted.wait_for(|hosted| *hosted == count)).await.unwrap().unwrap();
+        timeout(TIME_LIMIT, hosted.wait_for(|hosted| *hosted == count)).await.unwrap().unwrap();
     }
 }
 
@@ -173,7 +173,7 @@ impl TestNode {
 
     async fn pull(&self, sender: &Self, name: &str, live: &LiveCopy) -> (u64, PullOutcome) {
         let cancel = CancellationToken::new();
-        timeout(PATIENCE, self.puller.pull(&sender.request(name), live, &cancel)).await.unwrap()
+        timeout(TIME_LIMIT, self.puller.pull(&sender.request(name), live, &cancel)).await.unwrap()
     }
 
     fn start_pull(
@@ -183,13 +183,13 @@ impl TestNode {
     ) -> (JoinHandle<(u64, PullOutcome)>, CancellationToken) {
         let (puller, live, cancel) = (Arc::clone(&self.puller), Arc::clone(live), CancellationToken::new());
         let token = cancel.clone();
-        let pull = async move { timeout(PATIENCE, puller.pull(&request, &live, &token)).await.unwrap() };
+        let pull = async move { timeout(TIME_LIMIT, puller.pull(&request, &live, &token)).await.unwrap() };
         (tokio::spawn(pull), cancel)
     }
 
     async fn stop(self) {
         self.shutdown.cancel();
-        timeout(PATIENCE, self.server).await.unwrap().unwrap();
+        timeout(TIME_LIMIT, self.server).await.unwrap().unwrap();
     }
 }
 
@@ -260,7 +260,7 @@ fn prefix(live: &LiveCopy, length_bytes: u64) -> Vec<u8> {
 }
 
 async fn arrived(live: &LiveCopy, valid_bytes: u64) {
-    while timeout(PATIENCE, live.beyond(valid_bytes - 1)).await.unwrap().unwrap() < valid_bytes {}
+    while timeout(TIME_LIMIT, live.beyond(valid_bytes - 1)).await.unwrap().unwrap() < valid_bytes {}
 }
 
 /// A scripted node: it listens, and hands out connections after their handshake.
@@ -277,8 +277,8 @@ impl Impostor {
     }
 
     async fn accept(&self) -> PeerConnection {
-        let (stream, _) = timeout(PATIENCE, self.listener.accept()).await.unwrap().unwrap();
-        handshake::open(&self.config, stream, Side::Accepting, PATIENCE).await.unwrap().0
+        let (stream, _) = timeout(TIME_LIMIT, self.listener.accept()).await.unwrap().unwrap();
+        handshake::open(&self.config, stream, Side::Accepting, TIME_LIMIT).await.unwrap().0
     }
 }
 
@@ -288,7 +288,7 @@ async fn connect(node: &TestNode) -> PeerConnection {
         &config("tester"),
         stream,
         Side::Connecting(&(node.config.node.clone(), node.address)),
-        PATIENCE,
+        TIME_LIMIT,
     )
     .await
     .unwrap()

@@ -24,8 +24,8 @@ async fn node(name: &str, secret: &[u8]) -> TestNode {
 async fn refusal(config: &DataConfig, node: &TestNode) -> Error {
     let stream = TcpStream::connect(node.address).await.unwrap();
     let peer = (node.config.node.clone(), node.address);
-    let opening = handshake::open(config, stream, Side::Connecting(&peer), PATIENCE);
-    match timeout(PATIENCE, opening).await.unwrap() {
+    let opening = handshake::open(config, stream, Side::Connecting(&peer), TIME_LIMIT);
+    match timeout(TIME_LIMIT, opening).await.unwrap() {
         Err(ConnectionError::Refused(error)) => error,
         other => panic!("{other:?}"),
     }
@@ -33,7 +33,7 @@ async fn refusal(config: &DataConfig, node: &TestNode) -> Error {
 
 async fn silent(node: &TestNode) -> PeerConnection {
     let stream = TcpStream::connect(node.address).await.unwrap();
-    PeerConnection::new(Transport::connect(&transport(), stream).await.unwrap(), PATIENCE)
+    PeerConnection::new(Transport::connect(&transport(), stream).await.unwrap(), TIME_LIMIT)
 }
 
 fn hello(name: &str, challenge: &[u8]) -> v1::DataHello {
@@ -118,11 +118,11 @@ async fn overhear(node: &TestNode) -> (v1::DataHello, v1::DataProof, v1::DataHel
     let peer = (node.config.node.clone(), address);
     let client = tokio::spawn(async move {
         let stream = TcpStream::connect(address).await.unwrap();
-        handshake::open(&legitimate, stream, Side::Connecting(&peer), PATIENCE).await.map(drop)
+        handshake::open(&legitimate, stream, Side::Connecting(&peer), TIME_LIMIT).await.map(drop)
     });
     let (stream, _) = relay.listener.accept().await.unwrap();
     let transport = Transport::accept(&transport(), stream).await.unwrap();
-    let (mut near, mut far) = (PeerConnection::new(transport, PATIENCE), silent(node).await);
+    let (mut near, mut far) = (PeerConnection::new(transport, TIME_LIMIT), silent(node).await);
     let connecting: v1::DataHello = near.read_expected(Kind::Hello).await.unwrap();
     far.write_control(Kind::Hello, &connecting).await.unwrap();
     let accepting: v1::DataHello = far.read_expected(Kind::Hello).await.unwrap();
@@ -151,7 +151,8 @@ async fn what_was_overheard_is_of_no_use_to_a_stranger() {
     let receiver = node("b", SECRET).await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
     let (stream, _) = impostor.listener.accept().await.unwrap();
-    let mut stranger = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), PATIENCE);
+    let mut stranger =
+        PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     stranger.write_control(Kind::Hello, &accepting).await.unwrap();
     stranger.write_control(Kind::Proof, &second).await.unwrap();
     assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderUnreachable));
@@ -171,10 +172,10 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
     let client = tokio::spawn(async move {
         let stream = TcpStream::connect(address).await.unwrap();
         let peer = (NodeId::new("a").unwrap(), address);
-        handshake::open(&with_token("b", SECRET), stream, Side::Connecting(&peer), PATIENCE).await.map(drop)
+        handshake::open(&with_token("b", SECRET), stream, Side::Connecting(&peer), TIME_LIMIT).await.map(drop)
     });
     let (stream, _) = relay.listener.accept().await.unwrap();
-    let mut near = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), PATIENCE);
+    let mut near = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     let mut far = silent(&secured).await;
     let connecting: v1::DataHello = near.read_expected(Kind::Hello).await.unwrap();
     far.write_control(Kind::Hello, &connecting).await.unwrap();
@@ -195,7 +196,7 @@ async fn a_proof_that_is_sent_back_proves_nothing() {
     let receiver = node("b", SECRET).await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
     let (stream, _) = impostor.listener.accept().await.unwrap();
-    let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), PATIENCE);
+    let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     let theirs: v1::DataHello = mirror.read_expected(Kind::Hello).await.unwrap();
     mirror.write_control(Kind::Hello, &hello("a", &theirs.challenge)).await.unwrap();
     let proof: v1::DataProof = mirror.read_expected(Kind::Proof).await.unwrap();
@@ -204,7 +205,7 @@ async fn a_proof_that_is_sent_back_proves_nothing() {
 
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
     let (stream, _) = impostor.listener.accept().await.unwrap();
-    let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), PATIENCE);
+    let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     let theirs: v1::DataHello = mirror.read_expected(Kind::Hello).await.unwrap();
     mirror.write_control(Kind::Hello, &theirs).await.unwrap();
     assert!(is_closed(&mirror.read_expected(Kind::Proof).await));
@@ -213,7 +214,7 @@ async fn a_proof_that_is_sent_back_proves_nothing() {
 
 #[tokio::test]
 async fn peers_that_never_finish_their_handshake_keep_nobody_out() {
-    let config = DataConfig { max_half_open: 4, handshake_timeout: PATIENCE, ..with_token("a", SECRET) };
+    let config = DataConfig { max_half_open: 4, handshake_timeout: TIME_LIMIT, ..with_token("a", SECRET) };
     let secured = TestNode::start_with(config, Duration::ZERO).await;
     secured.shelf.add("x", &filled(&content(9)));
     let mut strangers = Vec::new();
@@ -225,6 +226,6 @@ async fn peers_that_never_finish_their_handshake_keep_nobody_out() {
     let receiver = node("b", SECRET).await;
     assert_eq!(receiver.pull(&secured, "x", &empty(9)).await, (9, PullOutcome::Complete));
     for mut stranger in strangers.into_iter().take(190) {
-        let _ = timeout(PATIENCE / 2, stranger.read_to_end(&mut Vec::new())).await.unwrap();
+        let _ = timeout(TIME_LIMIT / 2, stranger.read_to_end(&mut Vec::new())).await.unwrap();
     }
 }

@@ -51,7 +51,7 @@ async fn connections_for_small_objects_are_served_elsewhere_and_carry_no_large_o
         let copy = empty(size_bytes);
         let request = sender.request(name);
         let pull = puller.pull(&request, &copy, &cancel);
-        assert_eq!(timeout(PATIENCE, pull).await.unwrap(), ended, "{name}");
+        assert_eq!(timeout(TIME_LIMIT, pull).await.unwrap(), ended, "{name}");
         assert!(prefix(&copy, ended.0) == bytes[..ended.0 as usize]);
     }
     assert_eq!((puller.idle_connections(), receiver.puller.idle_connections()), (1, 0));
@@ -116,7 +116,7 @@ async fn a_worker_that_writes_is_asked_to_ring() {
     assert_eq!(writer.advance(4096).unwrap(), Doorbell::Ring);
     assert!(!waiter.is_finished());
     live.ring();
-    assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), Ok(12_288));
+    assert_eq!(timeout(TIME_LIMIT, waiter).await.unwrap().unwrap(), Ok(12_288));
 
     let waiter = tokio::spawn({
         let live = Arc::clone(&live);
@@ -125,7 +125,7 @@ async fn a_worker_that_writes_is_asked_to_ring() {
     tokio::task::yield_now().await;
     assert_eq!(writer.advance(4096).unwrap(), Doorbell::Silent, "the last block comes with the seal");
     live.complete();
-    assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), Ok(16_384));
+    assert_eq!(timeout(TIME_LIMIT, waiter).await.unwrap().unwrap(), Ok(16_384));
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn what_a_worker_says_does_not_complete_an_object() {
         live.ring();
         assert!(timeout(Duration::ZERO, &mut rest).await.is_err(), "{size_bytes} bytes");
         live.complete();
-        assert_eq!(timeout(PATIENCE, rest).await.unwrap().unwrap(), Ok(size_bytes));
+        assert_eq!(timeout(TIME_LIMIT, rest).await.unwrap().unwrap(), Ok(size_bytes));
         assert_eq!(live.valid_bytes(), size_bytes);
     }
 }
@@ -167,10 +167,10 @@ async fn a_header_that_another_worker_forges_changes_nothing_of_what_the_store_k
         assert_eq!((live.valid_bytes(), live.known_bytes()), (0, 0), "{producer:?}");
         live.advance(8192);
         forge(0);
-        assert_eq!(timeout(PATIENCE, live.beyond(0)).await.unwrap(), Ok(8192), "{producer:?}");
+        assert_eq!(timeout(TIME_LIMIT, live.beyond(0)).await.unwrap(), Ok(8192), "{producer:?}");
         live.complete();
         forge(0);
-        assert_eq!(timeout(PATIENCE, live.beyond(8192)).await.unwrap(), Ok(SIZE_BYTES), "{producer:?}");
+        assert_eq!(timeout(TIME_LIMIT, live.beyond(8192)).await.unwrap(), Ok(SIZE_BYTES), "{producer:?}");
     }
     // A worker's copy: the number never shrinks, and the store decides on the end.
     let live = live(Producer::Worker);
@@ -182,7 +182,7 @@ async fn a_header_that_another_worker_forges_changes_nothing_of_what_the_store_k
     assert_eq!(live.valid_bytes(), 12_288);
     live.complete();
     forge(0);
-    assert_eq!(timeout(PATIENCE, live.beyond(12_288)).await.unwrap(), Ok(SIZE_BYTES));
+    assert_eq!(timeout(TIME_LIMIT, live.beyond(12_288)).await.unwrap(), Ok(SIZE_BYTES));
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,7 +197,7 @@ async fn a_worker_whose_doorbell_another_one_silences_is_heard_all_the_same() {
     });
     tokio::task::yield_now().await;
     live.buffer().publish(8192);
-    assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), Ok(8192));
+    assert_eq!(timeout(TIME_LIMIT, waiter).await.unwrap().unwrap(), Ok(8192));
 }
 
 #[tokio::test]
@@ -238,7 +238,7 @@ async fn many_wait_for_one_copy_and_all_learn_of_its_end() {
     live.fail(Error::ShuttingDown);
     for (i, waiter) in waiters.into_iter().enumerate() {
         let expected = if i % 2 == 0 { Ok(4096) } else { Err(error.clone()) };
-        assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), expected);
+        assert_eq!(timeout(TIME_LIMIT, waiter).await.unwrap().unwrap(), expected);
     }
     assert_eq!(live.beyond(0).await, Err(error), "the first error stays");
 }
@@ -361,7 +361,7 @@ async fn digests_tell_equal_puts_from_different_ones() {
             holder: sender.config.node.clone(),
             holder_address: sender.address,
         };
-        let equal = timeout(PATIENCE, receiver.puller.compare(&request, &local, &cancel)).await.unwrap();
+        let equal = timeout(TIME_LIMIT, receiver.puller.compare(&request, &local, &cancel)).await.unwrap();
         assert_eq!(equal, expected, "{name}");
     }
     assert_eq!(receiver.puller.idle_connections(), 1);

@@ -14,7 +14,7 @@ use crate::data::DataConfig;
 use crate::data::connection::ConnectionError;
 use crate::data::handshake::{self, Side};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 fn config(name: &str, transport: TransportKind) -> DataConfig {
     let config = DataConfig::new(ClusterId::new("test").unwrap(), NodeId::new(name).unwrap());
@@ -29,14 +29,14 @@ async fn meet(
     let address = listener.local_addr().unwrap();
     let accepts = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        handshake::open(&config("b", accepting), stream, Side::Accepting, PATIENCE).await.map(drop)
+        handshake::open(&config("b", accepting), stream, Side::Accepting, TIME_LIMIT).await.map(drop)
     });
     let stream = TcpStream::connect(address).await.unwrap();
     let peer = (NodeId::new("b").unwrap(), address);
     let connecting = config("a", connecting);
-    let connects = handshake::open(&connecting, stream, Side::Connecting(&peer), PATIENCE);
-    let connected = timeout(PATIENCE, connects).await.unwrap().map(drop);
-    (connected, timeout(PATIENCE, accepts).await.unwrap().unwrap())
+    let connects = handshake::open(&connecting, stream, Side::Connecting(&peer), TIME_LIMIT);
+    let connected = timeout(TIME_LIMIT, connects).await.unwrap().map(drop);
+    (connected, timeout(TIME_LIMIT, accepts).await.unwrap().unwrap())
 }
 
 fn why(ended: Result<(), ConnectionError>) -> String {
@@ -152,7 +152,7 @@ async fn what_is_not_tls_is_refused_with_an_alert() {
         let mut ends = Vec::new();
         for _ in 0..3 {
             let (stream, _) = listener.accept().await.unwrap();
-            ends.push(handshake::open(&accepting, stream, Side::Accepting, PATIENCE).await.map(drop));
+            ends.push(handshake::open(&accepting, stream, Side::Accepting, TIME_LIMIT).await.map(drop));
         }
         ends
     });
@@ -166,12 +166,12 @@ async fn what_is_not_tls_is_refused_with_an_alert() {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let _ = stream.write_all(&said).await;
         let mut answer = Vec::new();
-        match timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap() {
+        match timeout(TIME_LIMIT, stream.read_to_end(&mut answer)).await.unwrap() {
             Ok(_) => assert_eq!(answer.first(), Some(&21), "{what}"),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{what}"),
         }
     }
-    for end in timeout(PATIENCE, server).await.unwrap().unwrap() {
+    for end in timeout(TIME_LIMIT, server).await.unwrap().unwrap() {
         assert!(matches!(end, Err(ConnectionError::Tls(_))), "{end:?}");
     }
 }
@@ -199,7 +199,7 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(PATIENCE, changed).await.expect("the new certificate counts");
+    timeout(TIME_LIMIT, changed).await.expect("the new certificate counts");
     assert!(!works(&old_peer).await);
 }
 
@@ -212,19 +212,19 @@ async fn visit(
     let accepting = config_of_store(certificates);
     let store = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        handshake::open(&accepting, stream, Side::Accepting, PATIENCE).await.map(drop)
+        handshake::open(&accepting, stream, Side::Accepting, TIME_LIMIT).await.map(drop)
     });
     let visitor = tokio::task::spawn_blocking(move || {
         let name = address.ip().to_string().try_into().unwrap();
         let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
         let mut stream = std::net::TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         let mut stream = rustls::Stream::new(&mut connection, &mut stream);
         let error = std::io::Read::read_to_end(&mut stream, &mut Vec::new()).err()?;
         error.get_ref()?.downcast_ref::<rustls::Error>().cloned()
     });
-    let visitor = timeout(PATIENCE, visitor).await.unwrap().unwrap();
-    (visitor, timeout(PATIENCE, store).await.unwrap().unwrap().unwrap_err())
+    let visitor = timeout(TIME_LIMIT, visitor).await.unwrap().unwrap();
+    (visitor, timeout(TIME_LIMIT, store).await.unwrap().unwrap().unwrap_err())
 }
 
 fn config_of_store(certificates: &Certificates) -> DataConfig {
@@ -272,13 +272,13 @@ async fn a_message_that_is_long_for_a_handshake_is_refused_before_it_is_kept() {
     let accepting = config_of_store(&certificates);
     let store = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        handshake::open(&accepting, stream, Side::Accepting, PATIENCE).await.map(drop)
+        handshake::open(&accepting, stream, Side::Accepting, TIME_LIMIT).await.map(drop)
     });
     // rustls itself would accept this length, in records of a permitted size.
     let head = [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
     let more = [&[22, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();
     let mut stream = TcpStream::connect(address).await.unwrap();
     let _ = stream.write_all(&[head, more.clone(), more].concat()).await;
-    let error = timeout(PATIENCE, store).await.unwrap().unwrap().unwrap_err();
+    let error = timeout(TIME_LIMIT, store).await.unwrap().unwrap().unwrap_err();
     assert!(error.to_string().contains("too long"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The taker's end of streams between members, and a member's whole work in an attempt.
+//! The receiver's end of streams between members, and a member's whole work in an attempt.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use futures::future::try_join_all;
 use hoplite_core::collective::{BadBlock, Block, Break, Member, Resumes};
 use hoplite_core::merge::LaneId;
 use hoplite_core::node::CombineOutcome;
-use hoplite_core::plan::collective::Taking;
+use hoplite_core::plan::collective::ReceiveMode;
 use hoplite_core::plan::lanes::lane_limit;
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::shard::PullOutcome;
@@ -32,24 +32,24 @@ use crate::copies::LiveCopy;
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
-enum TakeError {
+enum ReceiveError {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     #[error("the peer has nothing to give")]
-    NothingToGive,
+    NothingToSend,
     #[error("the member's own source is lost")]
     SourceLost,
 }
 
-impl From<BadBlock> for TakeError {
+impl From<BadBlock> for ReceiveError {
     fn from(bad: BadBlock) -> Self {
         ConnectionError::Nonsense(bad.reason()).into()
     }
 }
 
-impl TakeError {
+impl ReceiveError {
     const fn cause(&self) -> Break {
         match self {
             Self::SourceLost => Break::SourceLost,
@@ -58,7 +58,7 @@ impl TakeError {
                 CallError::Connect(ConnectionError::Idle(_))
                 | CallError::Connection(ConnectionError::Idle(_)),
             ) => Break::Silent,
-            Self::NothingToGive => Break::NothingToGive,
+            Self::NothingToSend => Break::NothingToSend,
             Self::Call(_) | Self::Connection(_) => Break::Broken,
         }
     }
@@ -75,8 +75,8 @@ impl Puller {
         cancel: &CancellationToken,
         filled: impl FnOnce() + Send,
     ) -> CombineOutcome {
-        let taken = cancel.run_until_cancelled(self.take_all(exchange, target)).await;
-        let outcome = match taken {
+        let received = cancel.run_until_cancelled(self.receive_all(exchange, target)).await;
+        let outcome = match received {
             Some(Ok(())) => {
                 let plan = exchange.plan();
                 if !plan.properties().awaits_commit {
@@ -95,13 +95,13 @@ impl Puller {
         outcome
     }
 
-    async fn take_all(&self, exchange: &Exchange, target: &LiveCopy) -> Result<(), (usize, PullOutcome)> {
+    async fn receive_all(&self, exchange: &Exchange, target: &LiveCopy) -> Result<(), (usize, PullOutcome)> {
         let own = exchange.plan().index;
         let fold = async { exchange.fold(target).await.map_err(|_| (own, PullOutcome::SenderHasNoCopy)) };
-        let givers = exchange.givers();
+        let senders = exchange.senders();
         let plan = exchange.plan();
         let turns = plan.properties().is_paired.then(|| Semaphore::new(1));
-        let takes = givers.into_iter().map(async |from| {
+        let receives = senders.into_iter().map(async |from| {
             if from == own {
                 let copied = exchange.copy_own(target).await;
                 return copied.map_err(|_| (own, PullOutcome::SenderHasNoCopy));
@@ -110,14 +110,14 @@ impl Puller {
                 Some(turns) => turns.acquire().await.ok(),
                 None => None,
             };
-            self.take_from(exchange, target, from, turn).await.map_err(|outcome| (from, outcome))
+            self.receive_from(exchange, target, from, turn).await.map_err(|outcome| (from, outcome))
         });
-        tokio::try_join!(fold, try_join_all(takes)).map(drop)
+        tokio::try_join!(fold, try_join_all(receives)).map(drop)
     }
 
     /// Takes the program's bytes from one member, and resumes the stream if it breaks. Holds the
     /// turn except while the stream is broken.
-    async fn take_from(
+    async fn receive_from(
         &self,
         exchange: &Exchange,
         target: &LiveCopy,
@@ -127,36 +127,36 @@ impl Puller {
         let member = &exchange.plan().members[from];
         let mut resumes = Resumes::new(self.now());
         loop {
-            let error = match self.take(exchange, target, from, turn.take()).await {
+            let error = match self.receive_stream(exchange, target, from, turn.take()).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            let taken_bytes = exchange.stream_from(from).position_bytes();
+            let received_bytes = exchange.stream_from(from).position_bytes();
             let (id, node) = (&exchange.plan().target, &member.node);
-            warn_repeated!(%id, peer = %node, %error, taken_bytes, "a stream of an attempt broke");
-            match resumes.broke(self.now(), taken_bytes, error.cause()) {
+            warn_repeated!(%id, peer = %node, %error, received_bytes, "a stream of an attempt broke");
+            match resumes.broke(self.now(), received_bytes, error.cause()) {
                 Some(pause) => sleep(pause).await,
                 None => return Err(self.outcome_of(exchange, member, error)),
             }
         }
     }
 
-    fn outcome_of(&self, exchange: &Exchange, member: &Member, error: TakeError) -> PullOutcome {
+    fn outcome_of(&self, exchange: &Exchange, member: &Member, error: ReceiveError) -> PullOutcome {
         let id = &exchange.plan().target;
         match error {
-            TakeError::Call(error) => self.outcome(id, &member.node, &error),
-            TakeError::Connection(error) => self.outcome(id, &member.node, &error.into()),
-            TakeError::NothingToGive | TakeError::SourceLost => PullOutcome::SenderHasNoCopy,
+            ReceiveError::Call(error) => self.outcome(id, &member.node, &error),
+            ReceiveError::Connection(error) => self.outcome(id, &member.node, &error.into()),
+            ReceiveError::NothingToSend | ReceiveError::SourceLost => PullOutcome::SenderHasNoCopy,
         }
     }
 
-    async fn take(
+    async fn receive_stream(
         &self,
         exchange: &Exchange,
         target: &LiveCopy,
         from: usize,
         mut turn: Option<SemaphorePermit<'_>>,
-    ) -> Result<(), TakeError> {
+    ) -> Result<(), ReceiveError> {
         let plan = exchange.plan();
         let mut stream = exchange.stream_from(from);
         let request = Take {
@@ -178,12 +178,12 @@ impl Puller {
         let call = Call::begin(self, peer.clone(), Kind::Take, &request).await?;
         let mut lanes = Incoming::new(self, peer, call, max_lanes);
         let mut sample = RateSample::default();
-        let mut taken = Vec::new();
+        let mut received = Vec::new();
         while !stream.is_over() {
             turn.take_if(|_| stream.left_bytes() < NEXT_BEGINS_BYTES);
             let (lane, header) = next_block(&mut lanes, stream.position_bytes()..end_bytes).await?;
             let block = stream.check(header.offset_bytes(), u64::from(header.length_bytes()))?;
-            self.take_block(exchange, target, &block, (&mut lanes, lane), &header, &mut taken).await?;
+            self.receive_block(exchange, target, &block, (&mut lanes, lane), &header, &mut received).await?;
             lanes.taken(lane);
             exchange.done(&mut stream, &block);
             count(&self.metrics.received_bytes, block.length_bytes());
@@ -195,43 +195,43 @@ impl Puller {
         Ok(())
     }
 
-    async fn take_block(
+    async fn receive_block(
         &self,
         exchange: &Exchange,
         target: &LiveCopy,
         block: &Block,
         (lanes, lane): (&mut Incoming<'_>, LaneId),
         header: &Header,
-        taken: &mut Vec<u8>,
-    ) -> Result<(), TakeError> {
-        match block.taking {
-            Some(Taking::Replace) => {
-                exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
+        received: &mut Vec<u8>,
+    ) -> Result<(), ReceiveError> {
+        match block.mode {
+            Some(ReceiveMode::Replace) => {
+                exchange.wait_until_ready(block).await.map_err(|_| ReceiveError::SourceLost)?;
                 lanes.resume();
                 lanes.connection(lane)?.read_block(header, target.buffer(), block.range.start).await?;
             }
-            Some(Taking::Combine) => {
+            Some(ReceiveMode::Combine) => {
                 // Reads the block before the wait for sources, so that the sender can continue.
-                taken.resize(header.length_bytes() as usize, 0);
-                lanes.connection(lane)?.read_payload(header, taken).await?;
-                exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
+                received.resize(header.length_bytes() as usize, 0);
+                lanes.connection(lane)?.read_payload(header, received).await?;
+                exchange.wait_until_ready(block).await.map_err(|_| ReceiveError::SourceLost)?;
                 lanes.resume();
-                exchange.combine_into(block, target, taken);
+                exchange.combine_into(block, target, received);
             }
-            None => return Err(TakeError::NothingToGive),
+            None => return Err(ReceiveError::NothingToSend),
         }
         Ok(())
     }
 }
 
 /// Waits for the block at the start of `missing`. Skips keepalives.
-async fn next_block(lanes: &mut Incoming<'_>, missing: Range<u64>) -> Result<(LaneId, Header), TakeError> {
+async fn next_block(lanes: &mut Incoming<'_>, missing: Range<u64>) -> Result<(LaneId, Header), ReceiveError> {
     loop {
         match lanes.next(missing.start, missing.end).await? {
             Event::Block(lane, header) => return Ok((lane, header)),
             Event::Sign(_) => {}
             Event::Lost(_) => return Err(ConnectionError::Closed.into()),
-            Event::End(_) => return Err(TakeError::NothingToGive),
+            Event::End(_) => return Err(ReceiveError::NothingToSend),
         }
     }
 }

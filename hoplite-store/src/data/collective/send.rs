@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
-use super::super::lanes::{Content, Cursor, Gift};
+use super::super::lanes::{Content, Cursor, ProgramBlocks};
 use super::super::metrics::count;
 use super::super::server::Server;
 use super::super::serving::{Ending, HopHost, ServeRequest, ServeSource, Served, end_message};
@@ -37,7 +37,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten()?.in_memory() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
         let (ending, has_lanes) = match served {
-            Some(served) => self.give(connection, peer, take, (served, max_lanes)).await,
+            Some(served) => self.send_to_member(connection, peer, take, (served, max_lanes)).await,
             None => (Ok(Ending::NoCopy), false),
         };
         let (id, put, member) = (&take.target, take.put, take.index);
@@ -46,7 +46,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             Err(error) => tracing::debug!(%id, %put, %peer, member, %error, "gave in part"),
         }
         match ending? {
-            // The taker knows the length of the stream, and may already use the connection for
+            // The receiver knows the length of the stream, and may already use the connection for
             // another request.
             Ending::Complete if !has_lanes => Ok(()),
             ending => connection.write_control(Kind::End, &end_message(ending)).await,
@@ -54,8 +54,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 
     /// Gives blocks over this connection and its lanes. Returns the end of the stream, and `true`
-    /// if the taker was asked to open lanes.
-    async fn give(
+    /// if the receiver was asked to open lanes.
+    async fn send_to_member(
         &self,
         connection: &mut PeerConnection,
         peer: &NodeId,
@@ -67,11 +67,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             return (Err(ConnectionError::Nonsense("this connection is for small objects")), false);
         }
         let is_member = exchange.plan().members.get(take.index).is_some_and(|member| member.node == *peer);
-        let Some(giving) = exchange.begin_giving().filter(|_| is_member) else {
+        let Some(sending) = exchange.begin_sending().filter(|_| is_member) else {
             return (Ok(Ending::NoCopy), false);
         };
         let cursor = Cursor::of_program(exchange.stream_to(take.index, take.offset_bytes));
-        let content = Content::Gift(Gift::new(target, exchange, giving));
+        let content = Content::ProgramBlocks(ProgramBlocks::new(target, exchange, sending));
         self.send_stream(connection, peer, (content, cursor), max_lanes).await
     }
 }
