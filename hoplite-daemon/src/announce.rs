@@ -51,7 +51,7 @@ impl Announcer {
     pub fn listening(self, addresses: Addresses) {
         notify("READY=1\nSTATUS=waiting for the directory and for memory");
         match serde_json::to_string(&Addresses { metrics: self.metrics, ..addresses }) {
-            Ok(line) => self.say(&line),
+            Ok(line) => self.print(&line),
             Err(error) => tracing::warn!(%error, "cannot print the addresses"),
         }
     }
@@ -59,11 +59,11 @@ impl Announcer {
     /// Reports that the daemon is ready.
     pub fn ready(self) {
         notify("STATUS=ready");
-        self.say(READY);
+        self.print(READY);
     }
 
-    fn say(self, line: &str) {
-        let say = || {
+    fn print(self, line: &str) {
+        let print = || {
             let mut out = io::stdout().lock();
             writeln!(out, "{line}")?;
             out.flush()
@@ -71,7 +71,7 @@ impl Announcer {
         match self.audience {
             // Printing fails if the reader has closed the pipe.
             Audience::Stdout => {
-                if let Err(error) = say() {
+                if let Err(error) = print() {
                     tracing::debug!(%error, line, "cannot print the announcement");
                 }
             }

@@ -3,21 +3,21 @@
 use std::fs;
 use std::time::Duration;
 
-use hoplite_shm::{give_back_free_pages, kept_bytes};
+use hoplite_shm::{free_heap_bytes, return_free_pages};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const SMALL_BYTES: u64 = 32 << 20;
-/// Free memory to keep, or a quarter of the private memory if that is more.
-const KEPT_BYTES: u64 = 16 << 20;
+/// Free memory that the process may keep, if a quarter of its private memory is less.
+const MAX_FREE_BYTES: u64 = 16 << 20;
 
-const WORTHWHILE_BYTES: u64 = 8 << 20;
+const MIN_RETURN_BYTES: u64 = 8 << 20;
 
 pub(crate) async fn return_memory() {
     // Free memory after the last return, in pieces below a page.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;
-        match tokio::task::spawn_blocking(move || look(left_bytes)).await {
+        match tokio::task::spawn_blocking(move || return_free_memory(left_bytes)).await {
             Ok(left) => left_bytes = left,
             Err(_) => return,
         }
@@ -26,19 +26,19 @@ pub(crate) async fn return_memory() {
 
 /// Returns memory to the system if far more than `left_bytes` is free. Returns the bytes that stay
 /// free.
-fn look(left_bytes: u64) -> u64 {
+fn return_free_memory(left_bytes: u64) -> u64 {
     let before = private_bytes();
     if before < SMALL_BYTES {
         return 0;
     }
-    let kept = kept_bytes(before);
-    if kept < KEPT_BYTES.max(before / 4) || kept < left_bytes + WORTHWHILE_BYTES {
-        return kept.min(left_bytes);
+    let free_bytes = free_heap_bytes(before);
+    if free_bytes < MAX_FREE_BYTES.max(before / 4) || free_bytes < left_bytes + MIN_RETURN_BYTES {
+        return free_bytes.min(left_bytes);
     }
-    give_back_free_pages();
+    return_free_pages();
     let after = private_bytes();
     tracing::debug!(before, after, "returned memory to the system");
-    kept_bytes(after)
+    free_heap_bytes(after)
 }
 
 fn private_bytes() -> u64 {
@@ -57,16 +57,16 @@ mod tests {
     fn memory_that_is_freed_is_returned() {
         let fill = || (0..40_000).map(|_| vec![7_u8; 4000]).collect::<Vec<_>>();
         let mut pieces = fill();
-        assert!(kept_bytes(private_bytes()) < 64 << 20);
-        // One piece in sixteen stays: the heap has no free end.
+        assert!(free_heap_bytes(private_bytes()) < 64 << 20);
+        // One piece in sixteen stays, so the heap has no free end.
         let mut number = 0;
         pieces.retain(|_| {
             number += 1;
             number % 16 == 0
         });
-        assert!(kept_bytes(private_bytes()) > 100 << 20);
+        assert!(free_heap_bytes(private_bytes()) > 100 << 20);
         let before = private_bytes();
-        look(0);
+        return_free_memory(0);
         assert!(before - private_bytes() > 64 << 20);
         drop(pieces);
     }

@@ -42,9 +42,9 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("notify");
         let heard = |listener: UnixDatagram| {
-            let mut said = [0; 64];
-            let length = listener.recv(&mut said).unwrap();
-            String::from_utf8_lossy(&said[..length]).into_owned()
+            let mut received = [0; 64];
+            let length = listener.recv(&mut received).unwrap();
+            String::from_utf8_lossy(&received[..length]).into_owned()
         };
         let listener = UnixDatagram::bind(&path).unwrap();
         send(path.as_os_str(), "READY=1").unwrap();

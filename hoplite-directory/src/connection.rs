@@ -109,14 +109,14 @@ pub(crate) fn served(accepted: mpsc::Receiver<Incoming>) -> impl Stream<Item = i
     stream::unfold(accepted, async |mut accepted| Some((Ok(accepted.recv().await?), accepted)))
 }
 
-struct Held {
+struct ConnectionHandle {
     task: TaskTrackerToken,
     permit: OwnedSemaphorePermit,
 }
 
 enum Admitted {
-    Member(Box<dyn Wire>),
-    Visitor(Box<dyn Wire>),
+    Member(Box<dyn ByteStream>),
+    Visitor(Box<dyn ByteStream>),
     Direct(Socket, Records),
 }
 
@@ -164,8 +164,8 @@ impl Gate {
         loop {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
             let Some((socket, peer)) = listener.accept(&acceptor).await else { return };
-            let held = Held { task: self.tasks.token(), permit };
-            let (gate, place, visits) = (Arc::clone(&self), half_open.enter(), Arc::clone(&visits));
+            let handle = ConnectionHandle { task: self.tasks.token(), permit };
+            let (gate, place, visits) = (Arc::clone(&self), half_open.admit(), Arc::clone(&visits));
             let (members, visitors) = (members.clone(), visitors.clone());
             let abort = self.abort.clone();
             let admitting = async move {
@@ -173,30 +173,30 @@ impl Gate {
                     admitted = timeout(HELLO_TIMEOUT, gate.admit(socket)) => {
                         admitted.unwrap_or(Err(Refused::Broken))
                     }
-                    () = place.lost() => Err(Refused::Broken),
+                    () = place.evicted() => Err(Refused::Broken),
                 };
                 drop(place);
                 let abort = gate.abort.clone();
                 match admitted {
-                    Ok(Admitted::Member(wire)) => {
-                        let incoming = Incoming::new(wire, peer, abort.cancelled_owned(), held);
+                    Ok(Admitted::Member(stream)) => {
+                        let incoming = Incoming::new(stream, peer, abort.cancelled_owned(), handle);
                         let _ = members.send(incoming).await;
                     }
-                    Ok(Admitted::Visitor(wire)) => {
-                        let place = visits.enter();
+                    Ok(Admitted::Visitor(stream)) => {
+                        let place = visits.admit();
                         let refusals = Arc::clone(&gate.refusals);
                         let end = async move {
                             tokio::select! {
                                 () = abort.cancelled() => return,
-                                () = place.lost() => {}
+                                () = place.evicted() => {}
                                 () = sleep(VISIT_TIMEOUT) => {}
                             }
                             refusals.connections.fetch_add(1, Ordering::Relaxed);
                         };
-                        let _ = visitors.send(Incoming::new(wire, peer, end, held)).await;
+                        let _ = visitors.send(Incoming::new(stream, peer, end, handle)).await;
                     }
                     Ok(Admitted::Direct(socket, records)) => {
-                        gate.direct.adopt(socket, records, abort, (held.task, held.permit));
+                        gate.direct.adopt(socket, records, abort, (handle.task, handle.permit));
                     }
                     Err(Refused::Rejected(error)) => {
                         gate.refusals.report(&gate.events, peer, &error);
@@ -222,8 +222,12 @@ impl Gate {
             (_, socket) => socket,
         };
         let Some(preface) = self.preface(&mut socket).await? else {
-            let greeted = Box::new(Greeted { unread: HTTP2_PREFACE, stream: socket });
-            return Ok(if token.is_some() { Admitted::Visitor(greeted) } else { Admitted::Member(greeted) });
+            let prefixed = Box::new(Prefixed { unread: HTTP2_PREFACE, stream: socket });
+            return Ok(if token.is_some() {
+                Admitted::Visitor(prefixed)
+            } else {
+                Admitted::Member(prefixed)
+            });
         };
         let records = opening::accept(&mut socket, token, &self.cluster, self.newest).await?;
         Ok(match preface {
@@ -253,17 +257,17 @@ impl Gate {
     }
 }
 
-pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// Returns bytes again that were read to detect the protocol.
-struct Greeted<S> {
+/// A stream that returns bytes again that were read to detect its protocol.
+struct Prefixed<S> {
     unread: &'static [u8],
     stream: S,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -279,7 +283,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -295,20 +299,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
 
 /// A connection that serves gRPC until its end is requested.
 pub(crate) struct Incoming {
-    wire: Box<dyn Wire>,
+    stream: Box<dyn ByteStream>,
     peer: Peer,
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    _held: Held,
+    _handle: ConnectionHandle,
 }
 
 impl Incoming {
     fn new(
-        wire: Box<dyn Wire>,
+        stream: Box<dyn ByteStream>,
         peer: Peer,
         end: impl Future<Output = ()> + Send + 'static,
-        held: Held,
+        handle: ConnectionHandle,
     ) -> Self {
-        Self { wire, peer, end: Some(Box::pin(end)), _held: held }
+        Self { stream, peer, end: Some(Box::pin(end)), _handle: handle }
     }
 
     /// Fails after the requested end. Called for reads and writes: HTTP/2 stops reading from a peer
@@ -331,7 +335,7 @@ impl AsyncRead for Incoming {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        ready!(Pin::new(&mut self.wire).poll_read(cx, buffer))?;
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         Poll::Ready(Ok(()))
     }
 }
@@ -339,17 +343,17 @@ impl AsyncRead for Incoming {
 impl AsyncWrite for Incoming {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        Pin::new(&mut self.wire).poll_write(cx, bytes)
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        Pin::new(&mut self.wire).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        Pin::new(&mut self.wire).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

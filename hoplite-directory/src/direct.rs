@@ -23,8 +23,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::send_queue::SendQueue;
 use crate::session::{self, Host};
 
-/// Time for the store of an ended session to receive the queued frames and close.
-const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time in which the store of an ended session must receive the queued frames and close.
+const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct DirectSessions {
@@ -67,8 +67,8 @@ async fn serve(host: Host, socket: Socket, records: Records) {
     // Stores send pings: a silent one counts as gone.
     let silence_limit = SHARD_PINGS.silence_limit();
     tokio::join!(session::serve(host, inbound, silence_limit, opened), write(writer, answer));
-    // If the store does not close first, its system might discard the last frame.
-    let _ = timeout(LAST_WORD_TIMEOUT, reader.closed()).await;
+    // Lets the store close first; otherwise its system might discard the last frame.
+    let _ = timeout(FINAL_FRAMES_TIMEOUT, reader.closed()).await;
 }
 
 async fn write(mut writer: FrameWriter, opened: oneshot::Receiver<Result<Arc<SendQueue>>>) {
@@ -85,7 +85,7 @@ async fn write(mut writer: FrameWriter, opened: oneshot::Receiver<Result<Arc<Sen
     };
     let overdue = async {
         send_queue.closed().await;
-        sleep(LAST_WORD_TIMEOUT).await;
+        sleep(FINAL_FRAMES_TIMEOUT).await;
     };
     let writing = async {
         let mut outbound = pin!(send_queue.clone().into_stream());

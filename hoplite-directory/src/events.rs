@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 /// Most kept events of stores: as many as people read.
 const MAX_EVENTS: usize = 512;
-/// Most kept events of strangers, who can cause any number.
-const MAX_OF_STRANGERS: usize = 64;
+/// Most kept events of strangers: few, because a stranger can cause any number.
+const MAX_STRANGER_EVENTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) enum EventKind {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct PastEvent {
+pub(crate) struct RecordedEvent {
     pub(crate) number: u64,
     pub(crate) at: Duration,
     pub(crate) kind: EventKind,
@@ -43,19 +43,19 @@ pub(crate) struct Events(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     started: Instant,
-    past: Mutex<Past>,
+    log: Mutex<EventLog>,
 }
 
 #[derive(Debug, Default)]
-struct Past {
+struct EventLog {
     next: u64,
-    of_stores: VecDeque<PastEvent>,
-    of_strangers: VecDeque<PastEvent>,
+    store_events: VecDeque<RecordedEvent>,
+    stranger_events: VecDeque<RecordedEvent>,
 }
 
 impl Events {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Shared { started: Instant::now(), past: Mutex::default() }))
+        Self(Arc::new(Shared { started: Instant::now(), log: Mutex::default() }))
     }
 
     pub(crate) fn push(&self, kind: EventKind, node: &NodeId, text: impl Into<String>) {
@@ -71,12 +71,12 @@ impl Events {
             text.pop();
         }
         let at = self.0.started.elapsed();
-        let mut past = self.lock();
-        past.next += 1;
-        let event = PastEvent { number: past.next, at, kind, node, text };
+        let mut log = self.lock();
+        log.next += 1;
+        let event = RecordedEvent { number: log.next, at, kind, node, text };
         let (ring, limit) = match kind {
-            EventKind::Stranger | EventKind::Incompatible => (&mut past.of_strangers, MAX_OF_STRANGERS),
-            _ => (&mut past.of_stores, MAX_EVENTS),
+            EventKind::Stranger | EventKind::Incompatible => (&mut log.stranger_events, MAX_STRANGER_EVENTS),
+            _ => (&mut log.store_events, MAX_EVENTS),
         };
         if ring.len() >= limit {
             ring.pop_front();
@@ -84,15 +84,16 @@ impl Events {
         ring.push_back(event);
     }
 
-    pub(crate) fn latest(&self) -> Vec<PastEvent> {
-        let past = self.lock();
-        let mut events: Vec<PastEvent> = past.of_stores.iter().chain(&past.of_strangers).cloned().collect();
+    pub(crate) fn latest(&self) -> Vec<RecordedEvent> {
+        let log = self.lock();
+        let mut events: Vec<RecordedEvent> =
+            log.store_events.iter().chain(&log.stranger_events).cloned().collect();
         events.sort_by_key(|event| std::cmp::Reverse(event.number));
         events
     }
 
-    fn lock(&self) -> MutexGuard<'_, Past> {
-        self.0.past.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, EventLog> {
+        self.0.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,7 +112,7 @@ mod tests {
             events.push_stranger(EventKind::Stranger, "\u{e4}".repeat(1000));
         }
         let latest = events.latest();
-        assert_eq!(latest.len(), MAX_EVENTS + MAX_OF_STRANGERS);
+        assert_eq!(latest.len(), MAX_EVENTS + MAX_STRANGER_EVENTS);
         assert!(latest.is_sorted_by_key(|event| std::cmp::Reverse(event.number)));
         assert_eq!(latest.last().unwrap().text, "10");
         assert!(latest.iter().all(|event| event.text.len() <= MAX_TEXT_BYTES));

@@ -94,7 +94,7 @@ impl Counts {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct LastReport {
     at: Time,
     received_bytes: u64,
     sent_bytes: u64,
@@ -104,7 +104,7 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Series {
     points: VecDeque<Point>,
-    seen: Option<Seen>,
+    last_report: Option<LastReport>,
     last_known: u64,
 }
 
@@ -121,10 +121,14 @@ impl Series {
 
     /// Counts since the previous report. An unchanged store sends none.
     fn counts(&mut self, at: Time, load: &Load) -> Counts {
-        let now =
-            Seen { at, received_bytes: load.received_bytes, sent_bytes: load.sent_bytes, tally: load.tally };
+        let now = LastReport {
+            at,
+            received_bytes: load.received_bytes,
+            sent_bytes: load.sent_bytes,
+            tally: load.tally,
+        };
         let used_bytes = load.capacity_bytes.saturating_sub(load.free_bytes);
-        let Some(before) = self.seen.replace(now).filter(|before| before.at < at) else {
+        let Some(before) = self.last_report.replace(now).filter(|before| before.at < at) else {
             return Counts { used_bytes, ..Counts::default() };
         };
         #[expect(clippy::cast_precision_loss, reason = "six digits are enough for a chart")]
@@ -176,7 +180,7 @@ impl History {
         let oldest = self.last.saturating_sub(STEPS as u64);
         self.nodes.retain(|_, series| series.last_known > oldest);
         for series in self.nodes.values_mut().filter(|series| series.last_known < self.last) {
-            series.seen = None;
+            series.last_report = None;
             series.push(Point::UNKNOWN);
         }
     }

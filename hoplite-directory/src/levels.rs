@@ -95,8 +95,8 @@ impl Levels {
         }
     }
 
-    fn update(&self, looked: &Look, queue: usize, refusals: &Refusals) {
-        let Look { status, groups, placed_nodes } = looked;
+    fn update(&self, snapshot: &Snapshot, queue: usize, refusals: &Refusals) {
+        let Snapshot { status, groups, placed_nodes } = snapshot;
         follow(&self.refused_connections, refusals.connections.load(Ordering::Relaxed));
         follow(&self.refused_calls, refusals.calls.load(Ordering::Relaxed));
         follow(&self.incompatible_peers, refusals.versions.load(Ordering::Relaxed));
@@ -126,13 +126,13 @@ impl Levels {
     }
 }
 
-struct Look {
+struct Snapshot {
     status: ShardStatus,
     groups: usize,
     placed_nodes: usize,
 }
 
-impl Look {
+impl Snapshot {
     fn at(shard: &Shard) -> Self {
         let (groups, placed_nodes) = (shard.measured_places().groups(), shard.measured_nodes());
         Self { status: shard.status(), groups, placed_nodes }
@@ -140,14 +140,14 @@ impl Look {
 }
 
 /// Registers the gauges. The daemon counts as ready while the shard answers.
-pub(crate) fn look(metrics: &Metrics, shard: ShardHandle, refusals: Arc<Refusals>) {
+pub(crate) fn register_gauges(metrics: &Metrics, shard: ShardHandle, refusals: Arc<Refusals>) {
     let levels = Levels::new(metrics);
-    metrics.look_when_asked(Box::new(move || {
+    metrics.update_before_scrape(Box::new(move || {
         let (levels, shard, refusals) = (levels.clone(), shard.clone(), refusals.clone());
         Box::pin(async move {
             let queue = shard.queue_length();
-            let looked = shard.inspect(Look::at).await;
-            levels.update(&looked.map_err(|error| format!("the directory: {error}"))?, queue, &refusals);
+            let snapshot = shard.inspect(Snapshot::at).await;
+            levels.update(&snapshot.map_err(|error| format!("the directory: {error}"))?, queue, &refusals);
             Ok(())
         })
     }));

@@ -37,12 +37,12 @@ enum Command {
     Open { info: NodeInfo, send_queue: Arc<SendQueue>, reply: oneshot::Sender<Result<SessionId>> },
     Messages { session: SessionId, messages: Vec<TracedMessage> },
     Close { session: SessionId },
-    Place { places: MeasuredPlaces, reply: oneshot::Sender<Taken> },
+    Place { places: MeasuredPlaces, reply: oneshot::Sender<PlacesOutcome> },
     Inspect(Inspection),
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Taken {
+pub(crate) struct PlacesOutcome {
     /// `true` if the shard uses the given places.
     pub(crate) counts: bool,
     pub(crate) nodes: usize,
@@ -65,8 +65,8 @@ impl ShardHandle {
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
-    /// Gives a store's messages to the shard, unless the session has ended.
-    pub(crate) async fn say(&self, session: SessionId, messages: Vec<TracedMessage>) -> Result<()> {
+    /// Gives a store's messages to the shard. An ended session has no effect.
+    pub(crate) async fn send_messages(&self, session: SessionId, messages: Vec<TracedMessage>) -> Result<()> {
         self.send(Command::Messages { session, messages }).await
     }
 
@@ -75,21 +75,21 @@ impl ShardHandle {
         self.send(Command::Close { session }).await
     }
 
-    /// Gives measured places to the shard, unless its places are newer.
-    pub(crate) async fn place(&self, places: MeasuredPlaces) -> Result<Taken> {
+    /// Gives measured places to the shard, which keeps its places if they are newer.
+    pub(crate) async fn update_places(&self, places: MeasuredPlaces) -> Result<PlacesOutcome> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)
     }
 
-    /// Calls `look` with the shard between two events.
+    /// Calls `read` with the shard between two events.
     pub(crate) async fn inspect<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Shard) -> T + Send + 'static,
+        read: impl FnOnce(&Shard) -> T + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let inspection = move |shard: &Shard| {
-            let _ = reply.send(look(shard));
+            let _ = reply.send(read(shard));
         };
         self.send(Command::Inspect(Box::new(inspection))).await?;
         answer.await.map_err(|_| Error::ShuttingDown)
@@ -170,7 +170,7 @@ impl ShardOwner {
                 () = sleep_until(self.started, deadline) => self.apply(Event::Tick),
             }
             for command in commands.drain(..) {
-                self.perform(command);
+                self.execute(command);
             }
         }
         for session in self.sessions.values() {
@@ -178,7 +178,7 @@ impl ShardOwner {
         }
     }
 
-    fn perform(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         match command {
             Command::Open { info, send_queue, reply } => {
                 let answer = self.open(info, send_queue);
@@ -210,11 +210,11 @@ impl ShardOwner {
                 let (version, measured) = (places.version, places.paths.len());
                 self.apply(Event::Places(places.clone()));
                 let counts = places == *self.shard.measured_places();
-                let taken = Taken { counts, nodes: self.shard.measured_nodes() };
-                tracing::info!(version, measured, ?taken, "received measured places of nodes");
-                let _ = reply.send(taken);
+                let outcome = PlacesOutcome { counts, nodes: self.shard.measured_nodes() };
+                tracing::info!(version, measured, ?outcome, "received measured places of nodes");
+                let _ = reply.send(outcome);
             }
-            Command::Inspect(look) => look(&self.shard),
+            Command::Inspect(read) => read(&self.shard),
         }
     }
 
@@ -223,12 +223,12 @@ impl ShardOwner {
         let mut effects = Vec::new();
         match self.shard.connect(self.now(), info, &mut effects) {
             Reception::Accepted => {}
-            Reception::Replaces => self.end_replaced(&node),
+            Reception::Replaces => self.end_replaced_session(&node),
             Reception::Refused(error) => {
                 warn_repeated!(%node, %error, "refused a store");
                 self.events.push(EventKind::Refused, &node, error.to_string());
                 self.count(ShardMetrics::refused);
-                self.carry_out(effects);
+                self.perform_effects(effects);
                 return Err(error);
             }
         }
@@ -239,14 +239,14 @@ impl ShardOwner {
         self.events.push(EventKind::Connected, &node, "");
         self.count(ShardMetrics::opened);
         self.sessions.insert(session, Session { node, incarnation, send_queue });
-        self.carry_out(effects);
+        self.perform_effects(effects);
         Ok(session)
     }
 
-    fn end_replaced(&mut self, node: &NodeId) {
+    fn end_replaced_session(&mut self, node: &NodeId) {
         if let Some(older) = self.current.remove(node).and_then(|session| self.sessions.remove(&session)) {
             if let Some(traces) = &mut self.traces {
-                traces.gone(node);
+                traces.forget_node(node);
             }
             tracing::info!(node = %older.node, "a newer session of the store replaces this one");
             self.events.push(
@@ -266,7 +266,7 @@ impl ShardOwner {
         send_queue.close();
         self.current.remove(&node);
         if let Some(traces) = &mut self.traces {
-            traces.gone(&node);
+            traces.forget_node(&node);
         }
         tracing::info!(%node, "the session of a store has ended");
         let why = match end {
@@ -281,10 +281,10 @@ impl ShardOwner {
     fn apply(&mut self, event: Event) {
         let mut effects = Vec::new();
         self.shard.apply(self.now(), event, &mut effects);
-        self.carry_out(effects);
+        self.perform_effects(effects);
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    fn perform_effects(&mut self, effects: Vec<Effect>) {
         let mut deaf = Vec::new();
         for effect in effects {
             match effect {

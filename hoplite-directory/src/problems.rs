@@ -13,7 +13,7 @@ use hoplite_core::problem::{Place, Problem, ProblemKind, nearly_full, slow_links
 use hoplite_core::shard::{LostObject, Obstacle, Shard};
 use hoplite_core::time::Time;
 
-use crate::events::{EventKind, Events, PastEvent};
+use crate::events::{EventKind, Events, RecordedEvent};
 use crate::owner::ShardHandle;
 use crate::watch::Loads;
 
@@ -21,10 +21,10 @@ use crate::watch::Loads;
 const RECENT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Known<'a> {
+struct ClusterState<'a> {
     now: Duration,
     loads: &'a [(NodeId, Arc<Load>)],
-    events: &'a [PastEvent],
+    events: &'a [RecordedEvent],
     losses: &'a [(Duration, ObjectId)],
     failing: &'a [(NodeId, f32)],
     blocked: &'a [(ObjectId, Obstacle)],
@@ -49,7 +49,7 @@ pub(crate) fn problems_now(
 ) -> Vec<Problem> {
     let losses: Vec<_> =
         objects.losses.iter().map(|loss| (loss.at.since(Time::ZERO), loss.id.clone())).collect();
-    problems(&Known {
+    problems(&ClusterState {
         now: shard.uptime(),
         loads: &loads.all(),
         events: &events.latest(),
@@ -59,7 +59,7 @@ pub(crate) fn problems_now(
     })
 }
 
-fn problems(known: &Known<'_>) -> Vec<Problem> {
+fn problems(known: &ClusterState<'_>) -> Vec<Problem> {
     let of_kind = |kind: TroubleKind| {
         let troubles = known.loads.iter().filter_map(move |(node, load)| {
             let mut texts = load.troubles.iter().filter(|trouble| trouble.kind == kind);
@@ -116,16 +116,16 @@ fn place(node: &NodeId, text: String) -> Place {
     Place { node: Some(node.clone()), object: None, text }
 }
 
-/// Returns the last refusal of each store, and the last one of a program without a name.
-fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
+/// Returns the last refusal of each store, and the last refusal of a program without a name.
+fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a RecordedEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let refused = events.filter(|event| event.kind == kind);
     let new = refused.filter(|event| seen.insert(event.node.clone()));
     new.map(|event| Place { node: event.node.clone(), object: None, text: event.text.clone() }).collect()
 }
 
-/// Returns the stores whose newest event is a session's end. `events` has the newest first.
-fn left<'a>(events: impl Iterator<Item = &'a PastEvent>) -> Vec<Place> {
+/// Returns the stores whose newest event is the end of a session. `events` has the newest first.
+fn left<'a>(events: impl Iterator<Item = &'a RecordedEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let of_sessions =
         events.filter(|event| matches!(event.kind, EventKind::Connected | EventKind::Disconnected));
@@ -145,14 +145,14 @@ mod tests {
         NodeId::new(&format!("node-{number}")).unwrap()
     }
 
-    fn told(number: usize, kind: TroubleKind, texts: &[&str]) -> (NodeId, Arc<Load>) {
+    fn load_of(number: usize, kind: TroubleKind, texts: &[&str]) -> (NodeId, Arc<Load>) {
         let trouble = |text: &&str| Trouble { kind, text: (*text).to_owned() };
         let troubles = texts.iter().map(trouble).collect();
         (node(number), Arc::new(Load { troubles, capacity_bytes: 100, free_bytes: 100, ..Load::default() }))
     }
 
-    fn event(number: u64, at: u64, kind: EventKind, name: usize) -> PastEvent {
-        PastEvent {
+    fn event(number: u64, at: u64, kind: EventKind, name: usize) -> RecordedEvent {
+        RecordedEvent {
             number,
             at: Duration::from_secs(at),
             kind,
@@ -161,15 +161,15 @@ mod tests {
         }
     }
 
-    fn titles(known: &Known<'_>) -> Vec<String> {
+    fn titles(known: &ClusterState<'_>) -> Vec<String> {
         problems(known).iter().map(Problem::title).collect()
     }
 
     #[test]
     fn a_healthy_cluster_has_no_problem() {
-        let loads = [told(1, TroubleKind::Other, &[])];
+        let loads = [load_of(1, TroubleKind::Other, &[])];
         let events = [event(1, 0, EventKind::Connected, 1), event(2, 0, EventKind::TransferFailed, 1)];
-        assert_eq!(problems(&Known { loads: &loads, events: &events, ..Known::default() }), []);
+        assert_eq!(problems(&ClusterState { loads: &loads, events: &events, ..ClusterState::default() }), []);
     }
 
     #[test]
@@ -177,22 +177,23 @@ mod tests {
         let mut nearly = Load { capacity_bytes: 100, pinned_bytes: 90, ..Load::default() };
         let link = |to, is_slow| LinkLoad { peer: node(to), bytes_per_second: 1, round_trip_ns: 1, is_slow };
         nearly.links = vec![link(7, true), link(8, false), link(9, true)];
-        let mut loads: Vec<_> = (0..100).map(|number| told(number, TroubleKind::Full, &["full"])).collect();
-        loads.push(told(200, TroubleKind::Wait, &["2 calls wait", "a get has waited for 12 s: no store"]));
-        loads.push(told(201, TroubleKind::Peer, &["store x: refused", "store y: refused"]));
-        loads.push(told(202, TroubleKind::Shard, &["directory shard: down"]));
+        let mut loads: Vec<_> =
+            (0..100).map(|number| load_of(number, TroubleKind::Full, &["full"])).collect();
+        loads.push(load_of(200, TroubleKind::Wait, &["2 calls wait", "a get has waited for 12 s: no store"]));
+        loads.push(load_of(201, TroubleKind::Peer, &["store x: refused", "store y: refused"]));
+        loads.push(load_of(202, TroubleKind::Shard, &["directory shard: down"]));
         loads.push((node(203), Arc::new(nearly)));
         let losses = [(Duration::from_secs(100), ObjectId::new("w").unwrap())];
         let failing = [(node(204), 2.5)];
         let blocked = [(ObjectId::new("b").unwrap(), Obstacle::NoRoom)];
         let now = Duration::from_secs(200);
-        let known = Known {
+        let known = ClusterState {
             now,
             loads: &loads,
             losses: &losses,
             failing: &failing,
             blocked: &blocked,
-            ..Known::default()
+            ..ClusterState::default()
         };
         let found = problems(&known);
         let titles: Vec<_> = found.iter().map(Problem::title).collect();
@@ -224,13 +225,13 @@ mod tests {
             event(5, 700, EventKind::Connected, 2),
             event(4, 690, EventKind::Disconnected, 1),
             event(3, 680, EventKind::Disconnected, 2),
-            PastEvent { node: None, ..event(6, 675, EventKind::Incompatible, 4) },
-            PastEvent { node: None, ..event(6, 675, EventKind::Incompatible, 5) },
+            RecordedEvent { node: None, ..event(6, 675, EventKind::Incompatible, 4) },
+            RecordedEvent { node: None, ..event(6, 675, EventKind::Incompatible, 5) },
             event(2, 670, EventKind::Refused, 3),
             event(1, 660, EventKind::Refused, 3),
         ];
         let losses = [(Duration::from_secs(660), ObjectId::new("w").unwrap())];
-        let known = |now| Known { now, events: &events, losses: &losses, ..Known::default() };
+        let known = |now| ClusterState { now, events: &events, losses: &losses, ..ClusterState::default() };
         assert_eq!(
             titles(&known(Duration::from_secs(701))),
             [

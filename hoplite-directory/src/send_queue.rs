@@ -57,7 +57,7 @@ impl SendQueue {
     }
 
     /// Answers a ping with the next frame.
-    pub(crate) fn pinged(&self) {
+    pub(crate) fn answer_ping(&self) {
         let mut state = self.lock();
         state.pings += 1;
         state.is_pinged = true;
@@ -88,7 +88,7 @@ impl SendQueue {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store takes no message for `silence_limit`.
-    pub(crate) async fn room(&self, silence_limit: Duration) -> Result<(), Error> {
+    pub(crate) async fn wait_for_space(&self, silence_limit: Duration) -> Result<(), Error> {
         loop {
             let mut drained = pin!(self.drained.notified());
             // A wake-up before the check must count.
@@ -196,7 +196,7 @@ mod tests {
                 stream.next().await.unwrap().unwrap();
             }
         };
-        let (room, ()) = tokio::join!(send_queue.room(Duration::from_secs(300)), drain);
+        let (room, ()) = tokio::join!(send_queue.wait_for_space(Duration::from_secs(300)), drain);
         room.unwrap();
         drop(stream);
         send_queue.closed().await;

@@ -21,7 +21,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
 use crate::connection::{self, Gate, Listener};
-use crate::dashboard::{self, Prefixes, Sights};
+use crate::dashboard::{self, DashboardData, Prefixes};
 use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::guard::Guard;
@@ -146,13 +146,13 @@ pub async fn run(
         ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new), events.clone());
     let owner = owner.traced(config.tracer.clone());
     if let Some(metrics) = &metrics {
-        levels::look(metrics, shard.clone(), refusals.clone());
+        levels::register_gauges(metrics, shard.clone(), refusals.clone());
     }
     let mut owner = event_loop.spawn(owner.run(stop.clone()));
 
     if let Some(listener) = dashboard {
         let (shard, cluster) = (shard.clone(), config.cluster.clone());
-        let sights = Sights {
+        let data = DashboardData {
             shard,
             cluster,
             events: events.clone(),
@@ -162,7 +162,7 @@ pub async fn run(
         };
         let refused = metrics.as_ref().map(|metrics| metrics.refused_connections("dashboard"));
         tasks.spawn(loads.clone().keep_history(stop.clone()));
-        tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, refused, stop.clone()));
+        tasks.spawn(dashboard::serve(listener, config.credentials.clone(), data, refused, stop.clone()));
     }
 
     let run = ShardRun(random_number().map_err(DirectoryError::Random)?);

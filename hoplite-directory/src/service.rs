@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::events::Events;
 use crate::inspections;
-use crate::owner::Taken;
+use crate::owner::PlacesOutcome;
 use crate::problems::{Problematic, problems_now};
 use crate::session::{self, Host};
 use crate::watch::Orders;
@@ -97,7 +97,7 @@ impl Directory for DirectoryService {
         let (status, objects) = look.await.map_err(|error| to_status(&error))?;
         let mut reply = inspections::status(&status, &self.host.cluster, self.host.shard.uptime());
         if request.into_inner().loads {
-            self.host.loads.look();
+            self.host.loads.request_reports();
             let loads = self.host.loads.of(status.nodes.iter().map(|node| &node.node));
             for (node, load) in reply.nodes.iter_mut().zip(loads) {
                 node.load = load.map(|load| encode_load(Load::clone(&load)));
@@ -110,8 +110,8 @@ impl Directory for DirectoryService {
 
     async fn place(&self, request: Request<MeasuredPlaces>) -> Result<Response<PlaceReply>, Status> {
         let places = decode_places(request.into_inner()).map_err(|error| to_status(&error))?;
-        let Taken { counts, nodes } =
-            self.host.shard.place(places).await.map_err(|error| to_status(&error))?;
+        let PlacesOutcome { counts, nodes } =
+            self.host.shard.update_places(places).await.map_err(|error| to_status(&error))?;
         Ok(Response::new(PlaceReply { counts, nodes: u32::try_from(nodes).unwrap_or(u32::MAX) }))
     }
 }

@@ -84,7 +84,7 @@ async fn open(
     let send_queue = Arc::new(SendQueue::of(host.run, host.newest));
     let session = host.shard.open(info, send_queue.clone()).await?;
     if !early.is_empty() {
-        host.shard.say(session, early).await?;
+        host.shard.send_messages(session, early).await?;
     }
     Ok((session, send_queue))
 }
@@ -98,7 +98,7 @@ async fn read(
 ) -> Result<()> {
     loop {
         let next = async {
-            send_queue.room(silence_limit).await?;
+            send_queue.wait_for_space(silence_limit).await?;
             timeout(silence_limit, inbound.next()).await.map_err(|_| Error::unavailable("the store"))
         };
         let batch = tokio::select! {
@@ -106,8 +106,8 @@ async fn read(
             () = send_queue.closed() => None,
         };
         match batch.transpose()? {
-            Some(batch) if batch == StoreMessages::default() => send_queue.pinged(),
-            Some(batch) => shard.say(session, decode(batch)?).await?,
+            Some(batch) if batch == StoreMessages::default() => send_queue.answer_ping(),
+            Some(batch) => shard.send_messages(session, decode(batch)?).await?,
             None => return Ok(()),
         }
     }

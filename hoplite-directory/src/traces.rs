@@ -34,7 +34,7 @@ impl Traces {
         // A shard continues traces but begins none.
         let mut span = self.tracer.begin(message.kind(), SpanKind::Server, Some(trace?))?;
         span.set("hoplite.caller", node.to_string());
-        let (id, request) = subject(message);
+        let (id, request) = object_and_request_of(message);
         if let Some(id) = id {
             span.set("hoplite.object", id.to_string());
         }
@@ -72,12 +72,12 @@ impl Traces {
         }
     }
 
-    pub(crate) fn gone(&mut self, node: &NodeId) {
-        self.open.retain(|(asker, _), _| asker != node);
+    pub(crate) fn forget_node(&mut self, node: &NodeId) {
+        self.open.retain(|(requester, _), _| requester != node);
     }
 }
 
-fn subject(message: &ToShard) -> (Option<&ObjectId>, Option<RequestId>) {
+fn object_and_request_of(message: &ToShard) -> (Option<&ObjectId>, Option<RequestId>) {
     match message {
         ToShard::Query(query) => (Some(&query.id), Some(query.request)),
         ToShard::Delete { request, id, .. } | ToShard::Subscribe { request, id, .. } => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::stream::{self, Stream};
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
-use hoplite_core::load::{ASKED_FOR, Load, ReportRequest, ReportRequests, Trouble};
+use hoplite_core::load::{Load, REPORT_DURATION, ReportRequest, ReportRequests, Trouble};
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_core::time::Time;
 use hoplite_proto::directory::decode_load;
@@ -44,8 +44,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    next_teller: u64,
-    loads: BTreeMap<NodeId, (u64, Option<Told>)>,
+    next_number: u64,
+    loads: BTreeMap<NodeId, (u64, Option<LatestReport>)>,
     report_requests: ReportRequests,
     requested: Option<ReportRequest>,
     /// The end of each node's detailed reports.
@@ -54,7 +54,7 @@ struct State {
 }
 
 #[derive(Debug, Clone)]
-struct Told {
+struct LatestReport {
     at: Time,
     load: Arc<Load>,
 }
@@ -77,23 +77,23 @@ impl Loads {
     }
 
     /// Requests reports from all stores for a while.
-    pub(crate) fn look(&self) {
+    pub(crate) fn request_reports(&self) {
         let mut state = self.lock();
         let stores = state.loads.len();
-        if let Some(request) = state.report_requests.look(self.now(), stores) {
+        if let Some(request) = state.report_requests.note_watcher(self.now(), stores) {
             self.request(&mut state, request);
         }
     }
 
-    /// Requests detailed reports from a store for a while, for a user at its page.
-    pub(crate) fn look_at(&self, node: &NodeId) {
-        self.look();
+    /// Requests detailed reports from a store for a while, because a user looks at its page.
+    pub(crate) fn request_detailed_reports(&self, node: &NodeId) {
+        self.request_reports();
         let now = self.now();
         let mut state = self.lock();
         state.detailed.retain(|_, until| *until > now);
         let is_known = state.detailed.contains_key(node);
         if state.loads.contains_key(node) && (is_known || state.detailed.len() < MAX_DETAILED) {
-            state.detailed.insert(node.clone(), now + ASKED_FOR);
+            state.detailed.insert(node.clone(), now + REPORT_DURATION);
         }
         if !is_known && let Some(request) = state.requested {
             self.request(&mut state, ReportRequest { forget: false, ..request });
@@ -102,7 +102,7 @@ impl Loads {
 
     fn request(&self, state: &mut State, request: ReportRequest) {
         if request.forget {
-            state.loads.values_mut().for_each(|(_, told)| *told = None);
+            state.loads.values_mut().for_each(|(_, latest)| *latest = None);
         }
         let now = self.now();
         state.detailed.retain(|_, until| *until > now);
@@ -117,12 +117,12 @@ impl Loads {
         while stop.run_until_cancelled(steps.tick()).await.is_some() {
             let mut state = self.lock();
             let stores = state.loads.len();
-            if let Some(request) = state.report_requests.keep(self.now(), stores) {
+            if let Some(request) = state.report_requests.request_history(self.now(), stores) {
                 self.request(&mut state, request);
             }
             let State { loads, history, .. } = &mut *state;
-            let told = loads.iter().filter_map(|(node, (_, told))| Some((node, told.as_ref()?)));
-            history.sample(told.map(|(node, told)| (node, told.at, &*told.load)));
+            let latest = loads.iter().filter_map(|(node, (_, latest))| Some((node, latest.as_ref()?)));
+            history.sample(latest.map(|(node, latest)| (node, latest.at, &*latest.load)));
         }
     }
 
@@ -142,10 +142,10 @@ impl Loads {
 
     pub(crate) fn all(&self) -> Vec<(NodeId, Arc<Load>)> {
         let state = self.lock();
-        let told = |(node, (_, told)): (&NodeId, &(u64, Option<Told>))| {
-            Some((node.clone(), told.as_ref()?.load.clone()))
+        let latest = |(node, (_, latest)): (&NodeId, &(u64, Option<LatestReport>))| {
+            Some((node.clone(), latest.as_ref()?.load.clone()))
         };
-        state.loads.iter().filter_map(told).collect()
+        state.loads.iter().filter_map(latest).collect()
     }
 
     pub(crate) async fn serve(
@@ -159,8 +159,8 @@ impl Loads {
             return Err(Error::malformed(Plane::Control, "a store says first who it is"));
         };
         let node = NodeId::new(&first.node)?;
-        let teller = self.enter(node.clone())?;
-        // A user may be watching, so the latest request counts for a new store.
+        let teller = self.register(node.clone())?;
+        // The latest request counts for a new store too, because a user may be watching.
         let mut orders = self.0.orders.subscribe();
         let now = self.now();
         if self.lock().report_requests.holds(now) {
@@ -193,13 +193,13 @@ impl Loads {
         Ok(Box::pin(stream::unfold((orders, end_of_orders, reading, node), next)))
     }
 
-    fn enter(&self, node: NodeId) -> Result<ReportingStore> {
+    fn register(&self, node: NodeId) -> Result<ReportingStore> {
         let mut state = self.lock();
         if state.loads.len() >= MAX_LOADS && !state.loads.contains_key(&node) {
             return Err(Error::limit_exceeded("nodes", MAX_LOADS as u64));
         }
-        state.next_teller += 1;
-        let number = state.next_teller;
+        state.next_number += 1;
+        let number = state.next_number;
         state.loads.insert(node.clone(), (number, None));
         Ok(ReportingStore { loads: self.clone(), node, number })
     }
@@ -235,12 +235,12 @@ impl ReportingStore {
     async fn read(&self, mut reports: Streaming<LoadReport>) -> Result<()> {
         while let Some(report) = reports.message().await.map_err(|status| from_status(&status))? {
             let load = Arc::new(decode_load(report)?);
-            let now = Told { at: self.loads.now(), load: Arc::clone(&load) };
+            let now = LatestReport { at: self.loads.now(), load: Arc::clone(&load) };
             let before = match self.loads.lock().loads.get_mut(&self.node) {
-                Some((number, told)) if *number == self.number => told.replace(now),
+                Some((number, latest)) if *number == self.number => latest.replace(now),
                 _ => continue,
             };
-            for trouble in new_troubles(before.as_ref().map(|told| &*told.load), &load) {
+            for trouble in new_troubles(before.as_ref().map(|latest| &*latest.load), &load) {
                 self.loads.0.events.push(EventKind::Trouble, &self.node, trouble);
             }
         }

@@ -58,7 +58,7 @@ impl Server {
         direct
     }
 
-    async fn ask_over_grpc(&self, node: &str, name: &str) -> Vec<ToStore> {
+    async fn query_over_grpc(&self, node: &str, name: &str) -> Vec<ToStore> {
         let asked = StoreMessages { hello: None, messages: vec![encode_to_shard(query(name))] };
         let outbound = futures::stream::iter([hello(node), asked]);
         let outbound = futures::StreamExt::chain(outbound, futures::stream::pending());
@@ -89,7 +89,7 @@ struct Direct {
 }
 
 impl Direct {
-    async fn say(&mut self, message: ToShard) {
+    async fn send(&mut self, message: ToShard) {
         self.write(&StoreMessages { hello: None, messages: vec![encode_to_shard(message)] }).await;
     }
 
@@ -104,7 +104,7 @@ impl Direct {
         self.stream.flush().await.unwrap();
     }
 
-    async fn hear(&mut self) -> Option<ToStore> {
+    async fn receive(&mut self) -> Option<ToStore> {
         let mut messages = decode_shard_batch(self.next().await?).unwrap();
         assert_eq!(messages.len(), 1);
         messages.pop()
@@ -163,16 +163,16 @@ fn query(name: &str) -> ToShard {
 async fn sessions_on_a_direct_connection_and_over_grpc_see_the_same_objects() {
     let server = Server::start().await;
     let mut direct = server.session("a").await;
-    direct.say(publish("x")).await;
-    assert!(matches!(direct.hear().await, Some(ToStore::Published { verdict: Verdict::Accepted, .. })));
-    let answer = server.ask_over_grpc("b", "x").await;
+    direct.send(publish("x")).await;
+    assert!(matches!(direct.receive().await, Some(ToStore::Published { verdict: Verdict::Accepted, .. })));
+    let answer = server.query_over_grpc("b", "x").await;
     assert!(matches!(&answer[..], [ToStore::Inline { bytes, .. }] if **bytes == *b"bytes"));
 
-    direct.say(publish("y")).await;
+    direct.send(publish("y")).await;
     direct.stream.shutdown().await.unwrap();
-    assert!(matches!(direct.hear().await, Some(ToStore::Published { .. })));
+    assert!(matches!(direct.receive().await, Some(ToStore::Published { .. })));
     assert_eq!(direct.next().await, None);
-    let answer = server.ask_over_grpc("c", "y").await;
+    let answer = server.query_over_grpc("c", "y").await;
     assert!(matches!(&answer[..], [ToStore::Inline { .. }]), "{answer:?}");
 }
 
@@ -183,8 +183,8 @@ async fn a_newer_session_of_the_store_ends_the_older_one_with_the_reason() {
     let mut newer = server.session("a").await;
     let error = older.end().await;
     assert!(error.to_string().contains("the store has opened another one"), "{error}");
-    newer.say(publish("x")).await;
-    assert!(newer.hear().await.is_some());
+    newer.send(publish("x")).await;
+    assert!(newer.receive().await.is_some());
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn a_connection_that_begins_otherwise_is_refused_with_the_reason() {
     assert!(answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
 
     let mut direct = server.connect().await;
-    direct.say(publish("x")).await;
+    direct.send(publish("x")).await;
     assert!(matches!(direct.end().await, Error::Malformed { .. }), "no hello");
     let mut direct = server.connect().await;
     let mut foreign = hello("a");
@@ -230,8 +230,8 @@ async fn connections_that_say_nothing_keep_nobody_out() {
     silent.write_all(Preface::Direct.bytes()).await.unwrap();
     let mut without_hello = server.connect().await;
     let mut direct = server.session("a").await;
-    direct.say(publish("x")).await;
-    assert!(direct.hear().await.is_some());
+    direct.send(publish("x")).await;
+    assert!(direct.receive().await.is_some());
     let _ = timeout(TIME_LIMIT, silent.read_to_end(&mut Vec::new())).await.expect("it is closed");
     assert!(matches!(without_hello.end().await, Error::Timeout { .. }));
 }
@@ -253,8 +253,8 @@ async fn a_store_that_pings_keeps_its_session_and_a_silent_one_loses_it() {
     };
     let ((), error) = tokio::join!(pinging, silent.end());
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-    pings.say(publish("x")).await;
-    assert!(pings.hear().await.is_some());
+    pings.send(publish("x")).await;
+    assert!(pings.receive().await.is_some());
 }
 
 #[tokio::test]

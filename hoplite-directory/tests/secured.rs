@@ -146,7 +146,7 @@ async fn calls_on_a_connection_that_has_shown_no_token_are_refused() {
 }
 
 /// Forwards bytes both ways, and records the member's bytes.
-async fn overhear(server: &Server, credentials: &Credentials) -> Vec<u8> {
+async fn record_handshake(server: &Server, credentials: &Credentials) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shard = server.address;
@@ -180,7 +180,7 @@ async fn overhear(server: &Server, credentials: &Credentials) -> Vec<u8> {
 async fn what_was_overheard_opens_no_connection() {
     let credentials = token(b"a secret of the tests");
     let server = Server::start(credentials.clone()).await;
-    let heard = overhear(&server, &credentials).await;
+    let heard = record_handshake(&server, &credentials).await;
     assert!(heard.len() > 200);
     let mut replayed = TcpStream::connect(server.address).await.unwrap();
     replayed.write_all(&heard).await.unwrap();

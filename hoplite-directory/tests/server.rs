@@ -94,12 +94,12 @@ struct Store {
 }
 
 impl Store {
-    async fn say(&self, message: ToShard) {
+    async fn send(&self, message: ToShard) {
         let messages = vec![encode_to_shard(message)];
         self.outbound.send(v1::StoreMessages { hello: None, messages }).await.unwrap();
     }
 
-    async fn hear(&mut self) -> ToStore {
+    async fn receive(&mut self) -> ToStore {
         while self.pending.is_empty() {
             let batch =
                 timeout(TIME_LIMIT, self.inbound.message()).await.expect("an answer").unwrap().unwrap();
@@ -120,7 +120,7 @@ impl Store {
 
     async fn publish(&mut self, name: &str, put: u64, inline: Option<Bytes>) -> Verdict {
         let size_bytes = inline.as_ref().map_or(1 << 20, |bytes| bytes.len() as u64);
-        self.say(ToShard::Publish(Publish {
+        self.send(ToShard::Publish(Publish {
             id: id(name),
             put: PutId(put),
             size_bytes,
@@ -134,15 +134,15 @@ impl Store {
             returning: None,
         }))
         .await;
-        match self.hear().await {
+        match self.receive().await {
             ToStore::Published { verdict, .. } => verdict,
             other => panic!("not an answer to publish: {other:?}"),
         }
     }
 
     async fn query(&mut self, name: &str, request: u64, wait: Duration) -> ToStore {
-        self.say(query(name, request, wait)).await;
-        self.hear().await
+        self.send(query(name, request, wait)).await;
+        self.receive().await
     }
 }
 
@@ -262,7 +262,7 @@ async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
     granted(first.query("x", 1, TIME_LIMIT).await);
     // Without a wait, the shard would serve the second one.
     let (put, reason) = (PutId(1), UnpublishReason::PullEnded);
-    first.say(ToShard::Unpublish { id: id("x"), put, reason }).await;
+    first.send(ToShard::Unpublish { id: id("x"), put, reason }).await;
     let mut client = server.client().await;
     let describe = v1::DescribeRequest { id: Bytes::from_static(b"x") };
     until(async || {
@@ -271,14 +271,14 @@ async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
     })
     .await;
     let mut second = server.store("second").await;
-    second.say(query("x", 1, TIME_LIMIT)).await;
+    second.send(query("x", 1, TIME_LIMIT)).await;
     until(async || {
         client.status(v1::StatusRequest::default()).await.unwrap().into_inner().waiting_queries == 1
     })
     .await;
 
     drop(first);
-    assert_eq!(granted(second.hear().await).sender.as_str(), "sender");
+    assert_eq!(granted(second.receive().await).sender.as_str(), "sender");
     server.stop().await;
 }
 
@@ -294,7 +294,7 @@ async fn an_object_whose_only_holder_is_gone_is_lost() {
         // The shard may notice the lost session after the query.
         ToStore::Granted(grant) => {
             other
-                .say(ToShard::ReturnSlot { grant: grant.grant, outcome: PullOutcome::SenderUnreachable })
+                .send(ToShard::ReturnSlot { grant: grant.grant, outcome: PullOutcome::SenderUnreachable })
                 .await;
             let again = other.query("x", 2, TIME_LIMIT).await;
             assert!(matches!(again, ToStore::Failed { error: Error::ObjectLost { .. }, .. }), "{again:?}");
@@ -335,11 +335,13 @@ async fn a_store_that_closes_its_side_is_answered_first() {
     let server = Server::start().await;
     let mut store = server.store("a").await;
     for put in 0..100 {
-        store.say(ToShard::Subscribe { request: RequestId(put), id: id("x"), wants: Wants::Locations }).await;
+        store
+            .send(ToShard::Subscribe { request: RequestId(put), id: id("x"), wants: Wants::Locations })
+            .await;
     }
     store.outbound = mpsc::channel(1).0;
     for put in 0..100 {
-        let answer = store.hear().await;
+        let answer = store.receive().await;
         assert!(
             matches!(answer, ToStore::Locations { request, .. } if request == RequestId(put)),
             "{answer:?}"
@@ -377,7 +379,7 @@ async fn tools_see_objects_grants_and_nodes() {
     );
     assert_eq!((object.grants[0].reason.as_str(), object.grants[0].outcome.as_str()), ("only-candidate", ""));
     assert_ne!(grant.grant, GrantId(0));
-    receiver.say(ToShard::ReturnSlot { grant: grant.grant, outcome: PullOutcome::Complete }).await;
+    receiver.send(ToShard::ReturnSlot { grant: grant.grant, outcome: PullOutcome::Complete }).await;
     until(async || {
         let object = client.describe(describe.clone()).await.unwrap().into_inner();
         object.grants[0].outcome == "complete"
@@ -475,7 +477,7 @@ async fn a_store_that_does_not_listen_loses_its_session_and_others_do_not_notice
     let limits = Limits { max_requests_per_client: 1 << 16, ..Limits::default() };
     let server = Server::with_limits(limits).await;
     let deaf = server.store("deaf").await;
-    deaf.say(ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations }).await;
+    deaf.send(ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations }).await;
     let mut busy = server.store("busy").await;
     let mut client = server.client().await;
     until(async || {
@@ -502,7 +504,7 @@ async fn a_store_that_does_not_listen_loses_its_session_and_others_do_not_notice
         }
         busy.outbound.send(v1::StoreMessages { hello: None, messages }).await.unwrap();
         for _ in 0..1000 {
-            busy.hear().await;
+            busy.receive().await;
         }
     }
     assert_eq!(busy.publish("y", 1, None).await, Verdict::Accepted);

@@ -22,7 +22,7 @@ pub struct Authority {
 
 /// A certificate issued by the authority.
 #[derive(Clone)]
-pub struct Issued {
+pub struct IssuedCertificate {
     /// The certificate, as PEM.
     pub cert: String,
     /// The certificate's key, as PEM.
@@ -32,14 +32,14 @@ pub struct Issued {
 /// A certificate's name, or the authority's key, is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("no certificate can be made")]
-pub struct NotIssued(#[from] rcgen::Error);
+pub struct IssueError(#[from] rcgen::Error);
 
 impl Authority {
     /// Creates an authority.
     ///
     /// # Errors
-    /// [`NotIssued`] if the system has no random numbers.
-    pub fn new(validity: Range<SystemTime>) -> Result<Self, NotIssued> {
+    /// [`IssueError`] if the system has no random numbers.
+    pub fn new(validity: Range<SystemTime>) -> Result<Self, IssueError> {
         let key = KeyPair::generate()?;
         let mut params = authority();
         (params.not_before, params.not_after) = (validity.start.into(), validity.end.into());
@@ -50,8 +50,12 @@ impl Authority {
     /// Reads only the authority's key: its certificate must come from [`new`](Self::new).
     ///
     /// # Errors
-    /// [`NotIssued`].
-    pub fn issue(&self, names: &[String], validity: Range<SystemTime>) -> Result<Issued, NotIssued> {
+    /// [`IssueError`].
+    pub fn issue(
+        &self,
+        names: &[String],
+        validity: Range<SystemTime>,
+    ) -> Result<IssuedCertificate, IssueError> {
         let issuer = Issuer::new(authority(), KeyPair::from_pem(&self.key)?);
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names)?;
@@ -64,7 +68,7 @@ impl Authority {
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
-        Ok(Issued { cert: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem() })
+        Ok(IssuedCertificate { cert: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem() })
     }
 }
 

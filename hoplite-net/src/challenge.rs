@@ -13,8 +13,8 @@ use super::token::{Purpose, TAG_BYTES, Token};
 /// Length of a nonce in bytes. Random nonces of this length never repeat.
 pub const NONCE_BYTES: usize = 32;
 
-/// Protocol version from which proofs cover both sides' newest versions.
-const COVERS_NEWEST: u32 = 9;
+/// Version of the protocol from which on proofs cover the newest versions of both sides.
+const FIRST_VERSION_WITH_NEWEST: u32 = 9;
 
 /// Side of a connection that proves its knowledge of the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,8 @@ pub enum Prover {
 pub struct HelloFields<'a> {
     /// The oldest protocol version that the side speaks.
     pub version: u32,
-    /// The newest one. Proofs cover it if both sides speak at least `COVERS_NEWEST`.
+    /// Newest version that the side speaks. The proofs cover it if both sides speak at least
+    /// `FIRST_VERSION_WITH_NEWEST`.
     pub newest: u32,
     /// Name of the side's cluster.
     pub cluster: &'a str,
@@ -87,7 +88,7 @@ impl Hellos<'_> {
             }
         }
         let newest = [self.connecting.newest, self.accepting.newest];
-        if newest.iter().all(|newest| *newest >= COVERS_NEWEST) {
+        if newest.iter().all(|newest| *newest >= FIRST_VERSION_WITH_NEWEST) {
             bytes.extend(newest.into_iter().flat_map(u32::to_le_bytes));
         }
         bytes

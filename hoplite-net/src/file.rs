@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Other users' permissions, forbidden on a private file.
-const OTHERS: u32 = 0o077;
-/// The same for root's file in another user's process. The group may read it, because root chose
-/// the group: Kubernetes mounts secrets this way.
-const OTHERS_FOR_ROOT: u32 = 0o037;
+/// Permission bits of other users, which a private file must not have.
+const OTHER_USERS_BITS: u32 = 0o077;
+/// Bits that root's file must not have, if this process runs as another user. The group may
+/// read the file, because root chose the group: Kubernetes mounts secrets this way.
+const OTHER_USERS_BITS_FOR_ROOT: u32 = 0o037;
 
 /// Reason to reject a file.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     if owner != user && owner != 0 {
         return Err(FileError::NotOurs { path: path.to_owned(), owner, user });
     }
-    let forbidden = if owner == user { OTHERS } else { OTHERS_FOR_ROOT };
+    let forbidden = if owner == user { OTHER_USERS_BITS } else { OTHER_USERS_BITS_FOR_ROOT };
     if mode & forbidden != 0 {
         return Err(FileError::NotPrivate { path: path.to_owned(), mode });
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Resource, getrlimit};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-const DESCRIPTORS_PER_PLACE: u64 = 8;
+const DESCRIPTORS_PER_SLOT: u64 = 8;
 
 /// Number of descriptors that this process may open.
 pub fn descriptor_limit() -> u64 {
@@ -26,36 +26,36 @@ pub struct HalfOpen {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    places: BTreeMap<u64, CancellationToken>,
+    slots: BTreeMap<u64, CancellationToken>,
 }
 
 /// Place of a half-open connection, freed when dropped.
 #[derive(Debug)]
-pub struct HalfOpenPlace {
+pub struct HalfOpenSlot {
     half_open: Arc<HalfOpen>,
     number: u64,
-    lost: CancellationToken,
+    evicted: CancellationToken,
 }
 
 impl HalfOpen {
     /// Makes `limit` places, at most one per eight descriptors of this process.
     pub fn new(limit: usize) -> Arc<Self> {
-        let most = usize::try_from(descriptor_limit() / DESCRIPTORS_PER_PLACE).unwrap_or(usize::MAX);
+        let most = usize::try_from(descriptor_limit() / DESCRIPTORS_PER_SLOT).unwrap_or(usize::MAX);
         Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })
     }
 
     /// Takes a place for a new connection.
-    pub fn enter(self: &Arc<Self>) -> HalfOpenPlace {
+    pub fn admit(self: &Arc<Self>) -> HalfOpenSlot {
         let mut state = self.lock();
-        if state.places.len() >= self.limit
-            && let Some((_, oldest)) = state.places.pop_first()
+        if state.slots.len() >= self.limit
+            && let Some((_, oldest)) = state.slots.pop_first()
         {
             oldest.cancel();
         }
-        let (number, lost) = (state.next, CancellationToken::new());
+        let (number, evicted) = (state.next, CancellationToken::new());
         state.next += 1;
-        state.places.insert(number, lost.clone());
-        HalfOpenPlace { half_open: Arc::clone(self), number, lost }
+        state.slots.insert(number, evicted.clone());
+        HalfOpenSlot { half_open: Arc::clone(self), number, evicted }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -63,16 +63,16 @@ impl HalfOpen {
     }
 }
 
-impl HalfOpenPlace {
+impl HalfOpenSlot {
     /// Completes when another connection takes this place.
-    pub fn lost(&self) -> WaitForCancellationFutureOwned {
-        self.lost.clone().cancelled_owned()
+    pub fn evicted(&self) -> WaitForCancellationFutureOwned {
+        self.evicted.clone().cancelled_owned()
     }
 }
 
-impl Drop for HalfOpenPlace {
+impl Drop for HalfOpenSlot {
     fn drop(&mut self) {
-        self.half_open.lock().places.remove(&self.number);
+        self.half_open.lock().slots.remove(&self.number);
     }
 }
 
@@ -83,15 +83,15 @@ mod tests {
     #[test]
     fn the_oldest_gives_way_and_places_are_given_back() {
         let half_open = HalfOpen::new(2);
-        let [first, second] = [(); 2].map(|()| half_open.enter());
-        let third = half_open.enter();
-        let lost = |place: &HalfOpenPlace| place.lost.is_cancelled();
-        assert_eq!([&first, &second, &third].map(lost), [true, false, false]);
+        let [first, second] = [(); 2].map(|()| half_open.admit());
+        let third = half_open.admit();
+        let evicted = |place: &HalfOpenSlot| place.evicted.is_cancelled();
+        assert_eq!([&first, &second, &third].map(evicted), [true, false, false]);
         drop(first);
         drop(second);
-        let fourth = half_open.enter();
-        assert_eq!([&third, &fourth].map(lost), [false, false]);
+        let fourth = half_open.admit();
+        assert_eq!([&third, &fourth].map(evicted), [false, false]);
         drop((third, fourth));
-        assert!(half_open.lock().places.is_empty());
+        assert!(half_open.lock().slots.is_empty());
     }
 }

@@ -8,11 +8,12 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
 };
 
-/// Silence before TCP probes a connection: shorter than firewalls remember one.
-const PROBED_AFTER: Duration = Duration::from_secs(30);
-/// Time after which the kernel closes a connection whose peer acknowledges nothing. A peer that
-/// pauses reading still acknowledges. Pings find a dead peer sooner.
-const DEAD_AFTER: Duration = Duration::from_secs(30);
+/// Time of silence after which TCP probes the connection: shorter than firewalls remember an idle
+/// one.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+/// Time after which the kernel closes a connection whose peer acknowledges neither probes nor
+/// bytes. A peer that pauses reading still acknowledges. Pings find a dead peer sooner.
+const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Prepares a TCP connection for small messages after silences.
 ///
@@ -21,7 +22,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(30);
 pub fn prepare_idle_socket(socket: impl AsFd) -> io::Result<()> {
     set_tcp_nodelay(&socket, true)?;
     set_socket_keepalive(&socket, true)?;
-    set_tcp_keepidle(&socket, PROBED_AFTER)?;
-    set_tcp_keepintvl(&socket, DEAD_AFTER / 3)?;
-    set_tcp_user_timeout(&socket, u32::try_from(DEAD_AFTER.as_millis()).unwrap_or(u32::MAX))
+    set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+    set_tcp_keepintvl(&socket, DEAD_PEER_TIMEOUT / 3)?;
+    set_tcp_user_timeout(&socket, u32::try_from(DEAD_PEER_TIMEOUT.as_millis()).unwrap_or(u32::MAX))
 }

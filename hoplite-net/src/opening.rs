@@ -14,7 +14,7 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::challenge::{self, HelloFields, Hellos, NONCE_BYTES, Prover};
-use super::record::{Damaged, KEY_BYTES, Opener, Sealer};
+use super::record::{DamagedRecord, KEY_BYTES, Opener, Sealer};
 use super::refusal::close_refused;
 use super::token::{Purpose, Token};
 
@@ -243,7 +243,7 @@ async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError
 }
 
 fn damaged() -> OpeningError {
-    io::Error::new(io::ErrorKind::InvalidData, Damaged).into()
+    io::Error::new(io::ErrorKind::InvalidData, DamagedRecord).into()
 }
 
 fn malformed(reason: &'static str) -> OpeningError {

@@ -32,10 +32,10 @@ const READ_BYTES: usize = 8 << 10;
 /// A record was changed, lost or repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a record was changed on its way")]
-pub struct Damaged;
+pub struct DamagedRecord;
 
-impl From<Damaged> for io::Error {
-    fn from(damaged: Damaged) -> Self {
+impl From<DamagedRecord> for io::Error {
+    fn from(damaged: DamagedRecord) -> Self {
         Self::new(io::ErrorKind::InvalidData, damaged)
     }
 }
@@ -124,8 +124,8 @@ impl Opener {
     /// Moves the contents of complete records from `raw` to `plain`.
     ///
     /// # Errors
-    /// [`Damaged`], after which the connection is unusable.
-    pub fn open(&mut self, raw: &mut BytesMut, plain: &mut BytesMut) -> Result<(), Damaged> {
+    /// [`DamagedRecord`], after which the connection is unusable.
+    pub fn open(&mut self, raw: &mut BytesMut, plain: &mut BytesMut) -> Result<(), DamagedRecord> {
         while let Some(header) = raw.first_chunk::<HEADER_BYTES>().copied() {
             let length = length(header, self.check.overhead_bytes())?;
             if raw.len() < HEADER_BYTES + length {
@@ -137,13 +137,13 @@ impl Opener {
                 Check::Checksum => {
                     let (part, found) = body.split_at(length - CHECKSUM_BYTES);
                     if found != checksum(self.next, &header, part).to_le_bytes() {
-                        return Err(Damaged);
+                        return Err(DamagedRecord);
                     }
                     plain.extend_from_slice(part);
                 }
                 Check::Seal(key) => {
                     let part = key.open_in_place(nonce(self.next), Aad::from(header), &mut body);
-                    plain.extend_from_slice(part.map_err(|_| Damaged)?);
+                    plain.extend_from_slice(part.map_err(|_| DamagedRecord)?);
                 }
             }
             self.next += 1;
@@ -157,11 +157,11 @@ fn header(length: u16) -> [u8; HEADER_BYTES] {
     [a, b, !a, !b]
 }
 
-fn length([a, b, c, d]: [u8; HEADER_BYTES], overhead_bytes: usize) -> Result<usize, Damaged> {
+fn length([a, b, c, d]: [u8; HEADER_BYTES], overhead_bytes: usize) -> Result<usize, DamagedRecord> {
     let length = usize::from(u16::from_le_bytes([a, b]));
     let is_sound = c == !a && d == !b;
     let is_possible = (overhead_bytes + 1..=overhead_bytes + MAX_PLAIN_BYTES).contains(&length);
-    if is_sound && is_possible { Ok(length) } else { Err(Damaged) }
+    if is_sound && is_possible { Ok(length) } else { Err(DamagedRecord) }
 }
 
 fn checksum(number: u64, header: &[u8], plain: &[u8]) -> u32 {
@@ -268,7 +268,7 @@ mod tests {
         (Sealer::new(key), Opener::new(key))
     }
 
-    fn opened(opener: &mut Opener, raw: &[u8]) -> Result<Vec<u8>, Damaged> {
+    fn opened(opener: &mut Opener, raw: &[u8]) -> Result<Vec<u8>, DamagedRecord> {
         let (mut raw, mut plain) = (BytesMut::from(raw), BytesMut::new());
         opener.open(&mut raw, &mut plain)?;
         Ok(plain.to_vec())
@@ -282,7 +282,7 @@ mod tests {
             for bit in 0..sealed.len() * 8 {
                 let mut changed = sealed.to_vec();
                 changed[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(opened(&mut pair(is_sealed).1, &changed), Err(Damaged), "bit {bit}");
+                assert_eq!(opened(&mut pair(is_sealed).1, &changed), Err(DamagedRecord), "bit {bit}");
             }
         }
     }
@@ -296,9 +296,13 @@ mod tests {
                 sealer.seal(plain, &mut sealed);
                 sealed
             });
-            assert_eq!(opened(&mut pair(is_sealed).1, &second), Err(Damaged), "the first one is missing");
+            assert_eq!(
+                opened(&mut pair(is_sealed).1, &second),
+                Err(DamagedRecord),
+                "the first one is missing"
+            );
             assert_eq!(opened(&mut opener, &first).unwrap(), b"first");
-            assert_eq!(opened(&mut opener, &first), Err(Damaged), "it comes a second time");
+            assert_eq!(opened(&mut opener, &first), Err(DamagedRecord), "it comes a second time");
         }
     }
 
@@ -306,8 +310,8 @@ mod tests {
     fn another_key_opens_nothing() {
         let mut sealed = BytesMut::new();
         pair(true).0.seal(b"Hoplite", &mut sealed);
-        assert_eq!(opened(&mut Opener::new(Some([8; KEY_BYTES])), &sealed), Err(Damaged));
-        assert_eq!(opened(&mut Opener::new(None), &sealed), Err(Damaged));
+        assert_eq!(opened(&mut Opener::new(Some([8; KEY_BYTES])), &sealed), Err(DamagedRecord));
+        assert_eq!(opened(&mut Opener::new(None), &sealed), Err(DamagedRecord));
         assert!(!sealed.windows(7).any(|part| part == b"Hoplite"), "sealed bytes are hidden");
     }
 

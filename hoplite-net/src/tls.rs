@@ -199,7 +199,7 @@ struct Shared {
 
 struct State {
     configs: Arc<Configs>,
-    stamps: [Stamp; 3],
+    stamps: [FileStamp; 3],
     checked: Instant,
     failure: Option<Failure>,
     reached_at: Option<ServerName<'static>>,
@@ -212,8 +212,8 @@ struct Failure {
     times: u64,
 }
 
-/// A file's identity, times and permissions, which differ after each change.
-type Stamp = Option<(u64, [(i64, i64); 2], u64)>;
+/// A file's identity, times of change and permissions, which differ after each change.
+type FileStamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
     own: CertificateDer<'static>,
@@ -311,8 +311,8 @@ impl Tls {
         let mut state = self.shared.lock();
         if now.saturating_duration_since(state.checked) >= CHECK_INTERVAL {
             state.checked = now;
-            self.shared.look_at_files(&mut state, now);
-            self.shared.look_at_expiry(&mut state, now);
+            self.shared.reload_changed_files(&mut state, now);
+            self.shared.log_expiry(&mut state, now);
         }
         Arc::clone(&state.configs)
     }
@@ -323,8 +323,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look_at_files(&self, state: &mut State, now: Instant) {
-        // Stamps before files: a concurrent replacement changes the stamps again.
+    fn reload_changed_files(&self, state: &mut State, now: Instant) {
+        // The stamps are read before the files, so that a concurrent replacement changes the stamps
+        // again.
         let stamps = self.files.stamps();
         let is_due = state.failure.as_ref().is_some_and(|failure| now >= failure.retry_at);
         if stamps == state.stamps && !is_due {
@@ -358,7 +359,7 @@ impl Shared {
         Ok(configs)
     }
 
-    fn look_at_expiry(&self, state: &mut State, now: Instant) {
+    fn log_expiry(&self, state: &mut State, now: Instant) {
         let is_news = state
             .expiry_logged
             .is_none_or(|logged| now.saturating_duration_since(logged) >= EXPIRY_LOG_INTERVAL);
@@ -386,7 +387,7 @@ impl fmt::Debug for Tls {
 }
 
 impl TlsFiles {
-    fn stamps(&self) -> [Stamp; 3] {
+    fn stamps(&self) -> [FileStamp; 3] {
         [&self.cert, &self.key, &self.ca].map(|path| {
             let found = fs::metadata(path).ok()?;
             let times = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())];
@@ -616,7 +617,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::{Authority, Issued};
+    use crate::{Authority, IssuedCertificate};
 
     const HOUR: u64 = 3600;
     const NOON: u64 = 1_800_000_000;
@@ -646,7 +647,7 @@ mod tests {
     }
 
     impl Daemon {
-        fn new(authority: &Authority, issued: &Issued) -> Self {
+        fn new(authority: &Authority, issued: &IssuedCertificate) -> Self {
             let daemon = Self { authority: authority.clone(), place: tempfile::tempdir().unwrap() };
             daemon.replace(issued, 0o600);
             daemon
@@ -657,7 +658,7 @@ mod tests {
             TlsFiles { cert: path("cert.pem"), key: path("key.pem"), ca: path("ca.pem") }
         }
 
-        fn replace(&self, issued: &Issued, mode_of_key: u32) {
+        fn replace(&self, issued: &IssuedCertificate, mode_of_key: u32) {
             let TlsFiles { cert, key, ca } = self.files();
             let texts = [
                 (cert, &issued.cert, 0o644),
@@ -685,11 +686,11 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn issue(authority: &Authority, name: &str, validity: Range<u64>) -> Issued {
+    fn issue(authority: &Authority, name: &str, validity: Range<u64>) -> IssuedCertificate {
         authority.issue(&[name.to_owned()], time(validity.start)..time(validity.end)).unwrap()
     }
 
-    fn der(issued: &Issued) -> CertificateDer<'static> {
+    fn der(issued: &IssuedCertificate) -> CertificateDer<'static> {
         CertificateDer::from_pem_slice(issued.cert.as_bytes()).unwrap()
     }
 
@@ -697,19 +698,19 @@ mod tests {
         from: &mut ConnectionCommon<A>,
         to: &mut ConnectionCommon<B>,
     ) -> Result<bool, rustls::Error> {
-        let mut said = Vec::new();
+        let mut sent = Vec::new();
         while from.wants_write() {
-            from.write_tls(&mut said).unwrap();
+            from.write_tls(&mut sent).unwrap();
         }
-        let mut unheard = said.as_slice();
-        while !unheard.is_empty() {
-            to.read_tls(&mut unheard).unwrap();
+        let mut unread = sent.as_slice();
+        while !unread.is_empty() {
+            to.read_tls(&mut unread).unwrap();
             to.process_new_packets()?;
         }
-        Ok(!said.is_empty())
+        Ok(!sent.is_empty())
     }
 
-    fn meet(
+    fn handshake(
         client: Arc<ClientConfig>,
         server: Arc<ServerConfig>,
     ) -> Result<(ClientConnection, ServerConnection), rustls::Error> {
@@ -720,10 +721,10 @@ mod tests {
     }
 
     fn connects(client: &Tls, server: &Tls) -> Result<(), rustls::Error> {
-        meet(client.client(Protocol::Data), server.server(Protocol::Data)).map(drop)
+        handshake(client.client(Protocol::Data), server.server(Protocol::Data)).map(drop)
     }
 
-    fn own_after(tls: &Tls, seconds: u64) -> CertificateDer<'static> {
+    fn certificate_after(tls: &Tls, seconds: u64) -> CertificateDer<'static> {
         tls.current_at(Instant::now() + Duration::from_secs(seconds)).own.clone()
     }
 
@@ -734,10 +735,10 @@ mod tests {
         let daemon = Daemon::new(&authority, &old);
         let tls = daemon.tls(&Clock::at(NOON));
         daemon.replace(&new, 0o644);
-        assert_eq!(own_after(&tls, 2), der(&old));
+        assert_eq!(certificate_after(&tls, 2), der(&old));
         assert!(tls.shared.lock().failure.as_ref().unwrap().error.contains("chmod 600"));
         fs::set_permissions(daemon.files().key, fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(own_after(&tls, 4), der(&new));
+        assert_eq!(certificate_after(&tls, 4), der(&new));
         assert!(tls.shared.lock().failure.is_none());
     }
 
@@ -749,10 +750,10 @@ mod tests {
         let (daemon, clock) = (Daemon::new(&authority, &old), Clock::at(NOON));
         let tls = daemon.tls(&clock);
         daemon.replace(&new, 0o600);
-        assert_eq!(own_after(&tls, 2), der(&old));
+        assert_eq!(certificate_after(&tls, 2), der(&old));
         clock.set(NOON + 5);
-        assert_eq!(own_after(&tls, 4), der(&old), "it is not tried again all the time");
-        assert_eq!(own_after(&tls, 6), der(&new));
+        assert_eq!(certificate_after(&tls, 4), der(&old), "it is not tried again all the time");
+        assert_eq!(certificate_after(&tls, 6), der(&new));
     }
 
     #[test]
@@ -763,13 +764,13 @@ mod tests {
         let tls = daemon.tls(&Clock::at(NOON));
         fs::remove_file(daemon.files().key).unwrap();
         for tries in 1..=5 {
-            assert_eq!(own_after(&tls, 4 * tries), der(&old));
+            assert_eq!(certificate_after(&tls, 4 * tries), der(&old));
             assert_eq!(tls.shared.lock().failure.as_ref().unwrap().times, tries);
         }
         assert!(connects(&tls, &tls).is_ok());
         fs::write(daemon.files().key, "no key").unwrap();
         fs::set_permissions(daemon.files().key, fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(own_after(&tls, 30), der(&old));
+        assert_eq!(certificate_after(&tls, 30), der(&old));
         assert_eq!(tls.shared.lock().failure.as_ref().unwrap().times, 1);
     }
 
@@ -782,8 +783,8 @@ mod tests {
         let (right, jumping) = (Clock::at(NOON), Clock::at(NOON));
         let (ours, theirs) = (ours.tls(&right), theirs.tls(&jumping));
         let (mut client, mut server) =
-            meet(ours.client(Protocol::Data), theirs.server(Protocol::Data)).unwrap();
-        let before = own_after(&theirs, 0);
+            handshake(ours.client(Protocol::Data), theirs.server(Protocol::Data)).unwrap();
+        let before = certificate_after(&theirs, 0);
         for (seconds, says) in [
             (NOON + HOUR, "has expired, or a clock is wrong"),
             (NOON - HOUR, "not valid yet, or a clock is wrong"),
@@ -792,7 +793,7 @@ mod tests {
             for error in [connects(&ours, &theirs).unwrap_err(), connects(&theirs, &ours).unwrap_err()] {
                 assert!(tls_explanation(&error).unwrap().contains(says), "{error}");
             }
-            assert_eq!(own_after(&theirs, 2), before);
+            assert_eq!(certificate_after(&theirs, 2), before);
             std::io::Write::write_all(&mut client.writer(), b"go on").unwrap();
             assert!(pass(&mut client, &mut server).unwrap());
         }
@@ -808,11 +809,12 @@ mod tests {
         let daemon = Daemon::new(&authority, &old);
         let clock = Clock::at(NOON - 5);
         let tls = daemon.tls(&clock);
-        let (mut client, mut server) = meet(tls.client(Protocol::Data), tls.server(Protocol::Data)).unwrap();
+        let (mut client, mut server) =
+            handshake(tls.client(Protocol::Data), tls.server(Protocol::Data)).unwrap();
         clock.set(NOON + 5);
         assert!(connects(&tls, &tls).is_err());
         daemon.replace(&new, 0o600);
-        assert_eq!(own_after(&tls, 2), der(&new));
+        assert_eq!(certificate_after(&tls, 2), der(&new));
         connects(&tls, &tls).unwrap();
         for _ in 0..2 {
             std::io::Write::write_all(&mut client.writer(), b"go on").unwrap();
@@ -826,11 +828,11 @@ mod tests {
         let daemon = Daemon::new(&authority, &issue(&authority, "127.0.0.1", 0..NOON));
         let clock = Clock::at(NOON - 5);
         let tls = daemon.tls(&clock);
-        own_after(&tls, 2);
+        certificate_after(&tls, 2);
         assert!(tls.shared.lock().expiry_logged.is_none());
         clock.set(NOON + 5);
         let logged = [4, 6, 700].map(|seconds| {
-            own_after(&tls, seconds);
+            certificate_after(&tls, seconds);
             tls.shared.lock().expiry_logged.unwrap()
         });
         assert!(logged[0] == logged[1] && logged[1] < logged[2], "{logged:?}");
@@ -844,13 +846,13 @@ mod tests {
         let mut silent = ClientConfig::clone(&tls.client(Protocol::Data));
         silent.alpn_protocols.clear();
         for protocol in [Protocol::Data, Protocol::Http2] {
-            let (client, server) = meet(tls.client(protocol), tls.server(protocol)).unwrap();
+            let (client, server) = handshake(tls.client(protocol), tls.server(protocol)).unwrap();
             protocol.check(&client).unwrap();
             protocol.check(&server).unwrap();
-            let (client, server) = meet(Arc::new(silent.clone()), tls.server(protocol)).unwrap();
+            let (client, server) = handshake(Arc::new(silent.clone()), tls.server(protocol)).unwrap();
             assert_eq!(protocol.check(&client), Err(rustls::Error::NoApplicationProtocol));
             assert_eq!(protocol.check(&server), Err(rustls::Error::NoApplicationProtocol));
-            let wrong = meet(tls.client(Protocol::Http1), tls.server(protocol)).map(drop);
+            let wrong = handshake(tls.client(Protocol::Http1), tls.server(protocol)).map(drop);
             assert_eq!(wrong, Err(rustls::Error::NoApplicationProtocol));
         }
     }
@@ -858,7 +860,7 @@ mod tests {
     #[test]
     fn the_certificate_of_an_authority_is_none_of_a_daemon() {
         let authority = authority();
-        let own = Issued { cert: authority.cert.clone(), key: authority.key.clone() };
+        let own = IssuedCertificate { cert: authority.cert.clone(), key: authority.key.clone() };
         let daemon = Daemon::new(&authority, &own);
         let error = Tls::read_by(Clock::at(NOON), daemon.files(), None).unwrap_err();
         assert!(matches!(error, TlsError::IsAuthority { .. }), "{error}");
@@ -882,6 +884,6 @@ mod tests {
         let tls = daemon.tls(&clock);
         tls.check_reached_at("127.0.0.1").unwrap();
         daemon.replace(&named, 0o600);
-        assert_eq!(own_after(&tls, 2), der(&addressed));
+        assert_eq!(certificate_after(&tls, 2), der(&addressed));
     }
 }

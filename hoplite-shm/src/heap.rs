@@ -5,7 +5,7 @@
 ///
 /// Takes about 0.1 us for each free piece of memory.
 #[cfg(target_env = "gnu")]
-pub fn kept_bytes(resident_bytes: u64) -> u64 {
+pub fn free_heap_bytes(resident_bytes: u64) -> u64 {
     // SAFETY: the function only reads the allocator's own state, under its locks.
     let heap = unsafe { libc::mallinfo() };
     // Both numbers wrap around at 32 bits, and so does their difference, which is below 2 GiB
@@ -18,17 +18,17 @@ pub fn kept_bytes(resident_bytes: u64) -> u64 {
 /// Returns the allocator's free pages to the system. Blocks other allocating threads: 20 ms for 100
 /// MiB in small pieces.
 #[cfg(target_env = "gnu")]
-pub fn give_back_free_pages() {
+pub fn return_free_pages() {
     // SAFETY: the call only drops pages without a used piece, under the allocator's locks.
     unsafe { libc::malloc_trim(0) };
 }
 
 /// Returns zero: this C library does not report the number.
 #[cfg(not(target_env = "gnu"))]
-pub fn kept_bytes(_resident_bytes: u64) -> u64 {
+pub fn free_heap_bytes(_resident_bytes: u64) -> u64 {
     0
 }
 
 /// Does nothing: other allocators return memory.
 #[cfg(not(target_env = "gnu"))]
-pub fn give_back_free_pages() {}
+pub fn return_free_pages() {}

@@ -75,7 +75,7 @@ pub use arena::Arena;
 pub use backing::Backing;
 pub use buffer::Buffer;
 pub use error::{Error, Result};
-pub use heap::{give_back_free_pages, kept_bytes};
+pub use heap::{free_heap_bytes, return_free_pages};
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use inbox::receive;
 pub use limits::{address_space_limit_bytes, file_size_limit_bytes, ignore_file_size_signal};

@@ -47,7 +47,7 @@ impl<W> Clock<W> {
         self.now
     }
 
-    pub(crate) fn enter(&mut self, at: Duration, action: impl FnOnce(&mut W) + 'static) {
+    pub(crate) fn schedule(&mut self, at: Duration, action: impl FnOnce(&mut W) + 'static) {
         self.entered += 1;
         self.agenda.push(Entry { at, order: self.entered, action: Box::new(action) });
     }

@@ -186,7 +186,7 @@ impl Engine {
     }
 
     fn apply_caused(self: &Arc<Self>, state: &mut State, event: Event, trace: Option<TraceContext>) {
-        for told in self.bulk.puller.reports().take_news() {
+        for told in self.bulk.puller.reports().take_events() {
             self.apply_one(state, told, None);
         }
         let mut next = Some((event, trace));

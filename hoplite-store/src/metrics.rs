@@ -166,7 +166,7 @@ impl Observer {
                 "operation",
                 &WITH_BYTES,
             ),
-            failures: metrics.counters_by_two(
+            failures: metrics.counters_by_pair(
                 "hoplite_store_operation_failures_total",
                 "Failed operations of clients, by error.",
                 ["operation", "error"],

@@ -70,7 +70,7 @@ impl LoadReports {
                     if let Some(load) = reporter.measured(now(), self.load(is_detailed))
                         && reports.try_send(encode_load(load)).is_err()
                     {
-                        reporter.was_not_told();
+                        reporter.report_failed();
                     }
                 }
             }

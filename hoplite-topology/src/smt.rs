@@ -32,7 +32,7 @@ pub enum Answer {
 /// # Errors
 /// Fails for too many nodes, or a model that does not fit. Chains and hierarchies are not
 /// supported.
-pub fn question(links: Links<'_>, model: &Model, below_ps: u128) -> Result<String, Error> {
+pub fn query(links: Links<'_>, model: &Model, below_ps: u128) -> Result<String, Error> {
     let nodes = links.len();
     if nodes > MAX_NODES {
         return Err(Error::TooManyForSolver { count: nodes });

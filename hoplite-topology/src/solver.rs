@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::smt::{Answer, answer, question};
+use crate::smt::{Answer, answer, query};
 use crate::{Error, Model};
 use hoplite_core::topology::Links;
 
@@ -39,20 +39,20 @@ pub enum SolverError {
 ///
 /// # Errors
 /// [`SolverError`].
-pub fn ask(
+pub fn solve(
     program: &Path,
     links: Links<'_>,
     model: &Model,
     below_ps: u128,
     time: Duration,
 ) -> Result<Answer, SolverError> {
-    let question = question(links, model, below_ps)?;
+    let query = query(links, model, below_ps)?;
     let failed = |source| SolverError::Program { path: program.to_owned(), source };
-    let text = run(program, question, time).map_err(failed)?;
+    let text = run(program, query, time).map_err(failed)?;
     Ok(answer(&text, links.len())?)
 }
 
-fn run(program: &Path, question: String, time: Duration) -> io::Result<String> {
+fn run(program: &Path, query: String, time: Duration) -> io::Result<String> {
     let seconds = time.as_secs().max(1);
     let mut child = Command::new(program)
         .args(["-in".to_owned(), "-smt2".to_owned(), format!("-T:{seconds}")])
@@ -62,7 +62,7 @@ fn run(program: &Path, question: String, time: Duration) -> io::Result<String> {
         .spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     // A solver may exit before it has read the whole question.
-    thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(question.as_bytes())));
+    thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(query.as_bytes())));
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut text = Vec::new();

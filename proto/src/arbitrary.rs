@@ -28,7 +28,7 @@ use hoplite_core::shard::{
     Replicate, Replication, RequestId, Retention, ToShard, ToStore, UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::text::escape;
-use hoplite_core::topology::live::MAX_TOLD;
+use hoplite_core::topology::live::MAX_SLOW_PEERS;
 use hoplite_core::topology::place::Path;
 use hoplite_core::topology::probe::survey::{Bandwidth, SurveyOptions, SurveyProgress};
 use proptest::option;
@@ -273,7 +273,7 @@ pub(crate) fn locations() -> impl Strategy<Value = Locations> {
             origin,
         },
     );
-    let slow_peers = prop::collection::vec(node(), 0..=MAX_TOLD);
+    let slow_peers = prop::collection::vec(node(), 0..=MAX_SLOW_PEERS);
     let location = (node(), address(), state(), retention(), option::of(node()), any::<Path>(), slow_peers)
         .prop_map(|(node, data_address, state, retention, pulling_from, path, slow_peers)| Location {
             node,
@@ -358,7 +358,7 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         }),
         query_id().prop_map(|request| ToShard::Unsubscribe { request }),
         placed().prop_map(ToShard::Placed),
-        prop::collection::vec(node(), 0..=MAX_TOLD).prop_map(|peers| ToShard::SlowLinks { peers }),
+        prop::collection::vec(node(), 0..=MAX_SLOW_PEERS).prop_map(|peers| ToShard::SlowLinks { peers }),
         (id(), put(), any::<(bool, bool)>()).prop_map(|(id, put, (leads, is_new))| ToShard::Lead(Lead {
             id,
             put,

@@ -166,7 +166,7 @@ impl Worker {
         Self { child, commands, answers }
     }
 
-    pub fn tell(&mut self, command: &str) {
+    pub fn send_command(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the worker listens");
     }
 
@@ -178,7 +178,7 @@ impl Worker {
     }
 
     pub fn succeed(&mut self, command: &str) {
-        self.tell(command);
+        self.send_command(command);
         assert_eq!(self.answer(), "done", "{command}");
     }
 

@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, await_that};
 use crate::raw::{HEADER_BYTES, payload_length};
 
 /// A direction: from the first node to the second.
-type Way = (usize, usize);
+type Direction = (usize, usize);
 
 #[derive(Debug)]
 pub struct Links {
@@ -30,9 +30,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     stores: BTreeMap<usize, SocketAddr>,
-    passed: BTreeMap<Way, u64>,
-    limits: BTreeMap<Way, u64>,
-    connections: BTreeMap<u64, (Way, [TcpStream; 2])>,
+    passed: BTreeMap<Direction, u64>,
+    limits: BTreeMap<Direction, u64>,
+    connections: BTreeMap<u64, (Direction, [TcpStream; 2])>,
     last_number: u64,
     is_over: bool,
 }
@@ -48,7 +48,7 @@ impl Shared {
     }
 
     /// Waits until bytes may pass. Returns their number; `None` if the connection was broken.
-    fn pass(&self, number: u64, way: Way, length: usize) -> Option<usize> {
+    fn pass(&self, number: u64, way: Direction, length: usize) -> Option<usize> {
         let mut state = self.state();
         loop {
             if !state.connections.contains_key(&number) {
@@ -56,10 +56,10 @@ impl Shared {
             }
             let limit = state.limits.get(&way).copied().unwrap_or(u64::MAX);
             let passed = state.passed.entry(way).or_default();
-            let room = limit.saturating_sub(*passed).min(length as u64);
-            if room > 0 {
-                *passed += room;
-                return usize::try_from(room).ok();
+            let passable_bytes = limit.saturating_sub(*passed).min(length as u64);
+            if passable_bytes > 0 {
+                *passed += passable_bytes;
+                return usize::try_from(passable_bytes).ok();
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -208,7 +208,13 @@ fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     Ok((number.ok_or(io::ErrorKind::InvalidData)?, frame))
 }
 
-fn pump(shared: &Shared, number: u64, way: Way, (mut from, mut to): (TcpStream, TcpStream), first: Vec<u8>) {
+fn pump(
+    shared: &Shared,
+    number: u64,
+    way: Direction,
+    (mut from, mut to): (TcpStream, TcpStream),
+    first: Vec<u8>,
+) {
     let mut bytes = first;
     let mut buffer = vec![0; 64 << 10];
     loop {

@@ -30,12 +30,12 @@ impl RawClient {
 
     pub fn greeted(socket: &Path) -> Self {
         let mut client = Self::connect(socket);
-        client.say(&v1::ClientHello {
+        client.send(&v1::ClientHello {
             version: PROTOCOL_VERSION,
             program: "raw".to_owned(),
             ..Default::default()
         });
-        let hello: v1::ServerHello = client.hear().expect("the store answers");
+        let hello: v1::ServerHello = client.receive().expect("the store answers");
         assert_eq!(hello.error, None);
         client
     }
@@ -44,7 +44,7 @@ impl RawClient {
         let _ = self.stream.write_all(bytes);
     }
 
-    pub fn say(&mut self, message: &impl Message) {
+    pub fn send(&mut self, message: &impl Message) {
         let mut frame = BytesMut::new();
         framing::encode(message, &mut frame).expect("the message is short");
         self.send_bytes(&frame);
@@ -53,11 +53,11 @@ impl RawClient {
     pub fn request(&mut self, body: Body) -> u64 {
         self.last_call += 1;
         let call = self.last_call;
-        self.say(&v1::Request { call, body: Some(body), ..Default::default() });
+        self.send(&v1::Request { call, body: Some(body), ..Default::default() });
         call
     }
 
-    pub fn hear<M: Message + Default>(&mut self) -> Option<M> {
+    pub fn receive<M: Message + Default>(&mut self) -> Option<M> {
         loop {
             let message =
                 framing::decode(&mut self.inbox, MAX_RESPONSE_BYTES).expect("the store speaks the protocol");
@@ -74,7 +74,7 @@ impl RawClient {
     }
 
     pub fn answer(&mut self) -> v1::response::Body {
-        let response: v1::Response = self.hear().expect("the store answers");
+        let response: v1::Response = self.receive().expect("the store answers");
         assert_eq!(response.call, self.last_call);
         response.body.expect("an answer says something")
     }
@@ -83,15 +83,15 @@ impl RawClient {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    pub fn try_say(&mut self, message: &impl Message, patience: Duration) -> bool {
+    pub fn try_send_message(&mut self, message: &impl Message, time_limit: Duration) -> bool {
         let mut frame = BytesMut::new();
         framing::encode(message, &mut frame).expect("the message is short");
-        self.try_send(&frame, patience)
+        self.try_send(&frame, time_limit)
     }
 
-    /// Returns `true` if the socket took all bytes. Each wait lasts at most `patience`.
-    pub fn try_send(&mut self, bytes: &[u8], patience: Duration) -> bool {
-        self.stream.set_write_timeout(Some(patience)).expect("a socket has a timeout");
+    /// Returns `true` if the socket took all bytes. Each wait lasts at most `time_limit`.
+    pub fn try_send(&mut self, bytes: &[u8], time_limit: Duration) -> bool {
+        self.stream.set_write_timeout(Some(time_limit)).expect("a socket has a timeout");
         self.stream.write_all(bytes).is_ok()
     }
 
@@ -189,16 +189,16 @@ impl RawPeer {
         let (stream, _) = listener.accept().expect("a store connects");
         stream.set_read_timeout(Some(TIME_LIMIT)).expect("a socket has a timeout");
         let mut peer = Self { stream };
-        let (kind, _) = peer.hear().expect("the store introduces itself");
+        let (kind, _) = peer.receive().expect("the store introduces itself");
         assert_eq!(kind, Kind::Hello as u8);
-        peer.say(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
+        peer.send(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
         peer
     }
 
     pub fn greeted(address: &str) -> Self {
         let mut peer = Self::connect(address);
         peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec()));
-        let (kind, _) = peer.hear().expect("the store introduces itself");
+        let (kind, _) = peer.receive().expect("the store introduces itself");
         assert_eq!(kind, Kind::Hello as u8);
         peer
     }
@@ -207,11 +207,11 @@ impl RawPeer {
         let _ = self.stream.write_all(bytes);
     }
 
-    pub fn say(&mut self, kind: Kind, message: &impl Message) {
+    pub fn send(&mut self, kind: Kind, message: &impl Message) {
         self.send_bytes(&data_frame(kind, &message.encode_to_vec()));
     }
 
-    pub fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
+    pub fn receive(&mut self) -> Option<(u8, Vec<u8>)> {
         let header = self.read_exactly(HEADER_BYTES)?;
         let payload = self.read_exactly(payload_length(&header))?;
         Some((header[5], payload))

@@ -33,7 +33,7 @@ impl Home {
     }
 
     fn run(&self, arguments: &[&str]) -> (i32, String) {
-        said(self.command().args(arguments))
+        output_of(self.command().args(arguments))
     }
 
     fn pid(&self) -> String {
@@ -47,7 +47,7 @@ impl Drop for Home {
     }
 }
 
-fn said(command: &mut Command) -> (i32, String) {
+fn output_of(command: &mut Command) -> (i32, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     (status.code().unwrap_or(-1), text)
@@ -156,10 +156,10 @@ fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     }
     let file = homes[0].0.path().join("file");
     std::fs::write(&file, b"contents").unwrap();
-    assert_eq!(said(homes[0].command().args(["put", "x"]).arg(&file)).0, 0);
+    assert_eq!(output_of(homes[0].command().args(["put", "x"]).arg(&file)).0, 0);
     for home in &homes[1..] {
         let copy = home.0.path().join("copy");
-        assert_eq!(said(home.command().args(["get", "x", "-o"]).arg(&copy)).0, 0);
+        assert_eq!(output_of(home.command().args(["get", "x", "-o"]).arg(&copy)).0, 0);
         assert_eq!(std::fs::read(copy).unwrap(), b"contents");
     }
 }
@@ -183,7 +183,7 @@ fn nodes_with_certificates_join_and_no_others() {
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("certs");
     let mut certs = Command::new(program("hoplite"));
-    assert_eq!(said(certs.arg("certs").arg(&made).arg("n,localhost,127.0.0.1")).0, 0);
+    assert_eq!(output_of(certs.arg("certs").arg(&made).arg("n,localhost,127.0.0.1")).0, 0);
     let [cert, key, ca] = ["n.pem", "n-key.pem", "ca.pem"].map(|file| made.join(file).display().to_string());
     let flags = ["--tls-cert", &cert, "--tls-key", &key, "--tls-ca", &ca];
     a_cluster_of_three(&flags, "the other side speaks TLS");
@@ -247,7 +247,7 @@ fn a_store_whose_process_cannot_be_noted_is_stopped() {
         \"$@\"; code=$?; ls \"$PLACE\"; exit $code";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]).args(words).env("PLACE", home.path(""));
-    let (code, text) = said(&mut command);
+    let (code, text) = output_of(&mut command);
     if code == 77 || text.contains("unshare failed") {
         return eprintln!("skipped: needs root, for a full disk of its own");
     }
@@ -289,7 +289,7 @@ fn the_doctor_says_what_is_wrong_and_hurries() {
     // Each check has a second at most, which a busy machine may not grant.
     let timed = |command: &mut Command| {
         let began = Instant::now();
-        let (code, text) = said(command);
+        let (code, text) = output_of(command);
         assert!(
             began.elapsed() < Duration::from_secs(60),
             "it takes a second or two, on a machine that is not busy"

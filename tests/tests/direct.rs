@@ -28,7 +28,7 @@ enum Fate {
 }
 
 const SOME_BYTES: u64 = 300;
-const FATED: usize = 2;
+const FATED_CONNECTIONS: usize = 2;
 
 struct Relay {
     address: SocketAddr,
@@ -65,7 +65,7 @@ impl Relay {
         let is_fated = is_direct && {
             let mut direct = self.direct.lock().unwrap();
             direct.push(store.try_clone().unwrap());
-            direct.len() <= FATED
+            direct.len() <= FATED_CONNECTIONS
         };
         let fate = if is_fated || self.fate == Fate::Flips { self.fate } else { Fate::Passes };
         match fate {
@@ -186,7 +186,7 @@ fn a_store_tries_again_where_a_connection_does_not_come_about() {
     for fate in [Fate::IsSwallowed, Fate::IsClosed, Fate::IsDeaf] {
         let relayed = Relayed::start(fate);
         relayed.assert_serves(0);
-        assert!(relayed.relay.direct_connections() > FATED, "{fate:?}");
+        assert!(relayed.relay.direct_connections() > FATED_CONNECTIONS, "{fate:?}");
     }
 }
 
@@ -197,7 +197,7 @@ fn a_store_comes_back_where_a_connection_does_not_last() {
         for round in 0..3 {
             relayed.assert_serves(round);
         }
-        await_that("both stores come back", || relayed.relay.direct_connections() >= 2 * FATED);
+        await_that("both stores come back", || relayed.relay.direct_connections() >= 2 * FATED_CONNECTIONS);
         relayed.assert_serves(3);
     }
 }

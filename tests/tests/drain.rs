@@ -235,14 +235,14 @@ fn a_store_is_drained_from_another_machine_by_its_name_or_address() {
             assert!(got[..] == bytes(number, 200_000)[..]);
         }
     }
-    for (wrong, told) in [
+    for (wrong, reason) in [
         ("node-1", "no node node-1 is connected"),
         (&cluster.data_address(0)[..], "this is the store to drain"),
     ] {
         let output = drain_other(&cluster, wrong, "60s");
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{errors}");
-        assert!(errors.contains(told), "{errors}");
+        assert!(errors.contains(reason), "{errors}");
     }
     cluster.assert_serves();
 }

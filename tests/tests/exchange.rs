@@ -13,7 +13,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::{bytes, seed};
 use hoplite_tests::links::Links;
 
-const IN_VAIN: Duration = Duration::from_secs(2);
+const FAILING_TIMEOUT: Duration = Duration::from_secs(2);
 const SIZES: [usize; 5] = [0, 1, 1000, 70_001, 300_001];
 
 fn cluster(nodes: usize) -> Cluster {
@@ -214,7 +214,7 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
     scope(|scope| {
         let call = |rank: usize| {
             let client = cluster.client(rank);
-            scope.spawn(move || exchange(&client, (3, Some(1000)), rank, IN_VAIN))
+            scope.spawn(move || exchange(&client, (3, Some(1000)), rank, FAILING_TIMEOUT))
         };
         for (rank, call) in [call(0), call(1)].into_iter().enumerate() {
             // On a busy machine, the other rank may come only after this one's time.
@@ -280,11 +280,11 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     };
     // One after the other, because on a busy machine one rank may come after the other's time.
     for (rank, expected) in [(3, vec![0, 1, 2]), (1, vec![0, 2]), (0, vec![2])] {
-        let met = meet(&[rank], IN_VAIN / 4);
+        let met = meet(&[rank], FAILING_TIMEOUT / 4);
         assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [expected]);
     }
     // Now the objects of both are there.
-    let met = meet(&[0, 1], IN_VAIN / 2);
+    let met = meet(&[0, 1], FAILING_TIMEOUT / 2);
     assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
     let is_used =
         |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
@@ -369,7 +369,7 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
 fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
     for killed in [0, SENDER] {
         let (mut cluster, links) = linked();
-        let timeout = IN_VAIN * 2;
+        let timeout = FAILING_TIMEOUT * 2;
         let results = disturbed(&mut cluster, &links, timeout, |cluster| {
             cluster.kill_store(killed);
             // Waits, because buffered bytes may complete the exchange.

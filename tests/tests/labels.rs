@@ -30,7 +30,7 @@ fn stores_that_say_their_places_by_different_keys_are_told_of() {
     let doubtful = format!("doubtful  node-0 runs, but {says}");
     await_that("the doctor to say so", || hoplite(&["doctor"]).contains(&doubtful));
     let shard = cluster.shards[0].as_ref().unwrap();
-    let told = || shard.log().matches("stores describe their places by different label keys").count();
-    await_that("both lines in the log", || told() >= 2);
-    assert_eq!(told(), 2, "{}", shard.log());
+    let warnings = || shard.log().matches("stores describe their places by different label keys").count();
+    await_that("both lines in the log", || warnings() >= 2);
+    assert_eq!(warnings(), 2, "{}", shard.log());
 }

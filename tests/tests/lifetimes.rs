@@ -252,7 +252,7 @@ fn wrong_lifetimes_are_refused_and_the_store_goes_on() {
             ..Default::default()
         };
         client.request(hoplite_proto::v1::request::Body::Put(put));
-        let answer: hoplite_proto::v1::Response = client.hear().unwrap();
+        let answer: hoplite_proto::v1::Response = client.receive().unwrap();
         assert!(
             matches!(answer.body, Some(hoplite_proto::v1::response::Body::Error(_))),
             "{lifetime:?}: {answer:?}"

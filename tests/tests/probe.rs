@@ -252,13 +252,13 @@ fn peers_get_only_what_a_probe_directs() {
     let refused = |kind, message: &dyn Fn(&mut RawPeer, Kind)| {
         let mut peer = RawPeer::greeted(&cluster.data_address(0));
         message(&mut peer, kind);
-        let (kind, payload) = peer.hear().unwrap();
+        let (kind, payload) = peer.receive().unwrap();
         assert_eq!(kind, Kind::End as u8);
         let end = v1::End::decode(payload.as_slice()).unwrap();
         assert!(end.error.unwrap().text.contains("no probe directs"));
     };
-    refused(Kind::Echo, &|peer, kind| peer.say(kind, &v1::Echo { nonce: 7 }));
-    refused(Kind::TakeTrain, &|peer, kind| peer.say(kind, &v1::TakeTrain { nonce: 7, bytes: 1 << 20 }));
+    refused(Kind::Echo, &|peer, kind| peer.send(kind, &v1::Echo { nonce: 7 }));
+    refused(Kind::TakeTrain, &|peer, kind| peer.send(kind, &v1::TakeTrain { nonce: 7, bytes: 1 << 20 }));
     for (kind, message) in [
         (Kind::Arm, v1::Arm { nonce: 7, asker: "127.0.0.1:9".to_owned() }.encode_to_vec()),
         (Kind::Measure, v1::Measure::default().encode_to_vec()),
@@ -269,15 +269,15 @@ fn peers_get_only_what_a_probe_directs() {
         peer.await_close();
     }
     let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
-    coordinator.say(Kind::Probe, &());
-    let (kind, _) = coordinator.hear().unwrap();
+    coordinator.send(Kind::Probe, &());
+    let (kind, _) = coordinator.receive().unwrap();
     assert_eq!(kind, Kind::ProbeReady as u8);
     assert_eq!(echo_ports(&cluster, 0).len(), 1);
     let mut second = RawPeer::greeted(&cluster.data_address(0));
-    second.say(Kind::Probe, &());
-    let (kind, _) = second.hear().unwrap();
+    second.send(Kind::Probe, &());
+    let (kind, _) = second.receive().unwrap();
     assert_eq!(kind, Kind::End as u8, "one probe at a time");
-    coordinator.say(Kind::Measure, &v1::Measure::default());
+    coordinator.send(Kind::Measure, &v1::Measure::default());
     coordinator.await_close();
     await_that("the socket to close", || echo_ports(&cluster, 0).is_empty());
     succeed(probe(&cluster, 1, &["--probes", "5"]));

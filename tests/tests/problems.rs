@@ -13,7 +13,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, directory, program};
 use hoplite_tests::contents::bytes;
 use serde_json::Value;
 
-fn said(cluster: &Cluster, node: usize, verb: &str) -> Value {
+fn output_of(cluster: &Cluster, node: usize, verb: &str) -> Value {
     let mut command = Command::new(program("hoplite"));
     command.arg("--socket").arg(cluster.socket(node)).args([verb, "--json"]);
     if verb == "doctor" {
@@ -36,14 +36,14 @@ fn kinds(cluster: &Cluster) -> Vec<ProblemKind> {
 
 /// `kind` is the only problem of node 0.
 fn assert_in_each_tool(cluster: &Cluster, kind: ProblemKind) {
-    let own = said(cluster, 0, "status");
+    let own = output_of(cluster, 0, "status");
     let problem = &own["problems"][0];
     assert_eq!(problem["cure"], kind.cure(), "{own}");
     assert_eq!(problem["cause"], kind.cause(), "{own}");
     for (node, what) in [(0, "store"), (1, "cluster")] {
         // It gives the store and the directory a second, which a busy machine may exceed.
         await_that(&format!("the doctor at node {node} to name {kind:?}"), || {
-            let findings = said(cluster, node, "doctor");
+            let findings = output_of(cluster, node, "doctor");
             let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
             let text = found.and_then(|finding| finding["says"].as_str());
             text.is_some_and(|text| text.contains("node-0") && text.contains(kind.cure()))

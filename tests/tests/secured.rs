@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use hoplite_core::Error as ObjectError;
 use hoplite_core::error::Missing;
-use hoplite_net::{Authority, Issued};
+use hoplite_net::{Authority, IssuedCertificate};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, refusal, run_to_end};
@@ -70,10 +70,10 @@ fn a_stranger_without_the_token_can_do_nothing() {
         let mut peer = RawPeer::connect(&cluster.data_address(0));
         let said =
             v1::DataHello { challenge: vec![7; challenge].into(), ..hello("hoplite", PROTOCOL_VERSION) };
-        peer.say(Kind::Hello, &said);
-        peer.say(Kind::Pull, &pull);
-        assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::Hello as u8));
-        assert_eq!(peer.hear(), None);
+        peer.send(Kind::Hello, &said);
+        peer.send(Kind::Pull, &pull);
+        assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::Hello as u8));
+        assert_eq!(peer.receive(), None);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for address in &cluster.shard_addresses {
@@ -113,8 +113,8 @@ fn a_token_that_is_refused_after_a_restart_is_logged_and_told_to_clients() {
     let Missing::Shard { address, reason } = &**missing else { panic!("{error}") };
     assert_eq!(*address, cluster.shard_addresses[0]);
     assert!(matches!(**reason, ObjectError::PermissionDenied { .. }), "{error}");
-    let is_told = |line: &str| line.contains("WARN") && line.contains("refuses this store");
-    await_that("the line in the log", || cluster.store(0).log().lines().any(is_told));
+    let is_warning = |line: &str| line.contains("WARN") && line.contains("refuses this store");
+    await_that("the line in the log", || cluster.store(0).log().lines().any(is_warning));
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn the_default_is_closed_to_other_users() {
     let mut cluster = Cluster::of(2);
     cluster.client(0).put("x", b"not for strangers").unwrap();
     let mut peer = RawPeer::connect(&cluster.data_address(0));
-    peer.say(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
-    assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::Hello as u8));
-    assert_eq!(peer.hear(), None);
+    peer.send(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
+    assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::Hello as u8));
+    assert_eq!(peer.receive(), None);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let uri = format!("http://{}", cluster.shard_addresses[0]);
@@ -197,7 +197,7 @@ fn a_stranger_without_a_certificate_can_do_nothing() {
     cluster.assert_serves();
 
     let mut peer = RawPeer::connect(&cluster.data_address(0));
-    peer.say(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
+    peer.send(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
     peer.await_close();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -324,7 +324,12 @@ fn a_store_and_a_shard_count_the_handshakes_that_fail() {
     cluster.await_sessions(0);
 }
 
-fn install([cert, key, ca]: &[PathBuf; 3], issued: &Issued, authority: &Authority, mode_of_key: u32) {
+fn install(
+    [cert, key, ca]: &[PathBuf; 3],
+    issued: &IssuedCertificate,
+    authority: &Authority,
+    mode_of_key: u32,
+) {
     for (path, text, mode) in
         [(cert, &issued.cert, 0o644), (key, &issued.key, mode_of_key), (ca, &authority.cert, 0o644)]
     {

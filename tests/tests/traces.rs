@@ -34,15 +34,15 @@ const SECOND: Option<&str> = Some("node-1");
 
 struct Collector {
     endpoint: String,
-    told: Told,
+    collected: CollectedSpans,
     _runtime: Runtime,
 }
 
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<(String, Span)>>>);
+struct CollectedSpans(Arc<Mutex<Vec<(String, Span)>>>);
 
 #[tonic::async_trait]
-impl TraceService for Told {
+impl TraceService for CollectedSpans {
     async fn export(
         &self,
         request: Request<ExportTraceServiceRequest>,
@@ -64,17 +64,18 @@ impl Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let told = Told::default();
-        let server = tonic::transport::Server::builder().add_service(TraceServiceServer::new(told.clone()));
+        let collected = CollectedSpans::default();
+        let server =
+            tonic::transport::Server::builder().add_service(TraceServiceServer::new(collected.clone()));
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
         });
-        Self { endpoint, told, _runtime: runtime }
+        Self { endpoint, collected, _runtime: runtime }
     }
 
     fn spans(&self) -> Vec<(String, Span)> {
-        self.told.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.collected.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until the collector has these numbers of spans. A daemon that ends exports its last

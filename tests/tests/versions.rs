@@ -24,8 +24,8 @@ const LATER_FIELD: [u8; 3] = [0xc0, 0x3e, 7];
 fn a_client_that_is_too_old_is_told_both_versions() {
     let mut cluster = Cluster::of(1);
     let mut client = RawClient::connect(&cluster.socket(0));
-    client.say(&ClientHello { version: TOO_OLD, program: "old".to_owned(), ..Default::default() });
-    let answer: ServerHello = client.hear().expect("the store says why");
+    client.send(&ClientHello { version: TOO_OLD, program: "old".to_owned(), ..Default::default() });
+    let answer: ServerHello = client.receive().expect("the store says why");
     let error = answer.error.expect("it is refused");
     assert_eq!(error.code, ErrorCode::VersionMismatch as u32);
     assert_eq!((error.a, error.b), (OLDEST.into(), TOO_OLD.into()));
@@ -70,13 +70,13 @@ fn programs_of_the_oldest_version_are_served_on_each_plane() {
     let mut cluster = Cluster::open(1);
     cluster.client(0).put("object", &[7; 100_000]).unwrap();
     let mut client = RawClient::connect(&cluster.socket(0));
-    client.say(&ClientHello { version: OLDEST, program: "old".to_owned(), ..Default::default() });
-    let answer: ServerHello = client.hear().expect("the store greets");
+    client.send(&ClientHello { version: OLDEST, program: "old".to_owned(), ..Default::default() });
+    let answer: ServerHello = client.receive().expect("the store greets");
     assert_eq!((answer.error, answer.version), (None, OLDEST));
 
     let mut peer = RawPeer::connect(&cluster.data_address(0));
-    peer.say(Kind::Hello, &hello("hoplite", OLDEST));
-    let (kind, answer) = peer.hear().expect("the store greets");
+    peer.send(Kind::Hello, &hello("hoplite", OLDEST));
+    let (kind, answer) = peer.receive().expect("the store greets");
     assert_eq!(kind, Kind::Hello as u8);
     assert_eq!(v1::DataHello::decode(&answer[..]).unwrap().version, OLDEST);
 
@@ -110,16 +110,16 @@ fn what_a_later_program_of_this_version_says_beside_is_ignored() {
     say(&with_later_field(&ClientHello { version: PROTOCOL_VERSION, ..Default::default() }));
     let body = v1::request::Body::Status(Default::default());
     say(&with_later_field(&v1::Request { call: 7, body: Some(body), ..Default::default() }));
-    assert_eq!(client.hear::<ServerHello>().expect("the store greets").error, None);
-    assert_eq!(client.hear::<v1::Response>().expect("the store answers").call, 7);
+    assert_eq!(client.receive::<ServerHello>().expect("the store greets").error, None);
+    assert_eq!(client.receive::<v1::Response>().expect("the store answers").call, 7);
 
     let mut peer = RawPeer::connect(&cluster.data_address(0));
     let greeting = with_later_field(&hello("hoplite", PROTOCOL_VERSION));
     peer.send_bytes(&data_frame(Kind::Hello, &greeting));
-    assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::Hello as u8));
+    assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::Hello as u8));
     let pull = v1::Pull { id: b"none".as_slice().into(), put: 1, size_bytes: 1, ..Default::default() };
     peer.send_bytes(&data_frame(Kind::Pull, &with_later_field(&pull)));
-    assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::End as u8), "there is no such object");
+    assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::End as u8), "there is no such object");
     cluster.assert_serves();
 }
 

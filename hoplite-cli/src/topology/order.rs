@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn improve(found: &mut Order, program: &Path, links: Links<'_>, arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     while let Some(left) = arguments.seconds.checked_sub(start.elapsed()) {
-        match solver::ask(program, links, &arguments.model, found.cost_ps, left)? {
+        match solver::solve(program, links, &arguments.model, found.cost_ps, left)? {
             Answer::Order(order) => {
                 let cost_ps = cost::cost(links, &arguments.model, &order)?;
                 if cost_ps >= found.cost_ps {

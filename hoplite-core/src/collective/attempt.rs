@@ -199,7 +199,7 @@ mod tests {
         Attempt::new(kind, target, (0..members).map(EnlistmentId), Some(EnlistmentId(0)))
     }
 
-    fn told(actions: &[AttemptAction]) -> Vec<(u64, bool)> {
+    fn commits(actions: &[AttemptAction]) -> Vec<(u64, bool)> {
         let decision = |action: &AttemptAction| match action {
             AttemptAction::Tell(to, decision) => Some((to.0, *decision == Decision::Commit)),
             _ => None,
@@ -212,7 +212,7 @@ mod tests {
         let mut attempt = attempt(4);
         assert_eq!(attempt.reported(EnlistmentId(3), Report::Filled), [], "it was not told that this counts");
         let actions = attempt.reported(EnlistmentId(0), Report::Filled);
-        assert_eq!(told(&actions), [(0, true), (1, true), (2, true), (3, true)]);
+        assert_eq!(commits(&actions), [(0, true), (1, true), (2, true), (3, true)]);
         assert_eq!(attempt.reported(EnlistmentId(1), Report::Done), []);
         let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
         assert_eq!(actions, [0, 3].map(|member| AttemptAction::Dismiss(EnlistmentId(member))));
@@ -226,7 +226,7 @@ mod tests {
         let mut attempt = attempt(3);
         attempt.reported(EnlistmentId(1), Report::Done);
         let actions = attempt.reported(EnlistmentId(0), Report::Failed(Failure::Unreachable));
-        assert_eq!(told(&actions), [(2, false)]);
+        assert_eq!(commits(&actions), [(2, false)]);
         assert!(matches!(actions.last(), Some(AttemptAction::FallBack(_))));
         assert!(attempt.is_over() && attempt.state() == AttemptState::Aborted);
     }
@@ -267,7 +267,7 @@ mod tests {
         let mut attempt = attempt_of(Collective::AllToAll, 2);
         assert_eq!(attempt.reported(EnlistmentId(0), Report::Filled), []);
         let actions = attempt.reported(EnlistmentId(1), Report::Filled);
-        assert_eq!(told(&actions), [(0, true), (1, true)]);
+        assert_eq!(commits(&actions), [(0, true), (1, true)]);
         assert!(actions.ends_with(&[0, 1].map(|member| AttemptAction::Dismiss(EnlistmentId(member)))));
         assert!(attempt.is_over() && attempt.state() == AttemptState::Committed);
     }
@@ -277,7 +277,7 @@ mod tests {
         let mut attempt = attempt_of(Collective::Allgather, 3);
         attempt.reported(EnlistmentId(1), Report::Filled);
         let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
-        assert_eq!(told(&actions), [(0, false), (1, false)]);
+        assert_eq!(commits(&actions), [(0, false), (1, false)]);
         assert!(matches!(actions.last(), Some(AttemptAction::FallBack(_))));
         assert!(attempt.is_over() && attempt.state() == AttemptState::Aborted);
     }
@@ -286,7 +286,7 @@ mod tests {
     fn after_it_was_given_up_nobody_can_commit() {
         let mut attempt = attempt(3);
         let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
-        assert_eq!(told(&actions), [(0, false), (1, false)]);
+        assert_eq!(commits(&actions), [(0, false), (1, false)]);
         assert!(matches!(actions.last(), Some(AttemptAction::FallBack(_))));
         for member in 0..3 {
             assert_eq!(attempt.reported(EnlistmentId(member), Report::Filled), []);

@@ -10,7 +10,7 @@ use super::event::{CollectiveEffect, CollectiveEvent};
 use super::message::{AttemptId, Decision, EnlistmentId, MembershipId, Plan, Report, describe_plan};
 use super::participants::{Disagreements, Participants};
 use super::records::ReduceRecord;
-use super::search::{CoordinatedCall, Members, Outlook, Search, SourceMember};
+use super::search::{CoordinatedCall, Members, Search, SearchState, SourceMember};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
@@ -47,7 +47,7 @@ impl Coordinated {
         self.call.record(link, now, self.nodes.len(), self.plan.clone())
     }
 
-    fn tell(&self, ctx: &mut Context<'_>, enlistment: EnlistmentId, decision: Option<Decision>) {
+    fn send_decision(&self, ctx: &mut Context<'_>, enlistment: EnlistmentId, decision: Option<Decision>) {
         if self.attempt.own() != Some(enlistment) {
             return ctx.perform(match decision {
                 Some(decision) => CollectiveEffect::Tell { enlistment, decision },
@@ -175,19 +175,19 @@ impl Coordinator {
         let Some(search) = self.searches.get_mut(target) else { return };
         let outlook = search.outlook(ctx.now, ctx.link, ctx.node);
         match outlook {
-            Outlook::Waiting(due) => {
+            SearchState::Waiting(due) => {
                 if let Some(time) = due.filter(|_| search.due != due) {
                     search.due = due;
                     ctx.schedule(time, Timer::Search(target.clone()));
                 }
             }
-            Outlook::Ready(_) if !search.is_new => {}
-            Outlook::Ready(members) => {
+            SearchState::Ready(_) if !search.is_new => {}
+            SearchState::Ready(members) => {
                 let Some(Search { call, asks, .. }) = self.end_search(ctx, target) else { return };
                 ctx.withdraw(asks);
                 self.begin_attempt(ctx, call, members);
             }
-            Outlook::General(reason) => {
+            SearchState::General(reason) => {
                 let Some(Search { call, asks, news, .. }) = self.end_search(ctx, target) else { return };
                 self.fall_back(ctx, call, reason, Some((asks, news)));
             }
@@ -266,9 +266,9 @@ impl Coordinator {
         for action in actions {
             match action {
                 AttemptAction::Tell(enlistment, decision) => {
-                    attempt.get().tell(ctx, enlistment, Some(decision));
+                    attempt.get().send_decision(ctx, enlistment, Some(decision));
                 }
-                AttemptAction::Dismiss(enlistment) => attempt.get().tell(ctx, enlistment, None),
+                AttemptAction::Dismiss(enlistment) => attempt.get().send_decision(ctx, enlistment, None),
                 action => end = Some(action),
             }
         }

@@ -67,7 +67,12 @@ impl Memberships {
             || self.find(|member| member.plan.put == put && member.has_ended()).is_some()
     }
 
-    pub(super) fn asked(&mut self, ctx: &mut Context<'_>, membership: MembershipId, plan: Box<Plan>) -> bool {
+    pub(super) fn enlisted(
+        &mut self,
+        ctx: &mut Context<'_>,
+        membership: MembershipId,
+        plan: Box<Plan>,
+    ) -> bool {
         // A coordinator that enlists again has lost the connection, so bytes that this store needs
         // may be overwritten. An older plan was overtaken.
         let is_known = |member: &Membership| {
@@ -97,12 +102,12 @@ impl Memberships {
         ctx.schedule(deadline, Timer::Member(membership));
     }
 
-    pub(crate) fn awaits_room(&self, membership: MembershipId) -> Option<&Plan> {
+    pub(crate) fn awaits_space(&self, membership: MembershipId) -> Option<&Plan> {
         let member = self.members.get(&membership)?;
         (member.stage() == MemberStage::AwaitingRoom).then_some(&*member.plan)
     }
 
-    pub(crate) fn began(
+    pub(crate) fn exchange_started(
         &mut self,
         ctx: &mut Context<'_>,
         membership: MembershipId,
@@ -203,7 +208,7 @@ impl Memberships {
         }
     }
 
-    pub(super) fn told(&mut self, ctx: &mut Context<'_>, membership: MembershipId, decision: Decision) {
+    pub(super) fn decided(&mut self, ctx: &mut Context<'_>, membership: MembershipId, decision: Decision) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         match decision {
             // A commit means nothing to collectives of parts.
@@ -250,7 +255,7 @@ impl Memberships {
         }
     }
 
-    pub(super) fn left(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
+    pub(super) fn coordinator_left(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         let plan = &member.plan;
         let (target, attempt, put) = (plan.target.clone(), plan.attempt, plan.put);
@@ -271,7 +276,7 @@ impl Memberships {
         if !has_its_parts {
             self.remember(ctx, membership);
         }
-        self.outcomes.leave(target, attempt, put);
+        self.outcomes.record_left(target, attempt, put);
         if let Some(combine) = self.members.remove(&membership).and_then(|member| member.running) {
             ctx.push(Action::Cancel(combine));
         }

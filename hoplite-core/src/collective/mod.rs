@@ -108,12 +108,12 @@ impl Collectives {
         match event {
             CollectiveEvent::Asked { membership, plan } => {
                 let target = plan.target.clone();
-                if self.members.asked(ctx, membership, plan) {
+                if self.members.enlisted(ctx, membership, plan) {
                     self.attempt_begins(ctx, &target);
                 }
             }
-            CollectiveEvent::Told { membership, decision } => self.members.told(ctx, membership, decision),
-            CollectiveEvent::Left { membership } => self.members.left(ctx, membership),
+            CollectiveEvent::Told { membership, decision } => self.members.decided(ctx, membership, decision),
+            CollectiveEvent::Left { membership } => self.members.coordinator_left(ctx, membership),
             CollectiveEvent::Filled { combine } => self.members.filled(ctx, combine),
             CollectiveEvent::Rejected { target, attempt, error } => {
                 self.members.rejected(ctx, &target, attempt, &error);

@@ -18,7 +18,7 @@ pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
 /// The number of left attempts that a store remembers: the attempts of some seconds, in which other
 /// members may still want bytes.
-const MAX_LEFT: usize = 256;
+const MAX_LEFT_ATTEMPTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
@@ -35,8 +35,8 @@ struct Rejection {
 }
 
 impl Outcomes {
-    pub(super) fn leave(&mut self, target: ObjectId, attempt: AttemptId, put: PutId) {
-        push(&mut self.left, MAX_LEFT, (target, attempt, put));
+    pub(super) fn record_left(&mut self, target: ObjectId, attempt: AttemptId, put: PutId) {
+        push(&mut self.left, MAX_LEFT_ATTEMPTS, (target, attempt, put));
     }
 
     /// Notes that an attempt was rejected. Returns `false` if it or a newer one was rejected
@@ -70,20 +70,20 @@ impl Outcomes {
         self.left.iter().any(|(_, _, known)| *known == put)
     }
 
-    fn told(&self, now: Time, target: &ObjectId) -> impl Iterator<Item = (Time, &Error)> {
+    fn recent_errors(&self, now: Time, target: &ObjectId) -> impl Iterator<Item = (Time, &Error)> {
         let of_target = self.rejected.iter().rev().filter(move |known| known.target == *target);
         let fresh = of_target.filter(move |known| now.since(known.at) <= REJECTION_TTL + MIN_ATTEMPT_TIMEOUT);
         fresh.filter_map(|known| Some((known.at, known.error.as_ref()?)))
     }
 
     pub(super) fn rejection(&self, now: Time, target: &ObjectId) -> Option<&Error> {
-        self.told(now, target).next().map(|(_, error)| error)
+        self.recent_errors(now, target).next().map(|(_, error)| error)
     }
 
     /// Returns the latest disagreement about a target, and the time until which joining
     /// participants get it as their error.
     pub(super) fn disagreement(&self, now: Time, target: &ObjectId) -> Option<(Time, &Error)> {
-        let found = self.told(now, target).find(|(_, error)| is_disagreement(error));
+        let found = self.recent_errors(now, target).find(|(_, error)| is_disagreement(error));
         found.map(|(at, error)| (at + REJECTION_TTL, error))
     }
 
@@ -122,7 +122,7 @@ mod tests {
         }
         assert!(!outcomes.is_over(&target, attempt(1, 6)) && !outcomes.is_over(&target, attempt(2, 4)));
         assert!(!outcomes.is_over(&other, attempt(1, 5)));
-        outcomes.leave(target.clone(), attempt(2, 4), PutId(9));
+        outcomes.record_left(target.clone(), attempt(2, 4), PutId(9));
         assert!(outcomes.is_over(&target, attempt(2, 4)) && outcomes.has_left(PutId(9)));
         assert!(
             outcomes.reject(Time::ZERO, &target, attempt(2, 4), Some(&lost)),

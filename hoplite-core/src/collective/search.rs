@@ -93,7 +93,7 @@ impl Members {
 }
 
 #[derive(Debug)]
-pub(super) enum Outlook {
+pub(super) enum SearchState {
     /// Some sources are missing. The wait for them ends at this time, if it has begun.
     Waiting(Option<Time>),
     Ready(Members),
@@ -126,11 +126,11 @@ impl Search {
         }
     }
 
-    pub(super) fn outlook(&self, now: Time, link: LinkEstimate, coordinator: &NodeId) -> Outlook {
+    pub(super) fn outlook(&self, now: Time, link: LinkEstimate, coordinator: &NodeId) -> SearchState {
         let (size_bytes, metadata) = match self.result() {
             Ok(Some(result)) => result,
-            Ok(None) => return Outlook::Waiting(None),
-            Err(reason) => return Outlook::General(reason),
+            Ok(None) => return SearchState::Waiting(None),
+            Err(reason) => return SearchState::General(reason),
         };
         let kind = self.call.kind.properties();
         let participants = self.call.request.sources.len();
@@ -138,8 +138,8 @@ impl Search {
             let waits = kind.awaits_sources && participants <= MAX_MEMBERS;
             let due = self.first_at.filter(|_| !waits);
             return match due.map(|first_at| first_at + wait_limit(size_bytes, participants as u64, link)) {
-                Some(due) if due <= now => Outlook::General("not all sources came in time"),
-                due => Outlook::Waiting(due),
+                Some(due) if due <= now => SearchState::General("not all sources came in time"),
+                due => SearchState::Waiting(due),
             };
         };
         let is_member = members.iter().any(|member| member.member.node == *coordinator);
@@ -147,11 +147,11 @@ impl Search {
             && (kind.makes_target || participants <= MAX_MEMBERS)
             && (!kind.is_paired || members.iter().all(|member| self.has_few_pairs(member)));
         match members.len() {
-            0 => Outlook::General("there are no members"),
-            1 if !kind.is_paired => Outlook::General("all sources are at one node"),
-            count if count > MAX_MEMBERS || !is_fit => Outlook::General("there are too many members"),
-            _ if !is_member => Outlook::General("rank 0 has no source at its node"),
-            _ => Outlook::Ready(Members { members, size_bytes, metadata }),
+            0 => SearchState::General("there are no members"),
+            1 if !kind.is_paired => SearchState::General("all sources are at one node"),
+            count if count > MAX_MEMBERS || !is_fit => SearchState::General("there are too many members"),
+            _ if !is_member => SearchState::General("rank 0 has no source at its node"),
+            _ => SearchState::Ready(Members { members, size_bytes, metadata }),
         }
     }
 

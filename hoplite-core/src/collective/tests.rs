@@ -116,8 +116,11 @@ fn coordinated(kind: Collective) -> (Store, MembershipId, EnlistmentId, Box<Plan
         panic!("the other store is asked, and this one begins: {actions:?}")
     };
     let (membership, enlistment, plan) = (*membership, *enlistment, plan.clone());
-    assert_eq!(store.machine.members.awaits_room(membership).map(|own| own.attempt), Some(plan.attempt));
-    assert_eq!(store.feed(|machine, ctx| machine.members.began(ctx, membership, COPY, EXCHANGE)), []);
+    assert_eq!(store.machine.members.awaits_space(membership).map(|own| own.attempt), Some(plan.attempt));
+    assert_eq!(
+        store.feed(|machine, ctx| machine.members.exchange_started(ctx, membership, COPY, EXCHANGE)),
+        []
+    );
     (store, membership, enlistment, plan)
 }
 
@@ -129,12 +132,12 @@ fn the_member_at_the_coordinator_completes_the_target_before_others_hear_of_the_
         Action::Withdraw(EXISTENCE),
         Action::Remember(record),
         Action::CompleteTarget(COPY, Some((KEY, 2))),
-        Action::Perform(CollectiveEffect::Tell { enlistment: told, decision: Decision::Commit }),
+        Action::Perform(CollectiveEffect::Tell { enlistment: rejection, decision: Decision::Commit }),
     ] = &actions[..]
     else {
         panic!("{actions:?}")
     };
-    assert_eq!((record.hops, *told), (2, enlistment));
+    assert_eq!((record.hops, *rejection), (2, enlistment));
 }
 
 #[test]
@@ -200,11 +203,11 @@ fn participants_of_a_search_that_fails_are_told() {
         store.feed(|machine, ctx| assert!(machine.coordinator.target_located(ctx, &located("t", "n2"))));
     assert!(actions.ends_with(&[Action::Answer(KEY, Err(error.clone()))]), "{actions:?}");
     let actions = store.feed(|machine, ctx| machine.coordinator.call_ended(ctx, KEY, &id("t"), Some(&error)));
-    let is_told = |action: &Action| match action {
-        Action::Perform(CollectiveEffect::Reject { node, error: told, .. }) => {
-            node.as_str() == "n1" && *told == error
+    let is_rejected = |action: &Action| match action {
+        Action::Perform(CollectiveEffect::Reject { node, error: rejection, .. }) => {
+            node.as_str() == "n1" && *rejection == error
         }
         _ => false,
     };
-    assert!(actions.iter().any(is_told), "{actions:?}");
+    assert!(actions.iter().any(is_rejected), "{actions:?}");
 }

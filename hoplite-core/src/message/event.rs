@@ -42,7 +42,7 @@ pub enum Event {
     },
     /// Links to exactly these peers have been slow for long.
     SlowLinks {
-        /// At most [`MAX_TOLD`](crate::topology::live::MAX_TOLD) peers.
+        /// At most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS) peers.
         peers: Vec<NodeId>,
     },
     ClientConnected {

@@ -21,7 +21,7 @@ use crate::objects::notice::{Deadline, SpaceWaiter};
 use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::collective::Collective;
-use crate::reduction::{Fallback, Reductions, query, what_to_query_for};
+use crate::reduction::{Fallback, Reductions, query, wanted_content};
 use crate::shard::{Locations, UnpublishReason, Wants};
 
 /// A participant's store queries the directory if it has no plan by then: twice the time until the
@@ -38,7 +38,7 @@ impl Adapter<'_> {
     pub(super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
         // A reduce may take over, and then needs the bytes of small sources.
         let makes_target = kind.properties().makes_target;
-        let wants = if makes_target { what_to_query_for(&request) } else { Wants::Locations };
+        let wants = if makes_target { wanted_content(&request) } else { Wants::Locations };
         let (existence, queries) = query(self.objects, &request, wants);
         let ctx = &mut self.objects.ctx.of_collectives();
         self.collectives.coordinator.coordinate(ctx, key, (kind, request), existence, queries);
@@ -193,7 +193,7 @@ impl Adapter<'_> {
             Action::Remember(record) => reductions.remember(record),
             Action::Open(membership) => self.open_member(membership),
             Action::LackRoom(membership) => {
-                if let Some(plan) = collectives.members.awaits_room(membership) {
+                if let Some(plan) = collectives.members.awaits_space(membership) {
                     let error = objects.copies.store_full(objects.ctx.node(), plan.copy_bytes());
                     let failure = Failure::Refused(error);
                     collectives.members.refused(&mut objects.ctx.of_collectives(), membership, failure);
@@ -252,7 +252,7 @@ impl Adapter<'_> {
     }
 
     pub(super) fn open_member(&mut self, membership: MembershipId) {
-        let Some(plan) = self.collectives.members.awaits_room(membership).cloned() else { return };
+        let Some(plan) = self.collectives.members.awaits_space(membership).cloned() else { return };
         let checked = self.check_plan(&plan);
         let Self { objects, collectives, .. } = self;
         let sources = match checked {
@@ -286,7 +286,7 @@ impl Adapter<'_> {
             objects.copies.touch(*source);
         }
         let combine = objects.start_exchange(copy, sources, Box::new(plan), membership);
-        collectives.members.began(&mut objects.ctx.of_collectives(), membership, copy, combine);
+        collectives.members.exchange_started(&mut objects.ctx.of_collectives(), membership, copy, combine);
         objects.copies.accept_awaiting(&mut objects.ctx, copy);
         objects.wake(&id);
     }

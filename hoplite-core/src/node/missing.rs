@@ -12,7 +12,7 @@ use crate::objects::calls::Call;
 use crate::objects::fetch::FetchStep;
 use crate::objects::notice::SpaceWaiter;
 use crate::objects::table::LocalCopy;
-use crate::reduction::{Lack, Reductions};
+use crate::reduction::{MissingInputs, Reductions};
 use crate::time::Time;
 
 /// Calls that have waited so long are shown to people.
@@ -98,11 +98,11 @@ impl View<'_> {
         if let Some(nodes) = self.collectives.coordinator.unfinished_stores(target) {
             return self.objects.missing_of_stores(nodes);
         }
-        let Some(lack) = self.reductions.lack(target) else {
+        let Some(missing_inputs) = self.reductions.missing_inputs(target) else {
             // The target is complete, and waits for the directory.
             return self.objects.missing_of_verdict(self.objects.copies.complete_copy(target)?);
         };
-        let Lack { absent, unusable, fetched, working } = lack;
+        let MissingInputs { absent, unusable, fetched, working } = missing_inputs;
         let room = |id: &ObjectId| match self.objects.fetches.step(id)? {
             FetchStep::WaitingForSpace { size_bytes } => Some(self.objects.copies.lacks_room(size_bytes)),
             _ => None,

@@ -266,7 +266,7 @@ impl Node {
                     if matches!(error, Error::Deleted { .. }) {
                         self.collectives.coordinator.target_deleted(&mut objects.ctx.of_collectives(), &id);
                     }
-                    self.reductions.target_gone(&mut self.objects, &id, copy, error);
+                    self.reductions.target_lost(&mut self.objects, &id, copy, error);
                 }
                 Notice::ReduceEnded(key, target, error) => {
                     let ctx = &mut objects.ctx.of_collectives();

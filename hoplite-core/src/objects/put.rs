@@ -131,7 +131,7 @@ impl Objects {
         let is_more = replicas.wanted > local.metadata.replicas.wanted;
         // An older shard tells no more nodes than the copies that the object had.
         let first = self.ctx.first_shard(&local.id);
-        let tells_all = first.is_none_or(|shard| self.ctx.sessions.knows(shard, Version::WITH_TERMS));
+        let tells_all = first.is_none_or(|shard| self.ctx.sessions.knows(shard, Version::VERSION_WITH_TERMS));
         if is_more && !tells_all {
             self.copies.want_replicas(copy, replicas);
             self.copies.publication_mut(copy).set_lead(None);

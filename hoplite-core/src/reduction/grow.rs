@@ -41,18 +41,18 @@ pub(super) struct Group {
 }
 
 impl Reduction {
-    fn taken(&self) -> usize {
+    fn joining_count(&self) -> usize {
         self.joined.len() + self.fetching
     }
 
-    fn has_room(&self) -> bool {
-        self.taken() < self.request.count
+    fn needs_sources(&self) -> bool {
+        self.joining_count() < self.request.count
     }
 }
 
 impl Reduction {
     pub(super) fn join_ready(&mut self, world: &mut World<'_>) -> Result<()> {
-        if !self.has_room() {
+        if !self.needs_sources() {
             return Ok(());
         }
         let is_ready = |index: &usize| Some((*index, self.readiness(world, *index)?));
@@ -75,7 +75,7 @@ impl Reduction {
                     group.has_failed |= has_failed;
                 }
                 // These sources cost at most a short transfer.
-                readiness if self.has_room() => self.join_at_receiver(world, index, &readiness)?,
+                readiness if self.needs_sources() => self.join_at_receiver(world, index, &readiness)?,
                 _ => {}
             }
         }
@@ -98,17 +98,17 @@ impl Reduction {
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
         let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
-        self.note_slow_nodes(world, &mut groups);
+        self.mark_slow_nodes(world, &mut groups);
         for group in &mut groups {
             let turn = |index: &usize| (index + count - first) % count;
             group.sources.sort_by_key(turn);
             group.turn = group.sources.first().map_or(0, turn);
         }
         groups.sort_by_key(|group| Reverse((group.has_failed, group.is_slow, group.level, group.turn)));
-        while self.has_room()
+        while self.needs_sources()
             && let Some(Group { location, mut sources, .. }) = groups.pop()
         {
-            sources.truncate(self.request.count - self.taken());
+            sources.truncate(self.request.count - self.joining_count());
             sources = self.join_young_vertex(world, &location, sources)?;
             for part in sources.chunks(MAX_SOURCES_PER_VERTEX) {
                 self.join_at(world, &location, part.to_vec())?;
@@ -144,16 +144,16 @@ impl Reduction {
     fn join_in_order(&mut self, world: &mut World<'_>, ready: &[(usize, Readiness)]) -> Result<()> {
         let count = self.request.count;
         let takes_all = count == self.sources.len();
-        if !takes_all && self.taken() + ready.len() < count {
+        if !takes_all && self.joining_count() + ready.len() < count {
             return Ok(());
         }
         let mut ready = ready.iter().map(|(index, _)| *index).peekable();
-        while self.has_room()
+        while self.needs_sources()
             && let Some(index) = ready.next()
         {
             // Evaluates the source again, because the last source can be combined here.
             match self.readiness(world, index) {
-                Some(Readiness::At(location)) if !takes_all || index == self.taken() => {
+                Some(Readiness::At(location)) if !takes_all || index == self.joining_count() => {
                     let mut sources = vec![index];
                     // Neighbours in the order at one node share a hop.
                     while let Some(next) = ready.next_if(|next| {
@@ -177,7 +177,7 @@ impl Reduction {
     fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
         location.node != *world.objects.ctx.node()
             && others < MAX_SOURCES_PER_VERTEX
-            && self.taken() + others < self.request.count
+            && self.joining_count() + others < self.request.count
             && matches!(self.readiness(world, index), Some(Readiness::At(at)) if at.node == location.node)
     }
 
@@ -201,7 +201,7 @@ impl Reduction {
             self.join_elsewhere(world, *index)?;
         }
         let state = Run::planned(location, world.now());
-        self.rerouting.are_sought |= !location.slow_peers.is_empty();
+        self.rerouting.is_enabled |= !location.slow_peers.is_empty();
         let vertex = if self.is_fixed() {
             self.tree.grow_in_order(sources, state)
         } else {

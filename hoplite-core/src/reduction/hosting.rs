@@ -62,11 +62,11 @@ impl Hostings {
         for copy in &kept {
             objects.copies.touch(*copy);
         }
-        let room = objects.allocate_keeping(&kept, hop.size_bytes).or_else(|| {
+        let extent = objects.allocate_keeping(&kept, hop.size_bytes).or_else(|| {
             kept.retain(|copy| !objects.copies[copy].is_pinned());
             objects.allocate_keeping(&kept, hop.size_bytes)
         });
-        let Some(room) = room else {
+        let Some(extent) = extent else {
             return objects.copies.wait_for_space(SpaceWaiter::Hop(owner));
         };
         objects.end_fetch(&hop.output);
@@ -76,7 +76,7 @@ impl Hostings {
         let metadata = Metadata { dtype: hop.dtype, ..Metadata::default() };
         let Hop { put, size_bytes, .. } = *hop;
         let opening = Object { id: hop.output.clone(), put, size_bytes, metadata };
-        let opening = LocalCopy::begin(opening, room, phase);
+        let opening = LocalCopy::begin(opening, extent, phase);
         let copy = objects.copies.open(&mut objects.ctx, opening.private());
         *output = Output::In(copy);
         let inputs = hop.inputs.iter().enumerate();

@@ -51,7 +51,7 @@
 
 mod grow;
 mod hosting;
-mod lack;
+mod missing_inputs;
 mod parts;
 mod record;
 mod records;
@@ -66,8 +66,8 @@ mod world;
 use std::collections::BTreeMap;
 
 pub(crate) use hosting::Hostings;
-pub(crate) use lack::Lack;
-pub(crate) use sources::{query, what_to_query_for};
+pub(crate) use missing_inputs::MissingInputs;
+pub(crate) use sources::{query, wanted_content};
 pub(crate) use state::Fallback;
 
 use crate::error::{Error, Result};
@@ -133,7 +133,7 @@ impl Reductions {
         request: Reduce,
         fallback: Option<Fallback>,
     ) {
-        let queries = query(objects, &request, what_to_query_for(&request));
+        let queries = query(objects, &request, wanted_content(&request));
         self.begin(objects, (key, request, fallback), queries);
     }
 
@@ -190,7 +190,7 @@ impl Reductions {
         self.change(objects, target, |_, _| Err(error));
     }
 
-    pub(crate) fn target_gone(
+    pub(crate) fn target_lost(
         &mut self,
         objects: &mut Objects,
         target: &ObjectId,
@@ -231,7 +231,7 @@ impl Reductions {
 
     pub(crate) fn target_published(&mut self, objects: &mut Objects, target: &ObjectId) {
         self.change(objects, target, |reduction, world| {
-            reduction.leave_target(world);
+            reduction.end_target_query(world);
             Ok(())
         });
     }
@@ -244,7 +244,7 @@ impl Reductions {
         };
         let copy = fetched.as_ref().ok().copied();
         if let Some((target, index)) = self.shared.fetches.remove(&call) {
-            self.drive(objects, &target, |reduction, world| reduction.take_fetched(world, index, fetched));
+            self.drive(objects, &target, |reduction, world| reduction.join_fetched(world, index, fetched));
         }
         if let Some(copy) = copy {
             objects.release(ClientId::STORE, copy);
@@ -275,8 +275,8 @@ impl Reductions {
         self.by_target.get(target)?.target_size()
     }
 
-    pub(crate) fn lack(&self, target: &ObjectId) -> Option<Lack> {
-        self.by_target.get(target).map(Reduction::lack)
+    pub(crate) fn missing_inputs(&self, target: &ObjectId) -> Option<MissingInputs> {
+        self.by_target.get(target).map(Reduction::missing_inputs)
     }
 
     pub(crate) fn running(&self, link: LinkEstimate, now: Time) -> impl Iterator<Item = ReduceRecord> {

@@ -39,7 +39,7 @@ impl Run {
         }
     }
 
-    pub(super) fn beside(&self) -> Self {
+    pub(super) fn planned_again(&self) -> Self {
         Self {
             joined_at: Time::ZERO,
             phase: RunPhase::Planned,
@@ -50,7 +50,7 @@ impl Run {
         }
     }
 
-    pub(super) fn turn(&mut self, phase: RunPhase) -> Option<HopId> {
+    pub(super) fn set_phase(&mut self, phase: RunPhase) -> Option<HopId> {
         std::mem::replace(&mut self.phase, phase).hop()
     }
 }
@@ -87,14 +87,14 @@ pub(super) enum Stream {
     Source(usize),
 }
 
-pub(super) type Ingredients = BTreeSet<(usize, PutId)>;
+pub(super) type InputPuts = BTreeSet<(usize, PutId)>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TargetState {
     None,
-    Reserved { room: Extent },
-    Combining { copy: CopyId, ingredients: Ingredients, streams: Vec<Stream> },
-    Stopped { copy: CopyId, ingredients: Ingredients, valid_bytes: u64 },
+    Reserved { extent: Extent },
+    Combining { copy: CopyId, input_puts: InputPuts, streams: Vec<Stream> },
+    Stopped { copy: CopyId, input_puts: InputPuts, valid_bytes: u64 },
 }
 
 impl TargetState {
@@ -115,7 +115,7 @@ pub(super) struct Faults {
     pub(super) unfit: BTreeSet<VertexId>,
     /// `true` if a source failed for the first time at its place. The next repair then does not
     /// back off, because a node dies once.
-    pub(super) is_news: bool,
+    pub(super) is_first_failure: bool,
     pub(super) repair_at: Option<Time>,
     pub(super) valid_bytes: u64,
     /// The number of repairs without progress since the last new failure.
@@ -132,6 +132,6 @@ impl Faults {
 
 #[derive(Debug, Default)]
 pub(super) struct Rerouting {
-    pub(super) are_sought: bool,
+    pub(super) is_enabled: bool,
     pub(super) remark: Option<&'static str>,
 }

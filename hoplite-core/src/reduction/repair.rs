@@ -15,7 +15,7 @@ use crate::time::Time;
 
 /// Time for which a repair waits for further reports. One failure shows at a hop and at its
 /// consumers within a round trip, and is repaired once.
-const GATHERING: Duration = Duration::from_millis(2);
+const REPAIR_DELAY: Duration = Duration::from_millis(2);
 /// Shortest time for which a source is not pulled from a node that failed to send it.
 const MIN_AVOIDED: Duration = Duration::from_millis(100);
 
@@ -108,14 +108,14 @@ impl Reduction {
     fn source_failed(&mut self, world: &mut World<'_>, source: usize, node: &NodeId) {
         let period = back_off(self.faults.attempts.saturating_add(2)).max(MIN_AVOIDED);
         let until = world.objects.ctx.now() + period;
-        self.faults.is_news |= !self.sources[source].has_failed_at(node);
+        self.faults.is_first_failure |= !self.sources[source].has_failed_at(node);
         self.sources[source].avoid(node.clone(), until);
         self.faults.sources.insert(source);
     }
 
     /// Removes a joined source whose put is lost, unless a consumer already pulls it. The consumer
     /// notices a loss, and may have the last copy.
-    pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
+    pub(super) fn remove_lost_source(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
             SourcePlace::Here { copy, .. } => !is_combining && !world.objects.copies[&copy].is_live(),
@@ -141,7 +141,8 @@ impl Reduction {
             return true;
         }
         let attempts = self.faults.attempts;
-        let pause = if attempts < 2 || self.faults.is_news { GATHERING } else { back_off(attempts) };
+        let pause =
+            if attempts < 2 || self.faults.is_first_failure { REPAIR_DELAY } else { back_off(attempts) };
         let due = self.faults.repair_at.unwrap_or(Time::NEVER).min(world.objects.ctx.now() + pause);
         self.faults.repair_at = Some(due);
         if world.objects.ctx.now() < due {
@@ -159,7 +160,7 @@ impl Reduction {
             TargetState::Stopped { valid_bytes, .. } => *valid_bytes,
             _ => 0,
         };
-        let has_progress = valid_bytes > faults.valid_bytes || faults.is_news;
+        let has_progress = valid_bytes > faults.valid_bytes || faults.is_first_failure;
         let attempts = if has_progress { 1 } else { faults.attempts + 1 };
         self.faults = Faults {
             valid_bytes,
@@ -177,7 +178,7 @@ impl Reduction {
             }
         }
         for source in faults.sources {
-            self.take_out(world, source);
+            self.remove_source(world, source);
         }
         self.redo_orphans(world);
         true
@@ -197,7 +198,7 @@ impl Reduction {
         }
     }
 
-    fn take_out(&mut self, world: &mut World<'_>, source: usize) {
+    fn remove_source(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
         if self.is_fixed() {
             // In fixed order, later sources must join again after it.
@@ -208,7 +209,7 @@ impl Reduction {
         for source in leaving {
             self.joined.retain(|other| *other != source);
             let was_elsewhere = self.sources[source].place == SourcePlace::Elsewhere;
-            self.leave_place(world, source);
+            self.release_place(world, source);
             self.open.insert(source);
             if was_elsewhere {
                 let (changed, gone) = self.tree.remove_source(source);
@@ -225,7 +226,7 @@ impl Reduction {
     pub(super) fn dissolve(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let Some(entry) = self.tree.get(vertex) else { return };
         let run = entry.state.clone();
-        let (changed, gone) = self.tree.dissolve(vertex, |_| run.beside());
+        let (changed, gone) = self.tree.dissolve(vertex, |_| run.planned_again());
         if let Some(run) = gone {
             world.end_hop(run.phase.hop());
         }
@@ -239,7 +240,7 @@ impl Reduction {
         let mut pending = vec![vertex];
         while let Some(vertex) = pending.pop() {
             let Some(run) = self.tree.state_mut(vertex) else { continue };
-            let hop = run.turn(RunPhase::Planned);
+            let hop = run.set_phase(RunPhase::Planned);
             run.offset_bytes = 0;
             self.to_begin.insert(vertex);
             world.end_hop(hop);

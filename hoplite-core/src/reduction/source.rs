@@ -19,7 +19,7 @@ pub(super) struct Source {
     pub(super) place: SourcePlace,
     pub(super) avoided: BTreeMap<NodeId, Time>,
     pub(super) joined_put: Option<PutId>,
-    pub(super) was_taken: bool,
+    pub(super) was_joined: bool,
     pub(super) missing_since: Option<Time>,
 }
 
@@ -76,13 +76,13 @@ impl Source {
             place: SourcePlace::Apart,
             avoided: BTreeMap::new(),
             joined_put: None,
-            was_taken: false,
+            was_joined: false,
             missing_since: None,
         }
     }
 
     pub(super) const fn expect(&mut self) {
-        self.was_taken = true;
+        self.was_joined = true;
     }
 
     pub(super) fn address_at(&self, node: &NodeId) -> Option<SocketAddr> {
@@ -107,13 +107,13 @@ impl Source {
     }
 
     pub(super) fn join_elsewhere(&mut self) {
-        self.take(SourcePlace::Elsewhere);
+        self.set_place(SourcePlace::Elsewhere);
         self.joined_put = self.known_put();
     }
 
-    pub(super) fn take(&mut self, place: SourcePlace) {
+    pub(super) fn set_place(&mut self, place: SourcePlace) {
         self.place = place;
-        self.was_taken = true;
+        self.was_joined = true;
         self.missing_since = None;
     }
 
@@ -129,7 +129,7 @@ impl Source {
         self.news.as_ref().and_then(|news| news.object.as_ref()).is_some_and(|object| object.lost)
     }
 
-    pub(super) fn is_gone(&self) -> bool {
+    pub(super) fn has_changed(&self) -> bool {
         self.is_lost() || self.known_put() != self.joined_put
     }
 

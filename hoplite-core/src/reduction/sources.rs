@@ -48,18 +48,18 @@ impl Reduction {
         }
         if let Some(source) = self.sources.get_mut(index) {
             let is_first = source.news.replace(news).is_none();
-            self.unheard -= usize::from(is_first);
+            self.unanswered -= usize::from(is_first);
             let is_there = source.is_known() && !source.is_lost();
             if source.is_apart() {
                 self.open.insert(index);
             } else if let SourcePlace::Fetching(_) = source.place {
                 if !is_there {
                     // Otherwise the call would wait for another put and keep other sources out.
-                    self.leave_place(world, index);
+                    self.release_place(world, index);
                     self.open.insert(index);
                 }
-            } else if source.is_gone() {
-                self.joined_source_gone(world, index);
+            } else if source.has_changed() {
+                self.remove_lost_source(world, index);
             }
         }
         Ok(())
@@ -157,7 +157,7 @@ impl Reduction {
         world.objects.copies.hold(copy);
         let source = &mut self.sources[index];
         let address = source.address_at(world.objects.ctx.node());
-        source.take(SourcePlace::Here { copy, address });
+        source.set_place(SourcePlace::Here { copy, address });
         source.joined_put = Some(put);
         self.open.remove(&index);
         self.joined.push(index);
@@ -166,7 +166,7 @@ impl Reduction {
 
     pub(super) fn fetch_source(&mut self, world: &mut World<'_>, index: usize) {
         let call = CallId(world.objects.ctx.next_number());
-        self.sources[index].take(SourcePlace::Fetching(call));
+        self.sources[index].set_place(SourcePlace::Fetching(call));
         self.open.remove(&index);
         self.fetching += 1;
         world.shared.fetches.insert(call, (self.request.target.clone(), index));
@@ -176,7 +176,7 @@ impl Reduction {
         world.objects.get(key, id, terms, self.time_left(world.now()));
     }
 
-    pub(super) fn take_fetched(
+    pub(super) fn join_fetched(
         &mut self,
         world: &mut World<'_>,
         index: usize,
@@ -197,7 +197,7 @@ impl Reduction {
         }
     }
 
-    pub(super) fn check_hope(&mut self, world: &mut World<'_>) -> Result<()> {
+    pub(super) fn check_enough_sources(&mut self, world: &mut World<'_>) -> Result<()> {
         if self.is_full() {
             return Ok(());
         }
@@ -213,14 +213,14 @@ impl Reduction {
             let mut due = pauses.min();
             if source.is_lost() {
                 lost.push(index);
-            } else if source.was_taken && !source.is_known() {
+            } else if source.was_joined && !source.is_known() {
                 let lost_at = *source.missing_since.get_or_insert(world.objects.ctx.now()) + MISSING_TIMEOUT;
                 if lost_at <= world.objects.ctx.now() {
                     lost.push(index);
                 }
                 due = Some(due.map_or(lost_at, |pause| pause.min(lost_at)))
                     .filter(|due| *due > world.objects.ctx.now());
-            } else if due.is_none() && !source.was_taken && !source.is_known() {
+            } else if due.is_none() && !source.was_joined && !source.is_known() {
                 // A change of the source's locations wakes the reduce.
                 self.open.remove(&index);
             }
@@ -236,17 +236,17 @@ impl Reduction {
         }
     }
 
-    pub(super) fn leave_sources(&mut self, world: &mut World<'_>) {
+    pub(super) fn release_sources(&mut self, world: &mut World<'_>) {
         let queries = self.sources.iter_mut().filter_map(|source| source.query.take());
         for query in queries.chain(self.existence.take()) {
             world.objects.withdraw_query(query);
         }
         for index in 0..self.sources.len() {
-            self.leave_place(world, index);
+            self.release_place(world, index);
         }
     }
 
-    pub(super) fn leave_place(&mut self, world: &mut World<'_>, index: usize) {
+    pub(super) fn release_place(&mut self, world: &mut World<'_>, index: usize) {
         match std::mem::replace(&mut self.sources[index].place, SourcePlace::Apart) {
             SourcePlace::Here { copy, .. } => world.objects.let_go(copy),
             SourcePlace::Fetching(call) => {
@@ -261,7 +261,7 @@ impl Reduction {
 
 /// A reduce of at most this many sources requests the sources' bytes with its queries. With more,
 /// most may be combined elsewhere.
-const MAX_BROUGHT_SOURCES: usize = 16;
+const MAX_FETCHED_SOURCES: usize = 16;
 
 pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (RequestId, Vec<RequestId>) {
     let Reduce { target, sources, .. } = request;
@@ -271,9 +271,9 @@ pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (R
 }
 
 /// Returns the content to request: bytes too, if the reduce may combine all small sources here.
-pub(crate) fn what_to_query_for(request: &Reduce) -> Wants {
+pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     let are_all_needed = request.count == request.sources.len();
-    if are_all_needed && request.sources.len() <= MAX_BROUGHT_SOURCES {
+    if are_all_needed && request.sources.len() <= MAX_FETCHED_SOURCES {
         Wants::Bytes
     } else {
         Wants::Locations

@@ -19,7 +19,7 @@ use crate::topology::place::Path;
 
 /// Time for which a reduce waits for the directory's first answers: several round trips to a busy
 /// shard.
-const FIRST_NEWS_TIMEOUT: Duration = Duration::from_millis(20);
+const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A collective on the general path, whose target a reduce makes.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Reduction {
     pub(super) own: Path,
     pub(super) fallback: Option<Fallback>,
     pub(super) sources: Vec<Source>,
-    pub(super) unheard: usize,
+    pub(super) unanswered: usize,
     /// Sources that have not joined, and whose locations the directory has sent.
     pub(super) open: BTreeSet<usize>,
     pub(super) fetching: usize,
@@ -68,7 +68,7 @@ impl Reduction {
             started,
             own,
             fallback,
-            unheard: queries.len(),
+            unanswered: queries.len(),
             sources: queries.into_iter().map(Source::new).collect(),
             open,
             fetching: 0,
@@ -100,13 +100,13 @@ impl Reduction {
     }
 
     pub(super) fn drive(&mut self, world: &mut World<'_>) -> Result<()> {
-        self.wake_no_more(world);
-        if self.repair(world) && self.has_heard_enough(world) {
+        self.cancel_wake(world);
+        if self.repair(world) && self.has_enough_answers(world) {
             self.join_ready(world)?;
-            self.check_hope(world)?;
+            self.check_enough_sources(world)?;
             self.supersede_if_wrong(world);
             self.join_streams_of_groups(world);
-            self.go_around_slow_links(world);
+            self.reroute_around_slow_links(world);
             if self.reserve_target(world)? {
                 self.start_hops(world);
                 self.start_target(world)?;
@@ -122,7 +122,7 @@ impl Reduction {
         self.wake_at = Some(self.wake_at.map_or(time, |earlier| earlier.min(time)));
     }
 
-    pub(super) fn wake_no_more(&mut self, world: &mut World<'_>) {
+    pub(super) fn cancel_wake(&mut self, world: &mut World<'_>) {
         if let Some(time) = self.wake_at.take() {
             world.objects.ctx.unschedule(time, Deadline::Reduce(self.request.target.clone()));
         }
@@ -130,10 +130,10 @@ impl Reduction {
 
     /// Returns `true` if enough answers of the directory have come to arrange the ready sources
     /// well.
-    fn has_heard_enough(&mut self, world: &World<'_>) -> bool {
-        let due = self.started + FIRST_NEWS_TIMEOUT;
+    fn has_enough_answers(&mut self, world: &World<'_>) -> bool {
+        let due = self.started + FIRST_ANSWERS_TIMEOUT;
         let has_begun = !self.joined.is_empty() || world.now() >= due;
-        if has_begun || self.unheard == 0 {
+        if has_begun || self.unanswered == 0 {
             return true;
         }
         self.wake_by(due);
@@ -143,12 +143,12 @@ impl Reduction {
     pub(super) fn end(&mut self, world: &mut World<'_>) {
         self.release_hops(world);
         self.abort_target(world);
-        self.leave(world);
+        self.finish(world);
     }
 
-    pub(super) fn leave(&mut self, world: &mut World<'_>) {
-        self.wake_no_more(world);
-        self.leave_sources(world);
+    pub(super) fn finish(&mut self, world: &mut World<'_>) {
+        self.cancel_wake(world);
+        self.release_sources(world);
         self.is_over = true;
     }
 
@@ -162,7 +162,7 @@ impl Reduction {
     /// Ends the hop of a vertex, which restarts only if the tree changes.
     pub(super) fn release_vertex(&mut self, world: &mut World<'_>, vertex: VertexId) {
         if let Some(run) = self.tree.state_mut(vertex) {
-            world.end_hop(run.turn(RunPhase::Released));
+            world.end_hop(run.set_phase(RunPhase::Released));
         }
     }
 }

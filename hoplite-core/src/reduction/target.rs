@@ -2,7 +2,7 @@
 //! are wrong.
 
 use super::grow::{source_input, stream};
-use super::parts::{Ingredients, Stream, TargetState};
+use super::parts::{InputPuts, Stream, TargetState};
 use super::source::{Common, SourcePlace};
 use super::state::Reduction;
 use super::world::World;
@@ -37,7 +37,7 @@ impl Reduction {
         }
     }
 
-    fn ingredients(&self) -> Ingredients {
+    fn input_puts(&self) -> InputPuts {
         let put = |index: &usize| (*index, self.sources[*index].joined_put.unwrap_or(PutId(0)));
         self.joined.iter().map(put).collect()
     }
@@ -52,22 +52,22 @@ impl Reduction {
 
     /// Ends the query for the target: from now on the store learns of a delete like for any other
     /// copy.
-    pub(super) fn leave_target(&mut self, world: &mut World<'_>) {
+    pub(super) fn end_target_query(&mut self, world: &mut World<'_>) {
         if let Some(query) = self.existence.take() {
             world.objects.withdraw_query(query);
         }
     }
 
     pub(super) fn supersede_if_wrong(&mut self, world: &mut World<'_>) {
-        let TargetState::Stopped { copy, ingredients, .. } = &self.target else { return };
+        let TargetState::Stopped { copy, input_puts, .. } = &self.target else { return };
         let copy = *copy;
-        if !self.is_full() || *ingredients == self.ingredients() {
+        if !self.is_full() || *input_puts == self.input_puts() {
             return;
         }
         self.faults.restarts += 1;
         self.target = TargetState::None;
         // An answer about the old target must not count for the next one.
-        self.leave_target(world);
+        self.end_target_query(world);
         let late = self.tree.iter().filter(|(_, vertex)| vertex.state.offset_bytes > 0);
         let late: Vec<VertexId> = late.map(|(vertex, _)| vertex).collect();
         for vertex in late {
@@ -88,23 +88,23 @@ impl Reduction {
         self.target_metadata(common).validate(size_bytes)?;
         objects.copies.check_size(objects.ctx.limits(), target, size_bytes)?;
         let waiter = SpaceWaiter::Target(target.clone());
-        let Some(room) = objects.allocate(size_bytes) else {
+        let Some(extent) = objects.allocate(size_bytes) else {
             objects.copies.wait_for_space(waiter);
             objects.ctx.notify(Notice::TargetLacksRoom(target.clone()));
             return Ok(false);
         };
         objects.copies.stop_waiting_for_space(&waiter);
-        self.target = TargetState::Reserved { room };
+        self.target = TargetState::Reserved { extent };
         Ok(true)
     }
 
     pub(super) fn start_target(&mut self, world: &mut World<'_>) -> Result<()> {
         let Some(common) = self.common.clone().filter(|_| self.is_full()) else { return Ok(()) };
-        if let TargetState::Reserved { room } = self.target {
+        if let TargetState::Reserved { extent } = self.target {
             let metadata = self.target_metadata(&common);
             let copy =
-                world.objects.open_target(&self.request.target, common.length_bytes, metadata, room)?;
-            self.target = TargetState::Stopped { copy, ingredients: self.ingredients(), valid_bytes: 0 };
+                world.objects.open_target(&self.request.target, common.length_bytes, metadata, extent)?;
+            self.target = TargetState::Stopped { copy, input_puts: self.input_puts(), valid_bytes: 0 };
         }
         let TargetState::Stopped { copy, valid_bytes, .. } = self.target else { return Ok(()) };
         let streams = self.target_streams();
@@ -112,8 +112,8 @@ impl Reduction {
         debug_assert_eq!(inputs.len(), streams.len(), "each stream is somewhere");
         let user = CombineUser::Target(self.request.target.clone());
         world.objects.start_combine(copy, (self.request.op, common.dtype), valid_bytes, inputs, user);
-        let ingredients = self.ingredients();
-        self.target = TargetState::Combining { copy, ingredients, streams };
+        let input_puts = self.input_puts();
+        self.target = TargetState::Combining { copy, input_puts, streams };
         Ok(())
     }
 
@@ -155,14 +155,14 @@ impl Reduction {
     }
 
     pub(super) fn combined(&mut self, world: &mut World<'_>, valid_bytes: u64, outcome: CombineOutcome) {
-        let TargetState::Combining { copy, ingredients, streams } = &self.target else {
+        let TargetState::Combining { copy, input_puts, streams } = &self.target else {
             return;
         };
-        let (copy, ingredients, streams) = (*copy, ingredients.clone(), streams.clone());
+        let (copy, input_puts, streams) = (*copy, input_puts.clone(), streams.clone());
         if outcome == CombineOutcome::Complete {
             return self.complete_target(world, copy);
         }
-        self.target = TargetState::Stopped { copy, ingredients, valid_bytes };
+        self.target = TargetState::Stopped { copy, input_puts, valid_bytes };
         if let CombineOutcome::InputFailed { index, outcome } = outcome
             && let Some(stream) = streams.get(index)
         {
@@ -182,7 +182,7 @@ impl Reduction {
         debug_assert_eq!(reduced.len(), self.request.count, "as many are reduced as were asked for");
         self.target = TargetState::None;
         self.release_hops(world);
-        self.leave(world);
+        self.finish(world);
         world.objects.complete_target(self.key(), copy, reduced);
     }
 
@@ -190,8 +190,8 @@ impl Reduction {
         let (objects, target) = (&mut *world.objects, &self.request.target);
         objects.copies.stop_waiting_for_space(&SpaceWaiter::Target(target.clone()));
         let state = std::mem::replace(&mut self.target, TargetState::None);
-        if let TargetState::Reserved { room } = state {
-            objects.copies.give_back(room);
+        if let TargetState::Reserved { extent } = state {
+            objects.copies.give_back(extent);
         }
         match state.copy() {
             Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),

@@ -19,7 +19,7 @@ const MAX_ABSENT: usize = 1 << 16;
 type Put = (ObjectId, PutId);
 
 #[derive(Debug, Default)]
-pub(super) struct Absent {
+pub(super) struct LostNodes {
     pub(super) nodes: BTreeMap<NodeId, Lost>,
     by_time: BTreeSet<(Time, NodeId)>,
     holders: BTreeMap<Put, BTreeSet<NodeId>>,
@@ -41,7 +41,7 @@ pub(super) struct Waiting {
     pub(super) requesters: BTreeSet<(NodeIndex, RequestId)>,
 }
 
-impl Absent {
+impl LostNodes {
     /// Remembers that the lost run may have copies of `puts`.
     pub(super) fn note(
         &mut self,
@@ -49,7 +49,7 @@ impl Absent {
         (node, incarnation): (&NodeId, Incarnation),
         puts: impl IntoIterator<Item = Put>,
     ) {
-        self.forget_old(now);
+        self.forget_expired(now);
         if self.nodes.get(node).is_some_and(|lost| lost.incarnation != incarnation) {
             self.forget_node(node);
         }
@@ -74,7 +74,7 @@ impl Absent {
         }
     }
 
-    pub(super) fn forget_old(&mut self, now: Time) {
+    pub(super) fn forget_expired(&mut self, now: Time) {
         while let Some((at, oldest)) = self.by_time.first().cloned()
             && now.since(at) > ABSENCE_TTL
         {

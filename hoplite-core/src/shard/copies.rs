@@ -1,13 +1,13 @@
 //! The copies of one object, in the order in which the shard offers them.
 //!
 //! Each copy has *slots*: the right of one receiver to pull from it. Most objects have one copy or
-//! two: a short vector, which each operation scans. An object with more than [`MAX_FEW`] copies has
+//! two: a short vector, which each operation scans. An object with more than [`MAX_UNINDEXED`] copies has
 //! indices, so that no cost grows with their number.
 
-mod many;
+mod indexed;
 mod record;
 
-use self::many::Many;
+use self::indexed::IndexedCopies;
 use self::record::Rank;
 pub(super) use self::record::{Class, LocationRecord};
 use super::nodes::NodeIndex;
@@ -17,26 +17,26 @@ use crate::topology::place::{EVERYWHERE, Path, is_in};
 use crate::vocabulary::directory::{LocationState, Retention};
 
 /// Most copies in a vector. They take 3 KiB, and a scan is as fast as a search in a tree.
-const MAX_FEW: usize = 32;
+const MAX_UNINDEXED: usize = 32;
 
 #[derive(Debug)]
 pub(super) enum Copies {
     /// Sorted by node.
-    Few(Vec<LocationRecord>),
-    Many(Box<Many>),
+    Unindexed(Vec<LocationRecord>),
+    IndexedCopies(Box<IndexedCopies>),
 }
 
 impl Default for Copies {
     fn default() -> Self {
-        Self::Few(Vec::new())
+        Self::Unindexed(Vec::new())
     }
 }
 
 impl Copies {
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Few(records) => records.len(),
-            Self::Many(many) => many.len(),
+            Self::Unindexed(records) => records.len(),
+            Self::IndexedCopies(indexed) => indexed.len(),
         }
     }
 
@@ -45,20 +45,20 @@ impl Copies {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &LocationRecord> {
-        let (few, many) = match self {
-            Self::Few(records) => (Some(records.iter()), None),
-            Self::Many(many) => (None, Some(many.iter())),
+        let (few, indexed) = match self {
+            Self::Unindexed(records) => (Some(records.iter()), None),
+            Self::IndexedCopies(indexed) => (None, Some(indexed.iter())),
         };
-        few.into_iter().flatten().chain(many.into_iter().flatten())
+        few.into_iter().flatten().chain(indexed.into_iter().flatten())
     }
 
     pub(super) fn get(&self, node: NodeIndex) -> Option<&LocationRecord> {
         match self {
-            Self::Few(records) => {
+            Self::Unindexed(records) => {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 records.get(position)
             }
-            Self::Many(many) => many.get(node),
+            Self::IndexedCopies(indexed) => indexed.get(node),
         }
     }
 
@@ -68,17 +68,17 @@ impl Copies {
         change: impl FnOnce(&mut LocationRecord) -> R,
     ) -> Option<R> {
         match self {
-            Self::Few(records) => {
+            Self::Unindexed(records) => {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 records.get_mut(position).map(change)
             }
-            Self::Many(many) => many.change(node, change),
+            Self::IndexedCopies(indexed) => indexed.change(node, change),
         }
     }
 
     pub(super) fn insert(&mut self, record: LocationRecord) {
         match self {
-            Self::Few(records) => {
+            Self::Unindexed(records) => {
                 let Err(position) = records.binary_search_by_key(&record.node, |record| record.node) else {
                     return;
                 };
@@ -87,26 +87,26 @@ impl Copies {
                     records.reserve_exact(1);
                 }
                 records.insert(position, record);
-                if records.len() > MAX_FEW {
-                    let mut many = Many::default();
-                    std::mem::take(records).into_iter().for_each(|record| many.insert(record));
-                    *self = Self::Many(Box::new(many));
+                if records.len() > MAX_UNINDEXED {
+                    let mut indexed = IndexedCopies::default();
+                    std::mem::take(records).into_iter().for_each(|record| indexed.insert(record));
+                    *self = Self::IndexedCopies(Box::new(indexed));
                 }
             }
-            Self::Many(many) => many.insert(record),
+            Self::IndexedCopies(indexed) => indexed.insert(record),
         }
     }
 
     pub(super) fn remove(&mut self, node: NodeIndex) -> Option<LocationRecord> {
         match self {
-            Self::Few(records) => {
+            Self::Unindexed(records) => {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 Some(records.remove(position))
             }
-            Self::Many(many) => {
-                let removed = many.remove(node);
-                if many.len() <= MAX_FEW / 2 {
-                    *self = Self::Few(std::mem::take(&mut **many).into_records());
+            Self::IndexedCopies(indexed) => {
+                let removed = indexed.remove(node);
+                if indexed.len() <= MAX_UNINDEXED / 2 {
+                    *self = Self::Unindexed(std::mem::take(&mut **indexed).into_records());
                 }
                 removed
             }
@@ -127,8 +127,8 @@ impl Copies {
     /// Returns a group's copies with a free slot, of the class of `first`, from the rank `first`
     /// on.
     fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
-        let (few, many) = match self {
-            Self::Few(records) => {
+        let (few, indexed) = match self {
+            Self::Unindexed(records) => {
                 let members = records.iter().filter(|record| is_in(record.path, group));
                 let ranked = members.filter_map(|record| Some((record.rank()?, record)));
                 let mut ranked: Vec<_> =
@@ -136,56 +136,60 @@ impl Copies {
                 ranked.sort_unstable_by_key(|(rank, _)| *rank);
                 (ranked, None)
             }
-            Self::Many(many) => (Vec::new(), Some(many.free_from(group, first))),
+            Self::IndexedCopies(indexed) => (Vec::new(), Some(indexed.free_from(group, first))),
         };
-        few.into_iter().map(|(_, record)| record).chain(many.into_iter().flatten())
+        few.into_iter().map(|(_, record)| record).chain(indexed.into_iter().flatten())
     }
 
     /// Counts a group's copies at connected nodes, with or without a free slot.
-    pub(super) fn at_hand(&self, group: Path) -> usize {
+    pub(super) fn connected_count(&self, group: Path) -> usize {
         match self {
-            Self::Few(records) => {
+            Self::Unindexed(records) => {
                 records.iter().filter(|record| !record.is_away && is_in(record.path, group)).count()
             }
-            Self::Many(many) => many.at_hand(group),
+            Self::IndexedCopies(indexed) => indexed.connected_count(group),
         }
     }
 
     pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
-        let (few, many) = match self {
-            Self::Few(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),
-            Self::Many(many) => (None, Some(many.rooted())),
+        let (few, indexed) = match self {
+            Self::Unindexed(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),
+            Self::IndexedCopies(indexed) => (None, Some(indexed.rooted())),
         };
-        few.into_iter().flatten().chain(many.into_iter().flatten())
+        few.into_iter().flatten().chain(indexed.into_iter().flatten())
     }
 
     pub(super) fn complete(&self) -> usize {
         match self {
-            Self::Few(records) => {
+            Self::Unindexed(records) => {
                 records.iter().filter(|record| record.state == LocationState::Complete).count()
             }
-            Self::Many(many) => many.complete(),
+            Self::IndexedCopies(indexed) => indexed.complete(),
         }
     }
 
-    pub(super) fn complete_at_hand(&self) -> usize {
+    pub(super) fn complete_connected_count(&self) -> usize {
         match self {
-            Self::Few(records) => records.iter().filter(|record| record.is_complete_at_hand()).count(),
-            Self::Many(many) => many.complete_at_hand(),
+            Self::Unindexed(records) => {
+                records.iter().filter(|record| record.is_complete_and_connected()).count()
+            }
+            Self::IndexedCopies(indexed) => indexed.complete_connected_count(),
         }
     }
 
     pub(super) fn is_pinned(&self) -> bool {
         match self {
-            Self::Few(records) => records.iter().any(|record| record.retention == Retention::Pinned),
-            Self::Many(many) => many.is_pinned(),
+            Self::Unindexed(records) => records.iter().any(|record| record.retention == Retention::Pinned),
+            Self::IndexedCopies(indexed) => indexed.is_pinned(),
         }
     }
 
     pub(super) fn is_pulled_from(&self, name: &NodeId) -> bool {
         match self {
-            Self::Few(records) => records.iter().any(|record| record.pulling_from.as_ref() == Some(name)),
-            Self::Many(many) => many.is_pulled_from(name),
+            Self::Unindexed(records) => {
+                records.iter().any(|record| record.pulling_from.as_ref() == Some(name))
+            }
+            Self::IndexedCopies(indexed) => indexed.is_pulled_from(name),
         }
     }
 }
@@ -231,7 +235,7 @@ mod tests {
             last_grant: 0,
             since: Time::from_micros(at / 3),
             pulling_from: (state == 1).then(|| NodeId::new(&format!("n{}", node / 2)).unwrap()),
-            comes_slowly: false,
+            has_slow_source: false,
         }
     }
 
@@ -261,7 +265,7 @@ mod tests {
                 prop_assert!(all.is_sorted_by_key(|record| record.node) && all.len() == copies.len());
                 prop_assert_eq!(copies.complete(), all.iter().filter(|r| r.state == LocationState::Complete).count());
                 let at_hand = all.iter().filter(|r| r.state == LocationState::Complete && !r.is_away);
-                prop_assert_eq!(copies.complete_at_hand(), at_hand.count());
+                prop_assert_eq!(copies.complete_connected_count(), at_hand.count());
                 prop_assert_eq!(copies.is_pinned(), all.iter().any(|r| r.retention == Retention::Pinned));
                 let rooted: Vec<NodeIndex> = copies.rooted().map(|r| r.node).collect();
                 prop_assert_eq!(rooted, all.iter().filter(|r| r.is_rooted()).map(|r| r.node).collect::<Vec<_>>());
@@ -279,7 +283,7 @@ mod tests {
                         let found: Vec<Rank> = copies.free(group, class).filter_map(LocationRecord::rank).collect();
                         prop_assert_eq!(&found, &free);
                     }
-                    prop_assert_eq!(copies.at_hand(group), members().filter(|r| !r.is_away).count());
+                    prop_assert_eq!(copies.connected_count(group), members().filter(|r| !r.is_away).count());
                 }
                 let now = Time::from_micros(20);
                 let later = all.iter().filter(|r| r.class() == Class::Unfinished && r.rank().is_some() && r.since > now);

@@ -42,22 +42,22 @@ impl Shard {
             }
             return;
         }
-        self.carry_out_delete(turn, requester, id, terms);
+        self.perform_delete(turn, requester, id, terms);
     }
 
-    pub(super) fn carry_out_held(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+    pub(super) fn perform_held_delete(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         for (requester, terms) in self.held_deletes.remove(id).unwrap_or_default() {
             if let Some(record) = self.nodes.get_mut(requester.0) {
                 record.requests.remove(&requester.1);
             }
-            self.carry_out_delete(turn, requester, id, terms);
+            self.perform_delete(turn, requester, id, terms);
         }
     }
 
     /// Performs all held deletes, because the stores had enough time to publish.
     pub(super) fn end_warm_up(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.held_deletes.keys().next().cloned() {
-            self.carry_out_held(turn, &id);
+            self.perform_held_delete(turn, &id);
         }
     }
 
@@ -70,7 +70,7 @@ impl Shard {
         }
     }
 
-    fn carry_out_delete(
+    fn perform_delete(
         &mut self,
         turn: &mut Turn<'_>,
         requester: Requester,
@@ -236,7 +236,7 @@ impl Shard {
     /// Times out the put's delete. The deadline was removed.
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let ttl = self.config.limits.tombstone_ttl;
-        self.absent.forget_old(turn.now);
+        self.absent.forget_expired(turn.now);
         if self.absent.has_holder(key) && self.tombstones.len() < self.config.limits.max_objects {
             self.due.tombstones.insert(turn.now + ttl, key.clone());
         } else {

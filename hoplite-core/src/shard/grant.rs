@@ -58,11 +58,11 @@ impl Shard {
         }
         let has_turned = entry.copies.change(node, |own| {
             let is_partial = own.state == LocationState::Partial;
-            let has_turned = is_partial && own.comes_slowly() != is_slow;
+            let has_turned = is_partial && own.has_slow_source() != is_slow;
             if is_partial {
                 own.session = record.session_number;
                 own.pulling_from = Some(sender_name.clone());
-                own.set_comes_slowly(is_slow);
+                own.set_has_slow_source(is_slow);
             }
             has_turned
         });
@@ -86,7 +86,7 @@ impl Shard {
             ended: None,
         };
         self.history.record(id, grant, grant_record.clone());
-        let complete_copies = u32::try_from(entry.copies.complete_at_hand()).unwrap_or(u32::MAX);
+        let complete_copies = u32::try_from(entry.copies.complete_connected_count()).unwrap_or(u32::MAX);
         let message = ToStore::Granted(Grant {
             request,
             grant,
@@ -100,7 +100,7 @@ impl Shard {
             reason: choice.reason,
             complete_copies,
         });
-        self.has_begun(node, id);
+        self.accept_all_senders(node, id);
         if has_followers && has_turned == Some(true) {
             self.mark_slow_transfers(id);
         }
@@ -138,7 +138,7 @@ impl Shard {
             own.session = session;
         });
         let (put, metadata, pin) = (entry.put, entry.metadata.clone(), entry.pin);
-        self.has_begun(node, id);
+        self.accept_all_senders(node, id);
         self.mark_changed(id);
         self.send(turn, node, ToStore::Inline { request, id: id.clone(), put, metadata, bytes });
         if pin == Pin::Missing {

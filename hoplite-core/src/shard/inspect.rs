@@ -18,7 +18,7 @@ use crate::time::Time;
 use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, Obstacle, PullOutcome, Retention};
 
 /// Most objects that a search examines, in about two milliseconds.
-pub const MAX_LOOKED_AT: usize = 20_000;
+pub const MAX_EXAMINED: usize = 20_000;
 const MAX_SHORT: usize = 1024;
 /// Most copies of an object that are shown.
 pub const MAX_SHOWN_COPIES: usize = 2048;
@@ -158,7 +158,7 @@ impl Shard {
         self.nodes.iter().find(|record| record.is_connected()).map(|record| &record.info.shards)
     }
 
-    /// Searches for objects. Examines at most [`MAX_LOOKED_AT`] objects, so a page may be empty and
+    /// Searches for objects. Examines at most [`MAX_EXAMINED`] objects, so a page may be empty and
     /// still have a next one.
     pub fn search(&self, search: &ObjectSearch) -> Found {
         let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
@@ -169,7 +169,7 @@ impl Shard {
             .take_while(|(id, _)| id.as_bytes().starts_with(prefix));
         let mut objects = Vec::new();
         let mut last = None;
-        for (id, entry) in range.by_ref().take(MAX_LOOKED_AT) {
+        for (id, entry) in range.by_ref().take(MAX_EXAMINED) {
             if entry.size_bytes >= *min_size_bytes && entry.copies.len() >= *min_copies {
                 objects.push(self.overview(id, entry));
             }
@@ -251,7 +251,7 @@ impl Shard {
     pub fn transfers_of(&self, node: &NodeId, limit: usize) -> Vec<NodeTransfer> {
         let transfer =
             |(number, id, grant)| NodeTransfer { id, grant, is_running: self.grants.contains_key(&number) };
-        self.history.of_node(node, limit, MAX_LOOKED_AT).into_iter().map(transfer).collect()
+        self.history.of_node(node, limit, MAX_EXAMINED).into_iter().map(transfer).collect()
     }
 
     /// Returns the node with this name.

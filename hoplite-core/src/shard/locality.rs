@@ -10,7 +10,7 @@ use std::iter::successors;
 use super::copies::{Class, LocationRecord};
 use super::entry::Entry;
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
-use super::query::{Answer, Answered, first_by_precedence};
+use super::query::{Answer, Answered, first_that_does_not_yield};
 use super::state::{MAX_CONSIDERED, MAX_GROUPS, MAX_PASSED, Queue};
 use super::{Shard, Turn};
 use crate::id::{ObjectId, PutId};
@@ -63,7 +63,7 @@ impl Shard {
 
     /// Lets the node's waiting queries accept senders everywhere, because the node has a copy or
     /// serves others.
-    pub(super) fn has_begun(&mut self, node: NodeIndex, id: &ObjectId) {
+    pub(super) fn accept_all_senders(&mut self, node: NodeIndex, id: &ObjectId) {
         let Some(queue) = self.waiting.get_mut(id) else { return };
         let Some(record) = self.nodes.get_mut(node) else { return };
         let group = groups_of(record.place.path).next().unwrap_or(EVERYWHERE);
@@ -82,7 +82,7 @@ impl Shard {
                 query.group = EVERYWHERE;
             }
         }
-        self.may_let_go(id, group);
+        self.end_group_wait_if_unused(id, group);
     }
 
     /// Chooses the next query that waits in its group, and its answer. The flag is `true` if the
@@ -91,8 +91,8 @@ impl Shard {
     /// First come queries that have waited for long without a copy in their group. Then come
     /// queries with the closest senders, then queries with a slow sender.
     pub(super) fn nearest_answer(&self, now: Time, entry: &Entry, queue: &Queue) -> Option<(bool, Answered)> {
-        let aged = self.heads(queue).filter(|(group, _, query, _)| {
-            now - query.since >= AGED_AFTER && entry.copies.at_hand(*group) == 0
+        let aged = self.first_of_groups(queue).filter(|(group, _, query, _)| {
+            now - query.since >= AGED_AFTER && entry.copies.connected_count(*group) == 0
         });
         let oldest = aged.min_by_key(|(_, _, query, _)| query.arrival);
         let oldest = oldest.and_then(|(group, ..)| self.nearest_in(now, entry, queue, group));
@@ -101,15 +101,15 @@ impl Shard {
             oldest => oldest.map(|(_, oldest)| (true, oldest.answer)),
         };
         let mut best: Option<(bool, Nearest)> = None;
-        for (group, ..) in self.heads(queue) {
-            let Some((gives_precedence, nearest)) = self.nearest_in(now, entry, queue, group) else {
+        for (group, ..) in self.first_of_groups(queue) {
+            let Some((yields_to_others, nearest)) = self.nearest_in(now, entry, queue, group) else {
                 continue;
             };
-            let may_be_beaten = gives_precedence || nearest.steps > 0;
+            let may_be_beaten = yields_to_others || nearest.steps > 0;
             if best.as_ref().is_none_or(|(best_gives, best)| {
-                (gives_precedence, nearest.steps) < (*best_gives, best.steps)
+                (yields_to_others, nearest.steps) < (*best_gives, best.steps)
             }) {
-                best = Some((gives_precedence, nearest));
+                best = Some((yields_to_others, nearest));
             }
             if !may_be_beaten {
                 break;
@@ -136,16 +136,16 @@ impl Shard {
             else {
                 return None;
             };
-            let gives_precedence = self.gives_precedence(now, entry, query, &choice);
+            let yields_to_others = self.yields_to_others(now, entry, query, &choice);
             let answer = (node, request, Answer::Grant(sender, choice));
-            Some((gives_precedence, Nearest { steps, is_in_group, answer }))
+            Some((yields_to_others, Nearest { steps, is_in_group, answer }))
         };
-        first_by_precedence(waiters.filter_map(answer))
+        first_that_does_not_yield(waiters.filter_map(answer))
     }
 
     /// Returns the first query of each group. No later one can get a better sender, unless the
     /// first has slow links.
-    fn heads<'a>(
+    fn first_of_groups<'a>(
         &'a self,
         queue: &'a Queue,
     ) -> impl Iterator<Item = (Path, NodeIndex, &'a WaitingQuery, RequestId)> {
@@ -192,7 +192,7 @@ impl Shard {
                 // The receiver may have a usual link to a copy farther away.
                 continue;
             }
-            if group == EVERYWHERE || entry.copies.at_hand(group) == 0 {
+            if group == EVERYWHERE || entry.copies.connected_count(group) == 0 {
                 continue;
             }
             // Slow copies are not worth waiting for.
@@ -218,14 +218,14 @@ impl Shard {
 
     /// Makes queries wait if all copies in their group are busy, and recalls slots from receivers
     /// outside the group.
-    pub(super) fn hold_back(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+    pub(super) fn hold_queries(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {
             return;
         }
         let until = turn.now + self.transfer_times.max_wait(entry.size_bytes);
         let (mut busy, mut others, mut recalled) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for (group, node, query, _) in self.heads(queue) {
+        for (group, node, query, _) in self.first_of_groups(queue) {
             match self.nearby(turn.now, entry, node, query) {
                 Nearby::Busy(around) => {
                     busy.push(group);
@@ -237,7 +237,7 @@ impl Shard {
             }
         }
         for group in others {
-            self.let_go(id, group);
+            self.end_group_wait(id, group);
         }
         for group in busy {
             if let btree_map::Entry::Vacant(vacant) = self.held_back.entry((id.clone(), group)) {
@@ -270,15 +270,15 @@ impl Shard {
     }
 
     /// Ends a group's wait if its last query has just left.
-    pub(super) fn may_let_go(&mut self, id: &ObjectId, group: Path) {
+    pub(super) fn end_group_wait_if_unused(&mut self, id: &ObjectId, group: Path) {
         let queue = self.waiting.get(id);
         let is_left = queue.is_some_and(|queue| queue.range((group, 0)..=(group, u64::MAX)).next().is_some());
         if group != EVERYWHERE && !is_left {
-            self.let_go(id, group);
+            self.end_group_wait(id, group);
         }
     }
 
-    fn let_go(&mut self, id: &ObjectId, group: Path) {
+    fn end_group_wait(&mut self, id: &ObjectId, group: Path) {
         let key = (id.clone(), group);
         if let Some(until) = self.held_back.remove(&key) {
             self.due.held_back.remove(until, key);
@@ -296,7 +296,7 @@ impl Shard {
     ) -> GrantReason {
         let own = groups_of(path).next().unwrap_or(EVERYWHERE);
         if group != own || !is_in(sender, own) {
-            return if entry.copies.at_hand(own) == 0 {
+            return if entry.copies.connected_count(own) == 0 {
                 GrantReason::FirstOfGroup
             } else {
                 GrantReason::CloserAreBusy

@@ -26,7 +26,7 @@ const MAX_MARKERS: usize = 1 << 16;
 
 impl Shard {
     /// Updates the state after a publication: the object has its root back, or is new without one.
-    pub(super) fn root_may_be_back(&mut self, now: Time, id: &ObjectId) {
+    pub(super) fn check_root_returned(&mut self, now: Time, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         match (entry.has_root(), entry.state) {
             (true, EntryState::Rootless { due }) => self.due.rootless.remove(due, id.clone()),
@@ -46,7 +46,7 @@ impl Shard {
 
     /// Updates the state after a location was removed. An object without a root is lost: at
     /// `lost_at` if partial copies are left, or else at once.
-    pub(super) fn root_may_be_gone(&mut self, turn: &mut Turn<'_>, id: &ObjectId, lost_at: Time) {
+    pub(super) fn check_root_lost(&mut self, turn: &mut Turn<'_>, id: &ObjectId, lost_at: Time) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.has_root() || entry.state != EntryState::Live {
             return;
@@ -109,7 +109,7 @@ impl Shard {
             queue.filter(|(node, request)| self.waiting_query(*node, *request).is_some_and(&are_meant));
         let meant: Vec<(NodeIndex, RequestId)> = meant.copied().collect();
         for (node, request) in meant {
-            self.take_query(node, request);
+            self.remove_query(node, request);
             self.send(turn, node, ToStore::Failed { request, error: error.clone() });
         }
     }

@@ -55,14 +55,14 @@ pub use crate::vocabulary::directory::*;
 pub use describe::{Description, KnownNode, ShardStatus};
 pub use history::GrantRecord;
 pub use inspect::{
-    CopyOverview, Found, MAX_LOOKED_AT, MAX_SHOWN_COPIES, NodeOverview, NodeTransfer, ObjectOverview,
+    CopyOverview, Found, MAX_EXAMINED, MAX_SHOWN_COPIES, NodeOverview, NodeTransfer, ObjectOverview,
     ObjectSearch, ObjectTree, RecentObject,
 };
 pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
 pub use losses::LostObject;
 pub use prefixes::{MAX_CREATORS, MAX_PREFIXES, PrefixSum, PrefixSums};
 
-use self::absent::Absent;
+use self::absent::LostNodes;
 use self::deadlines::Deadlines;
 use self::entry::Entry;
 use self::history::GrantHistory;
@@ -163,7 +163,7 @@ pub struct Shard {
     history: GrantHistory,
     losses: Losses,
     loss_memory: LossMemory,
-    absent: Absent,
+    absent: LostNodes,
     waiting: BTreeMap<ObjectId, Queue>,
     /// The time at which a group stops waiting for its close copies, which all serve others.
     held_back: BTreeMap<(ObjectId, Path), Time>,
@@ -232,7 +232,7 @@ impl Shard {
             history: GrantHistory::default(),
             losses: Losses::default(),
             loss_memory: LossMemory::default(),
-            absent: Absent::default(),
+            absent: LostNodes::default(),
             waiting: BTreeMap::new(),
             held_back: BTreeMap::new(),
             next_arrival: 0,
@@ -272,7 +272,7 @@ impl Shard {
                     shard.receive(turn, node, message);
                 }
             }
-            Event::Places(places) => shard.take_places(turn, places),
+            Event::Places(places) => shard.apply_places(turn, places),
             Event::Tick => {}
         });
     }
@@ -325,10 +325,12 @@ impl Shard {
             ToShard::Forget { id, put } => self.forget(turn, &id, put),
             ToShard::Subscribe { request, id, wants } => self.subscribe(turn, node, request, id, wants),
             ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
-            ToShard::Placed(placed) => self.recall_place(turn, node, placed),
+            ToShard::Placed(placed) => self.restore_place(turn, node, placed),
             ToShard::SlowLinks { peers } => self.set_slow_peers(turn.now, node, peers),
-            ToShard::Lead(lead) => self.take_lead(turn, node, lead),
-            ToShard::NotReplicated { id, put, reason } => self.not_replicated(turn, node, &id, put, reason),
+            ToShard::Lead(lead) => self.update_lead(turn, node, lead),
+            ToShard::NotReplicated { id, put, reason } => {
+                self.replication_failed(turn, node, &id, put, reason)
+            }
             ToShard::Drain { is_draining } => self.set_draining(turn, node, is_draining),
         }
     }
@@ -364,7 +366,7 @@ impl Shard {
             self.tombstone_expired(turn, &key);
         }
         while let Some(id) = self.due.orphans.pop_due(turn.now) {
-            self.hand_over(turn, &id);
+            self.offer_to_next_store(turn, &id);
         }
         while let Some(id) = self.due.replicas.pop_due(turn.now) {
             self.shortage_due(turn.now, &id);

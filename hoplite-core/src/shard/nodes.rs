@@ -237,7 +237,7 @@ impl Nodes {
 
     /// Returns `true` if `places` are newer. A complete survey also replaces its places that stores
     /// repeated.
-    pub(super) fn is_news(&self, places: &MeasuredPlaces) -> bool {
+    pub(super) fn is_newer(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }
 

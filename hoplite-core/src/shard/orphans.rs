@@ -70,7 +70,7 @@ impl Shard {
     }
 
     /// Offers an object, whose deadline was removed, to the next store.
-    pub(super) fn hand_over(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+    pub(super) fn offer_to_next_store(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(orphan) = self.orphans.objects.get_mut(id) else { return };
         orphan.due = None;
         let Some(entry) = self.entries.get(id).filter(|entry| entry.pin == Pin::Missing) else { return };

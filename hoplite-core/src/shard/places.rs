@@ -23,25 +23,25 @@ impl Shard {
         self.nodes.measured_nodes()
     }
 
-    pub(super) fn take_places(&mut self, turn: &mut Turn<'_>, places: MeasuredPlaces) {
-        if !self.nodes.is_news(&places) {
+    pub(super) fn apply_places(&mut self, turn: &mut Turn<'_>, places: MeasuredPlaces) {
+        if !self.nodes.is_newer(&places) {
             return;
         }
         let moved = self.nodes.measure(places);
         self.move_nodes(moved);
-        self.tell_places(turn);
+        self.send_places(turn);
     }
 
     /// Learns the place that a store repeats, because the shard restarted or missed a survey.
-    pub(super) fn recall_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
+    pub(super) fn restore_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
         let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };
         self.move_nodes(moved);
         self.nodes.use_measured(index);
         if (self.nodes.measured().version, self.nodes.uplink()) != known {
-            self.tell_places(turn);
+            self.send_places(turn);
         } else if self.placed(index) != Some(placed) {
-            self.tell_place(turn, index);
+            self.send_place(turn, index);
         }
     }
 
@@ -66,10 +66,10 @@ impl Shard {
         }
     }
 
-    fn tell_places(&self, turn: &mut Turn<'_>) {
+    fn send_places(&self, turn: &mut Turn<'_>) {
         let all: Vec<NodeIndex> = self.nodes.indices().collect();
         for index in all {
-            self.tell_place(turn, index);
+            self.send_place(turn, index);
         }
     }
 
@@ -77,13 +77,13 @@ impl Shard {
     /// uplinks, so all stores are told.
     pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         if self.nodes.use_measured(index) {
-            self.tell_places(turn);
+            self.send_places(turn);
         } else {
-            self.tell_place(turn, index);
+            self.send_place(turn, index);
         }
     }
 
-    fn tell_place(&self, turn: &mut Turn<'_>, index: NodeIndex) {
+    fn send_place(&self, turn: &mut Turn<'_>, index: NodeIndex) {
         if let Some(placed) = self.placed(index) {
             self.send(turn, index, ToStore::Placed(placed));
         }
@@ -112,7 +112,7 @@ impl Shard {
                 queue.remove(&(group, arrival));
                 queue.insert((EVERYWHERE, arrival), (index, request));
             }
-            self.may_let_go(&id, group);
+            self.end_group_wait_if_unused(&id, group);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use super::Shard;
 use super::entry::Entry;
-use super::inspect::MAX_LOOKED_AT;
+use super::inspect::MAX_EXAMINED;
 use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
 
@@ -117,18 +117,18 @@ impl PrefixSums {
         let mut sizes: Vec<u64> = others.map(|(_, group)| group.bytes).collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
         let Some(smallest) = sizes.get(MAX_PREFIXES - 1).copied() else { return };
-        let mut room = MAX_PREFIXES - sizes.iter().filter(|bytes| **bytes > smallest).count();
+        let mut free_places = MAX_PREFIXES - sizes.iter().filter(|bytes| **bytes > smallest).count();
         let Self { groups, more_groups, rest, prefix } = self;
         groups.retain(|name, group| {
             if name == prefix {
                 return true;
             }
-            let stays = group.bytes > smallest || group.bytes == smallest && room > 0;
+            let stays = group.bytes > smallest || group.bytes == smallest && free_places > 0;
             if !stays {
                 *more_groups += 1;
                 rest.add(group);
             } else if group.bytes == smallest {
-                room -= 1;
+                free_places -= 1;
             }
             stays
         });
@@ -136,7 +136,7 @@ impl PrefixSums {
 }
 
 impl Shard {
-    /// Adds objects after `after` to `sums`: at most [`MAX_LOOKED_AT`], in about two milliseconds.
+    /// Adds objects after `after` to `sums`: at most [`MAX_EXAMINED`], in about two milliseconds.
     /// Returns the last one, for the next call; `None` at the end.
     pub fn sum_prefixes(&self, sums: &mut PrefixSums, after: &[u8]) -> Option<ObjectId> {
         let prefix = sums.prefix.clone();
@@ -146,7 +146,7 @@ impl Shard {
             .range::<[u8], _>((start, Bound::Unbounded))
             .take_while(|(id, _)| id.as_bytes().starts_with(&prefix));
         let mut last = None;
-        for (id, entry) in range.by_ref().take(MAX_LOOKED_AT) {
+        for (id, entry) in range.by_ref().take(MAX_EXAMINED) {
             sums.add(id.as_bytes(), PrefixSum::of(entry));
             last = Some(id);
         }

@@ -42,7 +42,7 @@ impl Shard {
         let relation = self.relation(turn.now, node, &publish);
         let is_recorded = match &relation {
             Relation::Refused(_) => false,
-            Relation::New => self.make_room(&publish.id),
+            Relation::New => self.evict_marker(&publish.id),
             // A partial copy cannot bring a lost object back.
             Relation::Returned => publish.state != LocationState::Partial,
             Relation::Known => true,
@@ -61,7 +61,7 @@ impl Shard {
             self.send(turn, node, ToStore::Drop { id, put, reason: DropReason::Lost });
         } else if is_recorded {
             self.record(turn, node, publish);
-            self.carry_out_held(turn, &id);
+            self.perform_held_delete(turn, &id);
         }
     }
 
@@ -106,7 +106,7 @@ impl Shard {
     }
 
     /// Makes room for an entry. At the limit, drops the marker of a lost object.
-    fn make_room(&mut self, id: &ObjectId) -> bool {
+    fn evict_marker(&mut self, id: &ObjectId) -> bool {
         // `Relation::New` with an entry means a marker of a lost object.
         self.dismantle(id);
         if self.entries.len() < self.config.limits.max_objects {
@@ -127,16 +127,16 @@ impl Shard {
             self.fail_waiting(turn, &id, &lost, |query| query.resume.is_some_and(|put| put != publish.put));
         }
         self.keep_inline(&publish);
-        let was_held_up = self.is_held_up(&id, node);
+        let was_behind_slow_link = self.is_behind_slow_link(&id, node);
         let own = self.entries.get(&id).and_then(|entry| entry.copies.get(node));
         let was_pinned = own.is_some_and(|copy| copy.retention == Retention::Pinned);
         let must_promote_again = self.update_location(turn.now, node, &publish);
-        if self.is_held_up(&id, node) != was_held_up {
+        if self.is_behind_slow_link(&id, node) != was_behind_slow_link {
             self.mark_slow_transfers(&id);
         }
-        self.has_begun(node, &id);
+        self.accept_all_senders(node, &id);
         if let Some(sender) = publish.pulling_from.as_ref().and_then(|name| self.nodes.index(name)) {
-            self.has_begun(sender, &id);
+            self.accept_all_senders(sender, &id);
         }
         if must_promote_again {
             self.send(turn, node, ToStore::Promote { id: id.clone(), put: publish.put });
@@ -150,7 +150,7 @@ impl Shard {
             Some(Pin::Held) => self.remove_orphan(&id),
             None => {}
         }
-        self.root_may_be_back(turn.now, &id);
+        self.check_root_returned(turn.now, &id);
         if publish.retention == Retention::Pinned || was_pinned {
             self.pinned_copies_changed(turn, &id);
         }
@@ -317,7 +317,7 @@ impl Shard {
         if removed.retention == Retention::Pinned {
             self.pinned_copies_changed(turn, id);
         }
-        self.root_may_be_gone(turn, id, lost_at);
+        self.check_root_lost(turn, id, lost_at);
         self.mark_servable(id);
         self.mark_changed(id);
     }

@@ -97,7 +97,7 @@ impl Shard {
         record.requests.insert(request, OpenRequest::Query(query));
     }
 
-    pub(super) fn leave_queue(&mut self, node: NodeIndex, request: RequestId, query: &WaitingQuery) {
+    pub(super) fn remove_from_queue(&mut self, node: NodeIndex, request: RequestId, query: &WaitingQuery) {
         self.due.queries.remove(query.deadline, (node, request));
         self.due.wait_limits.remove(query.waits_until, (node, request));
         if let Some(queue) = self.waiting.get_mut(&query.id) {
@@ -105,22 +105,22 @@ impl Shard {
             if queue.is_empty() {
                 self.waiting.remove(&query.id);
             }
-            self.may_let_go(&query.id, query.group);
+            self.end_group_wait_if_unused(&query.id, query.group);
         }
     }
 
     /// Removes a waiting query. Returns `None` if the request is none.
-    pub(super) fn take_query(&mut self, node: NodeIndex, request: RequestId) -> Option<WaitingQuery> {
+    pub(super) fn remove_query(&mut self, node: NodeIndex, request: RequestId) -> Option<WaitingQuery> {
         self.waiting_query(node, request)?;
         let Some(OpenRequest::Query(query)) = self.nodes.get_mut(node)?.requests.remove(&request) else {
             return None;
         };
-        self.leave_queue(node, request, &query);
+        self.remove_from_queue(node, request, &query);
         Some(query)
     }
 
     pub(super) fn time_out(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) {
-        if let Some(query) = self.take_query(node, request) {
+        if let Some(query) = self.remove_query(node, request) {
             self.send(turn, node, ToStore::Failed { request, error: timed_out(&query) });
         }
     }
@@ -128,7 +128,7 @@ impl Shard {
     /// Answers waiting queries. If some are left, looks again when the end of a chain has bytes.
     pub(super) fn serve(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
-            let query = self.take_query(node, request);
+            let query = self.remove_query(node, request);
             match answer {
                 Answer::Inline => self.answer_inline(turn, node, request, id),
                 Answer::Grant(sender, choice) => {
@@ -138,7 +138,7 @@ impl Shard {
                 }
             }
         }
-        self.hold_back(turn, id);
+        self.hold_queries(turn, id);
         self.recall_slow_transfer(turn, id);
         let waits = self.waiting.contains_key(id);
         let entry = self.entries.get(id).filter(|_| waits);
@@ -169,11 +169,11 @@ impl Shard {
             let query = self.waiting_query(node, request)?;
             let (sender, choice) =
                 self.offer(now, entry, &[Class::Complete, Class::Unfinished], node, query)?;
-            let gives_precedence = self.gives_precedence(now, entry, query, &choice);
-            let waited = if gives_precedence { Duration::ZERO } else { now - query.since };
-            Some((gives_precedence, (waited, (node, request, Answer::Grant(sender, choice)))))
+            let yields_to_others = self.yields_to_others(now, entry, query, &choice);
+            let waited = if yields_to_others { Duration::ZERO } else { now - query.since };
+            Some((yields_to_others, (waited, (node, request, Answer::Grant(sender, choice)))))
         };
-        let first = first_by_precedence(anybody.filter_map(answer)).map(|(_, answer)| answer);
+        let first = first_that_does_not_yield(anybody.filter_map(answer)).map(|(_, answer)| answer);
         if queue.last_key_value().is_some_and(|((group, _), _)| *group == EVERYWHERE) {
             return first.map(|(_, answer)| answer);
         }
@@ -307,12 +307,14 @@ impl Shard {
 }
 
 /// Returns the first answer that gives no precedence to others, or else the first answer.
-pub(super) fn first_by_precedence<A>(mut answers: impl Iterator<Item = (bool, A)>) -> Option<(bool, A)> {
+pub(super) fn first_that_does_not_yield<A>(
+    mut answers: impl Iterator<Item = (bool, A)>,
+) -> Option<(bool, A)> {
     let first = answers.next()?;
     if !first.0 {
         return Some(first);
     }
-    answers.take(MAX_PASSED).find(|(gives_precedence, _)| !gives_precedence).or(Some(first))
+    answers.take(MAX_PASSED).find(|(yields_to_others, _)| !yields_to_others).or(Some(first))
 }
 
 fn timed_out(query: &WaitingQuery) -> Error {

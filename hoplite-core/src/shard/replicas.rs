@@ -58,7 +58,7 @@ enum Choice {
 
 impl Shard {
     /// Notes if a store regards this shard as the first connected one of an object.
-    pub(super) fn take_lead(&mut self, turn: &mut Turn<'_>, node: NodeIndex, lead: Lead) {
+    pub(super) fn update_lead(&mut self, turn: &mut Turn<'_>, node: NodeIndex, lead: Lead) {
         let Lead { id, put, leads, is_new } = lead;
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.put == put) else { return };
         if entry.copies.change(node, |copy| copy.leads = leads).is_none() {
@@ -66,7 +66,7 @@ impl Shard {
         }
         self.reconsider_replicas(turn.now, &id, is_new);
         if leads {
-            self.tell_copies(turn, node, &id);
+            self.send_copy_count(turn, node, &id);
         }
     }
 
@@ -82,7 +82,7 @@ impl Shard {
         self.reconsider_all_replicas(turn.now);
     }
 
-    pub(super) fn not_replicated(
+    pub(super) fn replication_failed(
         &mut self,
         turn: &mut Turn<'_>,
         node: NodeIndex,
@@ -130,7 +130,7 @@ impl Shard {
         let Some(entry) = self.entries.get(id) else { return };
         if entry.metadata.replicas.to_keep() > 1 || self.nodes.has_draining() {
             self.reconsider_replicas(turn.now, id, false);
-            self.tell_leaders(turn, id);
+            self.notify_leaders(turn, id);
         }
     }
 
@@ -246,7 +246,7 @@ impl Shard {
 
     pub(super) fn assign_replicas(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.replicas.to_tell.pop_first() {
-            self.tell_leaders(turn, &id);
+            self.notify_leaders(turn, &id);
         }
         if !std::mem::take(&mut self.replicas.is_dirty) {
             return;
@@ -284,7 +284,7 @@ impl Shard {
                     Some(shortage.refused.values().copied().max().unwrap_or(Obstacle::NoNode));
                 shortage.again_at = Some(turn.now + ROUND_PAUSE);
                 self.reconsider_replicas(turn.now, id, false);
-                self.tell_leaders(turn, id);
+                self.notify_leaders(turn, id);
             }
             Choice::Store(node) => {
                 shortage.obstacle = None;
@@ -340,16 +340,16 @@ impl Shard {
     }
 
     /// Sends the number of copies to stores that regard this shard as the first one.
-    fn tell_leaders(&self, turn: &mut Turn<'_>, id: &ObjectId) {
+    fn notify_leaders(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let pinned = entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned && copy.leads);
         let leaders: Vec<NodeIndex> = pinned.map(|copy| copy.node).collect();
         for node in leaders {
-            self.tell_copies(turn, node, id);
+            self.send_copy_count(turn, node, id);
         }
     }
 
-    fn tell_copies(&self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
+    fn send_copy_count(&self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let bounded = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let message = ToStore::Replication(Replication {

@@ -27,7 +27,7 @@ impl Shard {
         let (connected, same_run) = (record.is_connected(), record.info.incarnation == info.incarnation);
         match (connected, same_run) {
             (true, true) => {
-                self.go_away(turn, index);
+                self.begin_grace(turn, index);
                 self.reconnect(turn, index, info);
                 Reception::Replaces
             }
@@ -110,12 +110,12 @@ impl Shard {
     pub(super) fn disconnected(&mut self, turn: &mut Turn<'_>, node: &NodeId, incarnation: Incarnation) {
         let Some(index) = self.nodes.connected(node) else { return };
         if self.nodes.get(index).is_some_and(|record| record.info.incarnation == incarnation) {
-            self.go_away(turn, index);
+            self.begin_grace(turn, index);
         }
     }
 
     /// Drops a session's open requests and slots, and starts the grace period.
-    fn go_away(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+    fn begin_grace(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let Presence::Connected { sweep_at } = record.presence else { return };
         if let Some(sweep_at) = sweep_at {
@@ -151,7 +151,7 @@ impl Shard {
     pub(super) fn close_request(&mut self, node: NodeIndex, request: RequestId) {
         let requests = self.nodes.get_mut(node).map(|record| &mut record.requests);
         match requests.and_then(|requests| requests.remove(&request)) {
-            Some(OpenRequest::Query(query)) => self.leave_queue(node, request, &query),
+            Some(OpenRequest::Query(query)) => self.remove_from_queue(node, request, &query),
             Some(OpenRequest::Subscription(id)) => self.remove_subscriber(node, request, &id),
             Some(OpenRequest::Delete(id, put)) => {
                 if let Some(deletion) = self.deletions.get_mut(&(id, put)) {

@@ -60,7 +60,7 @@ impl Shard {
 
     /// Returns `true` if a query with a slow sender lets others go first, whose copies it may use
     /// later. It lets them for one transfer at most.
-    pub(super) fn gives_precedence(
+    pub(super) fn yields_to_others(
         &self,
         now: Time,
         entry: &Entry,
@@ -107,7 +107,7 @@ impl Shard {
         if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
             return false;
         }
-        record.is_held_up() || self.nodes.is_slow_link(record.node, node)
+        record.is_behind_slow_link() || self.nodes.is_slow_link(record.node, node)
     }
 
     /// Returns `true` for every correct grant: no slow sender was chosen while a complete copy with
@@ -155,12 +155,12 @@ impl Shard {
         }
     }
 
-    pub(super) fn is_held_up(&self, id: &ObjectId, node: NodeIndex) -> bool {
+    pub(super) fn is_behind_slow_link(&self, id: &ObjectId, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() {
             return false;
         }
         let copy = self.entries.get(id).and_then(|entry| entry.copies.get(node));
-        copy.is_some_and(LocationRecord::is_held_up)
+        copy.is_some_and(LocationRecord::is_behind_slow_link)
     }
 
     pub(super) fn mark_slow_transfers(&mut self, id: &ObjectId) {
@@ -195,9 +195,9 @@ impl Shard {
         for (receiver, grant, is_slow) in slow {
             entry.transfers.set_slow(receiver, grant, is_slow);
         }
-        for (receiver, comes_slowly) in slowly {
-            if entry.copies.get(receiver).is_some_and(|copy| copy.comes_slowly() != comes_slowly) {
-                entry.copies.change(receiver, |copy| copy.set_comes_slowly(comes_slowly));
+        for (receiver, has_slow_source) in slowly {
+            if entry.copies.get(receiver).is_some_and(|copy| copy.has_slow_source() != has_slow_source) {
+                entry.copies.change(receiver, |copy| copy.set_has_slow_source(has_slow_source));
             }
         }
         self.mark_servable(id);
@@ -215,11 +215,11 @@ impl Shard {
         if !self.nodes.has_slow_links() {
             return false;
         }
-        let is_held_up = entry.copies.get(sender).is_some_and(|copy| match slowly.get(&sender) {
-            Some(comes_slowly) => *comes_slowly && copy.state == LocationState::Partial,
-            None => copy.is_held_up(),
+        let is_behind_slow_link = entry.copies.get(sender).is_some_and(|copy| match slowly.get(&sender) {
+            Some(has_slow_source) => *has_slow_source && copy.state == LocationState::Partial,
+            None => copy.is_behind_slow_link(),
         });
-        is_held_up || self.nodes.is_slow_link(sender, receiver)
+        is_behind_slow_link || self.nodes.is_slow_link(sender, receiver)
     }
 
     /// Recalls a slot over a slow link if a waiting receiver has a better link to the sender. The

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::nodes::NodeIndex;
 use crate::id::ObjectId;
 use crate::time::Time;
-use crate::topology::live::MAX_TOLD;
+use crate::topology::live::MAX_SLOW_PEERS;
 use crate::topology::place::Path;
 use crate::vocabulary::directory::{DeleteTerms, DeleteWait, RequestId};
 
@@ -15,7 +15,7 @@ pub(super) const MAX_AVOIDED: usize = 64;
 /// Most copies of either class considered for one receiver: more than a query can avoid.
 pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 /// Most receivers examined for a usual link to their sender: more than a store's slow peers.
-pub(super) const MAX_PASSED: usize = 2 * MAX_TOLD;
+pub(super) const MAX_PASSED: usize = 2 * MAX_SLOW_PEERS;
 pub(super) const MAX_GROUPS: usize = 64;
 
 /// Pause between objects for stores, besides the time for their bytes: the hundred thousand objects

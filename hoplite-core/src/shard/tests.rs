@@ -63,12 +63,12 @@ impl World {
         self.apply(Event::Disconnected { node: node(name), incarnation: Incarnation(incarnation) })
     }
 
-    fn say(&mut self, name: &str, message: ToShard) -> Vec<Effect> {
+    fn send(&mut self, name: &str, message: ToShard) -> Vec<Effect> {
         self.apply(Event::Message { node: node(name), message })
     }
 
-    fn ask(&mut self, name: &str, message: ToShard) -> Vec<(String, ToStore)> {
-        let effects = self.say(name, message).into_iter();
+    fn send_and_collect(&mut self, name: &str, message: ToShard) -> Vec<(String, ToStore)> {
+        let effects = self.send(name, message).into_iter();
         let sent = effects.filter_map(|effect| match effect {
             Effect::Send { node, message } => Some((node.to_string(), message)),
             _ => None,

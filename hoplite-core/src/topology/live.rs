@@ -44,25 +44,25 @@ impl From<Delivery> for Sample {
 /// Most peers with estimates, in 64 KB. Beyond it, the peer with the oldest sample is dropped.
 pub const MAX_PEERS: usize = 1024;
 /// A link that was unused for this long is not shown if others are used: its node may be gone.
-const SHOWN_FOR: Duration = Duration::from_secs(600);
+const SHOWN_TIME: Duration = Duration::from_secs(600);
 /// A link that takes at least this percentage of the median link's time is slow. Links of two
 /// levels of a network differ as much.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
 /// Most slow links that a node reports: the slowest ones.
-pub const MAX_TOLD: usize = 8;
+pub const MAX_SLOW_PEERS: usize = 8;
 /// The number of reports about a node, within its group, from which all its links count as slow.
 pub const MIN_REPORTS: usize = 2;
 /// A node reports a link that takes at least this percentage of the median link's time. Several
 /// senders to one receiver cause smaller ratios.
-const TOLD_PERCENT: u64 = 200;
+const REPORTED_PERCENT: u64 = 200;
 /// Time for which a link must be slow before the node reports it. Rerouting then saves half of that
 /// time.
-const LASTING: Duration = Duration::from_secs(10);
+const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
 /// Time for which a link must be fast again before the node reports its recovery. Waiting costs
 /// little, and an intermittent fault does not change the order each time.
 const RECOVERED: Duration = Duration::from_secs(30);
-const JUDGED_EVERY: Duration = Duration::from_secs(1);
+const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The estimated links of this node to its peers.
 #[derive(Debug, Clone, Default)]
@@ -70,7 +70,7 @@ pub struct PeerLinks {
     links: BTreeMap<NodeId, (Estimate, Time)>,
     received_gap: Option<u32>,
     judged_at: Option<Time>,
-    told: BTreeSet<NodeId>,
+    reported: BTreeSet<NodeId>,
     /// Peers whose links became slow or recovered without a report yet, with the times.
     turned: BTreeMap<NodeId, Time>,
 }
@@ -131,7 +131,7 @@ impl PeerLinks {
     /// [`worst_first`](Self::worst_first). An unused link recovers after ten minutes, so that it is
     /// tried again.
     pub fn news(&mut self, now: Time) -> Option<Vec<NodeId>> {
-        if self.judged_at.is_some_and(|judged_at| now.since(judged_at) < JUDGED_EVERY) {
+        if self.judged_at.is_some_and(|judged_at| now.since(judged_at) < JUDGE_INTERVAL) {
             return None;
         }
         self.judged_at = Some(now);
@@ -144,23 +144,24 @@ impl PeerLinks {
         let mut slow: Vec<(u32, NodeId)> = links
             .map(|(peer, link)| (link.ps_per_byte, peer.clone()))
             .filter(|(gap, peer)| {
-                let percent = if self.told.contains(peer) { SLOW_PERCENT } else { TOLD_PERCENT };
+                let percent = if self.reported.contains(peer) { SLOW_PERCENT } else { REPORTED_PERCENT };
                 exceeds(*gap, usual_gap, percent)
             })
             .collect();
         // A reported link that is still slow must not be displaced by slower ones.
-        slow.sort_unstable_by_key(|(gap, peer)| (Reverse(self.told.contains(peer)), Reverse(*gap)));
-        slow.truncate(MAX_TOLD);
+        slow.sort_unstable_by_key(|(gap, peer)| (Reverse(self.reported.contains(peer)), Reverse(*gap)));
+        slow.truncate(MAX_SLOW_PEERS);
         slow.sort_unstable_by_key(|(gap, _)| Reverse(*gap));
         let slow: Vec<NodeId> = slow.into_iter().map(|(_, peer)| peer).collect();
-        let is_turned = |peer: &NodeId| slow.contains(peer) != self.told.contains(peer);
-        let turned = slow.iter().chain(&self.told).filter(|peer| is_turned(peer));
+        let is_turned = |peer: &NodeId| slow.contains(peer) != self.reported.contains(peer);
+        let turned = slow.iter().chain(&self.reported).filter(|peer| is_turned(peer));
         let since = |peer: &NodeId| self.turned.get(peer).copied().unwrap_or(now);
         self.turned = turned.map(|peer| (peer.clone(), since(peer))).collect();
         // Only samples prove that a link is still slow.
         let is_lasting = |peer: &NodeId, since: Time| {
             let sampled = self.links.get(peer).map_or(now, |(_, at)| *at);
-            let (until, lasting) = if slow.contains(peer) { (sampled, LASTING) } else { (now, RECOVERED) };
+            let (until, lasting) =
+                if slow.contains(peer) { (sampled, MIN_SLOW_TIME) } else { (now, RECOVERED) };
             until.since(since) >= lasting
         };
         let turned = self.turned.iter().filter(|(peer, since)| !is_lasting(peer, **since));
@@ -170,17 +171,17 @@ impl PeerLinks {
         }
         let is_young = |peer: &NodeId| young.contains_key(peer);
         let lasting = slow.iter().filter(|peer| !is_young(peer));
-        let kept = self.told.iter().filter(|peer| is_young(peer) && !slow.contains(peer));
-        let mut told: Vec<NodeId> = lasting.chain(kept).cloned().collect();
-        told.truncate(MAX_TOLD);
-        self.told = told.iter().cloned().collect();
+        let kept = self.reported.iter().filter(|peer| is_young(peer) && !slow.contains(peer));
+        let mut reported: Vec<NodeId> = lasting.chain(kept).cloned().collect();
+        reported.truncate(MAX_SLOW_PEERS);
+        self.reported = reported.iter().cloned().collect();
         self.turned = young;
-        Some(told)
+        Some(reported)
     }
 
     fn used(&self) -> (Vec<&NodeId>, Vec<Link>) {
         let latest = self.links.values().map(|(_, at)| *at).max().unwrap_or(Time::ZERO);
-        let used = self.links.iter().filter(|(_, (_, at))| latest.since(*at) < SHOWN_FOR);
+        let used = self.links.iter().filter(|(_, (_, at))| latest.since(*at) < SHOWN_TIME);
         used.map(|(peer, (estimate, _))| (peer, estimate.link())).unzip()
     }
 
@@ -314,15 +315,15 @@ mod tests {
     }
 
     fn news(links: &mut PeerLinks, from_s: u64, to_s: u64, gaps: &[u64]) -> Vec<(u64, Vec<NodeId>)> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for step in from_s * 50..to_s * 50 {
             let now = Time::from_micros(step * 20_000);
             for (number, gap) in gaps.iter().enumerate() {
                 links.add(now, &peer(number), sample(20_000, *gap));
             }
-            told.extend(links.news(now).map(|peers| (step / 50, peers)));
+            reported.extend(links.news(now).map(|peers| (step / 50, peers)));
         }
-        told
+        reported
     }
 
     #[test]
@@ -332,8 +333,8 @@ mod tests {
         // Too short, or less than a factor of two.
         assert_eq!(news(&mut links, 30, 35, &[800, 800, 8000, 1200]), []);
         assert_eq!(news(&mut links, 35, 60, &[800, 800, 800, 1200]), []);
-        let told = news(&mut links, 60, 120, &[800, 800, 8000, 4000]);
-        assert_eq!(told, [(70, vec![peer(2)]), (71, vec![peer(2), peer(3)])]);
+        let reported = news(&mut links, 60, 120, &[800, 800, 8000, 4000]);
+        assert_eq!(reported, [(70, vec![peer(2)]), (71, vec![peer(2), peer(3)])]);
         assert_eq!(news(&mut links, 120, 180, &[800, 800, 800, 4000]), [(151, vec![peer(3)])]);
         assert_eq!(news(&mut links, 180, 240, &[800, 800, 800, 800]), [(211, vec![])]);
     }
@@ -371,8 +372,8 @@ mod tests {
     fn reports_are_bounded_and_slowest_first() {
         let mut links = PeerLinks::default();
         let gaps: Vec<u64> = (0..30).map(|number| if number < 10 { 8000 + number } else { 800 }).collect();
-        let told = news(&mut links, 0, 60, &gaps);
-        assert_eq!(told, [(10, (2..10).rev().map(peer).collect::<Vec<_>>())]);
+        let reported = news(&mut links, 0, 60, &gaps);
+        assert_eq!(reported, [(10, (2..10).rev().map(peer).collect::<Vec<_>>())]);
     }
 
     #[test]
@@ -386,8 +387,8 @@ mod tests {
     fn an_unused_link_is_forgotten() {
         let mut links = PeerLinks::default();
         assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 8000]).len(), 1);
-        let told = news(&mut links, 30, 700, &[800, 800, 800]);
-        assert_eq!(told.iter().map(|(_, peers)| peers.len()).collect::<Vec<_>>(), [0]);
+        let reported = news(&mut links, 30, 700, &[800, 800, 800]);
+        assert_eq!(reported.iter().map(|(_, peers)| peers.len()).collect::<Vec<_>>(), [0]);
     }
 
     #[test]
@@ -406,7 +407,7 @@ mod tests {
             links.add(Time::from_micros(number as u64), &peer(0), sample(20_000, 800));
         }
         let known = links.worst_first();
-        links.add(Time::ZERO + SHOWN_FOR * 2, &peer(0), sample(20_000, 800));
+        links.add(Time::ZERO + SHOWN_TIME * 2, &peer(0), sample(20_000, 800));
         assert_eq!(links.worst_first().len(), 1, "the others were not used lately");
         assert_eq!(known.len(), MAX_PEERS);
         assert!(known.iter().any(|link| link.peer == peer(0)));

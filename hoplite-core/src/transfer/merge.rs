@@ -118,7 +118,7 @@ impl Merge {
     }
 
     /// Notes that the payload of a lane's frame was read.
-    pub fn taken(&mut self, lane: LaneId) {
+    pub fn consumed(&mut self, lane: LaneId) {
         if let Some(frame) = self.lanes.get_mut(&lane) {
             *frame = None;
         }
@@ -167,7 +167,7 @@ mod tests {
                     assert_eq!(frame.start, next);
                     next = frame.end;
                     read.push(frame);
-                    merge.taken(lane);
+                    merge.consumed(lane);
                 }
                 Step::Wait => {
                     for (number, queue) in queues.iter_mut().enumerate() {
@@ -225,7 +225,7 @@ mod tests {
                     let frame = merge.lanes[&lane].clone().unwrap();
                     prop_assert!(frame.start == next && frame.end > next && frame.end <= 256);
                     next = frame.end;
-                    merge.taken(lane);
+                    merge.consumed(lane);
                 }
             }
         }

@@ -29,7 +29,7 @@ pub const fn plan_timeout(taken_bytes: u64) -> Duration {
 
 /// The wait of a receiver for the last message of a complete transfer. Without it, only the
 /// connection is lost.
-pub const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);
+pub const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time for which a coordinator waits until a hop or member confirms its release. Afterwards,
 /// closing the connection has the same effect.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorCode};
-use crate::fault::ToldFailures;
+use crate::fault::LoggedFailures;
 use crate::time::Time;
 
 /// The pings on a connection, which counts as lost without a timely answer.
@@ -66,7 +66,7 @@ pub struct Attempts {
     is_up: bool,
     was_accepted: bool,
     refused_since: Option<Time>,
-    told: ToldFailures,
+    told: LoggedFailures,
 }
 
 /// The store's next step after a failure.
@@ -90,7 +90,7 @@ impl Default for Attempts {
             is_up: false,
             was_accepted: false,
             refused_since: None,
-            told: ToldFailures::default(),
+            told: LoggedFailures::default(),
         }
     }
 }

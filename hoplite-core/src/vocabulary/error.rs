@@ -89,7 +89,7 @@ pub enum Error {
         holders: String,
     },
     /// The deadline of a call passed.
-    #[error("{operation} timed out after {:?}{}", rounded(*waited), Because(missing))]
+    #[error("{operation} timed out after {:?}{}", rounded(*waited), MissingSuffix(missing))]
     Timeout {
         /// The call.
         operation: Operation,
@@ -501,9 +501,9 @@ impl fmt::Display for Missing {
     }
 }
 
-struct Because<'a>(&'a Option<Box<Missing>>);
+struct MissingSuffix<'a>(&'a Option<Box<Missing>>);
 
-impl fmt::Display for Because<'_> {
+impl fmt::Display for MissingSuffix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.as_ref().map_or(Ok(()), |missing| write!(f, ": {missing}"))
     }

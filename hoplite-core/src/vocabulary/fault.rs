@@ -25,20 +25,20 @@ fn kind(error: &Error) -> Kind {
 
 /// The kinds of a peer's failures that were logged recently.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ToldFailures {
+pub struct LoggedFailures {
     kinds: VecDeque<(Kind, Time)>,
 }
 
-impl ToldFailures {
+impl LoggedFailures {
     /// Notes a failure. Returns `true` if it should be logged.
     pub fn is_news(&mut self, now: Time, error: &Error) -> bool {
         let kind = kind(error);
         let is_last = self.kinds.back().is_some_and(|(last, _)| *last == kind);
-        let is_recent = |(told, at): &(Kind, Time)| *told == kind && now.since(*at) < REPEAT_PAUSE;
+        let is_recent = |(logged, at): &(Kind, Time)| *logged == kind && now.since(*at) < REPEAT_PAUSE;
         if is_last || self.kinds.iter().any(is_recent) {
             return false;
         }
-        self.kinds.retain(|(told, _)| *told != kind);
+        self.kinds.retain(|(logged, _)| *logged != kind);
         if self.kinds.len() >= MAX_KINDS {
             self.kinds.pop_front();
         }
@@ -61,15 +61,15 @@ pub struct Fault {
 /// The peers whose last attempt failed.
 #[derive(Debug, Default)]
 pub struct PeerFaults {
-    faults: BTreeMap<NodeId, (Fault, ToldFailures)>,
+    faults: BTreeMap<NodeId, (Fault, LoggedFailures)>,
 }
 
 impl PeerFaults {
     /// Notes a failed attempt to reach `peer`. Returns `true` if it should be logged.
     pub fn failed(&mut self, now: Time, peer: &NodeId, error: Error) -> bool {
-        if let Some((fault, told)) = self.faults.get_mut(peer) {
+        if let Some((fault, logged)) = self.faults.get_mut(peer) {
             *fault = Fault { error, at: now, since: fault.since };
-            return told.is_news(now, &fault.error);
+            return logged.is_news(now, &fault.error);
         }
         if self.faults.len() >= MAX_FAULTY_PEERS {
             let oldest = self.faults.iter().min_by_key(|(_, (fault, _))| fault.at);
@@ -77,9 +77,9 @@ impl PeerFaults {
                 self.faults.remove(&oldest);
             }
         }
-        let mut told = ToldFailures::default();
-        let is_news = told.is_news(now, &error);
-        self.faults.insert(peer.clone(), (Fault { error, since: now, at: now }, told));
+        let mut logged = LoggedFailures::default();
+        let is_news = logged.is_news(now, &error);
+        self.faults.insert(peer.clone(), (Fault { error, since: now, at: now }, logged));
         is_news
     }
 
@@ -116,39 +116,39 @@ mod tests {
 
     #[test]
     fn a_kind_of_failure_is_news_when_it_changes() {
-        let mut told = ToldFailures::default();
+        let mut logged = LoggedFailures::default();
         let refused = Error::permission_denied("another token");
-        assert!(told.is_news(at(0), &away(1)));
-        assert!(!told.is_news(at(1), &away(2)), "only a number differs");
-        assert!(told.is_news(at(2), &refused));
-        assert!(!told.is_news(at(60_000), &refused), "it goes on");
-        assert!(told.is_news(at(60_001), &away(1)), "it is news again");
+        assert!(logged.is_news(at(0), &away(1)));
+        assert!(!logged.is_news(at(1), &away(2)), "only a number differs");
+        assert!(logged.is_news(at(2), &refused));
+        assert!(!logged.is_news(at(60_000), &refused), "it goes on");
+        assert!(logged.is_news(at(60_001), &away(1)), "it is news again");
     }
 
     #[test]
     fn failures_that_alternate_are_told_at_times() {
-        let mut told = ToldFailures::default();
+        let mut logged = LoggedFailures::default();
         let refused = Error::permission_denied("another token");
         let mut count = 0;
         for second in 0..60_u64 {
             let error = if second % 2 == 0 { &refused } else { &away(1) };
-            count += usize::from(told.is_news(at(second * 1000), error));
+            count += usize::from(logged.is_news(at(second * 1000), error));
         }
         assert!((10..=13).contains(&count), "{count}");
     }
 
     #[test]
     fn no_more_kinds_or_peers_are_remembered_than_the_limits_say() {
-        let mut told = ToldFailures::default();
+        let mut logged = LoggedFailures::default();
         let mut faults = PeerFaults::default();
         for number in 0..200_u32 {
             let text: String = std::iter::repeat_n('x', number as usize).collect();
             let error = Error::Unavailable { what: text.into() };
-            told.is_news(at(0), &error);
+            logged.is_news(at(0), &error);
             let peer = NodeId::new(&format!("n{number}")).unwrap();
             assert!(faults.failed(at(number.into()), &peer, error));
         }
-        assert_eq!(told.kinds.len(), MAX_KINDS);
+        assert_eq!(logged.kinds.len(), MAX_KINDS);
         assert_eq!(faults.faults.len(), MAX_FAULTY_PEERS);
         let peer = NodeId::new("n199").unwrap();
         assert!(faults.of(at(200), &peer).is_some() && faults.of(at(61_000), &peer).is_none());

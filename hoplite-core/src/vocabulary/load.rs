@@ -198,7 +198,7 @@ pub struct Reporter {
     watched: Option<(Time, Duration)>,
     next: Option<Time>,
     last: Option<(Time, Load)>,
-    told: Option<Load>,
+    last_sent: Option<Load>,
 }
 
 impl Reporter {
@@ -207,7 +207,7 @@ impl Reporter {
         let interval = interval.clamp(MIN_INTERVAL, MAX_WATCH);
         if self.next.is_none() {
             // The last report may be old, and the shard may have forgotten it.
-            (self.last, self.told, self.next) = (None, None, Some(now));
+            (self.last, self.last_sent, self.next) = (None, None, Some(now));
         }
         if self.watched.is_some_and(|(_, known)| interval < known) {
             self.next = Some(now);
@@ -229,16 +229,16 @@ impl Reporter {
             None => load,
         };
         self.last = Some((now, load.clone()));
-        if self.told.as_ref() == Some(&load) {
+        if self.last_sent.as_ref() == Some(&load) {
             return None;
         }
-        self.told = Some(load.clone());
+        self.last_sent = Some(load.clone());
         Some(load)
     }
 
     /// Notes that the last report was not sent, so that the next one is sent in any case.
-    pub fn was_not_told(&mut self) {
-        self.told = None;
+    pub fn report_failed(&mut self) {
+        self.last_sent = None;
     }
 }
 
@@ -246,7 +246,7 @@ impl Reporter {
 pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
 const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
 /// Time for which stores report after a shard's request for a watching tool.
-pub const ASKED_FOR: Duration = Duration::from_secs(15);
+pub const REPORT_DURATION: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
 /// Most reports per second that a shard requests of all stores together. Each costs some ten
 /// microseconds.
@@ -275,17 +275,17 @@ pub struct ReportRequest {
 impl ReportRequests {
     /// Notes that a tool watches. Returns a request for the stores unless one was sent in the last
     /// five seconds.
-    pub fn look(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
+    pub fn note_watcher(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         if self.requested.is_some_and(|requested| now.since(requested) < RENEWAL) {
             return None;
         }
         self.requested = Some(now);
-        Some(self.request(now, shortest_interval(stores), ASKED_FOR))
+        Some(self.request(now, shortest_interval(stores), REPORT_DURATION))
     }
 
     /// Returns a request for the history, unless stores report already. Call it every few seconds.
-    pub fn keep(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
-        let is_watched = self.requested.is_some_and(|requested| now.since(requested) < ASKED_FOR);
+    pub fn request_history(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
+        let is_watched = self.requested.is_some_and(|requested| now.since(requested) < REPORT_DURATION);
         let is_kept = self.kept.is_some_and(|kept| {
             now.since(kept) < HISTORY_RENEWAL && self.requested.is_none_or(|requested| requested < kept)
         });
@@ -297,7 +297,7 @@ impl ReportRequests {
     }
 
     fn request(&mut self, now: Time, interval: Duration, duration: Duration) -> ReportRequest {
-        let forget = self.reporting_until.is_none_or(|until| now.since(until) >= ASKED_FOR);
+        let forget = self.reporting_until.is_none_or(|until| now.since(until) >= REPORT_DURATION);
         self.reporting_until = Some(now + duration);
         ReportRequest { interval, duration, forget }
     }
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(reporter.next(), Some(at(10)));
         assert!(reporter.measured(at(10), Load::default()).is_some());
         assert_eq!(reporter.measured(at(1010), Load::default()), None, "nothing has changed");
-        reporter.was_not_told();
+        reporter.report_failed();
         assert!(reporter.measured(at(2010), Load::default()).is_some(), "the shard did not get the report");
         assert_eq!(reporter.next(), None, "the watch is over");
         reporter.watch(at(9000), Duration::from_secs(1), Duration::from_secs(2));
@@ -363,16 +363,16 @@ mod tests {
         let mut report_requests = ReportRequests::default();
         assert!(!report_requests.holds(at(0)));
         let request = |seconds, forget| {
-            Some(ReportRequest { interval: Duration::from_secs(seconds), duration: ASKED_FOR, forget })
+            Some(ReportRequest { interval: Duration::from_secs(seconds), duration: REPORT_DURATION, forget })
         };
-        assert_eq!(report_requests.look(at(0), 0), request(1, true));
-        assert_eq!(report_requests.look(at(4999), 500), None);
-        assert_eq!(report_requests.look(at(5000), 500), request(1, false));
+        assert_eq!(report_requests.note_watcher(at(0), 0), request(1, true));
+        assert_eq!(report_requests.note_watcher(at(4999), 500), None);
+        assert_eq!(report_requests.note_watcher(at(5000), 500), request(1, false));
         assert!(report_requests.holds(at(19_999)));
         assert!(!report_requests.holds(at(20_000)), "the stores have stopped reporting");
-        assert_eq!(report_requests.look(at(34_999), 501), request(2, false));
+        assert_eq!(report_requests.note_watcher(at(34_999), 501), request(2, false));
         assert_eq!(
-            report_requests.look(at(64_999), 65_536),
+            report_requests.note_watcher(at(64_999), 65_536),
             request(132, true),
             "earlier reports may be old"
         );
@@ -382,16 +382,17 @@ mod tests {
     fn a_history_needs_few_requests_and_none_beside_those_of_a_tool() {
         let mut requests = ReportRequests::default();
         let kept = |forget| Some(ReportRequest { interval: HISTORY_INTERVAL, duration: MAX_WATCH, forget });
-        assert_eq!(requests.keep(at(0), 10), kept(true));
-        assert_eq!(requests.keep(at(29_999), 10), None);
+        assert_eq!(requests.request_history(at(0), 10), kept(true));
+        assert_eq!(requests.request_history(at(29_999), 10), None);
         assert!(requests.holds(at(59_999)), "a store that connects reports, too");
-        assert_eq!(requests.keep(at(30_000), 10), kept(false));
-        let tool = ReportRequest { interval: Duration::from_secs(1), duration: ASKED_FOR, forget: false };
-        assert_eq!(requests.look(at(31_000), 10), Some(tool), "recent reports stay");
-        assert_eq!(requests.keep(at(45_999), 10), None, "the tool requests more");
-        assert_eq!(requests.keep(at(46_000), 10), kept(false));
-        assert_eq!(requests.keep(at(50_000), 10_000), None);
-        let slow = requests.keep(at(80_000), 10_000).unwrap();
+        assert_eq!(requests.request_history(at(30_000), 10), kept(false));
+        let tool =
+            ReportRequest { interval: Duration::from_secs(1), duration: REPORT_DURATION, forget: false };
+        assert_eq!(requests.note_watcher(at(31_000), 10), Some(tool), "recent reports stay");
+        assert_eq!(requests.request_history(at(45_999), 10), None, "the tool requests more");
+        assert_eq!(requests.request_history(at(46_000), 10), kept(false));
+        assert_eq!(requests.request_history(at(50_000), 10_000), None);
+        let slow = requests.request_history(at(80_000), 10_000).unwrap();
         assert_eq!(slow.interval, Duration::from_secs(20), "a shard has little time for many stores");
     }
 
@@ -401,10 +402,10 @@ mod tests {
         reporter.watch(at(0), HISTORY_INTERVAL, MAX_WATCH);
         reporter.measured(at(0), Load::default());
         assert_eq!(reporter.next(), Some(at(5000)));
-        reporter.watch(at(100), Duration::from_secs(1), ASKED_FOR);
+        reporter.watch(at(100), Duration::from_secs(1), REPORT_DURATION);
         assert_eq!(reporter.next(), Some(at(100)));
         reporter.measured(at(100), Load::default());
-        reporter.watch(at(200), Duration::from_secs(1), ASKED_FOR);
+        reporter.watch(at(200), Duration::from_secs(1), REPORT_DURATION);
         assert_eq!(reporter.next(), Some(at(1100)));
     }
 

@@ -97,7 +97,7 @@ impl Problem {
 
     /// Returns the title, with the number of places unless it is one.
     pub fn title(&self) -> String {
-        let Words { one, many, .. } = self.kind.words();
+        let ProblemText { one, many, .. } = self.kind.text();
         match self.count {
             1 => (*one).to_owned(),
             count => format!("{count} {many}"),
@@ -105,7 +105,7 @@ impl Problem {
     }
 }
 
-struct Words {
+struct ProblemText {
     severity: Severity,
     one: &'static str,
     many: &'static str,
@@ -133,20 +133,20 @@ impl ProblemKind {
 
     /// Returns the urgency.
     pub fn severity(self) -> Severity {
-        self.words().severity
+        self.text().severity
     }
 
     /// Returns the text about the cause.
     pub fn cause(self) -> &'static str {
-        self.words().cause
+        self.text().cause
     }
 
     /// Returns the text about the cure.
     pub fn cure(self) -> &'static str {
-        self.words().cure
+        self.text().cure
     }
 
-    fn words(self) -> &'static Words {
+    fn text(self) -> &'static ProblemText {
         match self {
             Self::Full => &FULL,
             Self::Disk => &DISK,
@@ -165,7 +165,7 @@ impl ProblemKind {
     }
 }
 
-const FULL: Words = Words {
+const FULL: ProblemText = ProblemText {
     severity: Severity::Critical,
     one: "a store is full",
     many: "stores are full",
@@ -173,7 +173,7 @@ const FULL: Words = Words {
     cure: "Delete objects that no program needs (hoplite ls lists them), end programs that hold references (the page \
            of the node names them), or start the store with a larger --memory.",
 };
-const DISK: Words = Words {
+const DISK: ProblemText = ProblemText {
     severity: Severity::Critical,
     one: "a store cannot spill",
     many: "stores cannot spill",
@@ -182,14 +182,14 @@ const DISK: Words = Words {
     cure: "Free room on the disk or exchange it, delete objects that no program needs, raise --spill-limit, or start \
            the store with another --spill-dir.",
 };
-const SHARD: Words = Words {
+const SHARD: ProblemText = ProblemText {
     severity: Severity::Critical,
     one: "a store has no session with a shard of the directory",
     many: "stores have no session with a shard of the directory",
     cause: "The shard is down, unreachable from the store, or refuses it; the text below has the error.",
     cure: "Run hoplite doctor on the node: it tests each step of the connection.",
 };
-const PEER: Words = Words {
+const PEER: ProblemText = ProblemText {
     severity: Severity::Critical,
     one: "a store cannot use a peer",
     many: "stores cannot use a peer",
@@ -197,21 +197,21 @@ const PEER: Words = Words {
     cure: "Compare token, certificates and version of the two stores, and open the data port between them. hoplite \
            doctor on the node tests the connection.",
 };
-const INCOMPATIBLE: Words = Words {
+const INCOMPATIBLE: ProblemText = ProblemText {
     severity: Severity::Critical,
     one: "a program of an incompatible version was refused in the last ten minutes",
     many: "programs of incompatible versions were refused in the last ten minutes",
     cause: "The program and the daemon have no version of the protocol in common; the text below has both versions.",
     cure: "Install versions of Hoplite that are at most one protocol version apart, and see the page on upgrades.",
 };
-const LOST: Words = Words {
+const LOST: ProblemText = ProblemText {
     severity: Severity::Critical,
     one: "an object was lost",
     many: "objects were lost",
     cause: "All stores with a complete copy have left, so gets of the object fail with ObjectLost.",
     cure: "Put the object again. Objects with a second copy survive the loss of a store.",
 };
-const COPIES: Words = Words {
+const COPIES: ProblemText = ProblemText {
     severity: Severity::Warning,
     one: "an object has too few copies",
     many: "objects have too few copies",
@@ -219,7 +219,7 @@ const COPIES: Words = Words {
             lose the object.",
     cure: "Start further stores, or give stores a larger --memory. The missing copies follow within seconds.",
 };
-const WAIT: Words = Words {
+const WAIT: ProblemText = ProblemText {
     severity: Severity::Warning,
     one: "a store has calls that wait for more than 10 s",
     many: "stores have calls that wait for more than 10 s",
@@ -227,21 +227,21 @@ const WAIT: Words = Words {
     cure: "If no store offers the object, look for the program that should put it. If a participant is missing, look \
            at the log of its process. hoplite stat ID shows an object's copies.",
 };
-const FAILING: Words = Words {
+const FAILING: ProblemText = ProblemText {
     severity: Severity::Warning,
     one: "a node has calls that fail",
     many: "nodes have calls that fail",
     cause: "Programs got errors in the last ten seconds: timeouts, lost objects or refused requests.",
     cure: "Read the errors of the programs on the node. The page of the node has its clients and its log.",
 };
-const NEARLY_FULL: Words = Words {
+const NEARLY_FULL: ProblemText = ProblemText {
     severity: Severity::Warning,
     one: "a store is nearly full of pinned objects",
     many: "stores are nearly full of pinned objects",
     cause: "Pinned objects take 90% of the memory, and stay until a program deletes them. Puts will wait soon.",
     cure: "Delete objects that no program needs, or start the store with a larger --memory.",
 };
-const SLOW: Words = Words {
+const SLOW: ProblemText = ProblemText {
     severity: Severity::Warning,
     one: "a node has slow links",
     many: "nodes have slow links",
@@ -249,14 +249,14 @@ const SLOW: Words = Words {
     cure: "Check cable, port and MTU of the nodes that the Links view shows. hoplite topology probe measures all \
            links. Hoplite sends over other links meanwhile.",
 };
-const REFUSED: Words = Words {
+const REFUSED: ProblemText = ProblemText {
     severity: Severity::Warning,
     one: "a store was refused in the last ten minutes",
     many: "stores were refused in the last ten minutes",
     cause: "This shard has refused the session of the store; the text below has the reason.",
     cure: "Correct the setting that the text names, on the node of the store, and start the store again.",
 };
-const LEFT: Words = Words {
+const LEFT: ProblemText = ProblemText {
     severity: Severity::Warning,
     one: "a store has left in the last ten minutes",
     many: "stores have left in the last ten minutes",

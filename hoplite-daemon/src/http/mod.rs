@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hoplite_net::{HalfOpen, HalfOpenPlace, Protocol, Tls, accept_tls};
+use hoplite_net::{HalfOpen, HalfOpenSlot, Protocol, Tls, accept_tls};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -73,7 +73,7 @@ where
     F: Future<Output = HttpResponse> + Send + 'static,
 {
     let waiting = HalfOpen::new(MAX_CONNECTIONS);
-    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connection_slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     let acceptor = Acceptor::new("users of HTTP");
     loop {
@@ -81,17 +81,17 @@ where
             accepted = acceptor.accept(&listener, || listener.accept()) => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let seating = Seating::new(waiting.enter(), Arc::clone(&seats));
+        let admission = Admission::new(waiting.admit(), Arc::clone(&connection_slots));
         let (scheme, answer, refused) = (scheme.clone(), answer.clone(), refused.clone());
         connections.spawn(async move {
-            let lost = seating.lost();
-            let conversation = secure(stream, scheme, seating.clone(), address, answer);
+            let evicted = admission.evicted();
+            let serving = secure(stream, scheme, admission.clone(), address, answer);
             tokio::select! {
-                _ = timeout(CONNECTION_TIMEOUT, conversation) => {}
-                () = lost => {}
+                _ = timeout(CONNECTION_TIMEOUT, serving) => {}
+                () = evicted => {}
             }
             if let Some(refused) = refused
-                && seating.still_waits()
+                && admission.is_half_open()
             {
                 refused.inc();
             }
@@ -100,84 +100,84 @@ where
 }
 
 #[derive(Debug, Clone)]
-struct Seating {
-    held: Arc<Mutex<(Option<HalfOpenPlace>, Option<OwnedSemaphorePermit>)>>,
-    seats: Arc<Semaphore>,
+struct Admission {
+    held: Arc<Mutex<(Option<HalfOpenSlot>, Option<OwnedSemaphorePermit>)>>,
+    connection_slots: Arc<Semaphore>,
 }
 
-impl Seating {
-    fn new(place: HalfOpenPlace, seats: Arc<Semaphore>) -> Self {
-        Self { held: Arc::new(Mutex::new((Some(place), None))), seats }
+impl Admission {
+    fn new(place: HalfOpenSlot, connection_slots: Arc<Semaphore>) -> Self {
+        Self { held: Arc::new(Mutex::new((Some(place), None))), connection_slots }
     }
 
-    fn lost(&self) -> impl Future<Output = ()> + use<> {
+    fn evicted(&self) -> impl Future<Output = ()> + use<> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let lost = held.0.as_ref().map(HalfOpenPlace::lost);
+        let evicted = held.0.as_ref().map(HalfOpenSlot::evicted);
         async {
-            match lost {
-                Some(lost) => lost.await,
+            match evicted {
+                Some(evicted) => evicted.await,
                 None => std::future::pending().await,
             }
         }
     }
 
-    fn still_waits(&self) -> bool {
+    fn is_half_open(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
 
-    async fn sit(&self) {
+    async fn acquire_slot(&self) {
         // The semaphore is never closed.
-        let seat = Arc::clone(&self.seats).acquire_owned().await.ok();
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (None, seat);
+        let slot = Arc::clone(&self.connection_slots).acquire_owned().await.ok();
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (None, slot);
     }
 }
 
-async fn secure<A, F>(stream: TcpStream, scheme: Scheme, seating: Seating, address: SocketAddr, answer: A)
+async fn secure<A, F>(stream: TcpStream, scheme: Scheme, admission: Admission, address: SocketAddr, answer: A)
 where
     A: Fn(HttpRequest) -> F + Send + Sync + 'static,
     F: Future<Output = HttpResponse> + Send + 'static,
 {
     let config = match scheme {
         Scheme::Http => {
-            let visit = Visit { address, is_tls: false };
-            return converse(stream, seating, visit, answer).await;
+            let peer = PeerInfo { address, is_tls: false };
+            return serve_connection(stream, admission, peer, answer).await;
         }
         Scheme::HttpsForMembers(tls) => tls.server(Protocol::Http1),
         Scheme::HttpsForAnybody(tls) => tls.server_for_anybody(Protocol::Http1),
     };
     match accept_tls(config, stream).await {
-        Ok(stream) => converse(stream, seating, Visit { address, is_tls: true }, answer).await,
+        Ok(stream) => serve_connection(stream, admission, PeerInfo { address, is_tls: true }, answer).await,
         Err(error) => tracing::debug!(%error, "a handshake of HTTPS failed"),
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Visit {
+struct PeerInfo {
     address: SocketAddr,
     is_tls: bool,
 }
 
-async fn converse<A, F>(
+async fn serve_connection<A, F>(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    seating: Seating,
-    visit: Visit,
+    admission: Admission,
+    peer: PeerInfo,
     answer: A,
 ) where
     A: Fn(HttpRequest) -> F + Send + Sync + 'static,
     F: Future<Output = HttpResponse> + Send + 'static,
 {
     let service = service_fn(|request: Request<Incoming>| {
-        let (seating, answer) = (seating.clone(), &answer);
+        let (admission, answer) = (admission.clone(), &answer);
         async move {
             let (head, body) = request.into_parts();
             let body = timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_BODY_BYTES).collect()).await;
             let body = body.ok().and_then(Result::ok).map(Collected::to_bytes);
-            seating.sit().await;
+            admission.acquire_slot().await;
             let mut request = Request::from_parts(head, body);
-            if !visit.is_tls && !hosts::are_known(&request) {
-                return Ok::<_, Infallible>(misdirected());
+            if !peer.is_tls && !hosts::are_known(&request) {
+                return Ok::<_, Infallible>(misdirected_request());
             }
-            request.extensions_mut().insert(HttpPeer(visit.address));
+            request.extensions_mut().insert(HttpPeer(peer.address));
             Ok(answer(request).await)
         }
     });
@@ -192,7 +192,7 @@ async fn converse<A, F>(
     }
 }
 
-fn misdirected() -> HttpResponse {
+fn misdirected_request() -> HttpResponse {
     let says = "this server does not have that host name: use its address, as in http://127.0.0.1:PORT/, or allow the name with --http-hosts\n";
     let mut response = HttpResponse::new(Full::new(Bytes::from_static(says.as_bytes())));
     *response.status_mut() = StatusCode::MISDIRECTED_REQUEST;

@@ -1,6 +1,7 @@
 //! Metrics and health checks over HTTP: `/metrics`, `/healthz` and `/readyz`.
 //!
-//! A [`Look`] updates gauges at each scrape, Prometheus' request for `/metrics`.
+//! Counters and histograms count events. A [`GaugeUpdate`] updates gauges at each scrape, a request of
+//! Prometheus for `/metrics`.
 
 mod process;
 mod register;
@@ -29,8 +30,8 @@ use crate::logging;
 
 /// Buckets of histograms, from a small put to a get that waits for minutes.
 const SECONDS: [f64; 13] = [2e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
-/// Time limit of a [`Look`]; Prometheus waits ten seconds.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit of a [`GaugeUpdate`]; Prometheus waits ten seconds.
+const GAUGE_UPDATE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MetricsSettings {
@@ -40,8 +41,9 @@ pub(crate) struct MetricsSettings {
     pub(crate) metrics: Option<HttpAddress>,
 }
 
-/// Updates gauges before a scrape. An error tells why the daemon is not ready.
-pub type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
+/// Updates gauges before a scrape. An error is the reason why the daemon is not ready.
+pub type GaugeUpdate =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
 /// A daemon's metrics and readiness. Clones share all state.
 #[derive(Clone)]
@@ -54,8 +56,8 @@ struct Shared {
     is_ready: IntGauge,
     refused: IntCounterVec,
     lost_log_lines: IntCounter,
-    looks: Mutex<Vec<Arc<Look>>>,
-    /// Locked during an answer: concurrent scrapes must not count twice.
+    updates: Mutex<Vec<Arc<GaugeUpdate>>>,
+    /// Locked during an answer, so that concurrent scrapes do not count twice.
     answering: tokio::sync::Mutex<()>,
 }
 
@@ -91,7 +93,7 @@ impl Metrics {
                 ),
             ),
             registry,
-            looks: Mutex::default(),
+            updates: Mutex::default(),
             answering: tokio::sync::Mutex::default(),
         };
         Self(Arc::new(shared))
@@ -121,7 +123,7 @@ impl Metrics {
 
     /// Creates a counter for each pair of values of two labels. The counters of `values` exist from
     /// the start.
-    pub fn counters_by_two(
+    pub fn counters_by_pair(
         &self,
         name: &str,
         help: &str,
@@ -170,21 +172,21 @@ impl Metrics {
             "Expiry of the daemon's certificate, in seconds since 1970; only with TLS.",
         );
         let tls = tls.clone();
-        self.look_when_asked(Box::new(move || {
+        self.update_before_scrape(Box::new(move || {
             let since = tls.expiry().and_then(|expiry| expiry.duration_since(UNIX_EPOCH).ok());
             expiry.set(since.map_or(0, |since| level(since.as_secs())));
             Box::pin(std::future::ready(Ok(())))
         }));
     }
 
-    /// Calls `look` before each scrape.
-    pub fn look_when_asked(&self, look: Look) {
-        self.looks().push(Arc::new(look));
+    /// Calls `update_gauges` before each scrape.
+    pub fn update_before_scrape(&self, update_gauges: GaugeUpdate) {
+        self.updates().push(Arc::new(update_gauges));
     }
 
     async fn text(&self) -> String {
         let _one_at_a_time = self.0.answering.lock().await;
-        self.0.is_ready.set(self.look().await.is_ok().into());
+        self.0.is_ready.set(self.update_gauges().await.is_ok().into());
         self.0.process.update();
         follow(&self.0.lost_log_lines, logging::lost_lines());
         TextEncoder::new().encode_to_string(&self.0.registry.gather()).expect("every metric has a value")
@@ -192,21 +194,21 @@ impl Metrics {
 
     async fn readiness(&self) -> Result<(), String> {
         let _one_at_a_time = self.0.answering.lock().await;
-        self.look().await
+        self.update_gauges().await
     }
 
-    async fn look(&self) -> Result<(), String> {
-        let looks = self.looks().clone();
+    async fn update_gauges(&self) -> Result<(), String> {
+        let updates = self.updates().clone();
         let mut ready = Ok(());
-        for look in looks {
-            let seen = timeout(LOOK_TIMEOUT, look()).await;
+        for update_gauges in updates {
+            let seen = timeout(GAUGE_UPDATE_TIMEOUT, update_gauges()).await;
             ready = ready.and(seen.unwrap_or_else(|_| Err("the daemon does not answer".to_owned())));
         }
         ready
     }
 
-    fn looks(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Look>>> {
-        self.0.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn updates(&self) -> std::sync::MutexGuard<'_, Vec<Arc<GaugeUpdate>>> {
+        self.0.updates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -243,7 +245,7 @@ mod tests {
         metrics.seconds("b_seconds", "B.").observe(0.3);
         let gauge = metrics.gauge("c", "C.");
         let level = gauge.clone();
-        metrics.look_when_asked(Box::new(move || {
+        metrics.update_before_scrape(Box::new(move || {
             let level = level.clone();
             Box::pin(async move {
                 level.inc();
@@ -269,11 +271,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_not_ready_says_why() {
         let metrics = metrics();
-        metrics.look_when_asked(Box::new(|| Box::pin(async { Err("no session".to_owned()) })));
+        metrics.update_before_scrape(Box::new(|| Box::pin(async { Err("no session".to_owned()) })));
         assert_eq!(metrics.readiness().await.unwrap_err(), "no session");
         assert!(metrics.text().await.contains("\nhoplite_ready 0\n"));
         let stuck = self::metrics();
-        stuck.look_when_asked(Box::new(|| Box::pin(std::future::pending())));
+        stuck.update_before_scrape(Box::new(|| Box::pin(std::future::pending())));
         assert!(stuck.readiness().await.unwrap_err().contains("does not answer"));
     }
 

@@ -17,19 +17,19 @@ use hoplite_proto::dashboard::query::to_hex;
 use hoplite_proto::dashboard::{MAX_NODES, Question};
 use serde::Serialize;
 
-use super::Sights;
+use super::DashboardData;
 use super::heat::Heat;
 use super::node::{MAX_NODE_TRANSFERS, NodePage, Recent, history};
 use super::rows::{EventRow, Grant, Node, ProblemRow, age_ms, millis, wall_ms};
-use crate::events::PastEvent;
+use crate::events::RecordedEvent;
 use crate::problems::{Problematic, problems_now};
 
 const MAX_BUSY: usize = 50;
 const MAX_REDUCES: usize = 200;
 const MAX_RECENT: usize = 100;
 
-pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String> {
-    let shard = &sights.shard;
+pub(super) async fn answer(question: Question, data: &DashboardData) -> Result<String> {
+    let shard = &data.shard;
     Ok(match question {
         Question::Overview => {
             let look = |shard: &Shard| {
@@ -37,11 +37,11 @@ pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String
             };
             let (status, nodes, shards, objects) = shard.inspect(look).await?;
             let shards = shards.iter().flat_map(|list| list.names()).map(str::to_owned).collect();
-            json(&Overview::new(sights, status, nodes, shards, &objects))
+            json(&Overview::new(data, status, nodes, shards, &objects))
         }
         Question::Nodes { after, limit } => {
             let (nodes, more) = shard.inspect(move |shard| shard.node_overviews(&after, limit)).await?;
-            let loads = sights.loads.of(nodes.iter().map(|node| &node.node));
+            let loads = data.loads.of(nodes.iter().map(|node| &node.node));
             let nodes =
                 nodes.into_iter().zip(loads).map(|(node, load)| Node::new(node, load.as_deref())).collect();
             json(&Nodes { nodes, more })
@@ -54,33 +54,33 @@ pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String
         Question::Object(id) => {
             let asked = id.clone();
             let tree = shard.inspect(move |shard| shard.object_tree(&asked)).await?;
-            json(&Tree::new(sights, &id, tree))
+            json(&Tree::new(data, &id, tree))
         }
         Question::Transfers => {
             let busy = shard.inspect(|shard| shard.busiest_objects(MAX_BUSY)).await?;
             json(&Objects { objects: rows(shard.uptime(), busy), next: None })
         }
-        Question::Reduces => json(&Reduces::new(&sights.loads.all())),
+        Question::Reduces => json(&Reduces::new(&data.loads.all())),
         Question::Links { group } => {
             let (nodes, _) = shard.inspect(|shard| shard.node_overviews("", MAX_NODES)).await?;
-            json(&Links::new(&sights.loads.all(), &nodes, &group))
+            json(&Links::new(&data.loads.all(), &nodes, &group))
         }
         Question::Events => {
             let losses = shard.inspect(Shard::losses).await?;
-            json(&events(shard.uptime(), sights.events.latest(), losses))
+            json(&events(shard.uptime(), data.events.latest(), losses))
         }
-        Question::History { node, after } => json(&history(sights, node.as_ref(), after)),
+        Question::History { node, after } => json(&history(data, node.as_ref(), after)),
         Question::Node(name) => {
-            sights.loads.look_at(&name);
+            data.loads.request_detailed_reports(&name);
             let asked = name.clone();
             let look = move |shard: &Shard| {
                 (shard.node_overview(&asked), shard.transfers_of(&asked, MAX_NODE_TRANSFERS))
             };
             let (overview, transfers) = shard.inspect(look).await?;
-            let load = sights.loads.of([&name]).pop().flatten();
-            json(&NodePage::new(sights, &name, (overview, load), transfers))
+            let load = data.loads.of([&name]).pop().flatten();
+            json(&NodePage::new(data, &name, (overview, load), transfers))
         }
-        Question::Prefixes(prefix) => json(&sights.prefixes.of(shard, prefix).await?),
+        Question::Prefixes(prefix) => json(&data.prefixes.of(shard, prefix).await?),
         Question::Recent => {
             let recent = shard.inspect(|shard| shard.recent_objects(MAX_RECENT)).await?;
             json(&Recent::new(shard.uptime(), recent))
@@ -132,13 +132,13 @@ struct ShardHealth {
 
 impl Overview {
     fn new(
-        sights: &Sights,
+        data: &DashboardData,
         status: ShardStatus,
         (connected, away): (usize, usize),
         shards: Vec<String>,
         objects: &Problematic,
     ) -> Self {
-        let loads = sights.loads.all();
+        let loads = data.loads.all();
         let sum =
             |what: fn(&Load) -> u64| loads.iter().map(|(_, load)| what(load)).fold(0, u64::saturating_add);
         let sessions = |index: usize| {
@@ -148,12 +148,12 @@ impl Overview {
             .into_iter()
             .enumerate()
             .map(|(index, name)| ShardHealth { name, sessions: sessions(index) });
-        let problems = problems_now(&sights.shard, &sights.loads, &sights.events, objects);
+        let problems = problems_now(&data.shard, &data.loads, &data.events, objects);
         Self {
             problems: problems.iter().map(ProblemRow::from).collect(),
-            cluster: sights.cluster.to_string(),
+            cluster: data.cluster.to_string(),
             version: env!("CARGO_PKG_VERSION"),
-            uptime_ms: millis(sights.shard.uptime()),
+            uptime_ms: millis(data.shard.uptime()),
             objects: status.objects,
             inline_bytes: status.inline_bytes,
             waiting: status.waiting_queries,
@@ -163,7 +163,7 @@ impl Overview {
             under_replicated: status.under_replicated,
             received_messages: status.received_messages,
             sent_messages: status.sent_messages,
-            queue: sights.shard.queue_length(),
+            queue: data.shard.queue_length(),
             connected,
             away,
             telling: loads.len(),
@@ -257,9 +257,9 @@ struct Copy {
 }
 
 impl Tree {
-    fn new(sights: &Sights, id: &ObjectId, tree: ObjectTree) -> Self {
-        let uptime = sights.shard.uptime();
-        let loads = sights.loads.of(tree.copies.iter().map(|copy| &copy.node));
+    fn new(data: &DashboardData, id: &ObjectId, tree: ObjectTree) -> Self {
+        let uptime = data.shard.uptime();
+        let loads = data.loads.of(tree.copies.iter().map(|copy| &copy.node));
         let copy = |(copy, load): (CopyOverview, Option<Arc<Load>>)| {
             let load = load.as_ref();
             let transfer = load.and_then(|load| load.transfers.iter().find(|transfer| transfer.id == *id));
@@ -354,7 +354,7 @@ struct EventList {
     events: Vec<EventRow>,
 }
 
-fn events(uptime: Duration, past: Vec<PastEvent>, losses: Vec<LostObject>) -> EventList {
+fn events(uptime: Duration, past: Vec<RecordedEvent>, losses: Vec<LostObject>) -> EventList {
     let past = past.into_iter().map(|event| EventRow::new(uptime, event));
     let losses = losses.into_iter().rev().map(|loss| EventRow {
         at_ms: wall_ms(uptime, loss.at.since(Time::ZERO)),

@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    fn told(from: usize, links: &[(usize, u64, bool)]) -> (NodeId, Arc<Load>) {
+    fn load_of(from: usize, links: &[(usize, u64, bool)]) -> (NodeId, Arc<Load>) {
         let name = |number: usize| NodeId::new(&format!("{}-{number:03}", number / 10)).unwrap();
         let links = links.iter().map(|&(to, bytes_per_second, is_slow)| LinkLoad {
             peer: name(to),
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn each_direction_is_a_cell_and_the_worst_of_a_group_counts() {
         let loads =
-            [told(1, &[(2, 100, false), (11, 10, true)]), told(2, &[(1, 50, false), (12, 20, false)])];
+            [load_of(1, &[(2, 100, false), (11, 10, true)]), load_of(2, &[(1, 50, false), (12, 20, false)])];
         let heat = Heat::new(&loads, NodeId::as_str);
         assert_eq!(heat.places, ["0-001", "0-002", "1-011", "1-012"]);
         let found =
@@ -109,7 +109,8 @@ mod tests {
 
     #[test]
     fn a_picture_is_bounded_and_shows_what_is_slow() {
-        let loads: Vec<_> = (0..100).map(|node| told(node, &[((node + 1) % 100, 100, node == 70)])).collect();
+        let loads: Vec<_> =
+            (0..100).map(|node| load_of(node, &[((node + 1) % 100, 100, node == 70)])).collect();
         let heat = Heat::new(&loads, NodeId::as_str);
         assert_eq!((heat.places.len(), heat.left_out), (MAX_PLACES, 100 - MAX_PLACES));
         assert!(heat.places.iter().any(|place| place == "7-070"), "the end of the only slow link");

@@ -32,7 +32,7 @@ const SECRET_BYTES: usize = 32;
 type Fingerprint = [u8; 32];
 
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Login {
     token: Option<Token>,
     cookie: String,
     /// Attributes that follow the value of a cookie.
@@ -42,14 +42,14 @@ pub(super) struct Door {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entry {
-    In(Vec<String>),
-    Wrong,
-    /// Tokens of this source are checked after this time.
-    Later(Duration),
+pub(super) enum LoginOutcome {
+    Accepted(Vec<String>),
+    WrongToken,
+    /// No token of this source is checked until this time has passed.
+    RetryAfter(Duration),
 }
 
-impl Door {
+impl Login {
     /// Without a token, every visitor has access.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
         // A cookie belongs to all ports of a host, so each shard needs its own name.
@@ -63,34 +63,36 @@ impl Door {
         Self { token, cookie, attributes, sessions: Mutex::default(), throttle: Mutex::default() }
     }
 
-    pub(super) fn is_locked(&self) -> bool {
+    pub(super) fn requires_login(&self) -> bool {
         self.token.is_some()
     }
 
-    pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
+    pub(super) fn is_logged_in(&self, headers: &HeaderMap) -> bool {
         if self.token.is_none() {
             return true;
         }
-        let known = self.presented(headers).and_then(|secret| self.sessions().get(&secret).copied());
+        let known =
+            self.session_fingerprint(headers).and_then(|secret| self.sessions().get(&secret).copied());
         known.is_some_and(|expires| expires > Instant::now())
     }
 
-    pub(super) fn enter(&self, secret: &[u8], headers: &HeaderMap, address: IpAddr) -> Entry {
-        let Some(token) = &self.token else { return Entry::Wrong };
-        // Concurrent logins must get no more tries than sequential ones.
+    pub(super) fn log_in(&self, secret: &[u8], headers: &HeaderMap, address: IpAddr) -> LoginOutcome {
+        let Some(token) = &self.token else { return LoginOutcome::WrongToken };
+        // Locked during the comparison, so that concurrent logins get no more tries than sequential
+        // ones.
         let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let wait = throttle.wait(address.into(), now);
         if !wait.is_zero() && !is_known_browser(token, headers) {
-            return Entry::Later(wait);
+            return LoginOutcome::RetryAfter(wait);
         }
         if !token.is_known_as(secret) {
-            throttle.was_wrong(address.into(), now);
-            return Entry::Wrong;
+            throttle.record_wrong_token(address.into(), now);
+            return LoginOutcome::WrongToken;
         }
         drop(throttle);
         let cookies = self.session_cookie().into_iter().chain(self.known_cookie(token)).collect();
-        Entry::In(cookies)
+        LoginOutcome::Accepted(cookies)
     }
 
     /// `None` if the system has no random numbers.
@@ -117,13 +119,13 @@ impl Door {
         Some(format!("{KNOWN_COOKIE}={value}{}; Max-Age={}", self.attributes, KNOWN_TTL.as_secs()))
     }
 
-    /// Returns the cookie to set; `None` if the sender was not logged in.
-    pub(super) fn leave(&self, headers: &HeaderMap) -> Option<String> {
-        self.sessions().remove(&self.presented(headers)?)?;
+    /// Returns the cookie to set, or `None` if the sender was not logged in.
+    pub(super) fn log_out(&self, headers: &HeaderMap) -> Option<String> {
+        self.sessions().remove(&self.session_fingerprint(headers)?)?;
         Some(format!("{}={}; Max-Age=0", self.cookie, self.attributes))
     }
 
-    fn presented(&self, headers: &HeaderMap) -> Option<Fingerprint> {
+    fn session_fingerprint(&self, headers: &HeaderMap) -> Option<Fingerprint> {
         Some(fingerprint(&from_hex(cookie(headers, &self.cookie)?, SECRET_BYTES)?))
     }
 
@@ -159,13 +161,13 @@ mod tests {
 
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn door() -> Door {
-        Door::new(Some(Token::new(TOKEN).unwrap()), 7402, false)
+    fn login() -> Login {
+        Login::new(Some(Token::new(TOKEN).unwrap()), 7402, false)
     }
 
-    fn enter(door: &Door) -> [String; 2] {
-        match door.enter(TOKEN, &HeaderMap::new(), ADDRESS) {
-            Entry::In(cookies) => cookies.try_into().unwrap(),
+    fn log_in(login: &Login) -> [String; 2] {
+        match login.log_in(TOKEN, &HeaderMap::new(), ADDRESS) {
+            LoginOutcome::Accepted(cookies) => cookies.try_into().unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -177,66 +179,69 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_knows_the_token_is_in_for_a_while() {
-        let door = door();
-        assert!(!door.admits(&HeaderMap::new()));
-        let wrong = door.enter(b"another token of the tests", &HeaderMap::new(), ADDRESS);
-        assert_eq!(wrong, Entry::Wrong);
-        let [cookie, _] = enter(&door);
+        let login = login();
+        assert!(!login.is_logged_in(&HeaderMap::new()));
+        let wrong = login.log_in(b"another token of the tests", &HeaderMap::new(), ADDRESS);
+        assert_eq!(wrong, LoginOutcome::WrongToken);
+        let [cookie, _] = log_in(&login);
         assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
         assert!(!cookie.contains("Secure") && !cookie.contains("token"), "{cookie}");
-        assert!(door.admits(&with(&cookie)));
-        assert!(!door.admits(&with(&cookie.replace(&door.cookie, "hoplite"))));
+        assert!(login.is_logged_in(&with(&cookie)));
+        assert!(!login.is_logged_in(&with(&cookie.replace(&login.cookie, "hoplite"))));
         tokio::time::advance(SESSION_TTL).await;
-        assert!(!door.admits(&with(&cookie)));
-        assert_eq!(door.leave(&HeaderMap::new()), None);
-        assert!(Door::new(None, 7402, true).attributes.contains("Secure"));
+        assert!(!login.is_logged_in(&with(&cookie)));
+        assert_eq!(login.log_out(&HeaderMap::new()), None);
+        assert!(Login::new(None, 7402, true).attributes.contains("Secure"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_leaves_is_out_and_the_first_makes_room_for_the_last() {
-        let door = door();
-        let [first, _] = enter(&door);
+        let login = login();
+        let [first, _] = log_in(&login);
         tokio::time::advance(Duration::from_secs(1)).await;
-        let [second, _] = enter(&door);
+        let [second, _] = log_in(&login);
         assert_ne!(first, second);
         for _ in 0..MAX_SESSIONS - 1 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            enter(&door);
+            log_in(&login);
         }
-        assert!(!door.admits(&with(&first)) && door.admits(&with(&second)));
-        assert!(door.leave(&with(&second)).unwrap().contains("Max-Age=0"));
-        assert!(!door.admits(&with(&second)));
-        assert_eq!(door.sessions().len(), MAX_SESSIONS - 1);
+        assert!(!login.is_logged_in(&with(&first)) && login.is_logged_in(&with(&second)));
+        assert!(login.log_out(&with(&second)).unwrap().contains("Max-Age=0"));
+        assert!(!login.is_logged_in(&with(&second)));
+        assert_eq!(login.sessions().len(), MAX_SESSIONS - 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn wrong_tokens_slow_down_who_types_them_but_no_browser_that_is_known() {
-        let door = door();
-        let [session, known] = enter(&door);
+        let login = login();
+        let [session, known] = log_in(&login);
         assert!(known.contains("HttpOnly") && !known.contains("token"), "{known}");
         let (nobody, elsewhere) = (HeaderMap::new(), "10.1.2.3".parse().unwrap());
         let wait =
-            (0..1000).find_map(|_| match door.enter(b"a wrong token of the tests", &nobody, ADDRESS) {
-                Entry::Later(wait) => Some(wait),
+            (0..1000).find_map(|_| match login.log_in(b"a wrong token of the tests", &nobody, ADDRESS) {
+                LoginOutcome::RetryAfter(wait) => Some(wait),
                 other => {
-                    assert_eq!(other, Entry::Wrong);
+                    assert_eq!(other, LoginOutcome::WrongToken);
                     None
                 }
             });
-        assert_eq!(door.enter(TOKEN, &nobody, ADDRESS), Entry::Later(wait.unwrap()));
-        assert!(matches!(door.enter(TOKEN, &nobody, elsewhere), Entry::In(_)));
-        assert!(matches!(door.enter(TOKEN, &with(&known), ADDRESS), Entry::In(_)));
+        assert_eq!(login.log_in(TOKEN, &nobody, ADDRESS), LoginOutcome::RetryAfter(wait.unwrap()));
+        assert!(matches!(login.log_in(TOKEN, &nobody, elsewhere), LoginOutcome::Accepted(_)));
+        assert!(matches!(login.log_in(TOKEN, &with(&known), ADDRESS), LoginOutcome::Accepted(_)));
         let forged = known.replace(|digit: char| digit.is_ascii_digit(), "0");
         for unknown in [&session, &forged, &"hoplite_known=".to_owned()] {
-            assert!(matches!(door.enter(TOKEN, &with(unknown), ADDRESS), Entry::Later(_)), "{unknown}");
+            assert!(
+                matches!(login.log_in(TOKEN, &with(unknown), ADDRESS), LoginOutcome::RetryAfter(_)),
+                "{unknown}"
+            );
         }
         tokio::time::advance(wait.unwrap()).await;
-        assert!(matches!(door.enter(TOKEN, &nobody, ADDRESS), Entry::In(_)));
+        assert!(matches!(login.log_in(TOKEN, &nobody, ADDRESS), LoginOutcome::Accepted(_)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_browser_is_known_by_the_token_that_counts_now() {
-        let [_, known] = enter(&door());
+        let [_, known] = log_in(&login());
         let token = |bytes: &[u8]| Token::new(bytes).unwrap();
         assert!(is_known_browser(&token(TOKEN), &with(&known)));
         assert!(!is_known_browser(&token(b"a later token of the tests"), &with(&known)));
@@ -244,9 +249,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_secret_is_no_login() {
-        let door = door();
+        let login = login();
         for value in ["", "x", "00", &"zz".repeat(32), &"00".repeat(32), &"00".repeat(4096), "+1+1"] {
-            assert!(!door.admits(&with(&format!("{}={value}", door.cookie))), "{value}");
+            assert!(!login.is_logged_in(&with(&format!("{}={value}", login.cookie))), "{value}");
         }
     }
 }

@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::login::{Door, Entry};
+use self::login::{Login, LoginOutcome};
 use self::page::Asset;
 pub(crate) use self::prefixes::Prefixes;
 use crate::events::{EventKind, Events};
@@ -37,7 +37,7 @@ use crate::refusals::Refusals;
 use crate::watch::Loads;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Sights {
+pub(crate) struct DashboardData {
     pub(crate) shard: ShardHandle,
     pub(crate) cluster: ClusterId,
     pub(crate) events: Events,
@@ -50,7 +50,7 @@ pub(crate) struct Sights {
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: Credentials,
-    sights: Sights,
+    data: DashboardData,
     refused: Option<IntCounter>,
     stop: CancellationToken,
 ) {
@@ -63,7 +63,7 @@ pub(crate) async fn serve(
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };
     let is_tls = !matches!(scheme, Scheme::Http);
-    let dashboard = Arc::new(Dashboard { door: Door::new(token, port, is_tls), sights });
+    let dashboard = Arc::new(Dashboard { login: Login::new(token, port, is_tls), data });
     let server = http::serve(listener, scheme, refused, move |request| {
         let dashboard = Arc::clone(&dashboard);
         async move { dashboard.answer(request).await }
@@ -73,8 +73,8 @@ pub(crate) async fn serve(
 
 #[derive(Debug)]
 struct Dashboard {
-    door: Door,
-    sights: Sights,
+    login: Login,
+    data: DashboardData,
 }
 
 impl Dashboard {
@@ -88,29 +88,29 @@ impl Dashboard {
             }
             Method::POST if path == "/login" => return self.login(&request),
             Method::POST if path == "/logout" => {
-                return page::to("/login", self.door.leave(request.headers()).into_iter().collect());
+                return page::to("/login", self.login.log_out(request.headers()).into_iter().collect());
             }
             _ => return page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD"),
         }
-        if path == "/login" && !self.door.is_locked() {
+        if path == "/login" && !self.login.requires_login() {
             return page::to("/", Vec::new());
         }
-        let is_in = self.door.admits(request.headers());
+        let is_in = self.login.is_logged_in(request.headers());
         match Asset::at(path) {
             Some(asset) if is_in || asset.is_public() => asset.response(StatusCode::OK),
-            None if is_in => self.tell(&request).await,
+            None if is_in => self.answer_api(&request).await,
             None if path.starts_with("/api/") => page::text(StatusCode::UNAUTHORIZED, "log in first"),
             _ => page::to("/login", Vec::new()),
         }
     }
 
-    async fn tell(&self, request: &HttpRequest) -> HttpResponse {
+    async fn answer_api(&self, request: &HttpRequest) -> HttpResponse {
         let uri = request.uri();
         let Some(question) = Question::parse(uri.path(), uri.query().unwrap_or_default().as_bytes()) else {
             return page::text(StatusCode::NOT_FOUND, "not found, or a parameter is invalid");
         };
-        self.sights.loads.look();
-        match timeout(ANSWER_TIMEOUT, api::answer(question, &self.sights)).await {
+        self.data.loads.request_reports();
+        match timeout(ANSWER_TIMEOUT, api::answer(question, &self.data)).await {
             Ok(Ok(json)) => page::json(json, request.headers()),
             Ok(Err(error)) => page::text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
             Err(_) => page::text(StatusCode::SERVICE_UNAVAILABLE, "the shard is too busy"),
@@ -124,13 +124,13 @@ impl Dashboard {
         let token = query::value(form, "token").unwrap_or_default();
         let peer = request.extensions().get::<HttpPeer>();
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip());
-        match self.door.enter(&token, request.headers(), address) {
-            Entry::In(cookies) => page::to("/", cookies),
-            Entry::Wrong => {
+        match self.login.log_in(&token, request.headers(), address) {
+            LoginOutcome::Accepted(cookies) => page::to("/", cookies),
+            LoginOutcome::WrongToken => {
                 self.note_failure(address, "wrong token");
                 page::wrong_token()
             }
-            Entry::Later(wait) => {
+            LoginOutcome::RetryAfter(wait) => {
                 self.note_failure(address, "too many wrong tokens");
                 page::too_many(wait + Duration::from_millis(999))
             }
@@ -138,10 +138,10 @@ impl Dashboard {
     }
 
     fn note_failure(&self, address: IpAddr, why: &str) {
-        if is_notable(&self.sights.refusals.logins) {
+        if is_notable(&self.data.refusals.logins) {
             tracing::warn!(%address, why, "a login at the dashboard failed");
         }
-        self.sights.events.push_stranger(EventKind::Stranger, format!("{why} at the dashboard"));
+        self.data.events.push_stranger(EventKind::Stranger, format!("{why} at the dashboard"));
     }
 }
 

@@ -7,7 +7,7 @@ use hoplite_core::shard::{NodeOverview, NodeTransfer, RecentObject};
 use hoplite_proto::dashboard::query::to_hex;
 use serde::Serialize;
 
-use super::Sights;
+use super::DashboardData;
 use super::rows::{EventRow, Grant, Node, age_ms, millis};
 use crate::history::{Point, STEP, Slice};
 
@@ -66,13 +66,13 @@ struct Transfer {
 
 impl NodePage {
     pub(super) fn new(
-        sights: &Sights,
+        data: &DashboardData,
         name: &NodeId,
         (overview, load): (Option<NodeOverview>, Option<Arc<Load>>),
         transfers: Vec<NodeTransfer>,
     ) -> Self {
-        let uptime = sights.shard.uptime();
-        let events = sights.events.latest().into_iter().filter(|event| event.node.as_ref() == Some(name));
+        let uptime = data.shard.uptime();
+        let events = data.events.latest().into_iter().filter(|event| event.node.as_ref() == Some(name));
         let transfer = |transfer: NodeTransfer| Transfer {
             key: to_hex(transfer.id.as_bytes()),
             id: transfer.id.readable(),
@@ -133,9 +133,9 @@ pub(super) struct HistoryPage {
 }
 
 /// Returns an empty history for an unknown node.
-pub(super) fn history(sights: &Sights, node: Option<&NodeId>, after: u64) -> HistoryPage {
+pub(super) fn history(data: &DashboardData, node: Option<&NodeId>, after: u64) -> HistoryPage {
     let Slice { last, points } =
-        sights.loads.history(node, after).unwrap_or(Slice { last: 0, points: Vec::new() });
+        data.loads.history(node, after).unwrap_or(Slice { last: 0, points: Vec::new() });
     let list = |point: Point| {
         let Point { received, sent, used, gets, failures, median, slowest } = point;
         [received, sent, used, gets, failures, median, slowest]

@@ -13,7 +13,7 @@ use hoplite_proto::bounds::encode_address;
 use hoplite_proto::dashboard::query::to_hex;
 use serde::Serialize;
 
-use crate::events::PastEvent;
+use crate::events::RecordedEvent;
 
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -110,7 +110,7 @@ pub(super) struct EventRow {
 }
 
 impl EventRow {
-    pub(super) fn new(uptime: Duration, event: PastEvent) -> Self {
+    pub(super) fn new(uptime: Duration, event: RecordedEvent) -> Self {
         Self {
             at_ms: wall_ms(uptime, event.at),
             kind: label_of(event.kind),

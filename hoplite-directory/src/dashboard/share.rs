@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// Pause after a turn, in turns: stores get nine tenths of the time.
 const PAUSE: u32 = 9;
 /// Assumed length of a cancelled turn.
-const USUAL_TURN: Duration = Duration::from_millis(2);
+const ASSUMED_TURN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Share {
@@ -24,7 +24,7 @@ impl Share {
     }
 
     pub(super) fn begin(&mut self, now: Instant) {
-        self.next = now + USUAL_TURN * (PAUSE + 1);
+        self.next = now + ASSUMED_TURN * (PAUSE + 1);
     }
 
     pub(super) fn end(&mut self, now: Instant, took: Duration) {
@@ -57,6 +57,6 @@ mod tests {
         let start = Instant::now();
         let mut share = Share::new(start);
         share.begin(start);
-        assert_eq!(share.next() - start, 10 * USUAL_TURN);
+        assert_eq!(share.next() - start, 10 * ASSUMED_TURN);
     }
 }

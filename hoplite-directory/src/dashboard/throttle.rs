@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Limit of one source: enough for a person; a program gets 15 tries a minute.
-const OF_ONE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
-/// Limit of all sources, which at least forty of them reach.
-const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Most sources with their own debt; further ones share one.
+/// Limit of one source: a person who mistypes notices nothing, and a program gets 15 tries a
+/// minute.
+const SOURCE_RATE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
+/// Limit of all sources together, which only forty or more sources reach.
+const TOTAL_RATE: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
+/// Most sources with a separate debt; further sources share one.
 const MAX_SOURCES: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
@@ -52,18 +53,18 @@ pub(super) struct Throttle {
 struct Debt(Option<Instant>);
 
 impl Debt {
-    fn is_paid(self, now: Instant) -> bool {
-        self.0.is_none_or(|paid_at| paid_at <= now)
+    fn is_zero_at(self, now: Instant) -> bool {
+        self.0.is_none_or(|zero_at| zero_at <= now)
     }
 
     fn wait(self, now: Instant, rate: Rate) -> Duration {
-        let debt = self.0.map_or(Duration::ZERO, |paid_at| paid_at.saturating_duration_since(now));
+        let debt = self.0.map_or(Duration::ZERO, |zero_at| zero_at.saturating_duration_since(now));
         (debt + rate.interval).saturating_sub(rate.interval * rate.burst)
     }
 
     fn add(&mut self, now: Instant, rate: Rate) {
-        let paid_at = self.0.map_or(now, |paid_at| paid_at.max(now)) + rate.interval;
-        self.0 = Some(paid_at.min(now + rate.interval * rate.burst));
+        let zero_at = self.0.map_or(now, |zero_at| zero_at.max(now)) + rate.interval;
+        self.0 = Some(zero_at.min(now + rate.interval * rate.burst));
     }
 }
 
@@ -75,19 +76,19 @@ impl Throttle {
             None if self.sources.len() >= MAX_SOURCES => self.others,
             None => Debt::default(),
         };
-        own.wait(now, OF_ONE).max(self.all.wait(now, OF_ALL))
+        own.wait(now, SOURCE_RATE).max(self.all.wait(now, TOTAL_RATE))
     }
 
-    pub(super) fn was_wrong(&mut self, source: Source, now: Instant) {
-        self.all.add(now, OF_ALL);
+    pub(super) fn record_wrong_token(&mut self, source: Source, now: Instant) {
+        self.all.add(now, TOTAL_RATE);
         if !self.sources.contains_key(&source) && self.sources.len() >= MAX_SOURCES {
-            self.sources.retain(|_, debt| !debt.is_paid(now));
+            self.sources.retain(|_, debt| !debt.is_zero_at(now));
         }
         let is_full = self.sources.len() >= MAX_SOURCES;
         match self.sources.get_mut(&source) {
-            Some(debt) => debt.add(now, OF_ONE),
-            None if is_full => self.others.add(now, OF_ONE),
-            None => self.sources.entry(source).or_default().add(now, OF_ONE),
+            Some(debt) => debt.add(now, SOURCE_RATE),
+            None if is_full => self.others.add(now, SOURCE_RATE),
+            None => self.sources.entry(source).or_default().add(now, SOURCE_RATE),
         }
     }
 }
@@ -100,28 +101,33 @@ mod tests {
         IpAddr::from(number.to_be_bytes()).into()
     }
 
-    fn looked_at(throttle: &mut Throttle, who: impl Fn(u32) -> Source, tries: u32, pause: Duration) -> u32 {
+    fn checked_tokens(
+        throttle: &mut Throttle,
+        who: impl Fn(u32) -> Source,
+        tries: u32,
+        pause: Duration,
+    ) -> u32 {
         let begun = Instant::now();
-        let mut looked_at = 0;
+        let mut checked_tokens = 0;
         for number in 0..tries {
             let (now, source) = (begun + pause * number, who(number));
             if throttle.wait(source, now).is_zero() {
-                throttle.was_wrong(source, now);
-                looked_at += 1;
+                throttle.record_wrong_token(source, now);
+                checked_tokens += 1;
             }
         }
-        looked_at
+        checked_tokens
     }
 
     #[test]
     fn one_source_is_slowed_down_and_never_for_long() {
         let mut throttle = Throttle::default();
-        let minute = looked_at(&mut throttle, |_| source(1), 6000, Duration::from_millis(10));
+        let minute = checked_tokens(&mut throttle, |_| source(1), 6000, Duration::from_millis(10));
         assert!((15..=8 + 15).contains(&minute), "{minute}");
         let now = Instant::now() + Duration::from_secs(120);
-        (0..OF_ONE.burst).for_each(|_| throttle.was_wrong(source(1), now));
+        (0..SOURCE_RATE.burst).for_each(|_| throttle.record_wrong_token(source(1), now));
         let wait = throttle.wait(source(1), now);
-        assert_eq!(wait, OF_ONE.interval);
+        assert_eq!(wait, SOURCE_RATE.interval);
         assert!(throttle.wait(source(1), now + wait).is_zero());
         assert!(throttle.wait(source(2), now).is_zero());
     }
@@ -129,20 +135,20 @@ mod tests {
     #[test]
     fn many_sources_are_slowed_down_together_in_bounded_memory() {
         let mut throttle = Throttle::default();
-        let minute = looked_at(&mut throttle, source, 60_000, Duration::from_millis(1));
+        let minute = checked_tokens(&mut throttle, source, 60_000, Duration::from_millis(1));
         assert!((600..=100 + 600).contains(&minute), "{minute}");
         assert!(throttle.sources.len() <= MAX_SOURCES);
         let (mut throttle, now) = (Throttle::default(), Instant::now());
-        (0..1000).for_each(|number| throttle.was_wrong(source(number), now));
-        assert_eq!(throttle.wait(source(1_000_000), now), OF_ALL.interval);
+        (0..1000).for_each(|number| throttle.record_wrong_token(source(number), now));
+        assert_eq!(throttle.wait(source(1_000_000), now), TOTAL_RATE.interval);
         let mut throttle = Throttle::default();
         let now = Instant::now();
-        (0..5000).for_each(|number| throttle.was_wrong(source(number), now));
+        (0..5000).for_each(|number| throttle.record_wrong_token(source(number), now));
         assert_eq!(throttle.sources.len(), MAX_SOURCES);
-        assert!(throttle.others.wait(now, OF_ONE) > Duration::ZERO);
+        assert!(throttle.others.wait(now, SOURCE_RATE) > Duration::ZERO);
         let later = now + Duration::from_secs(3600);
         assert!(throttle.wait(source(4999), later).is_zero());
-        throttle.was_wrong(source(9999), later);
+        throttle.record_wrong_token(source(9999), later);
         assert_eq!(throttle.sources.len(), 1);
     }
 

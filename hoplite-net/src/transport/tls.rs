@@ -38,7 +38,7 @@ pub struct TlsStream {
     unread: Range<usize>,
     /// Decrypted bytes that did not fit the reader's buffer.
     plain: Vec<u8>,
-    taken: usize,
+    plain_read: usize,
     outgoing: Outgoing,
     is_closed: bool,
     failed: Option<rustls::Error>,
@@ -85,7 +85,7 @@ impl TlsStream {
             incoming: vec![0; FIRST_BYTES],
             unread: 0..0,
             plain: Vec::new(),
-            taken: 0,
+            plain_read: 0,
             outgoing: Outgoing { bytes: Vec::new(), unsent: 0..0 },
             is_closed: false,
             failed: None,
@@ -107,7 +107,7 @@ impl TlsStream {
                 }
                 Ok(Advance::Closed) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) => {
-                    self.say_why().await;
+                    self.send_alert().await;
                     return Err(error);
                 }
             }
@@ -149,15 +149,15 @@ impl TlsStream {
     }
 
     fn take(&mut self, limit: usize, put: &mut impl FnMut(usize, &[u8])) -> io::Result<usize> {
-        let mut received = limit.min(self.plain.len() - self.taken);
-        put(0, &self.plain[self.taken..self.taken + received]);
-        self.taken += received;
-        if self.taken < self.plain.len() {
+        let mut received = limit.min(self.plain.len() - self.plain_read);
+        put(0, &self.plain[self.plain_read..self.plain_read + received]);
+        self.plain_read += received;
+        if self.plain_read < self.plain.len() {
             return Ok(received);
         }
         let mut rest = std::mem::take(&mut self.plain);
         rest.clear();
-        self.taken = 0;
+        self.plain_read = 0;
         while received < limit {
             let stepped = self.step(&[], |bytes| {
                 let fitting = bytes.len().min(limit - received);
@@ -211,7 +211,7 @@ impl TlsStream {
     fn seal_from(&mut self, buffer: &Buffer, mut range: Range<u64>) -> io::Result<usize> {
         let mut record = [0; RECORD_BYTES];
         let mut sealed = 0;
-        while !range.is_empty() && self.outgoing.has_room() {
+        while !range.is_empty() && self.outgoing.has_space() {
             let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(RECORD_BYTES);
             buffer.read(range.start, &mut record[..length]);
             self.seal(&record[..length])?;
@@ -244,7 +244,7 @@ impl TlsStream {
     }
 
     pub(super) fn is_readable(&mut self) -> bool {
-        self.taken < self.plain.len()
+        self.plain_read < self.plain.len()
             || !self.unread.is_empty()
             || self.is_closed
             || !matches!(self.stream.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
@@ -293,11 +293,12 @@ impl TlsStream {
         })
     }
 
-    /// Sends rustls' alert after a failure, and the handshake messages that decrypt it. Then waits
-    /// for the peer to close: otherwise the system would discard the alert.
-    async fn say_why(&mut self) {
-        // Other calls would make rustls process refused bytes again.
-        while self.has_to_say() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
+    /// Sends rustls' alert after a failure, and the handshake messages that the peer needs to
+    /// decrypt it. Then waits for the peer to close: if this side closed first, the system would
+    /// discard the alert.
+    async fn send_alert(&mut self) {
+        // Other calls would make rustls process the refused bytes again.
+        while self.has_unsent_alert() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
         if self.outgoing.unsent.is_empty() {
             return;
         }
@@ -306,7 +307,7 @@ impl TlsStream {
         }
     }
 
-    fn has_to_say(&self) -> bool {
+    fn has_unsent_alert(&self) -> bool {
         match &self.session {
             TlsConnection::Client(session) => session.wants_write(),
             TlsConnection::Server(session) => session.wants_write(),
@@ -352,7 +353,7 @@ fn step<Data>(
             Advance::Arrived
         }
         ConnectionState::EncodeTlsData(mut message) => {
-            outgoing.put(|room| match message.encode(room) {
+            outgoing.put(|buffer| match message.encode(buffer) {
                 Ok(length) => Ok(Put::Whole(length)),
                 Err(EncodeError::InsufficientSize(size)) => Ok(Put::Needs(size.required_size)),
                 Err(EncodeError::AlreadyEncoded) => Err(rustls::Error::EncryptError),
@@ -366,7 +367,7 @@ fn step<Data>(
         ConnectionState::BlockedHandshake => Advance::Blocked,
         ConnectionState::WriteTraffic(_) if plain.is_empty() => Advance::Ready,
         ConnectionState::WriteTraffic(mut traffic) => {
-            outgoing.put(|room| match traffic.encrypt(plain, room) {
+            outgoing.put(|buffer| match traffic.encrypt(plain, buffer) {
                 Ok(length) => Ok(Put::Whole(length)),
                 Err(EncryptError::InsufficientSize(size)) => Ok(Put::Needs(size.required_size)),
                 Err(EncryptError::EncryptExhausted) => Err(rustls::Error::EncryptError),
@@ -386,7 +387,7 @@ enum Put {
 }
 
 impl Outgoing {
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         self.bytes.len() - self.unsent.end >= MAX_RECORD_BYTES
     }
 

@@ -9,21 +9,21 @@ use hoplite_core::plan::collective;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Error, ObjectId, PutId, Time};
 
-use super::clients::SETTLED;
-use super::history::AFTERMATH;
-use super::reduces::{LAST_REDUCES, Made, ReduceCall, Way};
+use super::clients::SESSIONS_OPEN_AFTER;
+use super::history::LATE_EFFECTS_TIME;
+use super::reduces::{LAST_REDUCES, ReduceCall, ReducedContents, Way};
 use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
 /// Shortest timeout with which participants must succeed after rank 0's success, in runs without
 /// faults and slowness.
-const ENOUGH_TIME: Duration = Duration::from_secs(2);
+const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct SessionRecord {
     call: ReduceCall,
-    made: Option<Made>,
+    made: Option<ReducedContents>,
 }
 
 #[derive(Debug, Clone)]
@@ -202,20 +202,21 @@ impl Simulation {
             && self.app.scenario.slowness <= 10
             && self.app.scenario.is_roomy
             && !self.app.scenario.has_mistakes;
-        let since = self.now().since(Time::ZERO).saturating_sub(ENOUGH_TIME);
+        let since = self.now().since(Time::ZERO).saturating_sub(MIN_TIMEOUT_OF_SUCCESS);
         let is_had = *is_only
-            && started.since(Time::ZERO) > SETTLED
+            && started.since(Time::ZERO) > SESSIONS_OPEN_AFTER
             && self.app.history.available_since(Time::ZERO + since).any(|id| id == target);
-        let is_in_time = matches!(error, Error::Timeout { .. }) && deadline.since(*started) < ENOUGH_TIME;
+        let is_in_time =
+            matches!(error, Error::Timeout { .. }) && deadline.since(*started) < MIN_TIMEOUT_OF_SUCCESS;
         assert!(
             !is_easy || !is_had || is_in_time,
             "{target} has been there, but a participant is answered with: {error}"
         );
     }
 
-    pub(super) fn member_asked(&mut self, store: usize, plan: &Plan) {
+    pub(super) fn member_requested(&mut self, store: usize, plan: &Plan) {
         if !plan.properties().makes_target {
-            return self.exchanger_asked(store, plan);
+            return self.exchange_member_requested(store, plan);
         }
         if self.app.sessions.contains_key(&plan.put) {
             return;
@@ -228,7 +229,13 @@ impl Simulation {
         self.app.sessions.insert(plan.put, SessionRecord { call: call.clone(), made: None });
     }
 
-    pub(super) fn member_completed(&mut self, target: &ObjectId, put: PutId, size_bytes: u64, made: Made) {
+    pub(super) fn member_completed(
+        &mut self,
+        target: &ObjectId,
+        put: PutId,
+        size_bytes: u64,
+        made: ReducedContents,
+    ) {
         let Some(SessionRecord { call, made: before }) = self.app.sessions.get(&put) else { return };
         if let Some(before) = before {
             assert_eq!(*before, made, "all members produce the same {target}");
@@ -247,7 +254,7 @@ impl Simulation {
         });
         match open {
             Some(open) => open.made = Some(made),
-            None => self.app.history.put_ended(target, made.tag, self.now() + AFTERMATH),
+            None => self.app.history.put_ended(target, made.tag, self.now() + LATE_EFFECTS_TIME),
         }
         if let Some(session) = self.app.sessions.get_mut(&put) {
             session.made = Some(made);

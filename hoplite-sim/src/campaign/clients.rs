@@ -17,7 +17,7 @@ pub(super) const SLACK: Duration = Duration::from_millis(5);
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after which all sessions are open. Earlier deletes may miss objects.
-pub(super) const SETTLED: Duration = Duration::from_millis(300);
+pub(super) const SESSIONS_OPEN_AFTER: Duration = Duration::from_millis(300);
 
 /// Longest time of a listing: the wait for a shard without an answer, and the messages' travel.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
@@ -83,7 +83,7 @@ impl Simulation {
         let clients = &self.app.clients;
         self.app.calls.retain(|(client, _), _| clients.contains_key(client));
         self.app.listings.retain(|(client, _), _| clients.contains_key(client));
-        self.end_reduces_of_gone();
+        self.end_reduces_of_crashed();
     }
 
     pub(super) fn kill_client(&mut self, client: u64) {
@@ -91,7 +91,7 @@ impl Simulation {
         self.note(|_| format!("client {client} of store {store} dies"));
         self.app.calls.retain(|(owner, _), _| *owner != client);
         self.app.listings.retain(|(owner, _), _| *owner != client);
-        self.end_reduces_of_gone();
+        self.end_reduces_of_crashed();
         for (copy, count) in held {
             self.copy(store, copy).references -= count;
         }
@@ -293,7 +293,7 @@ impl Simulation {
         let delete = self.app.history.delete_started(&id, self.now());
         self.app.history.removal_started(&id);
         let deleted = id.clone();
-        let is_settled = self.now().since(Time::ZERO) > SETTLED;
+        let is_settled = self.now().since(Time::ZERO) > SESSIONS_OPEN_AFTER;
         let request = Request::Delete { ids: vec![id], timeout, wait: DeleteWait::Reachable };
         let then = move |sim: &mut Self, answer: Answer| {
             if matches!(answer, Ok(Response::Deleted { .. })) && is_settled {
@@ -348,7 +348,8 @@ impl Simulation {
                     && end.as_ref().is_none_or(|end| id <= end)
                     && (!more || end.is_some())
             };
-            let is_settled = self.app.scenario.faults == Faults::None && started.since(Time::ZERO) > SETTLED;
+            let is_settled =
+                self.app.scenario.faults == Faults::None && started.since(Time::ZERO) > SESSIONS_OPEN_AFTER;
             for id in self.app.history.available_since(started).filter(|id| is_settled && is_in_page(id)) {
                 assert!(objects.iter().any(|object| object.id == *id), "{id} is available, but not listed");
             }

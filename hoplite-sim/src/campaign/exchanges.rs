@@ -7,7 +7,7 @@ use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Error, ObjectId, Time};
 
-use super::reduces::Made;
+use super::reduces::ReducedContents;
 use super::{Kind, Simulation};
 use crate::cluster::contents::EMPTY;
 use crate::cluster::{Answer, Piece};
@@ -155,7 +155,7 @@ impl Simulation {
         assert!(is_expected, "an exchange of {target} is answered with: {error:?}");
     }
 
-    pub(super) fn exchanger_asked(&mut self, store: usize, plan: &Plan) {
+    pub(super) fn exchange_member_requested(&mut self, store: usize, plan: &Plan) {
         let exchange = self.app.exchanges.get(&plan.target);
         let Some(PartsCall { kind, store: coordinator, .. }) = exchange else {
             panic!("store {store} asks for members of {plan:?}, without an open call")
@@ -181,7 +181,7 @@ impl Simulation {
                     continue;
                 }
                 there_bytes += to - from;
-                let made = Made { tag: *tag, shape: *shape };
+                let made = ReducedContents { tag: *tag, shape: *shape };
                 let is_right = match kind {
                     Collective::Allgather => {
                         let known = self.app.history.contents_of(&request.sources[rank]);

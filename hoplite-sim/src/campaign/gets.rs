@@ -5,15 +5,15 @@ use std::time::Duration;
 use hoplite_core::node::{ObjectView, Request, Response, Until};
 use hoplite_core::{Error, ObjectId, Time};
 
-use super::clients::SETTLED;
+use super::clients::SESSIONS_OPEN_AFTER;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
 /// Shortest timeout with which a get of an available object must succeed, in runs without faults
 /// and slowness.
-const ENOUGH_TIME: Duration = Duration::from_secs(1);
+const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(1);
 
-const MEMBERS_HEAR_WITHIN: Duration = Duration::from_millis(60);
+const MEMBER_NOTICE_TIME: Duration = Duration::from_millis(60);
 
 impl Simulation {
     pub(super) fn get(&mut self, client: u64, id: ObjectId) {
@@ -80,7 +80,7 @@ impl Simulation {
         );
         if self.app.scenario.faults == Faults::None {
             // Members that fill a deleted target hear of its end later, from their coordinator.
-            let grace = if Kind::of(id) == Kind::Target { MEMBERS_HEAR_WITHIN } else { Duration::ZERO };
+            let grace = if Kind::of(id) == Kind::Target { MEMBER_NOTICE_TIME } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);
             assert!(
                 !self.app.history.is_deleted(id, tag, started),
@@ -91,13 +91,14 @@ impl Simulation {
 
     fn check_refusal(&self, client: u64, id: &ObjectId, error: &Error, started: Time) {
         let store = self.app.clients[&client].store;
-        let had_time = self.now().since(started) >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
+        let had_time =
+            self.now().since(started) >= MIN_TIMEOUT_OF_SUCCESS || !matches!(error, Error::Timeout { .. });
         let is_quick = self.app.scenario.faults == Faults::None && self.app.scenario.slowness <= 10;
         let had_space = self.app.lacked_space_at[store] < started;
         if is_quick
             && had_space
             && had_time
-            && started.since(Time::ZERO) > SETTLED
+            && started.since(Time::ZERO) > SESSIONS_OPEN_AFTER
             && !matches!(error, Error::StoreFull { .. })
         {
             let had_to_succeed = self.app.history.was_available(id, store, started);

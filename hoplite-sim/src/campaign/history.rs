@@ -40,7 +40,7 @@ struct Writers {
 }
 
 /// Time for which a put without an answer may have effects.
-pub(super) const AFTERMATH: Duration = Duration::from_secs(3);
+pub(super) const LATE_EFFECTS_TIME: Duration = Duration::from_secs(3);
 
 impl History {
     pub(super) fn put_started(&mut self, id: &ObjectId, tag: u64, size_bytes: u64) {
@@ -62,7 +62,7 @@ impl History {
     }
 
     pub(super) fn put_left_open(&mut self, id: &ObjectId, tag: u64, now: Time) {
-        self.put_ended(id, tag, now + AFTERMATH);
+        self.put_ended(id, tag, now + LATE_EFFECTS_TIME);
     }
 
     /// Returns the tags and sizes of all contents that are or were put under the id.

@@ -145,7 +145,9 @@ impl Application for Campaign {
                 ..
             } => cluster.app.lacked_space_at[store] = cluster.now(),
             Effect::EndHop { .. } => cluster.app.ended_hop_at[store] = cluster.now(),
-            Effect::Collective(CollectiveEffect::Enlist { plan, .. }) => cluster.member_asked(store, plan),
+            Effect::Collective(CollectiveEffect::Enlist { plan, .. }) => {
+                cluster.member_requested(store, plan)
+            }
             Effect::CopyCompleted { copy } => cluster.copy_completed(store, *copy),
             _ => {}
         }

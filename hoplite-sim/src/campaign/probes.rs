@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hoplite_core::link::Uplink;
 use hoplite_core::node;
 use hoplite_core::shard::Event;
-use hoplite_core::topology::live::MAX_TOLD;
+use hoplite_core::topology::live::MAX_SLOW_PEERS;
 use hoplite_core::topology::measured::MeasuredPlaces;
 
 use super::Simulation;
@@ -42,7 +42,7 @@ impl Simulation {
                 let places = MeasuredPlaces { version, uplink, paths: places };
                 self.after(delay, move |sim| {
                     sim.app.summary.probes_heard += u64::from(sim.shards[shard].is_alive);
-                    sim.tell_shard(shard, Event::Places(places));
+                    sim.send_event_to_shard(shard, Event::Places(places));
                 });
             }
         }
@@ -52,7 +52,7 @@ impl Simulation {
         let stores = self.app.scenario.stores;
         let store = self.random.index(stores);
         let peers: Vec<_> =
-            (0..stores).filter(|_| self.random.chance(20)).take(MAX_TOLD).map(node_id).collect();
+            (0..stores).filter(|_| self.random.chance(20)).take(MAX_SLOW_PEERS).map(node_id).collect();
         self.note(|_| format!("store {store} finds slow links to {peers:?}"));
         self.store_event(store, node::Event::SlowLinks { peers });
     }

@@ -9,8 +9,8 @@ use hoplite_core::plan::collective;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Error, ObjectId, Time};
 
-use super::clients::{CallKey, SETTLED, SLACK};
-use super::history::AFTERMATH;
+use super::clients::{CallKey, SESSIONS_OPEN_AFTER, SLACK};
+use super::history::LATE_EFFECTS_TIME;
 use super::scenario::{ELEMENT_BYTES, MAX_RESULTS};
 use super::{Faults, Kind, Simulation};
 use crate::cluster::contents::{EMPTY, part, shape_of};
@@ -18,7 +18,7 @@ use crate::cluster::{Answer, Copy, shard_name};
 
 /// Shortest timeout with which a reduce of available sources must succeed, in runs without faults
 /// and slowness.
-const ENOUGH_TIME: Duration = Duration::from_secs(3);
+const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(3);
 /// Time in which the directory and all reduces recover from faults.
 const RECOVERED: Duration = Duration::from_secs(7);
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
@@ -32,7 +32,7 @@ pub(super) struct ReduceCall {
     pub(super) started: Time,
     way: Way,
     pub(super) is_only: bool,
-    pub(super) made: Option<Made>,
+    pub(super) made: Option<ReducedContents>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(super) enum Way {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct ReducedContents {
     pub(super) tag: u64,
     pub(super) shape: u64,
 }
@@ -175,7 +175,7 @@ impl Simulation {
             6..10 => self.after(delay, move |sim| {
                 if sim.app.calls.remove(&key).is_some() {
                     sim.call(client, Request::Cancel { call }, None, None);
-                    sim.end_reduce(key, AFTERMATH);
+                    sim.end_reduce(key, LATE_EFFECTS_TIME);
                     sim.act_later(client);
                 }
             }),
@@ -191,7 +191,7 @@ impl Simulation {
         let (Some(target), Some(put)) = (&copy.id, copy.put) else {
             panic!("store {store} completes {copy:?} of no object")
         };
-        let made = Made { tag: copy.tag.unwrap_or(EMPTY), shape: copy.shape };
+        let made = ReducedContents { tag: copy.tag.unwrap_or(EMPTY), shape: copy.shape };
         self.check_only_put(target, put);
         if self.app.sessions.contains_key(&put) {
             return self.member_completed(target, put, copy.size_bytes, made);
@@ -221,7 +221,12 @@ impl Simulation {
 
     /// Returns `true` if `made` combines the requested number of sources (with `indices`, exactly
     /// these), in the requested order if it is fixed.
-    pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
+    pub(super) fn is_reduced(
+        &self,
+        call: &ReduceCall,
+        made: ReducedContents,
+        indices: Option<&[usize]>,
+    ) -> bool {
         self.is_reduction(&call.request, call.started, made, indices)
     }
 
@@ -229,7 +234,7 @@ impl Simulation {
         &self,
         request: &Reduce,
         started: Time,
-        made: Made,
+        made: ReducedContents,
         indices: Option<&[usize]>,
     ) -> bool {
         let Reduce { sources, count, op, order, range, .. } = request;
@@ -280,7 +285,7 @@ impl Simulation {
             Err(error) => {
                 self.app.summary.failed_reduces += 1;
                 self.check_failure(&call, &error);
-                self.end_reduce(key, AFTERMATH);
+                self.end_reduce(key, LATE_EFFECTS_TIME);
             }
         }
         self.act_later(key.0);
@@ -336,8 +341,9 @@ impl Simulation {
         if !is_wanted || !is_easy {
             return;
         }
-        let had_time = elapsed >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
-        let is_quiet = self.app.scenario.faults == Faults::None && call.started.since(Time::ZERO) > SETTLED;
+        let had_time = elapsed >= MIN_TIMEOUT_OF_SUCCESS || !matches!(error, Error::Timeout { .. });
+        let is_quiet =
+            self.app.scenario.faults == Faults::None && call.started.since(Time::ZERO) > SESSIONS_OPEN_AFTER;
         let has_recovered =
             self.app.healed_at.is_some_and(|healed_at| self.now().since(healed_at) >= RECOVERED);
         let available = if is_quiet && had_time {
@@ -395,12 +401,12 @@ impl Simulation {
         }
     }
 
-    pub(super) fn end_reduces_of_gone(&mut self) {
+    pub(super) fn end_reduces_of_crashed(&mut self) {
         let clients = &self.app.clients;
         let left: Vec<CallKey> =
             self.app.reduces.keys().filter(|(client, _)| !clients.contains_key(client)).copied().collect();
         for key in left {
-            self.end_reduce(key, AFTERMATH);
+            self.end_reduce(key, LATE_EFFECTS_TIME);
         }
     }
 }

@@ -49,12 +49,12 @@ impl<A: Application> Cluster<A> {
 
     pub(super) fn block_step(&mut self, key: TransferId) {
         let Some(mut transfer) = self.transfers.remove(&key) else { return };
-        let taken = (0..transfer.inputs.len()).try_for_each(|index| {
-            let taken = self.take_in((key, index), &mut transfer);
-            taken.map_err(|outcome| Ending::InputFailed { index, outcome })
+        let received = (0..transfer.inputs.len()).try_for_each(|index| {
+            let received = self.receive_input((key, index), &mut transfer);
+            received.map_err(|outcome| Ending::InputFailed { index, outcome })
         });
-        let ending = match taken {
-            Ok(()) => self.combine_at_hand(&mut transfer),
+        let ending = match received {
+            Ok(()) => self.combine_available(&mut transfer),
             Err(failed) => Some(failed),
         };
         let delay = match transfer.steps.idle {
@@ -76,7 +76,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    fn take_in(&mut self, reader: Reader, transfer: &mut Transfer) -> Result<(), PullOutcome> {
+    fn receive_input(&mut self, reader: Reader, transfer: &mut Transfer) -> Result<(), PullOutcome> {
         let (now, size_bytes) = (self.now(), transfer.size_bytes);
         let output = self.copy(transfer.store, transfer.copy);
         let (heard, needed_bytes) = (output.heard, output.valid_bytes + transfer.job.unit_bytes());
@@ -124,7 +124,7 @@ impl<A: Application> Cluster<A> {
         let is_remote = matches!(input.origin, Origin::Elsewhere { .. });
         if limit_bytes <= input.at_hand_bytes {
             let sign = Sign::of(copy.producer, copy.heard, now);
-            return if is_remote { self.hear(transfer, reader.1, sign) } else { Ok(()) };
+            return if is_remote { self.receive_sign(transfer, reader.1, sign) } else { Ok(()) };
         }
         input.stall.arrived(now);
         if is_remote
@@ -149,7 +149,7 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    fn hear(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
+    fn receive_sign(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
         let (now, input) = (self.now(), &mut transfer.inputs[index]);
         if now.since(input.sign_at) < news_interval(KEEPALIVE_INTERVAL) {
             return Ok(());
@@ -172,7 +172,7 @@ impl<A: Application> Cluster<A> {
         copy.failure.is_none().then(forwardable)
     }
 
-    fn combine_at_hand(&mut self, transfer: &mut Transfer) -> Option<Ending> {
+    fn combine_available(&mut self, transfer: &mut Transfer) -> Option<Ending> {
         let Transfer { store, job, copy, size_bytes, .. } = *transfer;
         let done_bytes = self.copy(store, copy).valid_bytes;
         let at_hand_bytes = transfer.inputs.iter().map(|input| input.at_hand_bytes).min().unwrap_or(0);

@@ -34,12 +34,12 @@ pub(super) enum Order {
 }
 
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum DirectedReport {
     Hop(HopReport),
     Member(Report),
 }
 
-impl Said {
+impl DirectedReport {
     fn failure(directed: Directed, refusal: Option<Error>) -> Self {
         match (directed, refusal) {
             (Directed::Hop(_), None) => Self::Hop(HopReport::Failed(HopFailure::Unreachable)),
@@ -137,7 +137,7 @@ impl<A: Application> Cluster<A> {
                 capacity_bytes: 0,
                 holders: String::new(),
             };
-            return self.heard_of_directed(number, Said::failure(directed, Some(error)));
+            return self.coordinator_received(number, DirectedReport::failure(directed, Some(error)));
         }
         let run = self.stores[host].run;
         if let Some(connection) = self.directed_connections.get_mut(&number) {
@@ -153,8 +153,8 @@ impl<A: Application> Cluster<A> {
         self.store_event(host, event);
     }
 
-    pub(super) fn host_said(&mut self, host: usize, number: u64, said: Said) {
-        self.note(|_| format!("store {host} says of {number}: {said:?}"));
+    pub(super) fn host_reported(&mut self, host: usize, number: u64, report: DirectedReport) {
+        self.note(|_| format!("store {host} says of {number}: {report:?}"));
         let at = self.elapsed() + self.latency();
         let Some(connection) = self.directed_connections.get_mut(&number) else {
             panic!("{number} is not open")
@@ -162,43 +162,44 @@ impl<A: Application> Cluster<A> {
         assert_eq!(connection.host.stage, Stage::Open, "no report follows the last one");
         connection.to_coordinator = connection.to_coordinator.max(at);
         let at = connection.to_coordinator;
-        if said.is_last() {
+        if report.is_last() {
             connection.host.stage = Stage::Failed;
             self.after(Duration::ZERO, move |cluster| cluster.host_released(number));
         }
         self.at(at, move |cluster| {
             if cluster.directed_connection(number).is_some() {
-                cluster.heard_of_directed(number, said);
+                cluster.coordinator_received(number, report);
             }
         });
     }
 
-    fn heard_of_directed(&mut self, number: u64, said: Said) {
+    fn coordinator_received(&mut self, number: u64, report: DirectedReport) {
         let Some(connection) = self.directed_connections.get_mut(&number) else { return };
         let (coordinator, host, directed) =
             (connection.coordinator, connection.host.store, connection.directed);
         if coordinator.stage != Stage::Open || !self.stores[coordinator.store].is_running(coordinator.run) {
             return;
         }
-        if said.is_last() {
+        if report.is_last() {
             connection.coordinator.stage = Stage::Failed;
             match directed {
                 Directed::Hop(_) => self.counts.failed_hops += 1,
                 Directed::Member(_) => {
                     connection.coordinator.stage = Stage::Over;
                     self.directed_numbers.remove(&(coordinator.store, directed));
-                    self.counts.failed_members += u64::from(!matches!(said, Said::Member(Report::Done)));
+                    self.counts.failed_members +=
+                        u64::from(!matches!(report, DirectedReport::Member(Report::Done)));
                 }
             }
         }
         A::interfere(self, coordinator.store, host);
-        self.note(|_| format!("store {} hears of {directed:?} ({number}): {said:?}", coordinator.store));
-        let event = match (directed, said) {
-            (Directed::Hop(hop), Said::Hop(report)) => Event::HopReported { hop, report },
-            (Directed::Member(enlistment), Said::Member(report)) => {
+        self.note(|_| format!("store {} hears of {directed:?} ({number}): {report:?}", coordinator.store));
+        let event = match (directed, report) {
+            (Directed::Hop(hop), DirectedReport::Hop(report)) => Event::HopReported { hop, report },
+            (Directed::Member(enlistment), DirectedReport::Member(report)) => {
                 Event::Collective(CollectiveEvent::Reported { enlistment, report })
             }
-            (directed, said) => panic!("of {directed:?} is said: {said:?}"),
+            (directed, report) => panic!("of {directed:?} is said: {report:?}"),
         };
         self.store_event(coordinator.store, event);
         self.forget_directed(number);
@@ -206,10 +207,10 @@ impl<A: Application> Cluster<A> {
 
     fn directed_fails(&mut self, number: u64) {
         let Some(connection) = self.directed_connections.get(&number) else { return };
-        self.heard_of_directed(number, Said::failure(connection.directed, None));
+        self.coordinator_received(number, DirectedReport::failure(connection.directed, None));
     }
 
-    pub(super) fn tell_member(&mut self, store: usize, enlistment: EnlistmentId, decision: Decision) {
+    pub(super) fn send_decision(&mut self, store: usize, enlistment: EnlistmentId, decision: Decision) {
         self.note(|_| format!("store {store} tells {enlistment:?}: {decision:?}"));
         let (directed, at) = (Directed::Member(enlistment), self.elapsed() + self.latency());
         let Some(number) = self.directed_numbers.get(&(store, directed)).copied() else {
@@ -224,8 +225,8 @@ impl<A: Application> Cluster<A> {
             let host = connection.host;
             if host.stage == Stage::Open && cluster.stores[host.store].is_running(host.run) {
                 A::interfere(cluster, host.store, store);
-                let told = CollectiveEvent::Told { membership: MembershipId::Elsewhere(number), decision };
-                cluster.store_event(host.store, Event::Collective(told));
+                let event = CollectiveEvent::Told { membership: MembershipId::Elsewhere(number), decision };
+                cluster.store_event(host.store, Event::Collective(event));
             }
         });
         if is_last {

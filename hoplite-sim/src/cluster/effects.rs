@@ -5,7 +5,7 @@ use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, MembershipId};
 use hoplite_core::node::{CopyId, Effect, Event};
 use hoplite_core::shard::{PullOutcome, ToShard};
 
-use super::directed::{Directed, Order, Said};
+use super::directed::{Directed, DirectedReport, Order};
 use super::network::LinkEnd;
 use super::transfers::{Ending, Job, Remote, ServeState};
 use super::{Application, Cluster};
@@ -94,7 +94,9 @@ impl<A: Application> Cluster<A> {
                 self.direct(store, Directed::Hop(hop), host, Order::Hop(spec));
             }
             Effect::EndHop { hop } => self.end_directed(store, Directed::Hop(hop)),
-            Effect::HopReport { hosting, report } => self.host_said(store, hosting.0, Said::Hop(report)),
+            Effect::HopReport { hosting, report } => {
+                self.host_reported(store, hosting.0, DirectedReport::Hop(report))
+            }
             Effect::DrainEnded { .. } => {}
             Effect::Spill { .. }
             | Effect::ServeSpilled { .. }
@@ -116,7 +118,9 @@ impl<A: Application> Cluster<A> {
                 let host = self.store_named(&plan.members[plan.index].node);
                 self.direct(store, Directed::Member(enlistment), host, Order::Member(plan));
             }
-            CollectiveEffect::Tell { enlistment, decision } => self.tell_member(store, enlistment, decision),
+            CollectiveEffect::Tell { enlistment, decision } => {
+                self.send_decision(store, enlistment, decision)
+            }
             CollectiveEffect::Dismiss { enlistment } => {
                 self.end_directed(store, Directed::Member(enlistment));
             }
@@ -124,7 +128,7 @@ impl<A: Application> Cluster<A> {
                 let MembershipId::Elsewhere(number) = membership else {
                     panic!("store {store} tells others of its own member: {report:?}")
                 };
-                self.host_said(store, number, Said::Member(report));
+                self.host_reported(store, number, DirectedReport::Member(report));
             }
             CollectiveEffect::Reject { node, target, attempt, error, .. } => {
                 let (other, delay) = (self.store_named(&node), self.connect_time());

@@ -10,14 +10,14 @@ use std::time::Duration;
 use hoplite_core::block::publishable;
 use hoplite_core::node::CopyId;
 
-use super::line::{Line, NOTHING_BYTES};
+use super::line::{Line, ROUNDING_BYTES};
 use super::transfers::{Connection, Ending, Input, Origin, Reader, TransferId};
 use super::{Application, Cluster, Network};
 
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     is_moving: bool,
-    looks: u64,
+    updates: u64,
 }
 
 #[derive(Debug, Default)]
@@ -28,15 +28,15 @@ pub(super) struct Nic {
 }
 
 impl Input {
-    fn at_hand(&self) -> Option<Line> {
+    fn available(&self) -> Option<Line> {
         self.line.map(|line| Line { bytes: line.bytes - self.base_bytes as f64, ..line })
     }
 
     /// Returns the most bytes per nanosecond by which this input lets an output of `done` bytes
     /// grow; `None` if the output must wait.
     pub(super) fn allows(&self, done: f64, now: Duration) -> Option<f64> {
-        let line = self.at_hand()?;
-        let is_behind = line.bytes_at(now) > done + NOTHING_BYTES;
+        let line = self.available()?;
+        let is_behind = line.bytes_at(now) > done + ROUNDING_BYTES;
         match (is_behind, line.rate > 0.0) {
             (true, _) => Some(f64::INFINITY),
             (false, true) => Some(line.rate),
@@ -84,17 +84,17 @@ impl<A: Application> Cluster<A> {
     pub(super) fn follow_copy(&mut self, store: usize, copy: CopyId, reader: Reader) {
         if self.flows() {
             self.copy(store, copy).readers.insert(reader);
-            self.tell_reader(store, copy, reader);
+            self.update_reader(store, copy, reader);
         }
     }
 
-    pub(super) fn leave_copy(&mut self, store: usize, copy: CopyId, reader: Reader) {
+    pub(super) fn remove_reader(&mut self, store: usize, copy: CopyId, reader: Reader) {
         if let Some(copy) = self.stores[store].copies.get_mut(&copy) {
             copy.readers.remove(&reader);
         }
     }
 
-    fn tell_reader(&mut self, store: usize, copy: CopyId, (key, index): Reader) {
+    fn update_reader(&mut self, store: usize, copy: CopyId, (key, index): Reader) {
         let Network::Flow { latency, block_time, .. } = self.config.network else { return };
         let (now, copy) = (self.elapsed(), &self.stores[store].copies[&copy]);
         let (bytes, rate, is_whole) = (copy.line.bytes_at(now), copy.line.rate, copy.is_complete);
@@ -122,7 +122,7 @@ impl<A: Application> Cluster<A> {
         let grown = self.copy(store, copy);
         grown.line = Line { since, bytes: bytes.min(grown.size_bytes as f64), rate };
         for reader in grown.readers.clone() {
-            self.tell_reader(store, copy, reader);
+            self.update_reader(store, copy, reader);
         }
     }
 
@@ -162,17 +162,17 @@ impl<A: Application> Cluster<A> {
 
     pub(super) fn settle_flows(&mut self) {
         while let Some(key) = self.dirty.pop_first() {
-            self.look_at(key);
+            self.update_rate(key);
         }
     }
 
-    fn look_at(&mut self, key: TransferId) {
+    fn update_rate(&mut self, key: TransferId) {
         let now = self.elapsed();
         let Some(transfer) = self.transfers.get(&key) else { return };
         let (store, copy) = (transfer.store, transfer.copy);
         let line = self.stores[store].copies[&copy].line;
         let (done, size) = (line.bytes_at(now), transfer.size_bytes as f64);
-        if done + NOTHING_BYTES >= size {
+        if done + ROUNDING_BYTES >= size {
             return self.end_transfer(key, Ending::Complete);
         }
         let allowed = transfer.inputs.iter().try_fold(f64::INFINITY, |least: f64, input| {
@@ -185,17 +185,17 @@ impl<A: Application> Cluster<A> {
         }
         let line = Line { since: now, bytes: done, rate };
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
-        transfer.flow.looks += 1;
-        let look = transfer.flow.looks;
+        transfer.flow.updates += 1;
+        let update = transfer.flow.updates;
         let meetings = transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
-        let meetings = meetings.filter_map(|input| line.meets(input.at_hand()?, now));
+        let meetings = meetings.filter_map(|input| line.meets(input.available()?, now));
         let next = meetings.chain(line.meets(Line::flat(now, size), now)).min_by(f64::total_cmp);
         // Rounds up, so that the awaited event has happened by then.
         let Some(delay) = next.map(|delay| Duration::from_nanos(delay.ceil().max(1.0) as u64)) else {
             return;
         };
         self.after(delay, move |cluster| {
-            if cluster.transfers.get(&key).is_some_and(|transfer| transfer.flow.looks == look) {
+            if cluster.transfers.get(&key).is_some_and(|transfer| transfer.flow.updates == update) {
                 cluster.dirty.insert(key);
             }
         });

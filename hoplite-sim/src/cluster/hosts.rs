@@ -294,7 +294,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    pub(crate) fn tell_shard(&mut self, shard: usize, event: shard::Event) {
+    pub(crate) fn send_event_to_shard(&mut self, shard: usize, event: shard::Event) {
         self.queue_at_shard(shard, move |cluster| {
             cluster.shard_event(shard, event);
         });
@@ -333,7 +333,7 @@ impl<A: Application> Cluster<A> {
                 shard::Effect::Send { node, message } => {
                     if self.config.checks_slots() {
                         let limit = self.config.limits.slots_per_location;
-                        self.shards[shard].slots.said(&node, &message, limit);
+                        self.shards[shard].slots.record(&node, &message, limit);
                     }
                     let store = self.store_named(&node);
                     self.send_to_store(shard, store, message);

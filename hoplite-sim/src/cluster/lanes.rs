@@ -117,7 +117,7 @@ impl<A: Application> Cluster<A> {
         let lanes: Vec<LaneId> = stream.acknowledged.keys().copied().collect();
         let Some((mut progress, lane_bytes)) = self.progress(reader) else { return };
         let active = stream_active(&self.lanes, reader);
-        let (now, mut asked) = (self.now(), 0);
+        let (now, mut requested) = (self.now(), 0);
         let Some(stream) = self.lanes.streams.get_mut(&reader) else { return };
         let Some(host) = self.lanes.hosts.get_mut(&stream.sender) else { return };
         for lane in lanes {
@@ -136,7 +136,7 @@ impl<A: Application> Cluster<A> {
             }
             match turn.action {
                 LaneAction::Send => {}
-                LaneAction::Ask(count) => asked += count,
+                LaneAction::Ask(count) => requested += count,
                 LaneAction::Rest => {
                     stream.resting.insert(lane);
                 }
@@ -149,9 +149,9 @@ impl<A: Application> Cluster<A> {
         if stream_active(&self.lanes, reader) != active {
             self.dirty.insert(reader.0);
         }
-        if asked > 0 {
+        if requested > 0 {
             let delay = self.connect_time();
-            self.after(delay, move |cluster| cluster.open_lanes(reader, id, asked));
+            self.after(delay, move |cluster| cluster.open_lanes(reader, id, requested));
         }
         self.after(FRAME_TIME, move |cluster| cluster.send_frames(reader, id));
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Fewer bytes count as zero, because times are rounded to nanoseconds.
-pub(super) const NOTHING_BYTES: f64 = 16.0;
+pub(super) const ROUNDING_BYTES: f64 = 16.0;
 
 /// A number of bytes at a time, and its growth per nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq)]

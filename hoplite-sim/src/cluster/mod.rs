@@ -228,7 +228,7 @@ impl<A: Application> Cluster<A> {
     }
 
     pub(crate) fn at(&mut self, at: Duration, action: impl FnOnce(&mut Self) + 'static) {
-        self.clock.enter(at, action);
+        self.clock.schedule(at, action);
     }
 
     pub(crate) fn step(&mut self, end: Duration) -> bool {

@@ -37,7 +37,7 @@ impl Slots {
     ///
     /// # Panics
     /// If the shard grants beyond `limit`.
-    pub(super) fn said(&mut self, receiver: &NodeId, message: &ToStore, limit: u32) {
+    pub(super) fn record(&mut self, receiver: &NodeId, message: &ToStore, limit: u32) {
         match message {
             ToStore::Granted(grant) => {
                 let is_of_copy = |slot: &&Slot| {

@@ -258,7 +258,7 @@ impl<A: Application> Cluster<A> {
         self.after(delay, move |cluster| {
             let Some(ended) = cluster.stores[sender].serves.remove(&serve) else { return };
             if let (Some(copy), Some(reader)) = (ended.copy(), ended.reader) {
-                cluster.leave_copy(sender, copy, reader);
+                cluster.remove_reader(sender, copy, reader);
             }
             cluster.store_event(sender, Event::ServeEnded { serve });
         });
@@ -343,7 +343,7 @@ impl<A: Application> Cluster<A> {
         for (index, input) in transfer.inputs.iter().enumerate() {
             self.end_stream((key, index));
             match input.origin {
-                Origin::Here(copy) => self.leave_copy(transfer.store, copy, (key, index)),
+                Origin::Here(copy) => self.remove_reader(transfer.store, copy, (key, index)),
                 Origin::Elsewhere { ref remote, connection: Connection::Open(serve) } => {
                     self.end_serve(remote.sender, serve)
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::{join_all, try_join_all};
 use hoplite_core::dtype::Dtype;
 use hoplite_core::node::{CombineOutcome, HopInput};
-use hoplite_core::peer::LAST_WORD_TIMEOUT;
+use hoplite_core::peer::FINAL_FRAMES_TIMEOUT;
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::reduce::{ReduceOp, combine};
 use hoplite_core::shard::PullOutcome;
@@ -99,13 +99,13 @@ impl Puller {
             self.all_reach(&mut inputs, *done_bytes + element_bytes).await?;
             // Inputs count together, because they share the link into this node.
             let remote_bytes =
-                inputs.iter().filter(|input| !input.is_local()).map(Input::at_hand_bytes).sum();
+                inputs.iter().filter(|input| !input.is_local()).map(Input::available_bytes).sum();
             if remote_bytes > arrived_bytes {
                 sample.arrived(self.now(), remote_bytes - arrived_bytes);
                 arrived_bytes = remote_bytes;
             }
-            let at_hand_bytes = inputs.iter().map(Input::at_hand_bytes).min().unwrap_or(size_bytes);
-            let end_bytes = at_hand_bytes.min(size_bytes).min(*done_bytes + STEP_BYTES);
+            let available_bytes = inputs.iter().map(Input::available_bytes).min().unwrap_or(size_bytes);
+            let end_bytes = available_bytes.min(size_bytes).min(*done_bytes + STEP_BYTES);
             let end_bytes = end_bytes / element_bytes * element_bytes;
             if destination.is_none() {
                 combiner.combine(&mut inputs, out, *done_bytes, end_bytes);
@@ -121,7 +121,7 @@ impl Puller {
             }
         }
         self.transferred(sample);
-        let _ = timeout(LAST_WORD_TIMEOUT, join_all(inputs.into_iter().map(Input::finish))).await;
+        let _ = timeout(FINAL_FRAMES_TIMEOUT, join_all(inputs.into_iter().map(Input::finish))).await;
         Ok(())
     }
 
@@ -135,17 +135,20 @@ impl Puller {
         needed_bytes: u64,
     ) -> Result<(), (usize, PullOutcome)> {
         if let [input] = inputs {
-            return input.reach(needed_bytes).await.map_err(|outcome| (0, outcome));
+            return input.wait_for_bytes(needed_bytes).await.map_err(|outcome| (0, outcome));
         }
         let limit = self.config.write_stall_timeout / 3;
         loop {
             let reached = inputs.iter_mut().enumerate().map(|(index, input)| async move {
-                input.reach(needed_bytes).await.map_err(|outcome| (index, outcome))
+                input.wait_for_bytes(needed_bytes).await.map_err(|outcome| (index, outcome))
             });
             if let Ok(reached) = timeout(limit, try_join_all(reached)).await {
                 return reached.map(|_| ());
             }
-            inputs.iter_mut().filter(|input| input.at_hand_bytes() >= needed_bytes).for_each(Input::park);
+            inputs
+                .iter_mut()
+                .filter(|input| input.available_bytes() >= needed_bytes)
+                .for_each(Input::disconnect);
         }
     }
 }

@@ -204,7 +204,7 @@ impl PeerConnection {
     /// empty. The caller counts the bytes and verifies the checksum. Cancel safe: a dropped future
     /// has read nothing.
     pub(super) async fn read_part(&mut self, into: &mut [u8]) -> Result<usize, ConnectionError> {
-        match self.take_buffered(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes)) {
+        match self.read_buffered(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes)) {
             0 => arrived(self.read_timeout, &mut self.received_at, self.transport.read(into)).await,
             taken => Ok(taken),
         }
@@ -223,7 +223,7 @@ impl PeerConnection {
     ) -> Result<(), ConnectionError> {
         let whole = start_bytes..start_bytes + u64::from(header.length_bytes());
         let length = header.length_bytes() as usize;
-        let copied = self.take_buffered(length, |bytes| buffer.write(whole.start, bytes));
+        let copied = self.read_buffered(length, |bytes| buffer.write(whole.start, bytes));
         let mut rest = whole.start + copied as u64..whole.end;
         while !rest.is_empty() {
             let receive = self.transport.read_into(buffer, rest.clone());
@@ -330,7 +330,7 @@ impl PeerConnection {
     }
 
     /// Passes up to `limit` buffered bytes to `take`, and returns their number.
-    fn take_buffered(&mut self, limit: usize, take: impl FnOnce(&[u8])) -> usize {
+    fn read_buffered(&mut self, limit: usize, take: impl FnOnce(&[u8])) -> usize {
         let taken = self.unread.len().min(limit);
         take(&self.buffered[self.unread.start..self.unread.start + taken]);
         self.unread.start += taken;

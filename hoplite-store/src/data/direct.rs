@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, CallError};
 use super::connection::{ConnectionError, PeerConnection};
-use super::keepalive::{Awaited, Keepalive, Until};
+use super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::metrics::count;
 use super::pool::Peer;
 use super::puller::Puller;
@@ -61,17 +61,17 @@ impl Puller {
         let combine = v1::Combine { trace: trace::encode(*trace), ..encode_hop(hop) };
         let mut call = Call::begin(self, host.clone(), Kind::Combine, &combine).await?;
         let mut next = match ended.run_until_cancelled(call.read_header()).await {
-            Some(header) => Until::Frame(header?),
-            None => Until::Done(()),
+            Some(header) => KeepaliveEvent::Frame(header?),
+            None => KeepaliveEvent::Done(()),
         };
         let failure = loop {
             let connection = call.connection();
             match next {
-                Until::Done(()) => {
+                KeepaliveEvent::Done(()) => {
                     release(connection).await?;
                     break None;
                 }
-                Until::Frame(header) => match header.kind() {
+                KeepaliveEvent::Frame(header) => match header.kind() {
                     Kind::Keepalive => connection.read_control::<()>(&header).await?,
                     Kind::Combined => {
                         connection.read_control::<()>(&header).await?;

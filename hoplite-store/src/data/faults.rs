@@ -12,7 +12,7 @@ use super::connection::ConnectionError;
 use super::pool::Peer;
 
 /// Maximum number of queued events, which the node takes together with its next event.
-const MAX_NEWS: usize = 256;
+const MAX_QUEUED_EVENTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct PeerReports {
@@ -36,24 +36,24 @@ impl PeerReports {
         if state.faults.failed(now, node, error.clone()) {
             tracing::warn!(peer = %node, %address, %error, "cannot connect to a store");
         }
-        self.tell(&mut state, Event::PeerFailed { peer: node.clone(), error });
+        self.push_event(&mut state, Event::PeerFailed { peer: node.clone(), error });
     }
 
     pub(super) fn reached(&self, (node, _): &Peer) {
         let mut state = self.lock();
         if state.faults.reached(node) {
-            self.tell(&mut state, Event::PeerReached { peer: node.clone() });
+            self.push_event(&mut state, Event::PeerReached { peer: node.clone() });
         }
     }
 
-    fn tell(&self, state: &mut State, event: Event) {
-        if state.news.len() < MAX_NEWS {
+    fn push_event(&self, state: &mut State, event: Event) {
+        if state.news.len() < MAX_QUEUED_EVENTS {
             state.news.push(event);
         }
         self.has_news.store(true, Ordering::Release);
     }
 
-    pub(crate) fn take_news(&self) -> Vec<Event> {
+    pub(crate) fn take_events(&self) -> Vec<Event> {
         if !self.has_news.load(Ordering::Acquire) {
             return Vec::new();
         }

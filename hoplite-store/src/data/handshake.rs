@@ -59,7 +59,7 @@ pub(super) async fn open(
             Side::Accepting => Transport::accept(&config.transport, stream).await?,
         };
         let mut connection = PeerConnection::new(transport, write_timeout);
-        let peer = greet(&mut connection, config, side).await?;
+        let peer = exchange_hellos(&mut connection, config, side).await?;
         Ok((connection, peer))
     };
     let limit = config.handshake_timeout;
@@ -67,7 +67,7 @@ pub(super) async fn open(
 }
 
 /// Exchanges the names. Both sides send first, so that each can explain a rejection.
-async fn greet(
+async fn exchange_hellos(
     connection: &mut PeerConnection,
     config: &DataConfig,
     side: Side<'_>,
@@ -114,15 +114,15 @@ async fn greet(
                 return Err(ConnectionError::Nonsense("the peer is reached at another address than it says"));
             }
             let hellos = Hellos { connecting: fields(&ours), accepting: fields(&theirs) };
-            give(connection, &hellos.proof(token, Purpose::Data, Prover::Connecting)).await?;
-            let proof = take(connection).await?;
+            send_tag(connection, &hellos.proof(token, Purpose::Data, Prover::Connecting)).await?;
+            let proof = receive_tag(connection).await?;
             if !hellos.is_proven(token, Purpose::Data, Prover::Accepting, &proof) {
                 return Err(Error::permission_denied("this store has another token than the peer").into());
             }
         }
         Side::Accepting => {
             let hellos = Hellos { connecting: fields(&theirs), accepting: fields(&ours) };
-            let proof = take(connection).await?;
+            let proof = receive_tag(connection).await?;
             if !hellos.is_proven(token, Purpose::Data, Prover::Connecting, &proof) {
                 let error = Error::permission_denied("the peer has another token than this store");
                 let refusal = Some(encode(&error));
@@ -131,17 +131,17 @@ async fn greet(
                     .await?;
                 return Err(Error::permission_denied("this store has another token than the peer").into());
             }
-            give(connection, &hellos.proof(token, Purpose::Data, Prover::Accepting)).await?;
+            send_tag(connection, &hellos.proof(token, Purpose::Data, Prover::Accepting)).await?;
         }
     }
     Ok(peer)
 }
 
-async fn give(connection: &mut PeerConnection, tag: &[u8]) -> Result<(), ConnectionError> {
+async fn send_tag(connection: &mut PeerConnection, tag: &[u8]) -> Result<(), ConnectionError> {
     connection.write_control(Kind::Proof, &v1::DataProof { tag: tag.to_vec().into(), refusal: None }).await
 }
 
-async fn take(connection: &mut PeerConnection) -> Result<Bytes, ConnectionError> {
+async fn receive_tag(connection: &mut PeerConnection) -> Result<Bytes, ConnectionError> {
     let proof: v1::DataProof = connection.read_expected(Kind::Proof).await?;
     match proof.refusal {
         Some(refusal) => Err(decode(refusal, Plane::Data).into()),

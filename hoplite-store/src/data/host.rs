@@ -10,7 +10,7 @@ use hoplite_proto::{trace, v1};
 
 use super::collective::MemberHost;
 use super::connection::{ConnectionError, PeerConnection};
-use super::keepalive::{Awaited, Keepalive, Until};
+use super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::server::Server;
 use super::serving::{HopHost, HopRequest, Hosted, ServeSource};
 
@@ -28,7 +28,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let (output, put) = (hop.output.clone(), hop.put);
         tracing::debug!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
         let mut hosted = self.source.host(HopRequest { spec: hop, trace });
-        let ended = attend(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
+        let ended = forward_hop_reports(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
         // Dropped before the answer, after which the coordinator may expect the hop to be over.
         drop(hosted);
         match &ended {
@@ -40,7 +40,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
 }
 
 /// Forwards the hop's reports to the coordinator. Returns the end of the hop.
-async fn attend(
+async fn forward_hop_reports(
     connection: &mut PeerConnection,
     hosted: &mut Hosted,
     keepalive: &Keepalive<'_>,
@@ -49,10 +49,16 @@ async fn attend(
     connection.write_keepalive(keepalive.sign()).await?;
     loop {
         match keepalive.until(connection, hosted.next_report()).await? {
-            Until::Done(Some(HopReport::Complete)) => connection.write_control(Kind::Combined, &()).await?,
-            Until::Done(Some(HopReport::Failed(failure))) => return Ok(encode_hop_failure(&failure)),
-            Until::Done(None) => return Ok(encode_hop_failure(&HopFailure::Refused(Error::ShuttingDown))),
-            Until::Frame(header) => match header.kind() {
+            KeepaliveEvent::Done(Some(HopReport::Complete)) => {
+                connection.write_control(Kind::Combined, &()).await?
+            }
+            KeepaliveEvent::Done(Some(HopReport::Failed(failure))) => {
+                return Ok(encode_hop_failure(&failure));
+            }
+            KeepaliveEvent::Done(None) => {
+                return Ok(encode_hop_failure(&HopFailure::Refused(Error::ShuttingDown)));
+            }
+            KeepaliveEvent::Frame(header) => match header.kind() {
                 Kind::Keepalive => connection.read_control::<()>(&header).await?,
                 Kind::Release => {
                     connection.read_control::<()>(&header).await?;

@@ -16,7 +16,7 @@ use crate::copies::LiveCopy;
 pub(super) struct Input<'a> {
     base_bytes: u64,
     size_bytes: u64,
-    at_hand_bytes: u64,
+    available_bytes: u64,
     origin: Origin<'a>,
 }
 
@@ -37,7 +37,7 @@ struct Remote<'a> {
 impl<'a> Input<'a> {
     /// Reads a local copy from `base_bytes` on. The first `done_bytes` are not needed.
     pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, size_bytes: u64, done_bytes: u64) -> Self {
-        Self { base_bytes, size_bytes, at_hand_bytes: done_bytes, origin: Origin::Local(live) }
+        Self { base_bytes, size_bytes, available_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
     /// Reads a remote object, into `destination` if there is one. The first `done_bytes` are not
@@ -65,7 +65,7 @@ impl<'a> Input<'a> {
         Self {
             base_bytes: input.base_bytes,
             size_bytes,
-            at_hand_bytes: done_bytes,
+            available_bytes: done_bytes,
             origin: Origin::Remote(Box::new(remote)),
         }
     }
@@ -74,8 +74,8 @@ impl<'a> Input<'a> {
         matches!(self.origin, Origin::Local(_))
     }
 
-    pub(super) const fn at_hand_bytes(&self) -> u64 {
-        self.at_hand_bytes
+    pub(super) const fn available_bytes(&self) -> u64 {
+        self.available_bytes
     }
 
     /// Waits until the bytes before `needed_bytes`, which lie in the range, are available. Cancel
@@ -83,22 +83,22 @@ impl<'a> Input<'a> {
     ///
     /// # Errors
     /// The reason why the bytes cannot be read.
-    pub(super) async fn reach(&mut self, needed_bytes: u64) -> Result<(), PullOutcome> {
+    pub(super) async fn wait_for_bytes(&mut self, needed_bytes: u64) -> Result<(), PullOutcome> {
         match &mut self.origin {
             Origin::Local(live) => {
                 let last_bytes = self.base_bytes + needed_bytes - 1;
                 match live.beyond_within(last_bytes, self.base_bytes + self.size_bytes).await {
                     Ok(valid_bytes) if valid_bytes > last_bytes => {
-                        self.at_hand_bytes = valid_bytes - self.base_bytes;
+                        self.available_bytes = valid_bytes - self.base_bytes;
                     }
                     _ => return Err(PullOutcome::SenderHasNoCopy),
                 }
             }
             Origin::Remote(remote) => {
-                while self.at_hand_bytes < needed_bytes {
-                    let next_bytes = self.base_bytes + self.at_hand_bytes;
+                while self.available_bytes < needed_bytes {
+                    let next_bytes = self.base_bytes + self.available_bytes;
                     match remote.next(next_bytes, self.base_bytes).await? {
-                        Arrived::Block { length_bytes } => self.at_hand_bytes += length_bytes,
+                        Arrived::Block { length_bytes } => self.available_bytes += length_bytes,
                         Arrived::Sign(_) => {}
                         Arrived::End(end) => return Err(remote.stream.ended(&end, false)),
                     }
@@ -116,21 +116,21 @@ impl<'a> Input<'a> {
                 live.buffer().read(self.base_bytes + start_bytes, scratch);
                 scratch
             }
-            Origin::Remote(remote) => remote.held.last(self.at_hand_bytes - start_bytes, scratch.len()),
+            Origin::Remote(remote) => remote.held.last(self.available_bytes - start_bytes, scratch.len()),
         }
     }
 
     pub(super) fn release(&mut self, done_bytes: u64) {
         if let Origin::Remote(remote) = &mut self.origin {
             if remote.destination.is_none() {
-                remote.held.forget_all_but(self.at_hand_bytes - done_bytes);
+                remote.held.keep_last(self.available_bytes - done_bytes);
             }
             remote.stream.resume();
         }
     }
 
     /// Closes the connection until more bytes are needed. Available bytes stay.
-    pub(super) fn park(&mut self) {
+    pub(super) fn disconnect(&mut self) {
         if let Origin::Remote(remote) = &mut self.origin {
             remote.stream.close();
         }

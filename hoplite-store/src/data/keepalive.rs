@@ -32,7 +32,7 @@ pub(super) enum Awaited<'a> {
     Producer,
 }
 
-pub(super) enum Until<T> {
+pub(super) enum KeepaliveEvent<T> {
     Done(T),
     /// A frame of the peer, whose payload is not read yet.
     Frame(Header),
@@ -48,16 +48,16 @@ impl Keepalive<'_> {
         &self,
         connection: &mut PeerConnection,
         work: impl Future<Output = T>,
-    ) -> Result<Until<T>, ConnectionError> {
+    ) -> Result<KeepaliveEvent<T>, ConnectionError> {
         let mut work = pin!(work);
         let mut signs = None;
         loop {
             let sent_at = connection.sent_at();
             tokio::select! {
                 biased;
-                done = &mut work => return Ok(Until::Done(done)),
-                header = connection.read_header() => return Ok(Until::Frame(header?)),
-                () = self.news(&mut signs, sent_at + news_interval(self.interval)) => {}
+                done = &mut work => return Ok(KeepaliveEvent::Done(done)),
+                header = connection.read_header() => return Ok(KeepaliveEvent::Frame(header?)),
+                () = self.next_sign(&mut signs, sent_at + news_interval(self.interval)) => {}
                 () = sleep_until(sent_at + self.interval) => {}
             }
             connection.write_keepalive(self.sign()).await?;
@@ -71,8 +71,8 @@ impl Keepalive<'_> {
         work: impl Future<Output = T>,
     ) -> Result<T, ConnectionError> {
         match self.until(connection, work).await? {
-            Until::Done(done) => Ok(done),
-            Until::Frame(_) => {
+            KeepaliveEvent::Done(done) => Ok(done),
+            KeepaliveEvent::Frame(_) => {
                 Err(ConnectionError::Nonsense("a request while another one is being answered"))
             }
         }
@@ -88,7 +88,7 @@ impl Keepalive<'_> {
     }
 
     /// Waits for a new sign, but at least until `not_before`. Waits forever if no sign can come.
-    async fn news(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
+    async fn next_sign(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
         let Awaited::Copy(copy) = self.awaited else { return pending().await };
         let signs = signs.get_or_insert_with(|| copy.signs());
         if signs.changed().await.is_err() {

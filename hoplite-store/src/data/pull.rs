@@ -130,7 +130,7 @@ impl Puller {
         live: &LiveCopy,
         cancel: &CancellationToken,
     ) -> Option<bool> {
-        let theirs = self.ask_digest(request);
+        let theirs = self.request_digest(request);
         let (ours, theirs) = cancel.run_until_cancelled(async { tokio::join!(digest(live), theirs) }).await?;
         match (ours, theirs) {
             (Ok(ours), Ok(Some(theirs))) => Some(*theirs == ours),
@@ -143,7 +143,7 @@ impl Puller {
     }
 
     /// Requests the digest of another store's copy; `None` if the store has no copy.
-    async fn ask_digest(&self, request: &CompareRequest) -> Result<Option<Bytes>, CallError> {
+    async fn request_digest(&self, request: &CompareRequest) -> Result<Option<Bytes>, CallError> {
         let id = Bytes::copy_from_slice(request.id.as_bytes());
         let message = v1::DigestRequest { id, put: request.put.0 };
         let peer = (request.holder.clone(), request.holder_address);

@@ -101,7 +101,7 @@ impl Puller {
         self.lock_link().link()
     }
 
-    pub(super) fn take_in(&self) -> LanedStream {
+    pub(super) fn begin_receiving(&self) -> LanedStream {
         self.laned_streams.fetch_add(1, Ordering::Relaxed);
         LanedStream(Arc::clone(&self.laned_streams))
     }

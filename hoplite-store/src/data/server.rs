@@ -10,7 +10,7 @@ use hoplite_core::plan::link::SAMPLE_INTERVAL;
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::{Acceptor, is_notable, warn_repeated};
-use hoplite_net::{HalfOpen, HalfOpenPlace};
+use hoplite_net::{HalfOpen, HalfOpenSlot};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::lanes::{decode_lane, decode_max_lanes};
 use hoplite_proto::data::{Pull, decode_pull, decode_reject, decode_take, encode_known};
@@ -53,14 +53,14 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     let acceptor = Acceptor::new("other stores");
     let accept = || acceptor.accept(&listener, || listener.accept());
     while let Some((stream, address)) = shutdown.run_until_cancelled(accept()).await {
-        let place = half_open.enter();
+        let place = half_open.admit();
         let server = Arc::clone(&server);
         let (shutdown, for_small, tasks) = (shutdown.clone(), for_small.clone(), connections.clone());
         connections.spawn(async move {
             let admitted = shutdown.run_until_cancelled(server.admit(stream, address, place)).await;
             let Some(Some(Admitted { connection, peer, permit })) = admitted else { return };
             let serve = |connection| async move {
-                shutdown.run_until_cancelled(server.attend(connection, &peer, address)).await;
+                shutdown.run_until_cancelled(server.serve_connection(connection, &peer, address)).await;
                 drop(permit);
             };
             match for_small.filter(|_| connection.sizes == Sizes::Small) {
@@ -94,11 +94,11 @@ struct Admitted {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    async fn admit(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenPlace) -> Option<Admitted> {
+    async fn admit(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenSlot) -> Option<Admitted> {
         let opening = handshake::open(&self.config, stream, Side::Accepting, self.config.write_stall_timeout);
         let opened = tokio::select! {
             opened = opening => opened,
-            () = place.lost() => Err(ConnectionError::Crowded),
+            () = place.evicted() => Err(ConnectionError::Crowded),
         };
         drop(place);
         let (connection, peer) = match opened {
@@ -122,7 +122,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         Some(Admitted { connection, peer, permit })
     }
 
-    async fn attend(&self, mut connection: PeerConnection, peer: &NodeId, address: SocketAddr) {
+    async fn serve_connection(&self, mut connection: PeerConnection, peer: &NodeId, address: SocketAddr) {
         let protocol = connection.version.number();
         tracing::debug!(%peer, %address, protocol, "a store connected");
         match self.answer_requests(&mut connection, peer).await {

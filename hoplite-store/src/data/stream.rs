@@ -94,7 +94,7 @@ impl<'a> InputStream<'a> {
     async fn try_next(&mut self, next_bytes: u64, mut sink: Sink<'_>) -> Result<Arrived, CallError> {
         if self.lanes.is_none() {
             let max_lanes = lane_limit(self.puller.config.max_lanes, self.end_bytes - next_bytes);
-            let call = self.ask(next_bytes..self.end_bytes, max_lanes).await?;
+            let call = self.request(next_bytes..self.end_bytes, max_lanes).await?;
             let peer = (self.from.node.clone(), self.from.address);
             let lanes = Incoming::new(self.puller, peer, call, max_lanes);
             let stall = StallDetector::new(self.puller.now(), self.known, self.puller.config.stall_timeout);
@@ -115,7 +115,7 @@ impl<'a> InputStream<'a> {
                     }
                 },
                 Event::Lost(range) => {
-                    let call = self.ask(range, 1).await?;
+                    let call = self.request(range, 1).await?;
                     if let Some((lanes, _)) = &mut self.lanes {
                         lanes.add_request(call);
                     }
@@ -140,7 +140,7 @@ impl<'a> InputStream<'a> {
                     if limit.is_some() {
                         connection.expect_within(Some(self.puller.config.silence_timeout));
                     }
-                    lanes.taken(lane);
+                    lanes.consumed(lane);
                     stall.arrived(self.puller.now());
                     count(&self.puller.metrics.received_bytes, length_bytes);
                     return Ok(Arrived::Block { length_bytes });
@@ -153,7 +153,7 @@ impl<'a> InputStream<'a> {
         }
     }
 
-    async fn ask(&self, range: Range<u64>, max_lanes: usize) -> Result<Call<'a>, CallError> {
+    async fn request(&self, range: Range<u64>, max_lanes: usize) -> Result<Call<'a>, CallError> {
         count(&self.puller.metrics.pulls, 1);
         let pull = encode_pull(&Pull {
             id: self.from.id.clone(),
@@ -229,7 +229,7 @@ impl HeldBytes {
         &mut self.bytes[start..start + length]
     }
 
-    pub(super) fn forget_all_but(&mut self, left: u64) {
+    pub(super) fn keep_last(&mut self, left: u64) {
         self.used = self.held - to_length(left);
     }
 

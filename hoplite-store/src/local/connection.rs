@@ -114,10 +114,10 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         Err(error) => return tracing::debug!(%error, "the user of a connection is unknown"),
     };
     let (user, role) = (peer.user, plane.access.role(&peer));
-    let place = plane.half_open.enter();
+    let place = plane.half_open.admit();
     let greeted = tokio::select! {
         greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane, user, role)) => greeted,
-        () = place.lost() => return tracing::debug!(user, "closed an idle connection: too many have sent no hello"),
+        () = place.evicted() => return tracing::debug!(user, "closed an idle connection: too many have sent no hello"),
         () = shutdown.cancelled() => return,
     };
     drop(place);

@@ -234,7 +234,7 @@ async fn with_positions(
     let turns = Semaphore::new(MAX_ASKED_AT_ONCE);
     let asks = others.into_iter().map(async |(member, Member { node, address })| {
         let (peer, asker) = ((node.clone(), address), plane.engine.asker());
-        let asked = in_turn(&turns, asker.ask_position(&peer, id, (member, members)));
+        let asked = in_turn(&turns, asker.request_position(&peer, id, (member, members)));
         let unknown = |stage: &str| v1::MemberPosition {
             member: u32::try_from(member).unwrap_or(u32::MAX),
             members: own.members.try_into().unwrap_or(u32::MAX),
@@ -287,7 +287,7 @@ async fn made_elsewhere(
     let peers = peers.into_iter().filter(|(node, _)| *node != plane.node);
     let turns = Semaphore::new(MAX_ASKED_AT_ONCE);
     let asks = peers.map(async |peer| {
-        let record = in_turn(&turns, plane.engine.asker().ask_how_made(&peer, id)).await?.ok()??;
+        let record = in_turn(&turns, plane.engine.asker().request_reduce_record(&peer, id)).await?.ok()??;
         Some((peer.0, record))
     });
     let known: Vec<(NodeId, v1::ReduceRecord)> = join_all(asks).await.into_iter().flatten().collect();

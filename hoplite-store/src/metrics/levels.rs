@@ -281,7 +281,7 @@ pub(crate) fn look(
     let levels = Levels::new(metrics);
     // A weak reference, because metrics outlive the engine, whose end must free its memory.
     let engine: Weak<Engine> = Arc::downgrade(engine);
-    metrics.look_when_asked(Box::new(move || {
+    metrics.update_before_scrape(Box::new(move || {
         let ready = match engine.upgrade() {
             None => Err("the store has stopped".to_owned()),
             Some(engine) => {

@@ -11,7 +11,7 @@ pub(super) const MAX_RING: usize = 16;
 /// 2^11 sets each.
 pub(super) const MAX_CHAIN: usize = 11;
 /// Most nodes for other models: 8! orders, each one swap away from the previous order.
-pub(super) const MAX_ANY: usize = 8;
+pub(super) const MAX_NODES_OF_OTHER_MODELS: usize = 8;
 
 pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>) -> Option<Vec<u32>> {
     match model {
@@ -21,7 +21,7 @@ pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>)
         Model::Ring if links.len() <= MAX_RING => Some(shortest_ring(links)),
         Model::Chain if links.len() <= MAX_CHAIN => Some(cheapest_chain(links)),
         Model::Ring | Model::Chain => None,
-        _ if links.len() <= MAX_ANY => Some(enumerate(evaluator)),
+        _ if links.len() <= MAX_NODES_OF_OTHER_MODELS => Some(enumerate(evaluator)),
         _ => None,
     }
 }

@@ -59,7 +59,7 @@ enum Method<'a> {
 
 impl<'a> Search<'a> {
     /// Prepares a search, which ends at once for small cases: rings up to `exact::MAX_RING` nodes,
-    /// chains up to `exact::MAX_CHAIN`, others up to `exact::MAX_ANY`.
+    /// chains up to `exact::MAX_CHAIN`, others up to `exact::MAX_NODES_OF_OTHER_MODELS`.
     ///
     /// # Errors
     /// Fails if the model does not fit the number of nodes.

@@ -86,7 +86,7 @@ impl<'a> Tour<'a> {
             - self.long(e, f);
         self.insert([a, b, c, d], [e, f]);
         for node in [a, b, c, d, e, f] {
-            self.look_at(node);
+            self.enqueue(node);
         }
         self.improve();
         if self.cost > before {
@@ -121,7 +121,7 @@ impl<'a> Tour<'a> {
         }
     }
 
-    fn look_at(&mut self, node: u32) {
+    fn enqueue(&mut self, node: u32) {
         if !std::mem::replace(&mut self.is_queued[node as usize], true) {
             self.queue.push_back(node);
         }
@@ -150,7 +150,7 @@ impl<'a> Tour<'a> {
                     self.gained(gain);
                     self.exchange_logged([a, b, c, d]);
                     for node in [a, b, c, d] {
-                        self.look_at(node);
+                        self.enqueue(node);
                     }
                     return true;
                 }
@@ -197,7 +197,7 @@ impl<'a> Tour<'a> {
                                 self.insert_reversed([before, a, end, after], [f, c]);
                             }
                             for node in [before, a, end, after, c, f] {
-                                self.look_at(node);
+                                self.enqueue(node);
                             }
                             return true;
                         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hoplite_core::topology::Links;
 use hoplite_topology::cost::cost;
-use hoplite_topology::smt::{Answer, answer, question};
+use hoplite_topology::smt::{Answer, answer, query};
 use hoplite_topology::{Error, Model};
 
 use crate::made;
@@ -83,10 +83,9 @@ fn raise(term: &Term, numbers: &mut Numbers) -> bool {
 }
 
 /// With the smallest numbers that the assertions allow.
-fn satisfies(question: &[Term], order: &[u32]) -> bool {
-    let assertions = || {
-        question.iter().map(list).filter(|command| word(&command[0]) == "assert").map(|command| &command[1])
-    };
+fn satisfies(query: &[Term], order: &[u32]) -> bool {
+    let assertions =
+        || query.iter().map(list).filter(|command| word(&command[0]) == "assert").map(|command| &command[1]);
     let mut numbers = Numbers::new();
     let mut is_changed = true;
     while is_changed {
@@ -123,11 +122,11 @@ fn a_question_holds_for_exactly_the_cheaper_orders() {
             let orders: Vec<Vec<u32>> = (0..12).map(|seed| made::shuffled(nodes, seed)).collect();
             let costs: Vec<u128> = orders.iter().map(|order| cost(links, &model, order).unwrap()).collect();
             let below = costs[0];
-            let question = parse(&question(links, &model, below).unwrap());
+            let query = parse(&query(links, &model, below).unwrap());
             for (order, cost) in orders.iter().zip(&costs) {
-                assert_eq!(satisfies(&question, order), *cost < below, "{model}: {order:?}");
+                assert_eq!(satisfies(&query, order), *cost < below, "{model}: {order:?}");
             }
-            assert!(!satisfies(&question, &vec![0; nodes]), "an order has each node once");
+            assert!(!satisfies(&query, &vec![0; nodes]), "an order has each node once");
         }
     }
 }
@@ -148,9 +147,9 @@ fn answers_hold_an_order_or_none() {
 fn unsupported_questions_are_refused() {
     let matrix = made::random_matrix(17, 1);
     let links = Links::new(&matrix, 0).unwrap();
-    assert_eq!(question(links, &Model::Ring, 1), Err(Error::TooManyForSolver { count: 17 }));
+    assert_eq!(query(links, &Model::Ring, 1), Err(Error::TooManyForSolver { count: 17 }));
     let matrix = made::random_matrix(6, 1);
     let links = Links::new(&matrix, 0).unwrap();
-    assert!(matches!(question(links, &Model::Chain, 1), Err(Error::UnknownModel { .. })));
-    assert!(matches!(question(links, &Model::HalvingDoubling, 1), Err(Error::NotAPowerOfTwo { .. })));
+    assert!(matches!(query(links, &Model::Chain, 1), Err(Error::UnknownModel { .. })));
+    assert!(matches!(query(links, &Model::HalvingDoubling, 1), Err(Error::NotAPowerOfTwo { .. })));
 }

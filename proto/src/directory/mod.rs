@@ -24,7 +24,7 @@ pub use store_message::{decode_store_batch, decode_to_shard, encode_to_shard};
 use hoplite_core::error::Result;
 use hoplite_core::id::NodeId;
 use hoplite_core::shard::{LocationState, Retention};
-use hoplite_core::topology::live::MAX_TOLD;
+use hoplite_core::topology::live::MAX_SLOW_PEERS;
 
 use crate::bounds::check_count;
 use crate::enumeration::enumeration;
@@ -40,7 +40,7 @@ pub(crate) fn encode_nodes(nodes: &[NodeId]) -> Vec<String> {
 }
 
 fn decode_slow_peers(peers: &[String]) -> Result<Vec<NodeId>> {
-    check_count("slow links", peers.len(), MAX_TOLD)?;
+    check_count("slow links", peers.len(), MAX_SLOW_PEERS)?;
     Ok(peers.iter().map(|peer| NodeId::new(peer)).collect::<Result<_, _>>()?)
 }
 

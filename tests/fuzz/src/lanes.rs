@@ -62,7 +62,7 @@ fn receive(input: &mut Unstructured<'_>) -> Result<()> {
                 let (start, end) = frame.expect("only a lane with a frame has its turn");
                 assert_eq!(start, next);
                 next = end;
-                merge.taken(lane);
+                merge.consumed(lane);
             }
             Ok(Step::Lost(lost)) => {
                 assert!(merge.has_lost() && lost.start == next && lost.end <= END, "{lost:?}");

@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    fn say(&mut self, shard: usize, message: ToStore) {
+    fn send(&mut self, shard: usize, message: ToStore) {
         if self.is_up[shard] {
             self.apply(Event::FromShard { shard, message });
         }
@@ -345,7 +345,7 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
         }
         17..=23 => {
             let (shard, message) = message(input, world)?;
-            world.say(shard, message);
+            world.send(shard, message);
         }
         24 | 25 => pull_ended(input, world)?,
         26 => {

@@ -57,9 +57,9 @@ async fn main() -> anyhow::Result<()> {
     let published: Vec<ToShard> =
         (0..objects).map(|number| publish(&format!("objects/{number:06}"), 4096)).collect();
     for batch in published.chunks(BATCH) {
-        crowd[0].say(batch.to_vec()).await?;
+        crowd[0].send(batch.to_vec()).await?;
     }
-    crowd[0].say(vec![publish(BROADCAST, BROADCAST_BYTES)]).await?;
+    crowd[0].send(vec![publish(BROADCAST, BROADCAST_BYTES)]).await?;
     // The first third of the receivers forms a chain, whose first quarter sends to the other
     // receivers.
     let first = receivers.div_ceil(3);
@@ -72,11 +72,11 @@ async fn main() -> anyhow::Result<()> {
                 slot: Some(slot),
                 ..publication(BROADCAST, BROADCAST_BYTES)
             };
-            node.say(vec![ToShard::Publish(complete)]).await?;
+            node.send(vec![ToShard::Publish(complete)]).await?;
         }
     }
     for (number, node) in crowd.iter().enumerate().take(receivers + 1).skip(first + 1) {
-        node.ask(number).await?;
+        node.request(number).await?;
     }
     writeln!(std::io::stdout(), "ready")?;
     let reading: FuturesUnordered<_> = crowd
@@ -91,21 +91,21 @@ async fn main() -> anyhow::Result<()> {
 }
 
 impl Node {
-    async fn say(&self, messages: Vec<ToShard>) -> anyhow::Result<()> {
+    async fn send(&self, messages: Vec<ToShard>) -> anyhow::Result<()> {
         let messages = messages.into_iter().map(encode_to_shard).collect();
         self.outbox.send(StoreMessages { hello: None, messages }).await.context("the session has ended")
     }
 
-    async fn ask(&self, number: usize) -> anyhow::Result<()> {
+    async fn request(&self, number: usize) -> anyhow::Result<()> {
         let id = ObjectId::new(BROADCAST)?;
         let request = RequestId(number as u64);
         let query =
             Query { request, id, timeout: Duration::from_secs(3600), resume: None, avoid: Vec::new() };
-        self.say(vec![ToShard::Query(query)]).await
+        self.send(vec![ToShard::Query(query)]).await
     }
 
     async fn pull(&mut self, number: usize) -> anyhow::Result<hoplite_core::shard::GrantId> {
-        self.ask(number).await?;
+        self.request(number).await?;
         loop {
             let batch = tokio::time::timeout(TIME_LIMIT, self.inbound.message()).await??;
             for message in decode_shard_batch(batch.context("the session has ended")?)? {
@@ -141,11 +141,11 @@ async fn join(mut client: Client, number: usize, address: &str, receivers: usize
     let outbound = futures::stream::poll_fn(move |cx| queued.poll_recv(cx));
     let mut inbound = client.session(outbound).await?.into_inner();
     ensure!(inbound.message().await?.is_some_and(|first| first.welcome.is_some()), "the node is refused");
-    tokio::spawn(tell(client, node, load(number, receivers)));
+    tokio::spawn(send_load(client, node, load(number, receivers)));
     Ok(Node { outbox, inbound })
 }
 
-async fn tell(mut client: Client, node: NodeId, load: Load) -> anyhow::Result<()> {
+async fn send_load(mut client: Client, node: NodeId, load: Load) -> anyhow::Result<()> {
     let (reports, mut queued) = mpsc::channel(2);
     reports.send(LoadReport { node: node.to_string(), ..LoadReport::default() }).await?;
     let outbound = futures::stream::poll_fn(move |cx| queued.poll_recv(cx));

@@ -70,8 +70,8 @@ fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
 
     let mut peer = RawPeer::greeted(&address);
     let mut outcome = |pull: &Pull| {
-        peer.say(Kind::Pull, pull);
-        let (kind, payload) = peer.hear().expect("the store answers");
+        peer.send(Kind::Pull, pull);
+        let (kind, payload) = peer.receive().expect("the store answers");
         assert_eq!(kind, Kind::End as u8);
         let end = End::decode(payload.as_slice()).unwrap();
         (end.outcome(), end.error.map_or(0, |error| error.code))
@@ -82,8 +82,8 @@ fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
     let refused = (end::Outcome::Refused, ErrorCode::InvalidRequest as u32);
     assert_eq!(outcome(&pull(b"object", put, 200_001, 0)), refused, "another size");
     assert_eq!(outcome(&pull(b"object", put, 200_000, 200_000)), (end::Outcome::Complete, 0), "its end");
-    peer.say(Kind::DigestRequest, &DigestRequest { id: b"unknown".to_vec().into(), put: 1 });
-    assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::End as u8));
+    peer.send(Kind::DigestRequest, &DigestRequest { id: b"unknown".to_vec().into(), put: 1 });
+    assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::End as u8));
 
     for (what, said) in [
         ("an empty id", data_frame(Kind::Pull, &pull(b"", 1, 1, 0).encode_to_vec())),
@@ -126,11 +126,11 @@ fn a_receiver_that_stops_reading_blocks_nobody() {
     let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
     let mut peer = RawPeer::greeted(&cluster.data_address(0));
     let pull = Pull { id: b"object".to_vec().into(), put, size_bytes: size as u64, ..Pull::default() };
-    peer.say(Kind::Pull, &pull);
+    peer.send(Kind::Pull, &pull);
     await_that("the transfer begun", || client.status().unwrap().sent_bytes > 0);
     let mut dying = RawPeer::greeted(&cluster.data_address(0));
-    dying.say(Kind::Pull, &pull);
-    assert_eq!(dying.hear().map(|(kind, _)| kind), Some(Kind::Block as u8));
+    dying.send(Kind::Pull, &pull);
+    assert_eq!(dying.receive().map(|(kind, _)| kind), Some(Kind::Block as u8));
     drop(dying);
     assert!(cluster.client(1).get("object", TIME_LIMIT).unwrap()[..] == expected[..]);
     cluster.assert_serves();
@@ -171,9 +171,9 @@ fn combine(cluster: &Cluster, put: u64) -> Combine {
 
 type Change = fn(&mut Combine);
 
-fn hear(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
+fn receive(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
     loop {
-        let frame = peer.hear();
+        let frame = peer.receive();
         if frame.as_ref().is_none_or(|(kind, _)| *kind != Kind::Keepalive as u8) {
             return frame;
         }
@@ -216,7 +216,7 @@ fn hops_that_make_no_sense_end_the_connection() {
         let mut combine = combine(&cluster, put);
         change(&mut combine);
         let mut peer = RawPeer::greeted(&address);
-        peer.say(Kind::Combine, &combine);
+        peer.send(Kind::Combine, &combine);
         peer.await_close();
         cluster.assert_serves();
         eprintln!("{what} was survived");
@@ -253,8 +253,8 @@ fn hops_that_cannot_be_are_refused_and_leave_nothing() {
     };
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut outcome = |combine: &Combine| {
-        peer.say(Kind::Combine, combine);
-        let (kind, payload) = hear(&mut peer).expect("the store answers");
+        peer.send(Kind::Combine, combine);
+        let (kind, payload) = receive(&mut peer).expect("the store answers");
         assert_eq!(kind, Kind::End as u8);
         let end = End::decode(payload.as_slice()).unwrap();
         await_no_output(&cluster);
@@ -287,25 +287,25 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
     let right = combine(&cluster, put);
     let mut peer = RawPeer::greeted(&address);
     for round in 0..3 {
-        peer.say(Kind::Combine, &right);
-        assert_eq!(hear(&mut peer), Some((Kind::Combined as u8, vec![])), "round {round}");
+        peer.send(Kind::Combine, &right);
+        assert_eq!(receive(&mut peer), Some((Kind::Combined as u8, vec![])), "round {round}");
         assert_eq!(client.status().unwrap().copies, 2);
         let mut puller = RawPeer::greeted(&address);
         let (id, size_bytes) = (output(1), 200_000);
-        puller.say(Kind::Pull, &Pull { id, put: 1, size_bytes, awaits_hop: true, ..Pull::default() });
+        puller.send(Kind::Pull, &Pull { id, put: 1, size_bytes, awaits_hop: true, ..Pull::default() });
         let mut pulled = Vec::new();
-        while let Some((kind, payload)) = hear(&mut puller).filter(|(kind, _)| *kind != Kind::End as u8) {
+        while let Some((kind, payload)) = receive(&mut puller).filter(|(kind, _)| *kind != Kind::End as u8) {
             assert_eq!(kind, Kind::Block as u8);
             pulled.extend(payload);
         }
         assert!(pulled == expected);
         assert!(!cluster.client(1).contains(output(1)).unwrap(), "no shard knows of it");
         let mut rival = RawPeer::greeted(&address);
-        rival.say(Kind::Combine, &right);
-        let (_, payload) = hear(&mut rival).expect("the store refuses it");
+        rival.send(Kind::Combine, &right);
+        let (_, payload) = receive(&mut rival).expect("the store refuses it");
         assert_eq!(End::decode(payload.as_slice()).unwrap().outcome(), end::Outcome::Refused);
-        peer.say(Kind::Release, &());
-        let (kind, payload) = hear(&mut peer).expect("the store confirms");
+        peer.send(Kind::Release, &());
+        let (kind, payload) = receive(&mut peer).expect("the store confirms");
         let end = End::decode(payload.as_slice()).unwrap();
         assert_eq!((kind, end.outcome()), (Kind::End as u8, end::Outcome::Released));
         await_no_output(&cluster);
@@ -313,17 +313,19 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
     let mut itself = right.clone();
     (itself.inputs[0].id, itself.inputs[0].put, itself.inputs[0].is_hop) = (right.output, 1, true);
     for is_released in [true, false] {
-        peer.say(Kind::Combine, &itself);
+        peer.send(Kind::Combine, &itself);
         await_that("the output", || client.status().unwrap().copies == 2);
         if is_released {
-            peer.say(Kind::Release, &());
-            assert_eq!(hear(&mut peer).map(|(kind, _)| kind), Some(Kind::End as u8));
+            peer.send(Kind::Release, &());
+            assert_eq!(receive(&mut peer).map(|(kind, _)| kind), Some(Kind::End as u8));
         }
     }
     drop(peer);
     await_no_output(&cluster);
     let mut puller = RawPeer::greeted(&address);
-    puller
-        .say(Kind::Pull, &Pull { id: output(2), put: 2, size_bytes: 1, awaits_hop: true, ..Pull::default() });
+    puller.send(
+        Kind::Pull,
+        &Pull { id: output(2), put: 2, size_bytes: 1, awaits_hop: true, ..Pull::default() },
+    );
     cluster.assert_serves();
 }

@@ -27,7 +27,7 @@ fn cluster() -> (Cluster, Client, Vec<u8>, Pull) {
 fn read_stream(peer: &mut RawPeer) -> (Vec<u8>, Option<Lanes>) {
     let (mut contents, mut asked) = (Vec::new(), None);
     loop {
-        let (kind, payload) = peer.hear().expect("the stream has an end");
+        let (kind, payload) = peer.receive().expect("the stream has an end");
         match kind {
             kind if kind == Kind::Block as u8 => contents.extend(payload),
             kind if kind == Kind::Keepalive as u8 => {}
@@ -49,9 +49,9 @@ fn await_request(address: &str, pull: &Pull) -> (RawPeer, Lanes) {
     let mut found = None;
     await_that("the store asks for lanes", || {
         let mut peer = RawPeer::greeted(address);
-        peer.say(Kind::Pull, pull);
+        peer.send(Kind::Pull, pull);
         loop {
-            let (kind, payload) = peer.hear().expect("the stream has an end");
+            let (kind, payload) = peer.receive().expect("the stream has an end");
             if kind == Kind::Lanes as u8 {
                 found = Some((peer, Lanes::decode(payload.as_slice()).unwrap()));
                 return true;
@@ -65,8 +65,8 @@ fn await_request(address: &str, pull: &Pull) -> (RawPeer, Lanes) {
 }
 
 fn outcome_of(peer: &mut RawPeer, key: &[u8]) -> end::Outcome {
-    peer.say(Kind::Lane, &Lane { key: key.to_vec().into(), other_streams: u32::MAX });
-    let (kind, payload) = peer.hear().expect("the store answers");
+    peer.send(Kind::Lane, &Lane { key: key.to_vec().into(), other_streams: u32::MAX });
+    let (kind, payload) = peer.receive().expect("the store answers");
     assert_eq!(kind, Kind::End as u8);
     End::decode(payload.as_slice()).unwrap().outcome()
 }
@@ -84,7 +84,7 @@ fn peers_without_lanes_use_one_connection() {
     let address = cluster.data_address(0);
     for max_lanes in [0, 1] {
         let mut peer = RawPeer::greeted(&address);
-        peer.say(Kind::Pull, &Pull { max_lanes, ..pull.clone() });
+        peer.send(Kind::Pull, &Pull { max_lanes, ..pull.clone() });
         let (read, asked) = read_stream(&mut peer);
         assert!(read == contents && asked.is_none());
     }
@@ -99,7 +99,7 @@ fn peers_that_open_no_lanes_get_all_bytes_over_one_connection() {
     let mut was_asked = false;
     await_that("the store asks for lanes", || {
         let mut peer = RawPeer::greeted(&address);
-        peer.say(Kind::Pull, &pull);
+        peer.send(Kind::Pull, &pull);
         let (read, asked) = read_stream(&mut peer);
         assert!(read == contents, "each stream is whole");
         was_asked |= asked.is_some();
@@ -122,14 +122,14 @@ fn forged_and_malformed_keys_join_nothing() {
     }
     for key in [&[][..], &lanes.key[..15], &[7; 17], &[7; 4096]] {
         let mut peer = RawPeer::greeted(&address);
-        peer.say(Kind::Lane, &Lane { key: key.to_vec().into(), other_streams: 0 });
+        peer.send(Kind::Lane, &Lane { key: key.to_vec().into(), other_streams: 0 });
         peer.await_close();
     }
     assert_eq!(open_lanes(&cluster), 0, "no connection has joined the stream");
-    while main.hear().expect("the stream has an end").0 != Kind::End as u8 {}
+    while main.receive().expect("the stream has an end").0 != Kind::End as u8 {}
     assert_eq!(outcome_of(&mut peer, &lanes.key), end::Outcome::NoCopy);
-    peer.say(Kind::Pull, &Pull { offset_bytes: SIZE as u64 - 100, ..pull });
-    assert_eq!(peer.hear().map(|(kind, payload)| (kind, payload.len())), Some((Kind::Block as u8, 100)));
+    peer.send(Kind::Pull, &Pull { offset_bytes: SIZE as u64 - 100, ..pull });
+    assert_eq!(peer.receive().map(|(kind, payload)| (kind, payload.len())), Some((Kind::Block as u8, 100)));
     cluster.assert_serves();
 }
 
@@ -141,7 +141,7 @@ fn silent_and_surplus_lanes_hold_up_no_other_peer() {
     assert_eq!(asked.count, 1, "the peer allows two lanes");
     let mut lanes: Vec<RawPeer> = (0..8).map(|_| RawPeer::greeted(&address)).collect();
     for lane in &mut lanes {
-        lane.say(Kind::Lane, &Lane { key: asked.key.clone(), other_streams: 0 });
+        lane.send(Kind::Lane, &Lane { key: asked.key.clone(), other_streams: 0 });
     }
     assert!(cluster.client(1).get("object", TIME_LIMIT).unwrap()[..] == contents[..]);
     assert!(open_lanes(&cluster) <= 15 + 1, "those of the other store, and one");

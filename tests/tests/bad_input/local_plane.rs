@@ -49,8 +49,8 @@ fn another_version_is_refused_with_a_reason() {
     let mut cluster = Cluster::of(1);
     for version in [0, PROTOCOL_VERSION + 1, u32::MAX] {
         let mut client = RawClient::connect(&cluster.socket(0));
-        client.say(&ClientHello { version, program: "raw".to_owned(), ..Default::default() });
-        let hello: ServerHello = client.hear().expect("the store says why");
+        client.send(&ClientHello { version, program: "raw".to_owned(), ..Default::default() });
+        let hello: ServerHello = client.receive().expect("the store says why");
         let error = hello.error.expect("it is refused");
         assert_eq!(error.code, ErrorCode::VersionMismatch as u32);
         client.await_close();
@@ -165,12 +165,12 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
     client.request(Body::Unsubscribe(request::Unsubscribe { call: u64::MAX }));
     let get = request::Get { id: vec![1].into(), until: 0, timeout_ms: 20_000, allow_stale: false };
     let waiting = client.request(Body::Get(get.clone()));
-    client.say(&v1::Request { call: waiting, body: Some(Body::Get(get)), ..Default::default() });
+    client.send(&v1::Request { call: waiting, body: Some(Body::Get(get)), ..Default::default() });
     assert_eq!(error_code(client.answer()), ErrorCode::InvalidRequest as u32);
     client.request(Body::Status(request::Status {}));
     assert!(matches!(client.answer(), Answer::Status(_)), "the connection goes on");
-    client.say(&v1::Request { call: 1000, ..Default::default() });
-    let answer: Option<v1::Response> = client.hear();
+    client.send(&v1::Request { call: 1000, ..Default::default() });
+    let answer: Option<v1::Response> = client.receive();
     let code = answer.and_then(|answer| answer.body).map(error_code);
     assert!(code.is_none_or(|code| code == ErrorCode::Malformed as u32), "{code:?}");
     cluster.assert_serves();
@@ -185,7 +185,7 @@ fn a_client_that_takes_no_answers_blocks_nobody() {
     client.request(Body::Subscribe(request::Subscribe { id: b"object".to_vec().into() }));
     let question =
         v1::Request { call: 1000, body: Some(Body::Status(request::Status {})), ..Default::default() };
-    while client.try_say(&question, std::time::Duration::from_millis(300)) {}
+    while client.try_send_message(&question, std::time::Duration::from_millis(300)) {}
     cluster.assert_serves();
     drop(client);
     await_that("the client gone", || watcher.status().unwrap().clients == 1);

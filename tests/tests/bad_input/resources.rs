@@ -160,7 +160,7 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let flood: Vec<RawClient> = (0..150)
         .map(|_| {
             let mut client = RawClient::connect(&socket);
-            client.say(&hello);
+            client.send(&hello);
             client
         })
         .collect();
@@ -176,8 +176,8 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     }
     drop(flood);
     await_that("room for clients", || Client::connect(&socket).is_ok());
-    let told = store.log().matches("cannot accept a connection").count() as u64;
-    assert!(told <= began.elapsed().as_secs() + 1, "told {told} times");
+    let warnings = store.log().matches("cannot accept a connection").count() as u64;
+    assert!(warnings <= began.elapsed().as_secs() + 1, "told {warnings} times");
     assert_eq!(store.terminate(), 0);
     cluster.assert_serves();
 }

@@ -58,7 +58,7 @@ fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
 
 fn ended(peer: &mut RawPeer) -> End {
     loop {
-        let (kind, payload) = peer.hear().expect("the store answers");
+        let (kind, payload) = peer.receive().expect("the store answers");
         if kind != Kind::Keepalive as u8 {
             assert_eq!(kind, Kind::End as u8);
             return End::decode(payload.as_slice()).unwrap();
@@ -111,7 +111,7 @@ fn sessions_that_make_no_sense_end_the_connection() {
         let mut enlist = right.clone();
         change(&mut enlist);
         let mut peer = RawPeer::greeted(&address);
-        peer.say(Kind::Enlist, &enlist);
+        peer.send(Kind::Enlist, &enlist);
         peer.await_close();
         eprintln!("{what} was survived");
     }
@@ -151,20 +151,20 @@ fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
         let mut enlist = right.clone();
         (enlist.put, enlist.attempt) = (number, attempt(number));
         change(&mut enlist);
-        peer.say(Kind::Enlist, &enlist);
+        peer.send(Kind::Enlist, &enlist);
         assert_eq!(ended(&mut peer).outcome(), end::Outcome::Refused, "{what}");
         await_no_target(&cluster);
     }
     let unknown = Take { target: right.target.clone(), put: 7, index: 1, offset_bytes: 1, ..Take::default() };
-    peer.say(Kind::Take, &unknown);
+    peer.send(Kind::Take, &unknown);
     assert_eq!(ended(&mut peer).outcome(), end::Outcome::NoCopy);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
     coordinator
-        .say(Kind::Enlist, &Enlist { put: 3000, attempt: attempt(3000), ..enlist(&cluster, put, address) });
+        .send(Kind::Enlist, &Enlist { put: 3000, attempt: attempt(3000), ..enlist(&cluster, put, address) });
     let _member = RawPeer::accepted(&listener);
-    peer.say(Kind::Take, &Take { put: 3000, index: 0, offset_bytes: 0, ..unknown });
+    peer.send(Kind::Take, &Take { put: 3000, index: 0, offset_bytes: 0, ..unknown });
     assert_eq!(ended(&mut peer).outcome(), end::Outcome::NoCopy, "it is no member");
     drop(coordinator);
     await_no_target(&cluster);
@@ -189,7 +189,7 @@ fn a_member_takes_nothing_that_is_not_the_next_block_of_its_stream() {
     ];
     for ((what, said), number) in wrong.into_iter().zip(4000..) {
         let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
-        coordinator.say(
+        coordinator.send(
             Kind::Enlist,
             &Enlist { put: number, attempt: attempt(number), ..enlist(&cluster, put, address.clone()) },
         );
@@ -197,7 +197,7 @@ fn a_member_takes_nothing_that_is_not_the_next_block_of_its_stream() {
             scope.spawn(|| {
                 for _ in 0..ATTEMPTS {
                     let mut sender = RawPeer::accepted(&listener);
-                    let (kind, payload) = sender.hear().expect("the store asks");
+                    let (kind, payload) = sender.receive().expect("the store asks");
                     assert_eq!(kind, Kind::Take as u8);
                     let take = Take::decode(payload.as_slice()).unwrap();
                     assert_eq!((take.put, take.index, take.offset_bytes), (number, 0, 0), "{what}");

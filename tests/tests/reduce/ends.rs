@@ -17,7 +17,7 @@ fn the_hops_of_a_client_that_dies_end() {
     let unfinished = halves(&cluster, 3);
     let before: Vec<u64> = (0..4).map(free).collect();
     let mut worker = Worker::start(&cluster.socket(0));
-    worker.tell("reduce target array-1 array-2 array-3");
+    worker.send_command("reduce target array-1 array-2 array-3");
     let mut reader = await_half(&cluster, 1, "target", &[1, 2, 3]);
     assert!(free(2) < before[2], "there is a hop");
     let [coordinator, host] = [0, 2].map(|node| cluster.client(node).status().unwrap());

@@ -61,15 +61,15 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
                 })
             });
         }
-        let mut told = None;
+        let mut stages = None;
         await_that("the stages that another node tells", || {
-            told = known(&cluster, 3).filter(|record| {
+            stages = known(&cluster, 3).filter(|record| {
                 let stages = record.positions.iter().map(|of| (of.member, of.stage.as_str()));
                 stages.eq([(0, "gives and takes"), (1, "gives and takes"), (2, "gives and takes")])
             });
-            told.is_some()
+            stages.is_some()
         });
-        let ReduceRecord { position, positions, plan, .. } = told.unwrap();
+        let ReduceRecord { position, positions, plan, .. } = stages.unwrap();
         assert!(plan.starts_with("ring of 3, estimated to take "), "{plan}");
         assert_eq!(position, None);
         let nodes: BTreeSet<_> = positions.iter().map(|of| of.node.as_str()).collect();

@@ -332,7 +332,7 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 .collect();
             if dies {
                 let mut worker = Worker::start(&cluster.socket(rank));
-                worker.tell(&format!("allreduce target {rank} {}", ids(&ALL).join(" ")));
+                worker.send_command(&format!("allreduce target {rank} {}", ids(&ALL).join(" ")));
                 links.await_held(SENDER, RECEIVER);
                 worker.kill();
             } else {

@@ -270,7 +270,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::UNIX_EPOCH;
 
-    use hoplite_net::{Authority, Issued};
+    use hoplite_net::{Authority, IssuedCertificate};
     use tempfile::TempDir;
 
     use super::*;
@@ -295,7 +295,7 @@ mod tests {
             Some(path)
         }
 
-        fn tls(&self, issued: &Issued, ca: &Authority) -> Security {
+        fn tls(&self, issued: &IssuedCertificate, ca: &Authority) -> Security {
             Security {
                 tls_cert: self.write("cert.pem", &issued.cert),
                 tls_key: self.write("key.pem", &issued.key),
@@ -313,11 +313,11 @@ mod tests {
         Authority::new(UNIX_EPOCH..SystemTime::now() + DAY * days).unwrap()
     }
 
-    fn issue(authority: &Authority, validity: std::ops::Range<SystemTime>) -> Issued {
+    fn issue(authority: &Authority, validity: std::ops::Range<SystemTime>) -> IssuedCertificate {
         authority.issue(&["node".to_owned()], validity).unwrap()
     }
 
-    fn year(authority: &Authority) -> Issued {
+    fn year(authority: &Authority) -> IssuedCertificate {
         let now = SystemTime::now();
         issue(authority, now - DAY..now + DAY * 365)
     }
@@ -383,18 +383,18 @@ mod tests {
         let old = Authority::new(UNIX_EPOCH..now - DAY).unwrap();
         check(&place.tls(&year(&old), &old), good, good, (Doubtful, "daemons take it"));
 
-        let mixed = Issued { key: year(&ours).key, ..year(&ours) };
+        let mixed = IssuedCertificate { key: year(&ours).key, ..year(&ours) };
         check(&place.tls(&mixed, &ours), cert, (Bad, "is not that of the certificate in"), good);
-        let mixed = Issued { key: year(&ours).key, ..past };
+        let mixed = IssuedCertificate { key: year(&ours).key, ..past };
         check(&place.tls(&mixed, &ours), (Bad, "expired on"), (Bad, "is not that of"), good);
-        let swapped = Issued { cert: mixed.key, key: mixed.cert };
+        let swapped = IssuedCertificate { cert: mixed.key, key: mixed.cert };
         let mixed_up = (Bad, "are the files mixed up?");
         check(&place.tls(&swapped, &ours), mixed_up, mixed_up, good);
         let named = |tls_name: &str| Security {
             tls_name: Some(tls_name.to_owned()),
             ..place.tls(&year(&ours), &ours)
         };
-        let of_authority = Issued { cert: ours.cert.clone(), key: ours.key.clone() };
+        let of_authority = IssuedCertificate { cert: ours.cert.clone(), key: ours.key.clone() };
         check(&place.tls(&of_authority, &ours), (Bad, "is that of an authority"), good, good);
         check(&named("node"), good, good, good);
         check(&named("cluster"), (Bad, "is not for cluster, which --tls-name demands"), good, good);

@@ -27,7 +27,7 @@ pub(in crate::shard) struct LocationRecord {
     /// The sender's name, because this shard may not know the sender yet.
     pub(in crate::shard) pulling_from: Option<NodeId>,
     /// `true` if the bytes come over a slow link, here or earlier in the chain of senders.
-    pub(super) comes_slowly: bool,
+    pub(super) has_slow_source: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,21 +60,21 @@ impl LocationRecord {
             last_grant: 0,
             since: Time::ZERO,
             pulling_from: None,
-            comes_slowly: false,
+            has_slow_source: false,
         }
     }
 
-    pub(in crate::shard) const fn set_comes_slowly(&mut self, comes_slowly: bool) {
-        self.comes_slowly = comes_slowly;
+    pub(in crate::shard) const fn set_has_slow_source(&mut self, has_slow_source: bool) {
+        self.has_slow_source = has_slow_source;
     }
 
-    pub(in crate::shard) const fn comes_slowly(&self) -> bool {
-        self.comes_slowly
+    pub(in crate::shard) const fn has_slow_source(&self) -> bool {
+        self.has_slow_source
     }
 
     /// Returns `true` if receivers of this copy wait for bytes over a slow link.
-    pub(in crate::shard) fn is_held_up(&self) -> bool {
-        self.comes_slowly && self.state == LocationState::Partial
+    pub(in crate::shard) fn is_behind_slow_link(&self) -> bool {
+        self.has_slow_source && self.state == LocationState::Partial
     }
 
     pub(in crate::shard) fn class(&self) -> Class {
@@ -86,7 +86,7 @@ impl LocationRecord {
         self.state != LocationState::Partial
     }
 
-    pub(super) fn is_complete_at_hand(&self) -> bool {
+    pub(super) fn is_complete_and_connected(&self) -> bool {
         self.state == LocationState::Complete && !self.is_away
     }
 

@@ -26,9 +26,9 @@ fn sent(effects: Vec<Effect>) -> Vec<(String, ToStore)> {
     sent.collect()
 }
 
-fn without_a() -> World {
+fn shard_without_a() -> World {
     let mut world = World::with_nodes(&["a", "b"]);
-    world.say("a", ToShard::Publish(complete("x", 1)));
+    world.send("a", ToShard::Publish(complete("x", 1)));
     world.disconnect("a", 1);
     world.wait(LOSS);
     world
@@ -36,22 +36,22 @@ fn without_a() -> World {
 
 #[test]
 fn a_delete_names_the_lost_nodes_that_may_have_a_copy() {
-    let mut world = without_a();
-    let answers = world.ask("b", delete(DeleteWait::Reachable, None));
+    let mut world = shard_without_a();
+    let answers = world.send_and_collect("b", delete(DeleteWait::Reachable, None));
     assert_eq!(answers, [answer(Some(1), &["a"])]);
     // The lost node never had the id's new put.
-    world.say("b", ToShard::Publish(complete("x", 2)));
+    world.send("b", ToShard::Publish(complete("x", 2)));
     world.connect("a", 2);
-    let drops = world.ask("b", delete(DeleteWait::Reachable, None));
+    let drops = world.send_and_collect("b", delete(DeleteWait::Reachable, None));
     assert!(matches!(drops[..], [(_, ToStore::Drop { put: PutId(2), .. })]), "{drops:?}");
-    assert_eq!(world.ask("b", confirmed(2)), [answer(Some(2), &[])]);
+    assert_eq!(world.send_and_collect("b", confirmed(2)), [answer(Some(2), &[])]);
 }
 
 #[test]
 fn a_node_that_is_lost_during_a_delete_is_named() {
     let mut world = World::with_nodes(&["a", "b"]);
-    world.say("a", ToShard::Publish(complete("x", 1)));
-    assert_eq!(world.ask("b", delete(DeleteWait::Reachable, None)).len(), 1, "only the drop");
+    world.send("a", ToShard::Publish(complete("x", 1)));
+    assert_eq!(world.send_and_collect("b", delete(DeleteWait::Reachable, None)).len(), 1, "only the drop");
     world.disconnect("a", 1);
     assert_eq!(sent(world.wait(LOSS)), [answer(Some(1), &["a"])]);
 }
@@ -59,30 +59,30 @@ fn a_node_that_is_lost_during_a_delete_is_named() {
 #[test]
 fn a_delete_may_wait_until_the_lost_node_has_confirmed_it() {
     for is_later_than_tombstones in [false, true] {
-        let mut world = without_a();
-        assert_eq!(world.ask("b", delete(DeleteWait::All, None)), [answer(Some(1), &["a"])]);
+        let mut world = shard_without_a();
+        assert_eq!(world.send_and_collect("b", delete(DeleteWait::All, None)), [answer(Some(1), &["a"])]);
         if is_later_than_tombstones {
             world.wait(Duration::from_secs(100));
         }
         let drops = sent(world.connect("a", 1));
         assert!(matches!(drops[..], [(_, ToStore::Drop { put: PutId(1), .. })]), "{drops:?}");
-        assert_eq!(world.ask("a", confirmed(1)), [answer(None, &[])]);
-        assert_eq!(world.ask("b", delete(DeleteWait::All, None)), [answer(None, &[])]);
+        assert_eq!(world.send_and_collect("a", confirmed(1)), [answer(None, &[])]);
+        assert_eq!(world.send_and_collect("b", delete(DeleteWait::All, None)), [answer(None, &[])]);
     }
 }
 
 #[test]
 fn another_run_of_the_lost_node_has_no_copies() {
-    let mut world = without_a();
-    world.say("b", delete(DeleteWait::All, None));
+    let mut world = shard_without_a();
+    world.send("b", delete(DeleteWait::All, None));
     assert_eq!(sent(world.connect("a", 2)), [answer(None, &[])]);
 }
 
 #[test]
 fn a_patient_delete_ends_with_its_requester() {
-    let mut world = without_a();
-    world.say("b", delete(DeleteWait::All, None));
-    assert_eq!(world.say("b", ToShard::Cancel { request: RequestId(1) }), []);
+    let mut world = shard_without_a();
+    world.send("b", delete(DeleteWait::All, None));
+    assert_eq!(world.send("b", ToShard::Cancel { request: RequestId(1) }), []);
     assert_eq!(sent(world.connect("a", 2)), []);
 }
 
@@ -90,25 +90,25 @@ fn a_patient_delete_ends_with_its_requester() {
 fn the_second_shard_waits_for_the_nodes_that_only_it_reaches() {
     for is_told_by_a_holder in [false, true] {
         let mut world = World::with_nodes(&["a", "b", "c"]);
-        world.say("a", ToShard::Publish(complete("x", 1)));
+        world.send("a", ToShard::Publish(complete("x", 1)));
         if is_told_by_a_holder {
-            world.say("c", ToShard::Publish(complete("x", 1)));
-            let drops = world.ask("c", confirmed(1));
+            world.send("c", ToShard::Publish(complete("x", 1)));
+            let drops = world.send_and_collect("c", confirmed(1));
             assert!(matches!(drops[..], [(_, ToStore::Drop { .. })]), "{drops:?}");
         }
-        let drops = world.ask("b", delete(DeleteWait::Reachable, Some(1)));
+        let drops = world.send_and_collect("b", delete(DeleteWait::Reachable, Some(1)));
         assert_eq!(drops.len(), usize::from(!is_told_by_a_holder));
-        assert_eq!(world.ask("a", confirmed(1)), [answer(Some(1), &[])]);
+        assert_eq!(world.send_and_collect("a", confirmed(1)), [answer(Some(1), &[])]);
     }
 }
 
 #[test]
 fn the_second_shard_keeps_another_put_and_refuses_the_deleted_one() {
     let mut world = World::with_nodes(&["a", "b"]);
-    world.say("a", ToShard::Publish(complete("x", 2)));
-    assert_eq!(world.ask("b", delete(DeleteWait::Reachable, Some(1))), [answer(None, &[])]);
+    world.send("a", ToShard::Publish(complete("x", 2)));
+    assert_eq!(world.send_and_collect("b", delete(DeleteWait::Reachable, Some(1))), [answer(None, &[])]);
     assert_eq!(world.shard.entries[&id("x")].put, PutId(2));
-    let verdict = world.ask("b", ToShard::Publish(complete("x", 1)));
+    let verdict = world.send_and_collect("b", ToShard::Publish(complete("x", 1)));
     assert!(
         matches!(verdict[..], [(_, ToStore::Published { verdict: Verdict::Deleted, .. })]),
         "{verdict:?}"
@@ -119,18 +119,18 @@ fn the_second_shard_keeps_another_put_and_refuses_the_deleted_one() {
 fn a_restarted_shard_holds_deletes_of_unknown_ids_for_a_lease() {
     let mut world = World::new(ShardConfig::default());
     world.connect("b", 1);
-    assert_eq!(world.ask("b", delete(DeleteWait::Reachable, None)), []);
+    assert_eq!(world.send_and_collect("b", delete(DeleteWait::Reachable, None)), []);
     assert_eq!(sent(world.wait(LEASE - Duration::from_millis(1))), []);
     assert_eq!(sent(world.wait(Duration::from_millis(1))), [answer(None, &[])]);
     let mut world = World::new(ShardConfig::default());
     world.connect("b", 1);
     // The other shard has deleted the put.
-    assert_eq!(world.ask("b", delete(DeleteWait::Reachable, Some(1))), [answer(None, &[])]);
+    assert_eq!(world.send_and_collect("b", delete(DeleteWait::Reachable, Some(1))), [answer(None, &[])]);
 }
 
 #[test]
 fn the_memory_of_lost_nodes_is_bounded() {
-    let mut absent = Absent::default();
+    let mut absent = LostNodes::default();
     let put = |number: u64| (id("x"), PutId(number));
     let now = Time::from_micros(1);
     absent.note(now, (&node("a"), Incarnation(1)), (0..10).map(put));

@@ -150,7 +150,7 @@ impl Scenario {
                 let bytes = Bytes::copy_from_slice(text.as_bytes());
                 let size_bytes = u64::try_from(text.len()).unwrap();
                 let publish = Publish { size_bytes, inline: Some(bytes.into()), ..complete(object, put.0) };
-                self.world.say(name, ToShard::Publish(publish))
+                self.world.send(name, ToShard::Publish(publish))
             }
             ["get", name, object, options @ ..] => {
                 let mut query = query(object, request.0);
@@ -163,14 +163,14 @@ impl Scenario {
                     }
                 }
                 self.latest.insert((*name).to_owned(), request);
-                self.world.say(name, ToShard::Query(query))
+                self.world.send(name, ToShard::Query(query))
             }
-            ["cancel", name] => self.world.say(name, ToShard::Cancel { request: self.latest[*name] }),
+            ["cancel", name] => self.world.send(name, ToShard::Cancel { request: self.latest[*name] }),
             ["done", name, object] => {
                 let (object, put) = parse_object(object);
                 let copy = publication(object, put.0, LocationState::Complete, Retention::Evictable);
                 let publish = Publish { slot: self.slots.remove(*name), wants_answer: false, ..copy };
-                self.world.say(name, ToShard::Publish(publish))
+                self.world.send(name, ToShard::Publish(publish))
             }
             ["fail", name, outcome] => {
                 let outcome = match *outcome {
@@ -193,20 +193,20 @@ impl Scenario {
             ["delete", name, object] => {
                 self.latest.insert((*name).to_owned(), request);
                 self.world
-                    .say(name, ToShard::Delete { request, id: id(object), terms: DeleteTerms::default() })
+                    .send(name, ToShard::Delete { request, id: id(object), terms: DeleteTerms::default() })
             }
             ["forget", name, object] => {
                 let (object, put) = parse_object(object);
-                self.world.say(name, ToShard::Forget { id: id(object), put })
+                self.world.send(name, ToShard::Forget { id: id(object), put })
             }
             ["watch", name, object] => {
                 self.latest.insert((*name).to_owned(), request);
-                self.world.say(name, ToShard::Subscribe { request, id: id(object), wants: Wants::Locations })
+                self.world.send(name, ToShard::Subscribe { request, id: id(object), wants: Wants::Locations })
             }
             ["measure", version, names @ ..] => self.measure(version.parse().unwrap(), names),
             ["slow", name, peers @ ..] => {
                 let peers = peers.iter().map(|peer| node(peer)).collect();
-                self.world.say(name, ToShard::SlowLinks { peers })
+                self.world.send(name, ToShard::SlowLinks { peers })
             }
             ["wait", millis] => self.world.wait(Duration::from_millis(millis.parse().unwrap())),
             _ => panic!("{words:?}"),
@@ -281,17 +281,17 @@ impl Scenario {
         let (object, put) = parse_object(object);
         let publish =
             Publish { pulling_from: from.map(node), ..publication(object, put.0, state, retention) };
-        self.world.say(name, ToShard::Publish(publish))
+        self.world.send(name, ToShard::Publish(publish))
     }
 
     fn unpublish(&mut self, name: &str, object: &str, reason: UnpublishReason) -> Vec<Effect> {
         let (object, put) = parse_object(object);
-        self.world.say(name, ToShard::Unpublish { id: id(object), put, reason })
+        self.world.send(name, ToShard::Unpublish { id: id(object), put, reason })
     }
 
     fn give_back(&mut self, name: &str, outcome: PullOutcome) -> Vec<Effect> {
         let grant = self.slots[name];
-        self.world.say(name, ToShard::ReturnSlot { grant, outcome })
+        self.world.send(name, ToShard::ReturnSlot { grant, outcome })
     }
 
     fn render(&mut self, effect: Effect) -> Option<String> {

@@ -34,9 +34,9 @@ impl Broadcast {
         for number in 0..=receivers {
             world.connect(NodeInfo { node: name(number), ..info("n", 1) });
         }
-        world.say(0, ToShard::Publish(Publish { size_bytes, ..complete("x", 1) }));
+        world.send(0, ToShard::Publish(Publish { size_bytes, ..complete("x", 1) }));
         for number in 1..=receivers {
-            world.say(number, ToShard::Query(query("x", number)));
+            world.send(number, ToShard::Query(query("x", number)));
         }
         world
     }
@@ -62,7 +62,7 @@ impl Broadcast {
         }
     }
 
-    fn say(&mut self, node: u64, message: ToShard) {
+    fn send(&mut self, node: u64, message: ToShard) {
         self.apply(Event::Message { node: name(node), message });
     }
 
@@ -80,14 +80,14 @@ impl Broadcast {
         let size_bytes = self.shard.entries[&id("x")].size_bytes;
         let copy = publication("x", 1, LocationState::Complete, Retention::Evictable);
         let copy = Publish { size_bytes, ..copy };
-        self.say(receiver, ToShard::Publish(Publish { slot: Some(slot), ..copy }));
+        self.send(receiver, ToShard::Publish(Publish { slot: Some(slot), ..copy }));
     }
 
     fn fail(&mut self, receiver: u64) {
         let (sender, grant) = self.transfers.remove(&receiver).unwrap();
-        self.say(receiver, ToShard::ReturnSlot { grant, outcome: PullOutcome::SenderStalled });
+        self.send(receiver, ToShard::ReturnSlot { grant, outcome: PullOutcome::SenderStalled });
         let again = query("x", receiver);
-        self.say(
+        self.send(
             receiver,
             ToShard::Query(Query { resume: Some(PutId(1)), avoid: vec![name(sender)], ..again }),
         );
@@ -207,7 +207,7 @@ fn hops_are_measured_where_chains_began_together() {
     for number in 2..30 {
         late.wait(8000);
         late.connect(NodeInfo { node: name(number), ..info("n", 1) });
-        late.say(number, ToShard::Query(query("x", number)));
+        late.send(number, ToShard::Query(query("x", number)));
     }
     for done in 1..30 {
         late.wait(8000);

@@ -12,10 +12,10 @@ fn names(found: &Found) -> Vec<String> {
 fn a_search_is_paged_and_filtered() {
     let mut world = World::with_nodes(&["a", "b"]);
     for name in ["w/1", "w/2", "w/3", "x"] {
-        world.say("a", ToShard::Publish(complete(name, 1)));
+        world.send("a", ToShard::Publish(complete(name, 1)));
     }
-    world.say("b", ToShard::Publish(publication("w/2", 1, LocationState::Complete, Retention::Evictable)));
-    world.say("a", ToShard::Publish(inline("w/small", 1, b"1234")));
+    world.send("b", ToShard::Publish(publication("w/2", 1, LocationState::Complete, Retention::Evictable)));
+    world.send("a", ToShard::Publish(inline("w/small", 1, b"1234")));
     let first = world.shard.search(&search("w/", b"", 2));
     assert_eq!(names(&first), ["w/1", "w/2"]);
     assert_eq!(first.next, Some(id("w/2")));
@@ -34,7 +34,7 @@ fn a_search_is_paged_and_filtered() {
 fn a_search_with_few_matches_ends_and_returns_where_to_continue() {
     let mut world = World::with_nodes(&["a"]);
     let mut effects = Vec::new();
-    for number in 0..MAX_LOOKED_AT + 5 {
+    for number in 0..MAX_EXAMINED + 5 {
         let publish = Publish { wants_answer: false, ..complete(&format!("{number:06}"), 1) };
         let message = ToShard::Publish(publish);
         world.shard.apply(world.now, Event::Message { node: node("a"), message }, &mut effects);
@@ -43,7 +43,7 @@ fn a_search_with_few_matches_ends_and_returns_where_to_continue() {
     let found = world.shard.search(&nothing);
     assert_eq!(found.objects, []);
     let next = found.next.unwrap();
-    assert_eq!(next, id(&format!("{:06}", MAX_LOOKED_AT - 1)));
+    assert_eq!(next, id(&format!("{:06}", MAX_EXAMINED - 1)));
     let rest =
         world.shard.search(&ObjectSearch { after: next.as_bytes().to_vec(), min_copies: 0, ..nothing });
     assert_eq!((rest.objects.len(), rest.next), (5, None));
@@ -52,7 +52,7 @@ fn a_search_with_few_matches_ends_and_returns_where_to_continue() {
 #[test]
 fn nodes_come_in_pages_by_name() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
-    world.say("b", ToShard::Publish(complete("x", 1)));
+    world.send("b", ToShard::Publish(complete("x", 1)));
     world.disconnect("c", 1);
     let (page, more) = world.shard.node_overviews("", 2);
     assert_eq!((page[0].node.as_str(), page[1].node.as_str(), page[1].copies, more), ("a", "b", 1, true));
@@ -66,10 +66,10 @@ fn nodes_come_in_pages_by_name() {
 fn a_grant_counts_the_complete_copies_of_connected_stores() {
     let mut world = World::with_nodes(&["a", "b", "c", "d"]);
     for holder in ["a", "b"] {
-        world.say(holder, ToShard::Publish(complete("x", 1)));
+        world.send(holder, ToShard::Publish(complete("x", 1)));
     }
     let counted_for = |world: &mut World, receiver| {
-        let answers = world.ask(receiver, ToShard::Query(query("x", 1)));
+        let answers = world.send_and_collect(receiver, ToShard::Query(query("x", 1)));
         let [(_, ToStore::Granted(grant))] = &answers[..] else { panic!("{answers:?}") };
         grant.complete_copies
     };
@@ -81,9 +81,9 @@ fn a_grant_counts_the_complete_copies_of_connected_stores() {
 #[test]
 fn a_broadcast_is_a_tree_with_reasons() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
-    world.say("a", ToShard::Publish(complete("x", 1)));
+    world.send("a", ToShard::Publish(complete("x", 1)));
     for (receiver, sender) in [("b", "a"), ("c", "b")] {
-        let answers = world.ask(receiver, ToShard::Query(query("x", 1)));
+        let answers = world.send_and_collect(receiver, ToShard::Query(query("x", 1)));
         let [(_, ToStore::Granted(grant))] = &answers[..] else { panic!("{answers:?}") };
         assert_eq!(grant.sender, node(sender));
     }
@@ -103,9 +103,9 @@ fn losses_are_remembered_and_bounded() {
     let mut world = World::with_nodes(&["a"]);
     for number in 0..300 {
         let name = format!("{number:03}");
-        world.say("a", ToShard::Publish(complete(&name, 1)));
+        world.send("a", ToShard::Publish(complete(&name, 1)));
         let reason = UnpublishReason::Evicted;
-        world.say("a", ToShard::Unpublish { id: id(&name), put: PutId(1), reason });
+        world.send("a", ToShard::Unpublish { id: id(&name), put: PutId(1), reason });
     }
     let losses = world.shard.losses();
     assert_eq!((losses.len(), &losses[255].id), (256, &id("299")));

@@ -324,29 +324,29 @@ impl Run {
             }
             Step::Recall { node, version, rack } => {
                 let (path, uplink) = ([0, 0, rack, 0], Uplink::default());
-                self.say(node, ToShard::Placed(Placed { version, path, uplink }));
+                self.send(node, ToShard::Placed(Placed { version, path, uplink }));
             }
             Step::SlowLinks { node: of, peers } => {
                 let peers = peers.into_iter().map(|peer| node(NODES[peer])).collect();
-                self.say(of, ToShard::SlowLinks { peers });
+                self.send(of, ToShard::SlowLinks { peers });
             }
             Step::Lead { node, object, put, leads, is_new } => {
                 let (id, put) = (id(OBJECTS[object]), PutId(put));
-                self.say(node, ToShard::Lead(Lead { id, put, leads, is_new }));
+                self.send(node, ToShard::Lead(Lead { id, put, leads, is_new }));
             }
             Step::NotReplicated { node, object, put } => {
                 let (id, put, reason) = (id(OBJECTS[object]), PutId(put), Obstacle::NoRoom);
-                self.say(node, ToShard::NotReplicated { id, put, reason });
+                self.send(node, ToShard::NotReplicated { id, put, reason });
             }
-            Step::Drain { node, is_draining } => self.say(node, ToShard::Drain { is_draining }),
-            Step::Publish { node, publish } => self.say(node, ToShard::Publish(publish)),
+            Step::Drain { node, is_draining } => self.send(node, ToShard::Drain { is_draining }),
+            Step::Publish { node, publish } => self.send(node, ToShard::Publish(publish)),
             Step::PublishPulled { node, back, publish } => {
                 let slot = Some(GrantId(self.world.shard.next_grant.saturating_sub(back)));
                 let (state, wants_answer) = (LocationState::Complete, false);
-                self.say(node, ToShard::Publish(Publish { state, slot, wants_answer, ..publish }));
+                self.send(node, ToShard::Publish(Publish { state, slot, wants_answer, ..publish }));
             }
             Step::Unpublish { node, object, put, reason } => {
-                self.say(node, ToShard::Unpublish { id: id(OBJECTS[object]), put: PutId(put), reason });
+                self.send(node, ToShard::Unpublish { id: id(OBJECTS[object]), put: PutId(put), reason });
             }
             Step::Query { node: number, query } => {
                 let key = (node(NODES[number]), query.request);
@@ -356,17 +356,17 @@ impl Run {
                 if self.observer.connected.contains(&key.0) {
                     self.observer.queries.insert(key, self.world.now + query.timeout);
                 }
-                self.say(number, ToShard::Query(query));
+                self.send(number, ToShard::Query(query));
             }
             Step::Cancel { node: number, request } => {
                 let key = (node(NODES[number]), RequestId(request));
                 self.observer.queries.remove(&key);
                 self.observer.deletes.remove(&key);
-                self.say(number, ToShard::Cancel { request: RequestId(request) });
+                self.send(number, ToShard::Cancel { request: RequestId(request) });
             }
             Step::ReturnSlot { node, back, outcome } => {
                 let grant = GrantId(self.world.shard.next_grant.saturating_sub(back));
-                self.say(node, ToShard::ReturnSlot { grant, outcome });
+                self.send(node, ToShard::ReturnSlot { grant, outcome });
             }
             Step::Delete { node: number, request, object } => {
                 let key = (node(NODES[number]), RequestId(request));
@@ -376,7 +376,7 @@ impl Run {
                 if self.observer.connected.contains(&key.0) {
                     self.observer.deletes.insert(key);
                 }
-                self.say(
+                self.send(
                     number,
                     ToShard::Delete {
                         request: RequestId(request),
@@ -386,7 +386,7 @@ impl Run {
                 );
             }
             Step::Forget { node, object, put } => {
-                self.say(node, ToShard::Forget { id: id(OBJECTS[object]), put: PutId(put) });
+                self.send(node, ToShard::Forget { id: id(OBJECTS[object]), put: PutId(put) });
             }
             Step::Subscribe { node: number, request, object } => {
                 if !self.is_open(&(node(NODES[number]), RequestId(request))) {
@@ -394,12 +394,12 @@ impl Run {
                     let (request, id) = (RequestId(request), id(OBJECTS[object]));
                     let asker = (node(NODES[number]), request);
                     self.observer.wants_bytes = (wants == Wants::Bytes).then_some(asker);
-                    self.say(number, ToShard::Subscribe { request, id, wants });
+                    self.send(number, ToShard::Subscribe { request, id, wants });
                     self.observer.wants_bytes = None;
                 }
             }
             Step::Unsubscribe { node, request } => {
-                self.say(node, ToShard::Unsubscribe { request: RequestId(request) });
+                self.send(node, ToShard::Unsubscribe { request: RequestId(request) });
             }
         }
     }
@@ -427,8 +427,8 @@ impl Run {
         self.observer.observe(self.world.now, &effects);
     }
 
-    fn say(&mut self, number: usize, message: ToShard) {
-        let effects = self.world.say(NODES[number], message);
+    fn send(&mut self, number: usize, message: ToShard) {
+        let effects = self.world.send(NODES[number], message);
         self.observer.observe(self.world.now, &effects);
     }
 
@@ -449,7 +449,7 @@ impl Run {
                 if number % 2 == 0 {
                     let message =
                         ToShard::Unpublish { id: id.clone(), put, reason: UnpublishReason::Deleted };
-                    let effects = self.world.say(name.as_str(), message);
+                    let effects = self.world.send(name.as_str(), message);
                     self.observer.observe(self.world.now, &effects);
                 } else if let Some(incarnation) = self.incarnations.get(&name).copied() {
                     let number = NODES.iter().position(|node| *node == name.as_str()).unwrap();

@@ -22,7 +22,7 @@ fn orders(effects: &[Effect]) -> Vec<(String, String)> {
     effects.iter().filter_map(order).collect()
 }
 
-fn told(effects: &[Effect], name: &str) -> Option<(u32, u32, Option<Obstacle>)> {
+fn reported_copies(effects: &[Effect], name: &str) -> Option<(u32, u32, Option<Obstacle>)> {
     let news = |effect: &Effect| match effect {
         Effect::Send { node: to, message: ToStore::Replication(news) } if *to == node(name) => {
             Some((news.copies, news.nodes, news.obstacle))
@@ -35,14 +35,14 @@ fn told(effects: &[Effect], name: &str) -> Option<(u32, u32, Option<Obstacle>)> 
 impl World {
     /// Publishes a put that wants copies, and leads the shard. Returns the orders.
     fn put(&mut self, at: &str, object: &str, put: u64, wanted: u8) -> Vec<(String, String)> {
-        self.say(at, ToShard::Publish(wanting(object, put, wanted)));
-        orders(&self.say(at, lead(object, put)))
+        self.send(at, ToShard::Publish(wanting(object, put, wanted)));
+        orders(&self.send(at, lead(object, put)))
     }
 
     fn keep(&mut self, at: &str, object: &str, put: u64, wanted: u8) -> Vec<Effect> {
-        let mut effects = self.say(at, ToShard::Publish(wanting(object, put, wanted)));
+        let mut effects = self.send(at, ToShard::Publish(wanting(object, put, wanted)));
         let lead = Lead { id: id(object), put: PutId(put), leads: true, is_new: false };
-        effects.extend(self.say(at, ToShard::Lead(lead)));
+        effects.extend(self.send(at, ToShard::Lead(lead)));
         effects
     }
 
@@ -63,7 +63,7 @@ fn a_put_gets_its_copies_at_other_stores_at_once() {
         assert!(target != "a" && object == "x");
         count += 1;
         let effects = world.keep(&target, "x", 1, 3);
-        assert_eq!(told(&effects, "a"), Some((count, 4, None)), "{effects:?}");
+        assert_eq!(reported_copies(&effects, "a"), Some((count, 4, None)), "{effects:?}");
         assert_eq!(orders(&effects), []);
     }
     assert_eq!(world.shard.counters().under_replicated, 0);
@@ -73,19 +73,19 @@ fn a_put_gets_its_copies_at_other_stores_at_once() {
 fn a_put_that_is_being_written_is_copied_from_its_start() {
     let mut world = World::with_nodes(&["a", "b"]);
     let producing = Publish { state: LocationState::Producing, ..wanting("x", 1, 2) };
-    world.say("a", ToShard::Publish(producing));
-    assert_eq!(orders(&world.say("a", lead("x", 1))), [("b".to_owned(), "x".to_owned())]);
+    world.send("a", ToShard::Publish(producing));
+    assert_eq!(orders(&world.send("a", lead("x", 1))), [("b".to_owned(), "x".to_owned())]);
     let effects = world.keep("b", "x", 1, 2);
-    assert_eq!(told(&effects, "a"), Some((1, 2, None)), "the first copy is not complete");
-    let effects = world.say("a", ToShard::Publish(wanting("x", 1, 2)));
-    assert_eq!(told(&effects, "a"), Some((2, 2, None)));
+    assert_eq!(reported_copies(&effects, "a"), Some((1, 2, None)), "the first copy is not complete");
+    let effects = world.send("a", ToShard::Publish(wanting("x", 1, 2)));
+    assert_eq!(reported_copies(&effects, "a"), Some((2, 2, None)));
 }
 
 #[test]
 fn without_replicas_and_without_the_lead_nothing_is_copied() {
     let mut world = World::with_nodes(&["a", "b"]);
     assert_eq!(world.put("a", "x", 1, 1), []);
-    let effects = world.say("a", ToShard::Publish(wanting("y", 2, 2)));
+    let effects = world.send("a", ToShard::Publish(wanting("y", 2, 2)));
     assert_eq!(orders(&effects), [], "another shard leads");
     assert_eq!(world.shard.counters().under_replicated, 0);
 }
@@ -93,10 +93,10 @@ fn without_replicas_and_without_the_lead_nothing_is_copied() {
 #[test]
 fn a_put_that_wants_more_copies_than_stores_gets_none() {
     let mut world = World::with_nodes(&["a", "b"]);
-    world.say("a", ToShard::Publish(wanting("x", 1, 3)));
-    let effects = world.say("a", lead("x", 1));
+    world.send("a", ToShard::Publish(wanting("x", 1, 3)));
+    let effects = world.send("a", lead("x", 1));
     assert_eq!(orders(&effects), []);
-    assert_eq!(told(&effects, "a"), Some((1, 2, Some(Obstacle::NoNode))));
+    assert_eq!(reported_copies(&effects, "a"), Some((1, 2, Some(Obstacle::NoNode))));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_put_hears_that_a_store_is_gone_that_it_needs() {
     let ordered = world.put("a", "x", 1, 3);
     assert_eq!(ordered.len(), 2);
     let effects = world.disconnect("c", 1);
-    assert_eq!(told(&effects, "a"), Some((1, 2, Some(Obstacle::NoNode))));
+    assert_eq!(reported_copies(&effects, "a"), Some((1, 2, Some(Obstacle::NoNode))));
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn copies_are_in_different_racks() {
 fn a_complete_copy_is_kept_before_another_is_made() {
     let mut world = World::with_nodes(&["a", "b", "c", "d", "e"]);
     let cached = Publish { retention: Retention::Evictable, ..wanting("x", 1, 2) };
-    world.say("a", ToShard::Publish(wanting("x", 1, 2)));
-    world.say("d", ToShard::Publish(cached));
-    assert_eq!(orders(&world.say("a", lead("x", 1))), [("d".to_owned(), "x".to_owned())]);
+    world.send("a", ToShard::Publish(wanting("x", 1, 2)));
+    world.send("d", ToShard::Publish(cached));
+    assert_eq!(orders(&world.send("a", lead("x", 1))), [("d".to_owned(), "x".to_owned())]);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_moment_without_a_session_creates_no_copy() {
     world.wait(Duration::from_millis(500));
     world.connect("b", 1);
     let effects = world.keep("b", "x", 1, 2);
-    assert_eq!((orders(&effects), told(&effects, "a")), (vec![], Some((2, 3, None))));
+    assert_eq!((orders(&effects), reported_copies(&effects, "a")), (vec![], Some((2, 3, None))));
     assert_eq!(orders(&world.wait(Duration::from_secs(60))), []);
 }
 
@@ -189,9 +189,9 @@ fn repairs_are_paced_by_their_size() {
         for holder in ["a", "b"] {
             let size_bytes = 500 << 20;
             let object = format!("x{put}");
-            world.say(holder, ToShard::Publish(Publish { size_bytes, ..wanting(&object, put, 2) }));
+            world.send(holder, ToShard::Publish(Publish { size_bytes, ..wanting(&object, put, 2) }));
             let lead = Lead { id: id(&object), put: PutId(put), leads: true, is_new: false };
-            world.say(holder, ToShard::Lead(lead));
+            world.send(holder, ToShard::Lead(lead));
         }
     }
     world.wait(Duration::from_secs(10));
@@ -207,11 +207,14 @@ fn a_store_that_refuses_is_passed_over_and_the_reason_is_told() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
     let ordered = world.put("a", "x", 1, 2);
     let refusal = |reason| ToShard::NotReplicated { id: id("x"), put: PutId(1), reason };
-    let effects = world.say(&ordered[0].0, refusal(Obstacle::NoRoom));
+    let effects = world.send(&ordered[0].0, refusal(Obstacle::NoRoom));
     let next = orders(&effects);
     assert!(next.len() == 1 && next[0] != ordered[0], "{next:?}");
-    let effects = world.say(&next[0].0, refusal(Obstacle::Failed));
-    assert_eq!((orders(&effects), told(&effects, "a")), (vec![], Some((1, 3, Some(Obstacle::NoRoom)))));
+    let effects = world.send(&next[0].0, refusal(Obstacle::Failed));
+    assert_eq!(
+        (orders(&effects), reported_copies(&effects, "a")),
+        (vec![], Some((1, 3, Some(Obstacle::NoRoom))))
+    );
     let again = orders(&world.wait(Duration::from_secs(6)));
     assert_eq!(again, ordered, "after a pause, the stores are asked again");
 }
@@ -230,7 +233,7 @@ fn an_assignment_without_a_transfer_ends() {
     let ordered = world.put("a", "x", 1, 2);
     let next = orders(&world.wait(Duration::from_secs(11)));
     assert!(next.len() == 1 && next[0].0 != ordered[0].0, "{next:?}");
-    world.say(&next[0].0, ToShard::Query(query("x", 1)));
+    world.send(&next[0].0, ToShard::Query(query("x", 1)));
     assert_eq!(orders(&world.wait(Duration::from_secs(60))), [], "the second store receives the object");
 }
 
@@ -238,9 +241,9 @@ fn an_assignment_without_a_transfer_ends() {
 fn a_deleted_object_is_not_copied() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.put("a", "x", 1, 2);
-    world.say("a", ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() });
+    world.send("a", ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() });
     assert_eq!(world.shard.counters().under_replicated, 0);
-    let effects = world.say("b", ToShard::Publish(wanting("x", 1, 2)));
+    let effects = world.send("b", ToShard::Publish(wanting("x", 1, 2)));
     let refused = effects.iter().any(|effect| {
         matches!(effect, Effect::Send { message: ToStore::Published { verdict: Verdict::Deleted, .. }, .. })
     });
@@ -250,24 +253,24 @@ fn a_deleted_object_is_not_copied() {
 #[test]
 fn a_store_that_drains_gets_its_objects_copied_and_counts_no_more() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
-    world.say("a", ToShard::Publish(complete("x", 1)));
+    world.send("a", ToShard::Publish(complete("x", 1)));
     world.keep("a", "y", 2, 2);
     world.keep("b", "y", 2, 2);
-    world.say("a", ToShard::Drain { is_draining: true });
+    world.send("a", ToShard::Drain { is_draining: true });
     let leads = |object: &str, put| Lead { id: id(object), put: PutId(put), leads: true, is_new: false };
-    let effects = world.say("a", ToShard::Lead(leads("x", 1)));
-    assert_eq!(told(&effects, "a"), Some((0, 2, None)));
+    let effects = world.send("a", ToShard::Lead(leads("x", 1)));
+    assert_eq!(reported_copies(&effects, "a"), Some((0, 2, None)));
     let ordered = orders(&effects);
     assert!(ordered.len() == 1 && ordered[0].0 != "a", "{ordered:?}");
     let effects = world.keep(&ordered[0].0, "x", 1, 1);
-    assert_eq!(told(&effects, "a"), Some((1, 2, None)));
-    let ordered = orders(&world.say("a", ToShard::Lead(leads("y", 2))));
+    assert_eq!(reported_copies(&effects, "a"), Some((1, 2, None)));
+    let ordered = orders(&world.send("a", ToShard::Lead(leads("y", 2))));
     assert_eq!(ordered, [("c".to_owned(), "y".to_owned())]);
     let effects = world.keep("c", "y", 2, 2);
-    assert_eq!(told(&effects, "a"), Some((2, 2, None)));
+    assert_eq!(reported_copies(&effects, "a"), Some((2, 2, None)));
     // The store gives its pins up, and is not told to pin its copy again.
     let evictable = Publish { retention: Retention::Evictable, ..complete("x", 1) };
-    let effects = world.say("a", ToShard::Publish(evictable));
+    let effects = world.send("a", ToShard::Publish(evictable));
     let promoted = |effect: &Effect| matches!(effect, Effect::Send { message: ToStore::Promote { .. }, .. });
     assert!(!effects.iter().any(promoted), "{effects:?}");
     assert_eq!(world.put("b", "z", 3, 2), [("c".to_owned(), "z".to_owned())], "never the store that drains");
@@ -276,12 +279,12 @@ fn a_store_that_drains_gets_its_objects_copied_and_counts_no_more() {
 #[test]
 fn a_pin_that_is_given_up_while_the_other_copy_is_lost_comes_back() {
     let mut world = World::with_nodes(&["a", "b"]);
-    world.say("a", ToShard::Publish(complete("x", 1)));
-    world.say("a", ToShard::Drain { is_draining: true });
+    world.send("a", ToShard::Publish(complete("x", 1)));
+    world.send("a", ToShard::Drain { is_draining: true });
     world.keep("b", "x", 1, 1);
     world.lose("b");
     let evictable = Publish { retention: Retention::Evictable, ..complete("x", 1) };
-    let effects = world.say("a", ToShard::Publish(evictable));
+    let effects = world.send("a", ToShard::Publish(evictable));
     let promoted = |effect: &Effect| matches!(effect, Effect::Send { message: ToStore::Promote { .. }, .. });
     assert!(effects.iter().any(promoted), "{effects:?}");
 }
@@ -290,20 +293,23 @@ fn a_pin_that_is_given_up_while_the_other_copy_is_lost_comes_back() {
 fn two_stores_that_drain_do_not_choose_each_other_and_the_last_one_is_told() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
     for (name, put) in [("a", 1), ("b", 2)] {
-        world.say(name, ToShard::Publish(complete(name, put)));
-        world.say(name, ToShard::Drain { is_draining: true });
+        world.send(name, ToShard::Publish(complete(name, put)));
+        world.send(name, ToShard::Drain { is_draining: true });
     }
     for (name, put) in [("a", 1), ("b", 2)] {
         let lead = Lead { id: id(name), put: PutId(put), leads: true, is_new: false };
-        assert_eq!(orders(&world.say(name, ToShard::Lead(lead))), [("c".to_owned(), name.to_owned())]);
+        assert_eq!(orders(&world.send(name, ToShard::Lead(lead))), [("c".to_owned(), name.to_owned())]);
     }
-    let effects = world.say("c", ToShard::Drain { is_draining: true });
+    let effects = world.send("c", ToShard::Drain { is_draining: true });
     assert_eq!(orders(&effects), []);
-    world.say("c", ToShard::Publish(complete("c", 3)));
+    world.send("c", ToShard::Publish(complete("c", 3)));
     let lead = Lead { id: id("c"), put: PutId(3), leads: true, is_new: false };
-    assert_eq!(told(&world.say("c", ToShard::Lead(lead)), "c"), Some((0, 0, Some(Obstacle::NoNode))));
+    assert_eq!(
+        reported_copies(&world.send("c", ToShard::Lead(lead)), "c"),
+        Some((0, 0, Some(Obstacle::NoNode)))
+    );
     // A draining store no longer keeps copies for others.
-    let effects = world.say("b", ToShard::Drain { is_draining: false });
+    let effects = world.send("b", ToShard::Drain { is_draining: false });
     let mut objects: Vec<String> = orders(&effects).into_iter().map(|(to, object)| to + &object).collect();
     objects.sort();
     assert_eq!(objects, ["ba", "bc"]);

@@ -21,15 +21,15 @@ fn verdict(sent: &[(String, ToStore)]) -> Verdict {
 }
 
 /// A shard that has listed `x` of the absent node `a`.
-fn without_a() -> World {
+fn shard_without_a() -> World {
     let mut world = World::with_nodes(&["a", "b"]);
-    world.say("a", ToShard::Publish(complete("x", 1)));
+    world.send("a", ToShard::Publish(complete("x", 1)));
     world.disconnect("a", 1);
     world
 }
 
 fn delete(world: &mut World, request: u64) {
-    world.say(
+    world.send(
         "b",
         ToShard::Delete { request: RequestId(request), id: id("x"), terms: DeleteTerms::default() },
     );
@@ -38,78 +38,78 @@ fn delete(world: &mut World, request: u64) {
 #[test]
 fn a_deleted_object_does_not_come_back_however_late() {
     for object_is_lost in [false, true] {
-        let mut world = without_a();
+        let mut world = shard_without_a();
         if object_is_lost {
             world.wait(AWAY);
         }
         delete(&mut world, 1);
         world.wait(LONG_AWAY);
         world.connect("a", 1);
-        let sent = world.ask("a", ToShard::Publish(returning("x", 1, LONG_AWAY + AWAY)));
+        let sent = world.send_and_collect("a", ToShard::Publish(returning("x", 1, LONG_AWAY + AWAY)));
         assert_eq!(verdict(&sent), Verdict::Deleted);
     }
 }
 
 #[test]
 fn an_object_that_was_replaced_after_its_delete_does_not_come_back() {
-    let mut world = without_a();
+    let mut world = shard_without_a();
     delete(&mut world, 1);
     world.wait(LONG_AWAY);
-    world.say("b", ToShard::Publish(complete("x", 2)));
+    world.send("b", ToShard::Publish(complete("x", 2)));
     world.connect("a", 1);
-    let sent = world.ask("a", ToShard::Publish(returning("x", 1, LONG_AWAY)));
+    let sent = world.send_and_collect("a", ToShard::Publish(returning("x", 1, LONG_AWAY)));
     assert_eq!(verdict(&sent), Verdict::Deleted);
 }
 
 #[test]
 fn a_lost_object_comes_back() {
     for put_again in [false, true] {
-        let mut world = without_a();
+        let mut world = shard_without_a();
         world.wait(LONG_AWAY);
         if put_again {
             // The writer gives up, so the new put leaves nothing.
             let producing = Publish { state: LocationState::Producing, ..complete("x", 2) };
-            world.say("b", ToShard::Publish(producing));
+            world.send("b", ToShard::Publish(producing));
             let (put, reason) = (PutId(2), UnpublishReason::Aborted);
-            world.say("b", ToShard::Unpublish { id: id("x"), put, reason });
+            world.send("b", ToShard::Unpublish { id: id("x"), put, reason });
         }
         world.connect("a", 1);
-        let sent = world.ask("a", ToShard::Publish(returning("x", 1, LONG_AWAY)));
+        let sent = world.send_and_collect("a", ToShard::Publish(returning("x", 1, LONG_AWAY)));
         assert_eq!(verdict(&sent), Verdict::Accepted);
     }
 }
 
 #[test]
 fn a_lost_object_comes_back_after_its_marker_has_expired() {
-    let mut world = without_a();
+    let mut world = shard_without_a();
     world.wait(Duration::from_secs(700));
     world.connect("a", 1);
-    let sent = world.ask("a", ToShard::Publish(returning("x", 1, Duration::from_secs(700))));
+    let sent = world.send_and_collect("a", ToShard::Publish(returning("x", 1, Duration::from_secs(700))));
     assert_eq!(verdict(&sent), Verdict::Accepted);
 }
 
 #[test]
 fn a_lost_object_that_was_put_again_is_in_conflict() {
-    let mut world = without_a();
+    let mut world = shard_without_a();
     world.wait(AWAY);
-    world.say("b", ToShard::Publish(complete("x", 2)));
+    world.send("b", ToShard::Publish(complete("x", 2)));
     world.connect("a", 1);
-    let sent = world.ask("a", ToShard::Publish(returning("x", 1, AWAY)));
+    let sent = world.send_and_collect("a", ToShard::Publish(returning("x", 1, AWAY)));
     assert!(matches!(verdict(&sent), Verdict::Conflict { winner: PutId(2), .. }), "{sent:?}");
     // Once the other put is deleted, no earlier one may come back.
     delete(&mut world, 1);
-    let sent = world.ask("a", ToShard::Publish(returning("x", 1, AWAY)));
+    let sent = world.send_and_collect("a", ToShard::Publish(returning("x", 1, AWAY)));
     assert_eq!(verdict(&sent), Verdict::Deleted);
 }
 
 #[test]
 fn a_copy_that_is_not_returning_is_taken_as_ever() {
-    let mut world = without_a();
+    let mut world = shard_without_a();
     delete(&mut world, 1);
     // The shard keeps the tombstone while it remembers the lost node.
     world.wait(Duration::from_secs(700));
     world.connect("a", 1);
-    let sent = world.ask("a", ToShard::Publish(complete("x", 1)));
+    let sent = world.send_and_collect("a", ToShard::Publish(complete("x", 1)));
     assert_eq!(verdict(&sent), Verdict::Accepted, "the shard cannot know that it has listed the put");
 }
 
@@ -190,8 +190,8 @@ impl Model {
         }
     }
 
-    fn say(&mut self, node: usize, message: ToShard) {
-        let effects = self.world.say(NODES[node], message);
+    fn send(&mut self, node: usize, message: ToShard) {
+        let effects = self.world.send(NODES[node], message);
         self.answer(effects);
     }
 
@@ -200,13 +200,13 @@ impl Model {
         while let Some(effect) = queue.pop_front() {
             let Effect::Send { node, message } = effect else { continue };
             let node = NODES.iter().position(|name| *name == node.to_string()).unwrap();
-            if let Some(answer) = self.heard(node, &message) {
-                queue.extend(self.world.say(NODES[node], answer));
+            if let Some(answer) = self.received(node, &message) {
+                queue.extend(self.world.send(NODES[node], answer));
             }
         }
     }
 
-    fn heard(&mut self, node: usize, message: &ToStore) -> Option<ToShard> {
+    fn received(&mut self, node: usize, message: &ToStore) -> Option<ToShard> {
         let (id, put) = match message {
             ToStore::Published { id, put, .. } | ToStore::Drop { id, put, .. } => (id.clone(), *put),
             _ => return None,
@@ -240,18 +240,18 @@ impl Model {
         ToShard::Publish(complete(object, self.held[node][object].0))
     }
 
-    fn come_back(&mut self, node: usize) {
+    fn reconnect_node(&mut self, node: usize) {
         let Some(since) = self.away_since[node].take() else { return };
         let absence = self.world.now.since(since);
         let effects = self.world.connect(NODES[node], self.incarnation[node]);
         self.answer(effects);
         for (object, (put, is_listed)) in self.held[node].clone() {
             let returning = is_listed.then_some(absence);
-            self.say(node, ToShard::Publish(Publish { returning, ..complete(object, put) }));
+            self.send(node, ToShard::Publish(Publish { returning, ..complete(object, put) }));
         }
     }
 
-    fn take(&mut self, step: Step) {
+    fn perform(&mut self, step: Step) {
         self.next += 1;
         let number = self.next;
         let is_here = |model: &Self, node: usize| model.away_since[node].is_none();
@@ -261,7 +261,7 @@ impl Model {
                 if !self.held[node].contains_key(object) {
                     self.held[node].insert(object, (number, false));
                     if is_here(self, node) {
-                        self.say(node, self.publication(node, object));
+                        self.send(node, self.publication(node, object));
                     }
                 }
             }
@@ -273,7 +273,7 @@ impl Model {
                     listed.filter(|_| is_here(self, node) && !self.held[node].contains_key(object))
                 {
                     self.held[node].insert(object, (put, true));
-                    self.say(node, self.publication(node, object));
+                    self.send(node, self.publication(node, object));
                 }
             }
             Step::Evict { node, object } => {
@@ -281,13 +281,13 @@ impl Model {
                     && is_here(self, node)
                 {
                     let (id, reason) = (id(OBJECTS[object]), UnpublishReason::Evicted);
-                    self.say(node, ToShard::Unpublish { id, put: PutId(put), reason });
+                    self.send(node, ToShard::Unpublish { id, put: PutId(put), reason });
                 }
             }
             Step::Delete { node, object } if is_here(self, node) => {
                 let object = OBJECTS[object];
                 self.deleted.extend(self.accepted.iter().filter(|(name, _)| *name == object));
-                self.say(
+                self.send(
                     node,
                     ToShard::Delete {
                         request: RequestId(number),
@@ -304,12 +304,12 @@ impl Model {
                     self.answer(effects);
                 }
             }
-            Step::Return { node } => self.come_back(node),
+            Step::Return { node } => self.reconnect_node(node),
             Step::Restart { node } => {
-                self.take(Step::Leave { node });
+                self.perform(Step::Leave { node });
                 self.held[node].clear();
                 self.incarnation[node] += 1;
-                self.come_back(node);
+                self.reconnect_node(node);
             }
             Step::Pass { seconds } => {
                 let effects = self.world.wait(Duration::from_secs(seconds));
@@ -325,9 +325,9 @@ impl Model {
     /// Checks that every copy of a connected node is listed once all nodes are back.
     fn settle(&mut self) {
         for node in 0..NODES.len() {
-            self.come_back(node);
+            self.reconnect_node(node);
         }
-        self.take(Step::Pass { seconds: 2 });
+        self.perform(Step::Pass { seconds: 2 });
         for held in &self.held {
             for (object, (put, _)) in held {
                 let entry = &self.world.shard.entries[&id(object)];
@@ -345,7 +345,7 @@ proptest! {
     fn what_was_deleted_stays_deleted_and_nothing_else_is_dropped(steps in proptest::collection::vec(step(), 1..80)) {
         let mut model = Model::new();
         for step in steps {
-            model.take(step);
+            model.perform(step);
         }
         model.settle();
     }

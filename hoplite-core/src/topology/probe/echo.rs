@@ -28,7 +28,7 @@ const MAX_REMEMBERED: usize = 8;
 /// gigabit.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
 /// Longest time for which a pair exchanges echoes.
-pub const MAX_ASKING: Duration = Duration::from_secs(5);
+pub const MAX_ECHO_TIME: Duration = Duration::from_secs(5);
 const MAX_BURST: u64 = 4 * BLOCK as u64;
 /// Shortest mean time between two replies: half the interval of requests, so that a correct peer
 /// always gets replies.
@@ -76,7 +76,7 @@ pub enum Action {
 
 /// The side of a pair that sends requests. Times are nanoseconds of a monotonic clock.
 #[derive(Debug, Clone)]
-pub struct Asker {
+pub struct EchoRequester {
     nonce: u64,
     probes: Probes,
     forth: Samples,
@@ -106,7 +106,7 @@ pub struct Echoes {
     pub lost: u32,
 }
 
-impl Asker {
+impl EchoRequester {
     /// Begins a series of echoes.
     pub fn new(now_ns: u64, nonce: u64, probes: Probes) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl Asker {
             is_prompt: false,
             not_before_ns: now_ns,
             block_began_ns: now_ns,
-            ends_ns: now_ns.saturating_add(u64::try_from(MAX_ASKING.as_nanos()).unwrap_or(u64::MAX)),
+            ends_ns: now_ns.saturating_add(u64::try_from(MAX_ECHO_TIME.as_nanos()).unwrap_or(u64::MAX)),
             timeout_ns: FIRST_TIMEOUT_NS,
             lost_in_a_row: 0,
             lost: 0,
@@ -196,7 +196,7 @@ impl Asker {
 
 /// The side of a pair that replies to requests.
 #[derive(Debug, Clone)]
-pub struct Answerer {
+pub struct EchoResponder {
     nonce: u64,
     asker: SocketAddr,
     last: Option<(u32, u64)>,
@@ -205,7 +205,7 @@ pub struct Answerer {
     busy_until_ns: u64,
 }
 
-impl Answerer {
+impl EchoResponder {
     /// Makes a side that replies only to requests with `nonce` from `asker`.
     pub const fn new(nonce: u64, asker: SocketAddr) -> Self {
         Self { nonce, asker, last: None, busy_until_ns: 0 }
@@ -243,8 +243,8 @@ mod tests {
 
     fn exchange(delay_ns: u64, lost_percent: u64, seed: u64, probes: Probes) -> (Option<Echoes>, u64, usize) {
         let mut random = Random::new(seed);
-        let mut asker = Asker::new(0, NONCE, probes);
-        let mut answerer = Answerer::new(NONCE, asker_address());
+        let mut asker = EchoRequester::new(0, NONCE, probes);
+        let mut answerer = EchoResponder::new(NONCE, asker_address());
         let mut replies = 0;
         let mut now_ns = 0;
         let mut arriving: Vec<(u64, Packet)> = Vec::new();
@@ -298,14 +298,14 @@ mod tests {
         let (echoes, took_ns, _) = exchange(300_000_000, 0, 1, Probes::Count(3));
         let echoes = echoes.unwrap();
         assert!((600_000_000..620_000_000).contains(&echoes.forth_ns), "{echoes:?}");
-        assert!(u128::from(took_ns) <= MAX_ASKING.as_nanos());
+        assert!(u128::from(took_ns) <= MAX_ECHO_TIME.as_nanos());
     }
 
     proptest! {
         #[test]
         fn losses_and_duplicates_change_no_round_trip(lost in 0_u64..40, seed in any::<u64>(), probes in 1_u32..300) {
             let (echoes, took_ns, replies) = exchange(50_000, lost, seed, Probes::Count(probes));
-            prop_assert!(u128::from(took_ns) <= MAX_ASKING.as_nanos());
+            prop_assert!(u128::from(took_ns) <= MAX_ECHO_TIME.as_nanos());
             if let Some(echoes) = echoes {
                 prop_assert!((100_000..102_000).contains(&echoes.forth_ns), "{:?}", echoes);
                 prop_assert!(echoes.count <= probes && echoes.count as usize <= replies);
@@ -317,7 +317,7 @@ mod tests {
         fn forged_packets_are_no_replies(
             nonce in any::<u64>(), number in any::<u32>(), is_reply in any::<bool>(), at_ns in any::<u64>(),
         ) {
-            let mut asker = Asker::new(0, NONCE, Probes::Auto);
+            let mut asker = EchoRequester::new(0, NONCE, Probes::Auto);
             let _ = asker.next_action(0);
             let kind = if is_reply { PacketKind::Reply } else { PacketKind::Ask { is_prompt: true } };
             asker.received(at_ns, &Packet { kind, nonce, number, round_trip_ns: 1 });
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn each_expected_request_gets_one_reply() {
-        let mut answerer = Answerer::new(NONCE, asker_address());
+        let mut answerer = EchoResponder::new(NONCE, asker_address());
         let ask = |number| Packet {
             kind: PacketKind::Ask { is_prompt: true },
             nonce: NONCE,
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn replies_are_capped() {
-        let mut answerer = Answerer::new(NONCE, asker_address());
+        let mut answerer = EchoResponder::new(NONCE, asker_address());
         let mut replies = |numbers: std::ops::Range<u32>, now_ns| {
             let ask = |number| Packet {
                 kind: PacketKind::Ask { is_prompt: false },

@@ -13,11 +13,11 @@
 //!
 //! Sources: Cloud Collectives, section IV-B, for the echoes. The trains are ours.
 
-mod course;
 mod groups;
 mod landmarks;
 mod messages;
 mod pairs;
+mod schedule;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,13 +25,13 @@ use std::time::Duration;
 use super::super::random::Random;
 use crate::time::Time;
 
-use course::{Course, Lost, Map, Task};
 use landmarks::Landmarks;
 pub use messages::{
     Bandwidth, Finding, MAX_NODES, MAX_NODES_OF_PAIRS, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss,
     SurveyOptions, SurveyProgress, SurveyReport, SurveyWork,
 };
 use pairs::AllPairs;
+use schedule::{Lost, Map, SurveySchedule, Task};
 
 /// The most nodes for measuring each pair: echoes take a minute, and findings 100 MB. Larger
 /// surveys use landmarks.
@@ -65,7 +65,7 @@ enum Phase {
 pub struct Survey {
     nodes: Vec<String>,
     lost: Lost,
-    course: Box<dyn Course>,
+    schedule: Box<dyn SurveySchedule>,
     random: Random,
     step: u64,
     task: Task,
@@ -96,8 +96,8 @@ impl Survey {
         if nodes.len() > MAX_NODES_BY_PAIRS {
             return Self::begin_by_landmarks(nodes, options, seed, now, commands);
         }
-        let course = Box::new(AllPairs::new(nodes.len() as u32, options));
-        Ok(Self::follow(course, nodes, seed, now, commands))
+        let schedule = Box::new(AllPairs::new(nodes.len() as u32, options));
+        Ok(Self::follow(schedule, nodes, seed, now, commands))
     }
 
     /// Begins a survey like [`Self::begin`], but by landmarks even with few nodes.
@@ -112,12 +112,12 @@ impl Survey {
         commands: &mut Vec<SurveyCommand>,
     ) -> Result<Self, SurveyError> {
         check(&nodes, options)?;
-        let course = Box::new(Landmarks::new(nodes.len() as u32, options));
-        Ok(Self::follow(course, nodes, seed, now, commands))
+        let schedule = Box::new(Landmarks::new(nodes.len() as u32, options));
+        Ok(Self::follow(schedule, nodes, seed, now, commands))
     }
 
     fn follow(
-        course: Box<dyn Course>,
+        schedule: Box<dyn SurveySchedule>,
         nodes: Vec<String>,
         seed: u64,
         now: Time,
@@ -126,7 +126,7 @@ impl Survey {
         let mut survey = Self {
             nodes,
             lost: Lost::new(),
-            course,
+            schedule,
             random: Random::new(seed),
             step: 0,
             task: Task::Train,
@@ -183,7 +183,7 @@ impl Survey {
 
     /// Returns the survey's progress.
     pub fn progress(&self) -> SurveyProgress {
-        let steps = self.course.steps();
+        let steps = self.schedule.steps();
         SurveyProgress { done: if self.is_done() { steps } else { self.step.min(steps) }, steps }
     }
 
@@ -199,7 +199,7 @@ impl Survey {
             return Err(SurveyError::TooFewNodes { count: kept.len() });
         }
         let names = kept.iter().map(|&node| self.nodes[node as usize].clone()).collect();
-        let Map { matrix, guessed, estimated } = self.course.map(names, &kept, assumed_ps_per_byte)?;
+        let Map { matrix, guessed, estimated } = self.schedule.map(names, &kept, assumed_ps_per_byte)?;
         let name = |(&node, &loss): (&u32, &SurveyLoss)| (self.nodes[node as usize].clone(), loss);
         Ok(SurveyReport {
             matrix,
@@ -215,7 +215,7 @@ impl Survey {
 
     fn begin_step(&mut self, now: Time, commands: &mut Vec<SurveyCommand>) {
         while self.nodes.len() - self.lost.len() >= 2
-            && let Some((task, meetings)) = self.course.step(self.step, &self.lost, &mut self.random)
+            && let Some((task, meetings)) = self.schedule.step(self.step, &self.lost, &mut self.random)
         {
             self.task = task;
             self.meetings.clear();
@@ -265,7 +265,7 @@ impl Survey {
                 Task::Echoes(probes) => SurveyWork::Echo { probes },
                 Task::Train => SurveyWork::Train { bytes: MIN_TRAIN_BYTES, at_least: TRAIN_DURATION },
                 Task::Loaded => {
-                    let gap = u128::from(self.course.gap(a, b).unwrap_or(1).max(1));
+                    let gap = u128::from(self.schedule.gap(a, b).unwrap_or(1).max(1));
                     let bytes = u64::try_from(LOADED_TRAIN.as_nanos() * 1000 / gap).unwrap_or(u64::MAX);
                     let bytes = bytes.clamp(MIN_TRAIN_BYTES, MAX_TRAIN_BYTES);
                     SurveyWork::Train { bytes, at_least: Duration::ZERO }
@@ -287,14 +287,14 @@ impl Survey {
         let (a, b, _) = self.meetings[index];
         match (self.task, finding) {
             (Task::Echoes(_), Finding::Echoes { echoes, by_tcp }) => {
-                self.course.echoed((a, b), Some(echoes.forth_ns.max(echoes.back_ns)));
+                self.schedule.echoed((a, b), Some(echoes.forth_ns.max(echoes.back_ns)));
                 self.by_tcp += u32::from(by_tcp);
                 self.echoes += u64::from(echoes.count);
                 self.lost_echoes += u64::from(echoes.lost);
             }
-            (Task::Echoes(_), Finding::Nothing) => self.course.echoed((a, b), None),
+            (Task::Echoes(_), Finding::Nothing) => self.schedule.echoed((a, b), None),
             (Task::Train | Task::Loaded, Finding::Train { ps_per_byte, bytes }) => {
-                self.course.carried((a, b), ps_per_byte, self.task == Task::Loaded);
+                self.schedule.carried((a, b), ps_per_byte, self.task == Task::Loaded);
                 self.train_bytes = self.train_bytes.saturating_add(bytes);
             }
             _ => {}

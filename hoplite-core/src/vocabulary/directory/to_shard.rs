@@ -61,7 +61,7 @@ pub enum ToShard {
     },
     /// The persistently slow links of the store, which transfers avoid.
     SlowLinks {
-        /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
+        /// The peers, at most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
         peers: Vec<NodeId>,
     },
     /// The store's place, which it learned from another shard or from an earlier run of this shard.

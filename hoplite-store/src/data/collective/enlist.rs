@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::super::call::{Call, CallError};
 use super::super::connection::{ConnectionError, PeerConnection};
-use super::super::keepalive::{Awaited, Keepalive, Until};
+use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::metrics::count;
 use super::super::pool::Peer;
 use super::super::puller::Puller;
@@ -52,7 +52,7 @@ impl Puller {
     /// Tells a store that an attempt failed. If the store is unreachable, its participants wait
     /// until they notice the failure themselves.
     pub(crate) async fn reject(&self, peer: &Peer, target: &ObjectId, attempt: AttemptId, reason: &Error) {
-        let told = async {
+        let sent = async {
             let mut call =
                 Call::begin(self, peer.clone(), Kind::Reject, &encode_reject(target, attempt, reason))
                     .await?;
@@ -61,30 +61,30 @@ impl Puller {
             call.finish();
             Ok::<(), CallError>(())
         };
-        if let Err(error) = told.await {
+        if let Err(error) = sent.await {
             tracing::debug!(%target, peer = %peer.0, %error, "a store could not be told of a failure");
         }
     }
 
     /// Returns the member's progress in the attempt; `None` if it takes no part.
-    pub(crate) async fn ask_position(
+    pub(crate) async fn request_position(
         &self,
         peer: &Peer,
         target: &ObjectId,
         (member, members): (usize, usize),
     ) -> Result<Option<Position>, Error> {
-        decode_position(self.ask(peer, target).await?, member, members)
+        decode_position(self.request(peer, target).await?, member, members)
     }
 
-    pub(crate) async fn ask_how_made(
+    pub(crate) async fn request_reduce_record(
         &self,
         peer: &Peer,
         target: &ObjectId,
     ) -> Result<Option<v1::ReduceRecord>, Error> {
-        decode_known(self.ask(peer, target).await?)
+        decode_known(self.request(peer, target).await?)
     }
 
-    async fn ask(&self, peer: &Peer, target: &ObjectId) -> Result<v1::Position, Error> {
+    async fn request(&self, peer: &Peer, target: &ObjectId) -> Result<v1::Position, Error> {
         let asked = v1::AskPosition { target: Bytes::copy_from_slice(target.as_bytes()) };
         let answered = async {
             let mut call = Call::begin(self, peer.clone(), Kind::AskPosition, &asked).await?;
@@ -117,8 +117,8 @@ impl Puller {
         let mut call = Call::begin(self, peer, Kind::Enlist, &enlist).await?;
         let first = async {
             tokio::select! {
-                header = call.read_header() => header.map(Until::Frame),
-                decision = decisions.recv() => Ok(Until::Done(decision)),
+                header = call.read_header() => header.map(KeepaliveEvent::Frame),
+                decision = decisions.recv() => Ok(KeepaliveEvent::Done(decision)),
             }
         };
         let mut next = match timeout(interval, first).await {
@@ -128,18 +128,20 @@ impl Puller {
         loop {
             let connection = call.connection();
             match next {
-                Until::Done(Some(Decision::Commit)) => connection.write_control(Kind::Commit, &()).await?,
-                Until::Done(Some(Decision::Stop(reason))) => {
+                KeepaliveEvent::Done(Some(Decision::Commit)) => {
+                    connection.write_control(Kind::Commit, &()).await?
+                }
+                KeepaliveEvent::Done(Some(Decision::Stop(reason))) => {
                     connection.write_control(Kind::Stop, &encode_stop(&reason)).await?;
                     confirmed(connection).await?;
                     break;
                 }
-                Until::Done(None) => {
+                KeepaliveEvent::Done(None) => {
                     connection.write_control(Kind::Release, &()).await?;
                     confirmed(connection).await?;
                     break;
                 }
-                Until::Frame(header) => match header.kind() {
+                KeepaliveEvent::Frame(header) => match header.kind() {
                     Kind::Keepalive => connection.read_control::<()>(&header).await?,
                     Kind::Filled => {
                         connection.read_control::<()>(&header).await?;

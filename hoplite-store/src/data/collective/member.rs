@@ -14,7 +14,7 @@ use hoplite_proto::{trace, v1};
 use tokio::sync::mpsc;
 
 use super::super::connection::{ConnectionError, PeerConnection};
-use super::super::keepalive::{Awaited, Keepalive, Until};
+use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
 
@@ -31,7 +31,7 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
 pub(crate) struct Enlisted {
     /// The reports to the coordinator: at most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
-    tell: Box<dyn Fn(Decision) + Send + Sync>,
+    decide: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
@@ -40,10 +40,10 @@ impl Enlisted {
 
     pub(crate) fn new(
         reports: mpsc::Receiver<Report>,
-        tell: impl Fn(Decision) + Send + Sync + 'static,
+        decide: impl Fn(Decision) + Send + Sync + 'static,
         leave: impl FnOnce() + Send + Sync + 'static,
     ) -> Self {
-        Self { reports, tell: Box::new(tell), leave: Some(Box::new(leave)) }
+        Self { reports, decide: Box::new(decide), leave: Some(Box::new(leave)) }
     }
 }
 
@@ -69,7 +69,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let (target, put) = (plan.target.clone(), plan.put);
         tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins an attempt");
         let mut enlisted = self.source.enlist(plan, trace);
-        let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
+        let ended = forward_reports(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
         drop(enlisted);
         match &ended {
             Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left an attempt"),
@@ -81,7 +81,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-async fn attend(
+async fn forward_reports(
     connection: &mut PeerConnection,
     enlisted: &mut Enlisted,
     keepalive: &Keepalive<'_>,
@@ -89,21 +89,21 @@ async fn attend(
     let released = || v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() };
     loop {
         match keepalive.until(connection, enlisted.reports.recv()).await? {
-            Until::Done(Some(Report::Filled)) => connection.write_control(Kind::Filled, &()).await?,
-            Until::Done(report) => {
+            KeepaliveEvent::Done(Some(Report::Filled)) => connection.write_control(Kind::Filled, &()).await?,
+            KeepaliveEvent::Done(report) => {
                 let refused = hoplite_core::collective::Failure::Refused(Error::ShuttingDown);
                 let report = report.unwrap_or(Report::Failed(refused));
                 return Ok(encode_report(&report).unwrap_or_else(released));
             }
-            Until::Frame(header) => match header.kind() {
+            KeepaliveEvent::Frame(header) => match header.kind() {
                 Kind::Keepalive => connection.read_control::<()>(&header).await?,
                 Kind::Commit => {
                     connection.read_control::<()>(&header).await?;
-                    (enlisted.tell)(Decision::Commit);
+                    (enlisted.decide)(Decision::Commit);
                 }
                 Kind::Stop => {
                     let stop = connection.read_control::<v1::Stop>(&header).await?;
-                    (enlisted.tell)(decode_stop(stop)?);
+                    (enlisted.decide)(decode_stop(stop)?);
                     return Ok(released());
                 }
                 Kind::Release => {

@@ -184,7 +184,7 @@ impl Puller {
             let (lane, header) = next_block(&mut lanes, stream.position_bytes()..end_bytes).await?;
             let block = stream.check(header.offset_bytes(), u64::from(header.length_bytes()))?;
             self.receive_block(exchange, target, &block, (&mut lanes, lane), &header, &mut received).await?;
-            lanes.taken(lane);
+            lanes.consumed(lane);
             exchange.done(&mut stream, &block);
             count(&self.metrics.received_bytes, block.length_bytes());
             sample.arrived(self.now(), block.length_bytes());

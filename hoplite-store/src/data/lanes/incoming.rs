@@ -3,7 +3,7 @@ use std::future::pending;
 use futures::future::select_all;
 use hoplite_core::checksum::crc32c;
 use hoplite_core::merge::{LaneId, Merge, Step};
-use hoplite_core::peer::LAST_WORD_TIMEOUT;
+use hoplite_core::peer::FINAL_FRAMES_TIMEOUT;
 use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::lanes::{decode_lanes, encode_lane};
@@ -38,9 +38,9 @@ pub(in super::super) struct Incoming<'a> {
     lanes: Vec<Lane<'a>>,
     next_lane: usize,
     opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
-    has_asked: bool,
+    has_requested_lanes: bool,
     /// Counts the stream among the arriving streams, once its bytes arrive.
-    taking_in: Option<LanedStream>,
+    receiving: Option<LanedStream>,
     end: Option<v1::End>,
     ended: Vec<Call<'a>>,
 }
@@ -57,20 +57,20 @@ struct Lane<'a> {
     payload: Vec<u8>,
 }
 
-enum Heard {
+enum LaneFrame {
     Block(Header),
     Control(Kind),
 }
 
 impl Lane<'_> {
     /// Reads the next block's header, or a whole control frame. Cancel safe.
-    async fn listen(&mut self) -> Result<Heard, CallError> {
+    async fn listen(&mut self) -> Result<LaneFrame, CallError> {
         let header = match self.control {
             Some((header, _)) => header,
             None => {
                 let header = self.call.read_header().await?;
                 match header.kind() {
-                    Kind::Block => return Ok(Heard::Block(header)),
+                    Kind::Block => return Ok(LaneFrame::Block(header)),
                     Kind::Keepalive | Kind::End | Kind::Lanes => {}
                     kind => return Err(ConnectionError::Unexpected(kind).into()),
                 }
@@ -86,7 +86,7 @@ impl Lane<'_> {
         }
         self.control = None;
         header.check_payload(crc32c(&self.payload)).map_err(ConnectionError::from)?;
-        Ok(Heard::Control(header.kind()))
+        Ok(LaneFrame::Control(header.kind()))
     }
 
     fn decode<M: Message + Default>(&self) -> Result<M, ConnectionError> {
@@ -94,8 +94,8 @@ impl Lane<'_> {
     }
 }
 
-enum Waited {
-    Heard(LaneId, Result<Heard, CallError>),
+enum LaneEvent {
+    Frame(LaneId, Result<LaneFrame, CallError>),
     Opened(Result<Box<PeerConnection>, ConnectionError>),
     /// All bytes have arrived, but some lanes stay silent.
     GaveUp,
@@ -106,7 +106,7 @@ impl<'a> Incoming<'a> {
     pub(in super::super) fn new(puller: &'a Puller, peer: Peer, call: Call<'a>, max_lanes: usize) -> Self {
         let (merge, opening) = (Merge::default(), JoinSet::new());
         let (lanes, ended, end) = (Vec::new(), Vec::new(), None);
-        let (next_lane, has_asked) = (0, false);
+        let (next_lane, has_requested_lanes) = (0, false);
         let mut incoming = Self {
             puller,
             peer,
@@ -115,8 +115,8 @@ impl<'a> Incoming<'a> {
             lanes,
             next_lane,
             opening,
-            has_asked,
-            taking_in: None,
+            has_requested_lanes,
+            receiving: None,
             end,
             ended,
         };
@@ -166,23 +166,23 @@ impl<'a> Incoming<'a> {
                 Step::Wait => {}
             }
             match self.wait(has_arrived).await {
-                Waited::Heard(id, heard) => {
-                    if let Some(event) = self.heard(id, heard, next_bytes..end_bytes)? {
+                LaneEvent::Frame(id, received) => {
+                    if let Some(event) = self.frame_received(id, received, next_bytes..end_bytes)? {
                         return Ok(event);
                     }
                 }
-                Waited::Opened(Ok(connection)) => {
+                LaneEvent::Opened(Ok(connection)) => {
                     let call = Call::sent(self.puller, self.peer.clone(), Kind::Lane, *connection);
                     self.add(call, false);
                 }
-                Waited::Opened(Err(error)) => {
+                LaneEvent::Opened(Err(error)) => {
                     tracing::debug!(peer = %self.peer.0, %error, "a lane could not be opened");
                     self.merge.lose(LaneId(self.next_lane));
                     if self.is_without_lanes() && self.end.is_none() {
                         return Err(error.into());
                     }
                 }
-                Waited::GaveUp => self.lanes.clear(),
+                LaneEvent::GaveUp => self.lanes.clear(),
             }
         }
     }
@@ -201,19 +201,19 @@ impl<'a> Incoming<'a> {
     ///
     /// # Cancel safety
     /// Cancel safe.
-    async fn wait(&mut self, has_arrived: bool) -> Waited {
+    async fn wait(&mut self, has_arrived: bool) -> LaneEvent {
         if let [lane] = self.lanes.as_mut_slice()
             && lane.is_request
             && self.opening.is_empty()
         {
-            return Waited::Heard(lane.id, lane.listen().await);
+            return LaneEvent::Frame(lane.id, lane.listen().await);
         }
         // If only `End` is missing, this store waits for it to keep the connections.
-        let is_last_word = has_arrived && self.lanes.iter().all(|lane| !lane.is_request);
+        let only_end_is_missing = has_arrived && self.lanes.iter().all(|lane| !lane.is_request);
         let opened = async {
             match self.opening.join_next().await {
-                Some(Ok(opened)) => Waited::Opened(opened),
-                Some(Err(_)) => Waited::Opened(Err(ConnectionError::Closed)),
+                Some(Ok(opened)) => LaneEvent::Opened(opened),
+                Some(Err(_)) => LaneEvent::Opened(Err(ConnectionError::Closed)),
                 None => pending().await,
             }
         };
@@ -222,7 +222,7 @@ impl<'a> Incoming<'a> {
             .map(|lane| {
                 Box::pin(async {
                     let id = lane.id;
-                    Waited::Heard(id, lane.listen().await)
+                    LaneEvent::Frame(id, lane.listen().await)
                 })
             })
             .collect();
@@ -231,21 +231,25 @@ impl<'a> Incoming<'a> {
         }
         let any = async {
             tokio::select! {
-                (heard, ..) = select_all(listening) => heard,
+                (received, ..) = select_all(listening) => received,
                 opened = opened => opened,
             }
         };
-        if is_last_word { timeout(LAST_WORD_TIMEOUT, any).await.unwrap_or(Waited::GaveUp) } else { any.await }
+        if only_end_is_missing {
+            timeout(FINAL_FRAMES_TIMEOUT, any).await.unwrap_or(LaneEvent::GaveUp)
+        } else {
+            any.await
+        }
     }
 
-    fn heard(
+    fn frame_received(
         &mut self,
         id: LaneId,
-        heard: Result<Heard, CallError>,
+        received: Result<LaneFrame, CallError>,
         wanted: std::ops::Range<u64>,
     ) -> Result<Option<Event>, CallError> {
-        match heard {
-            Ok(Heard::Block(header)) => {
+        match received {
+            Ok(LaneFrame::Block(header)) => {
                 let start_bytes = header.offset_bytes();
                 let frame = start_bytes..start_bytes.saturating_add(header.length_bytes().into());
                 let arrived = self.merge.arrived(id, frame, wanted);
@@ -255,17 +259,17 @@ impl<'a> Incoming<'a> {
                 }
                 Ok(None)
             }
-            Ok(Heard::Control(Kind::Keepalive)) => {
+            Ok(LaneFrame::Control(Kind::Keepalive)) => {
                 let Some(lane) = self.lane(id) else { return Ok(None) };
                 Ok(Some(Event::Sign(Sign(lane.decode::<v1::Keepalive>()?.sign))))
             }
-            Ok(Heard::Control(Kind::Lanes)) => {
+            Ok(LaneFrame::Control(Kind::Lanes)) => {
                 let Some(lane) = self.lane(id) else { return Ok(None) };
                 let lanes = lane.decode::<v1::Lanes>()?;
                 self.open(&lanes)?;
                 Ok(None)
             }
-            Ok(Heard::Control(_)) => {
+            Ok(LaneFrame::Control(_)) => {
                 let Some(index) = self.lanes.iter().position(|lane| lane.id == id) else { return Ok(None) };
                 let end = self.lanes[index].decode::<v1::End>()?;
                 let lane = self.lanes.swap_remove(index);
@@ -285,11 +289,12 @@ impl<'a> Incoming<'a> {
 
     fn open(&mut self, lanes: &v1::Lanes) -> Result<(), ConnectionError> {
         let (key, count) = decode_lanes(lanes)?;
-        self.has_asked = true;
-        let room = self.max_lanes.saturating_sub(self.lanes.len() + self.opening.len() + self.ended.len());
-        for _ in 0..count.min(room) {
+        self.has_requested_lanes = true;
+        let free_lanes =
+            self.max_lanes.saturating_sub(self.lanes.len() + self.opening.len() + self.ended.len());
+        for _ in 0..count.min(free_lanes) {
             let pooled = self.puller.pool.take(&self.peer);
-            let others = self.taking_in.get_or_insert_with(|| self.puller.take_in()).others();
+            let others = self.receiving.get_or_insert_with(|| self.puller.begin_receiving()).others();
             let (config, peer) = (self.puller.config.clone(), self.peer.clone());
             self.opening.spawn(async move {
                 let mut connection = match pooled {
@@ -338,10 +343,10 @@ impl<'a> Incoming<'a> {
         self.lane(id).map(|lane| lane.call.connection()).ok_or(ConnectionError::Closed)
     }
 
-    pub(in super::super) fn taken(&mut self, id: LaneId) {
-        self.merge.taken(id);
+    pub(in super::super) fn consumed(&mut self, id: LaneId) {
+        self.merge.consumed(id);
         if self.max_lanes > 1 {
-            self.taking_in.get_or_insert_with(|| self.puller.take_in());
+            self.receiving.get_or_insert_with(|| self.puller.begin_receiving());
         }
         if let Some(lane) = self.lane(id) {
             lane.block = None;
@@ -356,11 +361,11 @@ impl<'a> Incoming<'a> {
 
     /// Returns the connections of a collective's stream to the pool after the last byte.
     pub(in super::super) async fn finish_silent(mut self, end_bytes: u64) {
-        if self.has_asked {
-            let last_words = async {
+        if self.has_requested_lanes {
+            let final_frames = async {
                 while !matches!(self.next(end_bytes, end_bytes).await, Ok(Event::End(_)) | Err(_)) {}
             };
-            let _ = timeout(LAST_WORD_TIMEOUT, last_words).await;
+            let _ = timeout(FINAL_FRAMES_TIMEOUT, final_frames).await;
         } else {
             self.ended.extend(self.lanes.drain(..).map(|lane| lane.call));
         }

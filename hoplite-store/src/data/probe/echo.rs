@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hoplite_core::topology::probe::Probes;
-use hoplite_core::topology::probe::echo::{Action, Answerer, Asker, Echoes};
+use hoplite_core::topology::probe::echo::{Action, EchoRequester, EchoResponder, Echoes};
 use hoplite_proto::data::probe::{PACKET_BYTES, decode_packet, encode_packet};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -17,7 +17,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Echo {
     socket: UdpSocket,
     origin: Instant,
-    answerer: Option<Answerer>,
+    answerer: Option<EchoResponder>,
 }
 
 impl Echo {
@@ -33,7 +33,7 @@ impl Echo {
 
     /// Sets the answered peer: only `asker`, and only requests with `nonce`.
     pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
-        self.answerer = asker.map(|asker| Answerer::new(nonce, asker));
+        self.answerer = asker.map(|asker| EchoResponder::new(nonce, asker));
     }
 
     pub(super) async fn answer(&mut self) {
@@ -44,8 +44,13 @@ impl Echo {
 
     /// Requests echoes of `peer`, and also answers requests. Returns `None` if no reply came.
     /// Cancel safe; the measurements are lost.
-    pub(super) async fn ask(&mut self, peer: SocketAddr, nonce: u64, probes: Probes) -> Option<Echoes> {
-        let mut asker = Asker::new(self.now_ns(), nonce, probes);
+    pub(super) async fn exchange_echoes(
+        &mut self,
+        peer: SocketAddr,
+        nonce: u64,
+        probes: Probes,
+    ) -> Option<Echoes> {
+        let mut asker = EchoRequester::new(self.now_ns(), nonce, probes);
         loop {
             match asker.next_action(self.now_ns()) {
                 Action::Done => return asker.echoes(),
@@ -66,7 +71,7 @@ impl Echo {
         }
     }
 
-    async fn receive(&mut self, asker: Option<(&mut Asker, SocketAddr)>) {
+    async fn receive(&mut self, asker: Option<(&mut EchoRequester, SocketAddr)>) {
         let mut bytes = [0; PACKET_BYTES + 1];
         let Ok((length, from)) = self.socket.recv_from(&mut bytes).await else {
             return sleep(ERROR_PAUSE).await;
@@ -111,7 +116,7 @@ mod tests {
         answering.arm(7, Some(asker));
         let echoes = tokio::select! {
             () = answering.answer() => unreachable!("it answers for ever"),
-            echoes = asking.ask(answerer, 7, Probes::Count(40)) => echoes.unwrap(),
+            echoes = asking.exchange_echoes(answerer, 7, Probes::Count(40)) => echoes.unwrap(),
         };
         // Both sides share a thread: after a pause of 20 ms, a reply is late and counts as lost.
         assert!(echoes.count == 40 && echoes.lost < 40, "{echoes:?}");
@@ -123,20 +128,21 @@ mod tests {
         let (stranger, mut answering, asker, answerer) = pair().await;
         answering.arm(7, Some(asker));
         let forger = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();
-        let mut probe = Asker::new(0, 7, Probes::Auto);
+        let mut probe = EchoRequester::new(0, 7, Probes::Auto);
         let Action::Send(packet) = probe.next_action(0) else { panic!("nothing to send") };
-        let ask = encode_packet(&packet);
+        let request = encode_packet(&packet);
         let heard = async {
-            forger.send_to(&ask, answerer).await.unwrap();
-            let mut other = ask;
+            forger.send_to(&request, answerer).await.unwrap();
+            let mut other = request;
             other[8] ^= 1;
-            for bytes in [&other[..], &ask[..31], &[ask, ask].concat(), &[0; 1000], &[], &ask] {
+            for bytes in [&other[..], &request[..31], &[request, request].concat(), &[0; 1000], &[], &request]
+            {
                 stranger.socket.send_to(bytes, answerer).await.unwrap();
             }
             let mut reply = [0; 64];
             let (length, _) = stranger.socket.recv_from(&mut reply).await.unwrap();
             assert!(decode_packet(&reply[..length]).is_some());
-            assert!(length <= ask.len(), "a reply is no larger than what it replies to");
+            assert!(length <= request.len(), "a reply is no larger than what it replies to");
         };
         tokio::select! {
             () = answering.answer() => unreachable!("it answers for ever"),

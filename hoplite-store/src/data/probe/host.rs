@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::super::collective::MemberHost;
 use super::super::connection::{ConnectionError, PeerConnection};
-use super::super::keepalive::{Awaited, Until};
+use super::super::keepalive::{Awaited, KeepaliveEvent};
 use super::super::server::Server;
 use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::echo::Echo;
@@ -51,7 +51,7 @@ impl ProbePlace {
         connection: &mut PeerConnection,
         echo: &v1::Echo,
     ) -> Result<(), ConnectionError> {
-        let is_directed = self.take(echo.nonce, |directed| {
+        let is_directed = self.charge_budget(echo.nonce, |directed| {
             directed.echoes_left = directed.echoes_left.checked_sub(1)?;
             Some(())
         });
@@ -64,7 +64,7 @@ impl ProbePlace {
         train: &v1::TakeTrain,
     ) -> Result<(), ConnectionError> {
         let bytes = checked_train_bytes(train.bytes)?;
-        let is_directed = self.take(train.nonce, |directed| {
+        let is_directed = self.charge_budget(train.nonce, |directed| {
             directed.train_bytes_left = directed.train_bytes_left.checked_sub(bytes)?;
             Some(())
         });
@@ -72,7 +72,7 @@ impl ProbePlace {
     }
 
     /// Charges the budget of the peer with `nonce`. Returns `false` if the budget is spent.
-    fn take(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
+    fn charge_budget(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
         let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
         directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()
     }
@@ -102,7 +102,7 @@ impl Drop for Participation<'_> {
 
 enum Next {
     Found(Finding),
-    Said(hoplite_proto::data::frame::Header),
+    Frame(hoplite_proto::data::frame::Header),
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
@@ -143,11 +143,11 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 let mut work = std::pin::pin!(self.work(echo.as_mut(), measure.as_ref()));
                 loop {
                     match keepalive.until(connection, work.as_mut()).await? {
-                        Until::Done(finding) => break Next::Found(finding),
-                        Until::Frame(header) if header.kind() == Kind::Keepalive => {
+                        KeepaliveEvent::Done(finding) => break Next::Found(finding),
+                        KeepaliveEvent::Frame(header) if header.kind() == Kind::Keepalive => {
                             connection.read_control::<()>(&header).await?;
                         }
-                        Until::Frame(header) => break Next::Said(header),
+                        KeepaliveEvent::Frame(header) => break Next::Frame(header),
                     }
                 }
             };
@@ -157,7 +157,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     connection.write_control(Kind::Found, &encode_finding(&finding)).await?;
                     continue;
                 }
-                Next::Said(header) => header,
+                Next::Frame(header) => header,
             };
             measure = None;
             match header.kind() {
@@ -187,14 +187,14 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let measured = match measure.work {
             SurveyWork::Echo { probes } => {
                 if let (Some(echo), Some(peer)) = (echo, measure.echo_address)
-                    && let Some(echoes) = echo.ask(peer, measure.nonce, probes).await
+                    && let Some(echoes) = echo.exchange_echoes(peer, measure.nonce, probes).await
                 {
                     return Finding::Echoes { echoes, by_tcp: false };
                 }
                 train::echoes(&self.config, measure, probes).await
             }
             SurveyWork::Train { bytes, at_least } => {
-                train::take(&self.config, measure, bytes, at_least).await
+                train::receive_trains(&self.config, measure, bytes, at_least).await
             }
         };
         measured.unwrap_or_else(|error| {

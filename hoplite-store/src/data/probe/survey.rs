@@ -25,12 +25,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::super::config::DataConfig;
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
-use super::super::keepalive::{Awaited, Keepalive, Until};
+use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::pool::Peer;
 use super::host::echo_address;
 
 /// Maximum number of unread directions for a node: one to answer, and others to measure.
-const MAX_DIRECTIONS: usize = 4;
+const MAX_QUEUED_COMMANDS: usize = 4;
 /// Maximum number of queued events for the state machine. Further events block their nodes.
 const MAX_EVENTS: usize = 1024;
 
@@ -119,7 +119,7 @@ impl Surveyor {
         assumed_ps_per_byte: u32,
     ) -> Result<SurveyReport, SurveyFailure> {
         let Ok(_place) = self.place.try_acquire() else { return Err(SurveyFailure::Busy) };
-        let mut under_way = UnderWay { surveyor: self, is_over: false };
+        let mut under_way = RunningSurvey { surveyor: self, is_over: false };
         let begun = Instant::now();
         let surveyed = self.measure(peers, options, assumed_ps_per_byte).await;
         under_way.over(begun.elapsed(), surveyed.as_ref().ok());
@@ -138,14 +138,15 @@ impl Surveyor {
         let mut seed = [0; 8];
         getrandom(&mut seed, GetRandomFlags::empty())
             .map_err(|error| SurveyFailure::Random(io::Error::from(error)))?;
-        let mut team = Team::gather(&self.config, peers).await;
-        let names: Vec<String> = team.members.iter().map(|member| member.peer.0.to_string()).collect();
+        let mut participants = Participants::gather(&self.config, peers).await;
+        let names: Vec<String> =
+            participants.members.iter().map(|member| member.peer.0.to_string()).collect();
         let (origin, mut commands) = (Instant::now(), Vec::new());
         let now = || Time::ZERO + origin.elapsed();
         let mut survey = Survey::begin(names, options, u64::from_le_bytes(seed), now(), &mut commands)?;
         while !survey.is_done() {
             for command in std::mem::take(&mut commands) {
-                if let Some(lost) = team.tell(command) {
+                if let Some(lost) = participants.forward(command) {
                     survey.apply(now(), lost, &mut commands);
                 }
             }
@@ -155,26 +156,26 @@ impl Surveyor {
             }
             let deadline = origin + Duration::from_micros(survey.deadline().as_micros());
             let event = tokio::select! {
-                Some(event) = team.events.recv() => event,
+                Some(event) = participants.events.recv() => event,
                 () = sleep_until(deadline) => SurveyEvent::Tick,
             };
             survey.apply(now(), event, &mut commands);
         }
         let report = survey.report(assumed_ps_per_byte);
-        let missing = std::mem::take(&mut team.missing);
-        team.dismiss().await;
+        let missing = std::mem::take(&mut participants.missing);
+        participants.dismiss().await;
         let mut report = report?;
         report.lost.extend(missing);
         Ok(report)
     }
 }
 
-struct UnderWay<'a> {
+struct RunningSurvey<'a> {
     surveyor: &'a Surveyor,
     is_over: bool,
 }
 
-impl UnderWay<'_> {
+impl RunningSurvey<'_> {
     fn over(&mut self, elapsed: Duration, report: Option<&SurveyReport>) {
         self.is_over = true;
         let mut tally = self.surveyor.lock_tally();
@@ -188,7 +189,7 @@ impl UnderWay<'_> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for RunningSurvey<'_> {
     fn drop(&mut self) {
         self.surveyor.advance(SurveyProgress::default());
         if !self.is_over {
@@ -198,7 +199,7 @@ impl Drop for UnderWay<'_> {
 }
 
 /// The stores that take part. Dropping it closes all connections.
-struct Team {
+struct Participants {
     members: Vec<Member>,
     missing: Vec<(String, SurveyLoss)>,
     events: mpsc::Receiver<SurveyEvent>,
@@ -218,7 +219,7 @@ enum Direction {
     Measure(Box<Measure>),
 }
 
-impl Team {
+impl Participants {
     async fn gather(config: &Arc<DataConfig>, peers: Vec<Peer>) -> Self {
         let mut joining = JoinSet::new();
         for (index, peer) in peers.into_iter().enumerate() {
@@ -235,9 +236,15 @@ impl Team {
         for (_, peer, joined) in joined {
             match joined {
                 Ok(Joined { connection, echo_address }) => {
-                    let (directions, told) = mpsc::channel(MAX_DIRECTIONS);
+                    let (directions, commands) = mpsc::channel(MAX_QUEUED_COMMANDS);
                     let node = members.len() as u32;
-                    tasks.spawn(attend(Arc::clone(config), connection, node, told, sender.clone()));
+                    tasks.spawn(forward_commands(
+                        Arc::clone(config),
+                        connection,
+                        node,
+                        commands,
+                        sender.clone(),
+                    ));
                     members.push(Member { peer, echo_address, directions: Some(directions) });
                 }
                 Err((loss, error)) => {
@@ -250,7 +257,7 @@ impl Team {
     }
 
     /// Forwards a command to its node. Returns an event if the node is gone.
-    fn tell(&mut self, command: SurveyCommand) -> Option<SurveyEvent> {
+    fn forward(&mut self, command: SurveyCommand) -> Option<SurveyEvent> {
         let (node, direction) = match command {
             SurveyCommand::Arm { node, peer, nonce } => {
                 let asker = self.members[peer as usize].echo_address;
@@ -268,8 +275,8 @@ impl Team {
             }
         };
         let directions = self.members[node as usize].directions.as_ref();
-        let is_told = directions.is_some_and(|directions| directions.try_send(direction).is_ok());
-        (!is_told).then_some(SurveyEvent::Lost { node, loss: SurveyLoss::Gone })
+        let is_forwarded = directions.is_some_and(|directions| directions.try_send(direction).is_ok());
+        (!is_forwarded).then_some(SurveyEvent::Lost { node, loss: SurveyLoss::Gone })
     }
 
     async fn dismiss(mut self) {
@@ -312,7 +319,7 @@ async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, C
 
 /// Forwards commands to a store, and the store's messages to the coordinator, until the store
 /// leaves.
-async fn attend(
+async fn forward_commands(
     config: Arc<DataConfig>,
     mut connection: PeerConnection,
     node: u32,
@@ -339,16 +346,16 @@ async fn converse(
     let keepalive = Keepalive { interval, started: Instant::now(), awaited: Awaited::Producer };
     loop {
         let event = match keepalive.until(connection, directions.recv()).await? {
-            Until::Done(Some(Direction::Arm(arm))) => {
+            KeepaliveEvent::Done(Some(Direction::Arm(arm))) => {
                 connection.write_control(Kind::Arm, &encode_arm(arm)).await?;
                 continue;
             }
-            Until::Done(Some(Direction::Measure(measure))) => {
+            KeepaliveEvent::Done(Some(Direction::Measure(measure))) => {
                 connection.write_control(Kind::Measure, &encode_measure(&measure)).await?;
                 continue;
             }
-            Until::Done(None) => return release(connection).await,
-            Until::Frame(header) => match header.kind() {
+            KeepaliveEvent::Done(None) => return release(connection).await,
+            KeepaliveEvent::Frame(header) => match header.kind() {
                 Kind::Keepalive => {
                     connection.read_control::<()>(&header).await?;
                     continue;

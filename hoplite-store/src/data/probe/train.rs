@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hoplite_core::time::Time;
 use hoplite_core::topology::probe::Samples;
-use hoplite_core::topology::probe::echo::{Echoes, MAX_ASKING};
+use hoplite_core::topology::probe::echo::{Echoes, MAX_ECHO_TIME};
 use hoplite_core::topology::probe::survey::Finding;
 use hoplite_core::topology::probe::train::{ArrivingTrain, Trains};
 use hoplite_proto::data::frame::{Kind, MAX_BLOCK_BYTES};
@@ -23,7 +23,7 @@ use super::super::serving::{Ending, end_message};
 const BLOCK_BYTES: usize = 16 << 10;
 
 /// Takes trains of growing length until one takes at least the time `at_least`.
-pub(super) async fn take(
+pub(super) async fn receive_trains(
     config: &DataConfig,
     measure: &Measure,
     first_bytes: u64,
@@ -94,7 +94,7 @@ pub(super) async fn echoes(
     let mut connection = connect(config, measure).await?;
     let begun = Instant::now();
     let mut samples = Samples::default();
-    while !samples.suffice(probes) && begun.elapsed() < MAX_ASKING {
+    while !samples.suffice(probes) && begun.elapsed() < MAX_ECHO_TIME {
         let asked = Instant::now();
         connection.write_control(Kind::Echo, &v1::Echo { nonce: measure.nonce }).await?;
         connection.read_expected::<v1::Echo>(Kind::Echo).await?;

@@ -54,7 +54,7 @@ enum Close {
 async fn bad_input_closes_that_connection_only() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let bytes = content(5000);
-    sender.shelf.add("x", &filled(&bytes));
+    sender.test_store.add("x", &filled(&bytes));
     let good = hello(PROTOCOL_VERSION, "test", "tester");
     let after_hello = |frame: &[u8]| [good.as_slice(), frame].concat();
     let mut oversized = Header::control(Kind::Pull, b"x").unwrap().encode();
@@ -129,14 +129,14 @@ async fn a_peer_that_says_nothing_is_closed_at_the_handshakes_deadline() {
 #[tokio::test]
 async fn a_request_while_another_is_answered_closes_the_connection() {
     let sender = TestNode::start("a").await;
-    sender.shelf.add("x", &empty(5000));
+    sender.test_store.add("x", &empty(5000));
     let id = id("x").as_bytes().to_vec().into();
     let pull = v1::Pull { id, put: PUT.0, size_bytes: 5000, ..v1::Pull::default() };
     let mut connection = connect(&sender).await;
     connection.write_control(Kind::Pull, &pull).await.unwrap();
-    sender.shelf.wait_for_serves(1).await;
+    sender.test_store.wait_for_serves(1).await;
     connection.write_control(Kind::Pull, &pull).await.unwrap();
-    sender.shelf.wait_for_serves(0).await;
+    sender.test_store.wait_for_serves(0).await;
     let ended = timeout(TIME_LIMIT, connection.read_header()).await.unwrap();
     assert!(matches!(ended, Err(ConnectionError::Closed | ConnectionError::Io(_))), "{ended:?}");
     assert_eq!(read(&sender.metrics.malformed_connections), 1);
@@ -147,7 +147,7 @@ async fn connections_are_limited() {
     let small = DataConfig { max_connections: 2, ..config("a") };
     let sender = TestNode::start_with(small, Duration::ZERO).await;
     let receiver = TestNode::start("b").await;
-    sender.shelf.add("x", &filled(&content(9)));
+    sender.test_store.add("x", &filled(&content(9)));
     let first = connect(&sender).await;
     let _second = connect(&sender).await;
     assert_eq!(receiver.pull(&sender, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable));
@@ -162,12 +162,12 @@ async fn another_cluster_is_refused_by_either_side() {
     let elsewhere = DataConfig { cluster: ClusterId::new("elsewhere").unwrap(), ..config("b") };
     let receiver = TestNode::start_with(elsewhere, Duration::ZERO).await;
     let sender = TestNode::start("a").await;
-    sender.shelf.add("x", &filled(&content(9)));
+    sender.test_store.add("x", &filled(&content(9)));
     assert_eq!(receiver.pull(&sender, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable));
     assert_eq!(read(&sender.metrics.serves), 0);
 }
 
-enum Lie {
+enum BadMessage {
     Frame(Kind, u64, &'static [u8]),
     End(v1::end::Outcome),
     Bytes(&'static [u8]),
@@ -175,42 +175,42 @@ enum Lie {
 
 #[tokio::test]
 async fn a_sender_that_lies_is_found_out() {
-    let lies = [
-        Lie::Frame(Kind::Block, 4, b"not the next byte"),
-        Lie::Frame(Kind::Block, u64::MAX, b"so that the sum wraps around"),
-        Lie::Frame(Kind::Block, 0, &[7; 101]),
-        Lie::Frame(Kind::Block, 0, b""),
-        Lie::Frame(Kind::Hello, 0, b""),
-        Lie::End(v1::end::Outcome::Complete),
-        Lie::End(v1::end::Outcome::Unspecified),
-        Lie::Bytes(b"HPLD and then something else entirely"),
-        Lie::Bytes(&[0; 64]),
+    let bad_messages = [
+        BadMessage::Frame(Kind::Block, 4, b"not the next byte"),
+        BadMessage::Frame(Kind::Block, u64::MAX, b"so that the sum wraps around"),
+        BadMessage::Frame(Kind::Block, 0, &[7; 101]),
+        BadMessage::Frame(Kind::Block, 0, b""),
+        BadMessage::Frame(Kind::Hello, 0, b""),
+        BadMessage::End(v1::end::Outcome::Complete),
+        BadMessage::End(v1::end::Outcome::Unspecified),
+        BadMessage::Bytes(b"HPLD and then something else entirely"),
+        BadMessage::Bytes(&[0; 64]),
     ];
     let receiver = TestNode::start("b").await;
-    let lies_told = lies.len() as u64;
-    for lie in lies {
-        let (sender, address) = Impostor::start("a").await;
+    let bad_message_count = bad_messages.len() as u64;
+    for bad_message in bad_messages {
+        let (sender, address) = FakePeer::start("a").await;
         let copy = empty(100);
         let (pull, _) = receiver.start_pull(request("x", "a", address), &copy);
         let mut connection = sender.accept().await;
         connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
-        match lie {
-            Lie::Frame(Kind::Block, offset, bytes) => {
+        match bad_message {
+            BadMessage::Frame(Kind::Block, offset, bytes) => {
                 let header = Header::block(offset, bytes.len() as u64, crc32c(bytes)).unwrap();
                 connection.write_raw(&[header.encode().as_slice(), bytes].concat()).await.unwrap();
             }
-            Lie::Frame(kind, _, bytes) => {
+            BadMessage::Frame(kind, _, bytes) => {
                 let header = Header::control(kind, bytes).unwrap();
                 connection.write_raw(&[header.encode().as_slice(), bytes].concat()).await.unwrap();
             }
-            Lie::End(outcome) => {
+            BadMessage::End(outcome) => {
                 let end = v1::End { outcome: outcome.into(), ..v1::End::default() };
                 connection.write_control(Kind::End, &end).await.unwrap();
             }
-            Lie::Bytes(bytes) => connection.write_raw(bytes).await.unwrap(),
+            BadMessage::Bytes(bytes) => connection.write_raw(bytes).await.unwrap(),
         }
         assert_eq!(pull.await.unwrap(), (0, PullOutcome::Corrupt));
         assert_eq!(prefix(&copy, 100), [0; 100]);
     }
-    assert_eq!(read(&receiver.metrics.corrupt_frames), lies_told);
+    assert_eq!(read(&receiver.metrics.corrupt_frames), bad_message_count);
 }

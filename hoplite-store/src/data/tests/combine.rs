@@ -78,8 +78,8 @@ async fn inputs_are_combined_wherever_they_are() {
     for size_bytes in [0, 8, 4088, 4096, 4104, 32 << 10, 65_544, (1 << 20) + 8, (3 << 20) + 16] {
         let inputs: Vec<_> = (0..3).map(|seed| seeded(size_bytes, seed)).collect();
         let (name, size) = (size_bytes.to_string(), size_bytes as u64);
-        a.shelf.add(&name, &filled(&inputs[0]));
-        b.shelf.add(&name, &filled(&inputs[2]));
+        a.test_store.add(&name, &filled(&inputs[0]));
+        b.test_store.add(&name, &filled(&inputs[2]));
         let lanes = || vec![remote(&a, &name, size), local(&filled(&inputs[1])), remote(&b, &name, size)];
         for (order, dtype) in [([0, 1, 2], Dtype::F64), ([1, 0, 2], Dtype::F64), ([2, 1, 0], Dtype::I8)] {
             let (mut sources, out) = (lanes().into_iter().map(Some).collect::<Vec<_>>(), output(size));
@@ -97,8 +97,8 @@ async fn inputs_are_combined_wherever_they_are() {
     }
     assert_eq!(read(&here.metrics.received_bytes), total_bytes);
     assert_eq!(here.puller.idle_connections(), 2, "one connection to each node serves all");
-    a.shelf.wait_for_serves(0).await;
-    b.shelf.wait_for_serves(0).await;
+    a.test_store.wait_for_serves(0).await;
+    b.test_store.wait_for_serves(0).await;
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn one_input_is_copied() {
     let (a, here) = (TestNode::start("a").await, TestNode::start("b").await);
     let bytes = content((2 << 20) + 4);
     let size_bytes = bytes.len() as u64;
-    a.shelf.add("x", &filled(&bytes));
+    a.test_store.add("x", &filled(&bytes));
     for source in [remote(&a, "x", size_bytes), local(&filled(&bytes))] {
         let out = output(size_bytes);
         let (task, _) = start(&here, sum(Dtype::F32, vec![source]), &out);
@@ -120,7 +120,7 @@ async fn one_input_is_copied() {
 async fn ranges_of_inputs_are_combined_from_an_offset_on() {
     let (a, here) = (TestNode::start("a").await, TestNode::start("b").await);
     let objects = [seeded(100_000, 0), seeded(50_000, 1)];
-    a.shelf.add("x", &filled(&objects[0]));
+    a.test_store.add("x", &filled(&objects[0]));
     let remote = || match remote(&a, "x", 100_000) {
         CombineSource::Remote(input) => CombineSource::Remote(HopInput { base_bytes: 12, ..input }),
         local @ CombineSource::Local { .. } => local,
@@ -149,8 +149,8 @@ async fn the_output_grows_as_the_slowest_input_does() {
     let inputs: [_; 3] = std::array::from_fn(|seed| seeded(40_000, seed));
     let all = expected(Dtype::U16, &inputs);
     let growing = [empty(40_000), empty(40_000)];
-    a.shelf.add("x", &growing[0]);
-    a.shelf.add("y", &filled(&inputs[2]));
+    a.test_store.add("x", &growing[0]);
+    a.test_store.add("y", &filled(&inputs[2]));
     let out = output(40_000);
     let lanes = vec![remote(&a, "x", 40_000), local(&growing[1]), remote(&a, "y", 40_000)];
     let (task, _) = start(&here, sum(Dtype::U16, lanes), &out);
@@ -179,12 +179,12 @@ async fn a_chain_of_combinations_streams() {
     let size_bytes = (3 << 20) + 8;
     let inputs: [_; 3] = std::array::from_fn(|seed| seeded(size_bytes, seed));
     let source = empty(size_bytes as u64);
-    nodes[0].shelf.add("0", &source);
+    nodes[0].test_store.add("0", &source);
     let outs = [output(size_bytes as u64), output(size_bytes as u64)];
     let tasks = [1, 2].map(|hop| {
         let name = (hop - 1).to_string();
         let lanes = vec![remote(&nodes[hop - 1], &name, size_bytes as u64), local(&filled(&inputs[hop]))];
-        nodes[hop].shelf.add(&hop.to_string(), &outs[hop - 1]);
+        nodes[hop].test_store.add(&hop.to_string(), &outs[hop - 1]);
         start(&nodes[hop], sum(Dtype::I64, lanes), &outs[hop - 1]).0
     });
     source.buffer().write(0, &inputs[0]);
@@ -206,11 +206,11 @@ async fn an_input_may_be_awaited() {
     let out = output(800);
     let (task, _) = start(&here, sum(Dtype::F64, vec![awaiting, local(&filled(&[0; 800]))]), &out);
     let bytes = content(800);
-    a.shelf.add("x", &filled(&bytes));
+    a.test_store.add("x", &filled(&bytes));
     assert_eq!(task.await.unwrap(), (800, CombineOutcome::Complete));
 }
 
-async fn send_in_pieces(sender: &Impostor, bytes: &[u8], lengths: &[usize]) -> PeerConnection {
+async fn send_in_pieces(sender: &FakePeer, bytes: &[u8], lengths: &[usize]) -> PeerConnection {
     let mut connection = sender.accept().await;
     let pull = connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
     let mut start = pull.offset_bytes as usize;
@@ -240,7 +240,7 @@ async fn frames_may_end_inside_of_elements() {
     let mut lanes = vec![local(&filled(&inputs[0]))];
     let mut scripts = Vec::new();
     for (name, index, lengths) in [("a", 1, [1, 7, 13, 300]), ("b", 2, [9, 3, 5000, 2])] {
-        let (sender, address) = Impostor::start(name).await;
+        let (sender, address) = FakePeer::start(name).await;
         lanes.push(remote_at(name, address, "x", 20_000));
         let bytes = inputs[index].clone();
         scripts.push(tokio::spawn(async move { send_in_pieces(&sender, &bytes, &lengths).await }));
@@ -249,7 +249,7 @@ async fn frames_may_end_inside_of_elements() {
     assert_eq!(task.await.unwrap(), (20_000, CombineOutcome::Complete));
     assert!(prefix(&out, 20_000) == all);
 
-    let (sender, address) = Impostor::start("c").await;
+    let (sender, address) = FakePeer::start("c").await;
     let bytes = inputs[0].clone();
     scripts.push(tokio::spawn(async move { send_in_pieces(&sender, &bytes, &[5, 4099, 1]).await }));
     let out = output(20_000);
@@ -263,12 +263,12 @@ async fn frames_may_end_inside_of_elements() {
 
 #[tokio::test]
 async fn a_frame_may_take_longer_than_the_patience_with_lanes() {
-    let patience = Duration::from_millis(20);
-    let impatient = DataConfig { write_stall_timeout: patience * 3, ..config("h") };
-    let here = TestNode::start_with(impatient, Duration::ZERO).await;
+    let stall_limit = Duration::from_millis(20);
+    let short_timeouts = DataConfig { write_stall_timeout: stall_limit * 3, ..config("h") };
+    let here = TestNode::start_with(short_timeouts, Duration::ZERO).await;
     let bytes = content(8000);
     for with in [vec![], vec![local(&filled(&[0; 8000]))]] {
-        let (sender, address) = Impostor::start("a").await;
+        let (sender, address) = FakePeer::start("a").await;
         let out = output(8000);
         let lanes = with.into_iter().chain([remote_at("a", address, "x", 8000)]).collect();
         let (task, _) = start(&here, sum(Dtype::F64, lanes), &out);
@@ -278,7 +278,7 @@ async fn a_frame_may_take_longer_than_the_patience_with_lanes() {
         let frame = [header.encode().as_slice(), &bytes].concat();
         for part in [&frame[..11], &frame[11..28], &frame[28..5000], &frame[5000..]] {
             connection.write_raw(part).await.unwrap();
-            tokio::time::sleep(patience * 3).await;
+            tokio::time::sleep(stall_limit * 3).await;
         }
         assert_eq!(task.await.unwrap(), (8000, CombineOutcome::Complete));
         assert!(prefix(&out, 8000) == bytes);
@@ -296,7 +296,7 @@ async fn an_input_that_fails_ends_the_combination_where_it_is() {
             source.advance(40_960);
         }
         sources[1 - failing].complete();
-        a.shelf.add("x", &sources[0]);
+        a.test_store.add("x", &sources[0]);
         let out = output(100_000);
         let lanes = vec![remote(&a, "x", 100_000), local(&sources[1])];
         let (task, _) = start(&here, sum(Dtype::F32, lanes), &out);
@@ -304,10 +304,10 @@ async fn an_input_that_fails_ends_the_combination_where_it_is() {
         sources[failing].fail(Error::Deleted { id: id("x") });
         assert_eq!(task.await.unwrap(), (40_960, failed(failing, PullOutcome::SenderHasNoCopy)));
         assert!(prefix(&out, 40_960) == expected(Dtype::F32, &inputs)[..40_960]);
-        a.shelf.wait_for_serves(0).await;
+        a.test_store.wait_for_serves(0).await;
         assert_eq!(here.puller.idle_connections(), 1 - failing);
 
-        a.shelf.add("x", &filled(&inputs[0]));
+        a.test_store.add("x", &filled(&inputs[0]));
         let lanes = vec![remote(&a, "x", 100_000), local(&filled(&inputs[1]))];
         let request = CombineRequest { offset_bytes: 40_960, ..sum(Dtype::F32, lanes) };
         let (task, _) = start(&here, request, &out);
@@ -328,7 +328,7 @@ async fn senders_that_die_stand_still_or_never_were_are_told_apart() {
 
     let growing = empty(8192);
     growing.advance(4096);
-    a.shelf.add("x", &growing);
+    a.test_store.add("x", &growing);
     let (address, lanes) = (a.address, vec![remote(&a, "x", 8192), local(&zeros)]);
     let (task, _) = start(&here, sum(Dtype::F32, lanes), &out);
     arrived(&out, 4096).await;
@@ -340,7 +340,7 @@ async fn senders_that_die_stand_still_or_never_were_are_told_apart() {
 
     let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("h") };
     let hasty = TestNode::start_with(hasty, Duration::ZERO).await;
-    let (sender, address) = Impostor::start("b").await;
+    let (sender, address) = FakePeer::start("b").await;
     let lanes = vec![local(&zeros), remote_at("b", address, "x", 8192)];
     let (task, _) = start(&hasty, sum(Dtype::F32, lanes), &output(8192));
     let mut connection = sender.accept().await;
@@ -354,7 +354,7 @@ async fn damaged_or_wrong_bytes_are_never_combined() {
     let a = TestNode::start("a").await;
     let inputs: [_; 2] = std::array::from_fn(|seed| seeded(300_000, seed));
     let all = expected(Dtype::F32, &inputs);
-    a.shelf.add("x", &filled(&inputs[0]));
+    a.test_store.add("x", &filled(&inputs[0]));
     for (position, least_valid) in damaged_positions() {
         let here = TestNode::start("h").await;
         let proxy = flipping_proxy(a.address, position).await;
@@ -369,8 +369,8 @@ async fn damaged_or_wrong_bytes_are_never_combined() {
         assert_eq!(here.puller.idle_connections(), 0, "the connection is of no more use");
     }
     let here = TestNode::start("h").await;
-    for (lies, kind) in [Kind::Hello, Kind::Combined, Kind::End, Kind::Block].into_iter().enumerate() {
-        let (sender, address) = Impostor::start("b").await;
+    for (bad_messages, kind) in [Kind::Hello, Kind::Combined, Kind::End, Kind::Block].into_iter().enumerate() {
+        let (sender, address) = FakePeer::start("b").await;
         let lanes = vec![remote_at("b", address, "x", 8), local(&filled(&[0; 8]))];
         let (task, _) = start(&here, sum(Dtype::F32, lanes), &output(8));
         let mut connection = sender.accept().await;
@@ -385,7 +385,7 @@ async fn damaged_or_wrong_bytes_are_never_combined() {
             kind => connection.write_control(kind, &()).await.unwrap(),
         }
         assert_eq!(task.await.unwrap(), (0, failed(0, PullOutcome::Corrupt)));
-        assert_eq!(read(&here.metrics.corrupt_frames), lies as u64 + 1);
+        assert_eq!(read(&here.metrics.corrupt_frames), bad_messages as u64 + 1);
     }
 }
 
@@ -394,42 +394,42 @@ async fn a_cancelled_combination_ends_at_once_and_so_do_its_serves() {
     let (a, here) = (TestNode::start("a").await, TestNode::start("b").await);
     let growing = empty(100_000);
     growing.advance(8192);
-    a.shelf.add("x", &growing);
-    a.shelf.add("y", &filled(&content(100_000)));
+    a.test_store.add("x", &growing);
+    a.test_store.add("y", &filled(&content(100_000)));
     let out = output(100_000);
     let lanes = vec![remote(&a, "x", 100_000), remote(&a, "y", 100_000), local(&growing)];
     let (task, cancel) = start(&here, sum(Dtype::F32, lanes), &out);
     arrived(&out, 8192).await;
     cancel.cancel();
     assert_eq!(task.await.unwrap(), (8192, CombineOutcome::Cancelled));
-    a.shelf.wait_for_serves(0).await;
+    a.test_store.wait_for_serves(0).await;
     assert_eq!(here.puller.idle_connections(), 0);
     assert_eq!(read(&a.metrics.malformed_connections), 0);
 }
 
 #[tokio::test]
 async fn a_fast_sender_is_not_kept_waiting_for_a_slow_input() {
-    let impatient = |name| DataConfig {
+    let short_timeouts = |name| DataConfig {
         write_stall_timeout: Duration::from_millis(2000),
         silence_timeout: Duration::from_millis(1400),
         keepalive_interval: Duration::from_millis(50),
         ..config(name)
     };
-    let a = TestNode::start_with(impatient("a"), Duration::ZERO).await;
-    let here = TestNode::start_with(impatient("b"), Duration::ZERO).await;
+    let a = TestNode::start_with(short_timeouts("a"), Duration::ZERO).await;
+    let here = TestNode::start_with(short_timeouts("b"), Duration::ZERO).await;
     let bytes = content(BIG_BYTES as usize);
     let (slow, slower) = (empty(BIG_BYTES), empty(BIG_BYTES));
-    a.shelf.add("fast", &filled(&bytes));
-    a.shelf.add("slow", &slow);
+    a.test_store.add("fast", &filled(&bytes));
+    a.test_store.add("slow", &slow);
     let out = output(BIG_BYTES);
     let lanes = vec![remote(&a, "fast", BIG_BYTES), remote(&a, "slow", BIG_BYTES), local(&slower)];
     let (task, _) = start(&here, sum(Dtype::I8, lanes), &out);
-    a.shelf.wait_for_serves(2).await;
+    a.test_store.wait_for_serves(2).await;
     // The fast connection is closed, before its sender times out. The slow one stays, because its
     // sender sends keepalives.
-    a.shelf.wait_for_serves(1).await;
+    a.test_store.wait_for_serves(1).await;
     slow.complete();
-    a.shelf.wait_for_serves(0).await;
+    a.test_store.wait_for_serves(0).await;
     slower.complete();
     assert_eq!(task.await.unwrap(), (BIG_BYTES, CombineOutcome::Complete));
     assert!(prefix(&out, BIG_BYTES) == bytes, "two of the inputs are zero");
@@ -438,7 +438,7 @@ async fn a_fast_sender_is_not_kept_waiting_for_a_slow_input() {
 #[tokio::test]
 async fn an_idle_connection_that_turns_out_dead_is_replaced() {
     let here = TestNode::start("h").await;
-    let (sender, address) = Impostor::start("a").await;
+    let (sender, address) = FakePeer::start("a").await;
     let bytes = content(800);
     let script = tokio::spawn({
         let bytes = bytes.clone();
@@ -463,7 +463,7 @@ async fn an_idle_connection_that_turns_out_dead_is_replaced() {
 async fn a_range_ends_where_it_was_said_to() {
     let a = TestNode::start("a").await;
     let bytes = content(100_000);
-    a.shelf.add("x", &filled(&bytes));
+    a.test_store.add("x", &filled(&bytes));
     let mut receiver = connect(&a).await;
     for range in [10_000_u64..61_000, 61_440..61_440, 0..0] {
         let pull = v1::Pull {
@@ -505,7 +505,7 @@ async fn the_end_of_a_range_waits_until_the_object_is_complete() {
         let growing = empty(100_000);
         growing.buffer().write(0, &bytes);
         growing.advance(81_920);
-        a.shelf.add("x", &growing);
+        a.test_store.add("x", &growing);
         let mut receiver = connect(&a).await;
         let pull = v1::Pull {
             id: id("x").as_bytes().to_vec().into(),
@@ -516,7 +516,7 @@ async fn the_end_of_a_range_waits_until_the_object_is_complete() {
             ..v1::Pull::default()
         };
         receiver.write_control(Kind::Pull, &pull).await.unwrap();
-        a.shelf.wait_for_serves(1).await;
+        a.test_store.wait_for_serves(1).await;
         let copy = empty(100_000);
         let mut offset_bytes = start_bytes;
         let end = loop {
@@ -536,6 +536,6 @@ async fn the_end_of_a_range_waits_until_the_object_is_complete() {
         assert_eq!(end.outcome(), v1::end::Outcome::NoCopy);
         assert!(end_bytes.is_none_or(|end_bytes| offset_bytes < end_bytes || start_bytes == end_bytes));
         drop(receiver);
-        a.shelf.wait_for_serves(0).await;
+        a.test_store.wait_for_serves(0).await;
     }
 }

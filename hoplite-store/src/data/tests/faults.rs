@@ -25,18 +25,18 @@ async fn when_the_sender_dies_the_receiver_keeps_what_it_has() {
     let source = empty(100_000);
     source.buffer().write(0, &bytes);
     source.advance(40_960);
-    sender.shelf.add("x", &source);
+    sender.test_store.add("x", &source);
     let copy = empty(100_000);
     let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
     arrived(&copy, 40_960).await;
-    let shelf = Arc::clone(&sender.shelf);
+    let test_store = Arc::clone(&sender.test_store);
     sender.stop().await;
     assert_eq!(pull.await.unwrap(), (40_960, PullOutcome::SenderUnreachable));
     assert!(prefix(&copy, 40_960) == bytes[..40_960]);
-    shelf.wait_for_serves(0).await;
+    test_store.wait_for_serves(0).await;
 
     let other = TestNode::start("c").await;
-    other.shelf.add("x", &filled(&bytes));
+    other.test_store.add("x", &filled(&bytes));
     let request = PullRequest { offset_bytes: 40_960, ..other.request("x") };
     assert_eq!(receiver.start_pull(request, &copy).0.await.unwrap(), (100_000, PullOutcome::Complete));
     assert!(prefix(&copy, 100_000) == bytes);
@@ -55,7 +55,7 @@ async fn nobody_listens_at_the_senders_address() {
 #[tokio::test]
 async fn another_node_listens_at_the_senders_address() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
-    sender.shelf.add("x", &filled(&content(10)));
+    sender.test_store.add("x", &filled(&content(10)));
     let (pull, _) = receiver.start_pull(request("x", "not-a", sender.address), &empty(10));
     assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderUnreachable));
 }
@@ -65,13 +65,13 @@ async fn a_copy_that_fails_ends_its_serves() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let source = empty(100_000);
     source.advance(8192);
-    sender.shelf.add("x", &source);
+    sender.test_store.add("x", &source);
     let copy = empty(100_000);
     let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
     arrived(&copy, 8192).await;
     source.fail(Error::Deleted { id: id("x") });
     assert_eq!(pull.await.unwrap(), (8192, PullOutcome::SenderHasNoCopy));
-    sender.shelf.wait_for_serves(0).await;
+    sender.test_store.wait_for_serves(0).await;
     assert_eq!(receiver.puller.idle_connections(), 1, "the connection is still good");
 }
 
@@ -80,12 +80,12 @@ async fn a_copy_that_fails_ends_also_a_serve_that_is_stuck() {
     let sender = TestNode::start("a").await;
     let source = empty(BIG_BYTES);
     source.complete();
-    sender.shelf.add("x", &source);
+    sender.test_store.add("x", &source);
     let mut receiver = connect(&sender).await;
     receiver.write_control(Kind::Pull, &pull_message("x", BIG_BYTES)).await.unwrap();
-    sender.shelf.wait_for_serves(1).await;
+    sender.test_store.wait_for_serves(1).await;
     source.fail(Error::Deleted { id: id("x") });
-    sender.shelf.wait_for_serves(0).await;
+    sender.test_store.wait_for_serves(0).await;
 }
 
 #[tokio::test]
@@ -93,13 +93,13 @@ async fn a_cancelled_pull_ends_at_once_and_so_does_the_serve() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let source = empty(100_000);
     source.advance(4096);
-    sender.shelf.add("x", &source);
+    sender.test_store.add("x", &source);
     let copy = empty(100_000);
     let (pull, cancel) = receiver.start_pull(sender.request("x"), &copy);
     arrived(&copy, 4096).await;
     cancel.cancel();
     assert_eq!(pull.await.unwrap(), (4096, PullOutcome::Cancelled));
-    sender.shelf.wait_for_serves(0).await;
+    sender.test_store.wait_for_serves(0).await;
     assert_eq!(receiver.puller.idle_connections(), 0);
     assert_eq!(read(&sender.metrics.malformed_connections), 0);
 }
@@ -108,7 +108,7 @@ async fn a_cancelled_pull_ends_at_once_and_so_does_the_serve() {
 async fn a_silent_sender_counts_as_stalled() {
     let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("b") };
     let receiver = TestNode::start_with(hasty, Duration::ZERO).await;
-    let (sender, address) = Impostor::start("a").await;
+    let (sender, address) = FakePeer::start("a").await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(100));
     let mut connection = sender.accept().await;
     connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_silent_sender_counts_as_stalled() {
 #[tokio::test]
 async fn a_silent_sender_is_left_early_if_another_one_is_known() {
     let receiver = TestNode::start("b").await;
-    let (sender, address) = Impostor::start("a").await;
+    let (sender, address) = FakePeer::start("a").await;
     let silence_limit = Some(Duration::from_millis(100));
     let (pull, _) =
         receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &empty(100));
@@ -132,7 +132,7 @@ async fn a_silent_sender_is_left_early_if_another_one_is_known() {
 #[tokio::test]
 async fn a_slow_sender_is_not_left_early_while_bytes_arrive() {
     let receiver = TestNode::start("b").await;
-    let (sender, address) = Impostor::start("a").await;
+    let (sender, address) = FakePeer::start("a").await;
     let silence_limit = Some(Duration::from_millis(500));
     let copy = empty(8);
     let (pull, _) = receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &copy);
@@ -152,7 +152,7 @@ async fn a_slow_sender_is_not_left_early_while_bytes_arrive() {
 #[tokio::test]
 async fn a_sender_that_is_silent_within_a_block_is_left_early() {
     let receiver = TestNode::start("b").await;
-    let (sender, address) = Impostor::start("a").await;
+    let (sender, address) = FakePeer::start("a").await;
     let silence_limit = Some(Duration::from_millis(100));
     let (pull, _) =
         receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &empty(8));
@@ -171,11 +171,11 @@ async fn a_receiver_that_stops_reading_is_given_up() {
     let sender = TestNode::start_with(hasty, Duration::ZERO).await;
     let source = empty(BIG_BYTES);
     source.complete();
-    sender.shelf.add("x", &source);
+    sender.test_store.add("x", &source);
     let mut receiver = connect(&sender).await;
     receiver.write_control(Kind::Pull, &pull_message("x", BIG_BYTES)).await.unwrap();
-    sender.shelf.wait_for_serves(1).await;
-    sender.shelf.wait_for_serves(0).await;
+    sender.test_store.wait_for_serves(1).await;
+    sender.test_store.wait_for_serves(0).await;
     assert!(read(&sender.metrics.sent_bytes) < BIG_BYTES);
 }
 
@@ -184,7 +184,7 @@ async fn a_receiver_that_dies_while_being_sent_to_harms_nobody() {
     let (sender, other) = (TestNode::start("a").await, TestNode::start("b").await);
     let source = empty(BIG_BYTES);
     source.complete();
-    sender.shelf.add("x", &source);
+    sender.test_store.add("x", &source);
     for _ in 0..3 {
         let mut receiver = connect(&sender).await;
         receiver.write_control(Kind::Pull, &pull_message("x", BIG_BYTES)).await.unwrap();
@@ -192,7 +192,7 @@ async fn a_receiver_that_dies_while_being_sent_to_harms_nobody() {
         // Closing with unread bytes resets the connection. The sender's next write would raise
         // SIGPIPE.
         drop(receiver);
-        sender.shelf.wait_for_serves(0).await;
+        sender.test_store.wait_for_serves(0).await;
     }
     assert_eq!(other.pull(&sender, "x", &empty(BIG_BYTES)).await, (BIG_BYTES, PullOutcome::Complete));
 }
@@ -200,7 +200,7 @@ async fn a_receiver_that_dies_while_being_sent_to_harms_nobody() {
 #[tokio::test]
 async fn an_idle_connection_that_turns_out_dead_is_replaced() {
     let receiver = TestNode::start("b").await;
-    let (sender, address) = Impostor::start("a").await;
+    let (sender, address) = FakePeer::start("a").await;
     let script = tokio::spawn(async move {
         let refusal = v1::End { outcome: v1::end::Outcome::NoCopy.into(), ..v1::End::default() };
         let mut first = sender.accept().await;
@@ -224,7 +224,7 @@ async fn an_idle_connection_that_the_server_closed_is_replaced() {
     let short = DataConfig { server_idle_timeout: Duration::from_millis(20), ..config("a") };
     let sender = TestNode::start_with(short, Duration::ZERO).await;
     let receiver = TestNode::start("b").await;
-    sender.shelf.add("x", &filled(&content(9)));
+    sender.test_store.add("x", &filled(&content(9)));
     let mut idle = connect(&sender).await;
     for _ in 0..2 {
         assert_eq!(receiver.pull(&sender, "x", &empty(9)).await, (9, PullOutcome::Complete));
@@ -274,7 +274,7 @@ pub(super) fn damaged_positions() -> Vec<(usize, u64)> {
 async fn damaged_bytes_are_never_taken_for_good() {
     let sender = TestNode::start("a").await;
     let bytes = content(300_000);
-    sender.shelf.add("x", &filled(&bytes));
+    sender.test_store.add("x", &filled(&bytes));
     for (position, least_valid) in damaged_positions() {
         let receiver = TestNode::start("b").await;
         let copy = empty(300_000);

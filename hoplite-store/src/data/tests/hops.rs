@@ -66,7 +66,7 @@ impl Directed {
     }
 }
 
-async fn asked(host: &mut TestNode) -> (Hop, mpsc::Sender<HopReport>) {
+async fn receive_hop_request(host: &mut TestNode) -> (Hop, mpsc::Sender<HopReport>) {
     timeout(TIME_LIMIT, host.hops.recv()).await.unwrap().unwrap()
 }
 
@@ -75,16 +75,16 @@ async fn a_hop_lasts_until_it_is_released() {
     let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
     for _ in 0..2 {
         let mut directed = Directed::start(&coordinator, "h", host.address, hop(&["x", "y"]));
-        let (received, reports) = asked(&mut host).await;
+        let (received, reports) = receive_hop_request(&mut host).await;
         assert_eq!(received, hop(&["x", "y"]));
         reports.send(HopReport::Complete).await.unwrap();
         assert_eq!(directed.report().await, Some(HopReport::Complete));
-        host.shelf.wait_for_hosted(1).await;
+        host.test_store.wait_for_hosted(1).await;
         directed.end().await;
-        assert_eq!(*host.shelf.hosted.borrow(), 0);
+        assert_eq!(*host.test_store.hosted.borrow(), 0);
         assert_eq!(coordinator.puller.idle_connections(), 1);
     }
-    host.shelf.add("x", &filled(&content(5000)));
+    host.test_store.add("x", &filled(&content(5000)));
     assert_eq!(coordinator.pull(&host, "x", &empty(5000)).await, (5000, PullOutcome::Complete));
     assert_eq!(coordinator.puller.idle_connections(), 1);
     assert_eq!(read(&host.metrics.malformed_connections), 0);
@@ -94,9 +94,9 @@ async fn a_hop_lasts_until_it_is_released() {
 async fn a_hop_is_released_before_it_is_complete() {
     let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
     let directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
-    let (_, _reports) = asked(&mut host).await;
+    let (_, _reports) = receive_hop_request(&mut host).await;
     directed.end().await;
-    host.shelf.wait_for_hosted(0).await;
+    host.test_store.wait_for_hosted(0).await;
     assert_eq!(coordinator.puller.idle_connections(), 1);
 }
 
@@ -123,12 +123,12 @@ async fn failures_travel_and_the_connection_stays() {
     ];
     for failure in failures {
         let mut directed = Directed::start(&coordinator, "h", host.address, hop(&["x", "y"]));
-        let (_, reports) = asked(&mut host).await;
+        let (_, reports) = receive_hop_request(&mut host).await;
         reports.send(HopReport::Complete).await.unwrap();
         reports.send(HopReport::Failed(failure.clone())).await.unwrap();
         assert_eq!(directed.report().await, Some(HopReport::Complete));
         assert_eq!(directed.report().await, Some(HopReport::Failed(failure)));
-        host.shelf.wait_for_hosted(0).await;
+        host.test_store.wait_for_hosted(0).await;
         directed.end().await;
         assert_eq!(coordinator.puller.idle_connections(), 1);
     }
@@ -138,12 +138,12 @@ async fn failures_travel_and_the_connection_stays() {
 #[tokio::test]
 async fn a_release_that_meets_a_failure_on_its_way_harms_nobody() {
     let mut host = TestNode::start("h").await;
-    host.shelf.add("x", &filled(&content(100)));
+    host.test_store.add("x", &filled(&content(100)));
     let mut coordinator = connect(&host).await;
     coordinator.write_control(Kind::Combine, &encode_hop(&hop(&[]))).await.unwrap();
-    let (_, reports) = asked(&mut host).await;
+    let (_, reports) = receive_hop_request(&mut host).await;
     reports.send(HopReport::Failed(HopFailure::Refused(Error::ShuttingDown))).await.unwrap();
-    host.shelf.wait_for_hosted(0).await;
+    host.test_store.wait_for_hosted(0).await;
     coordinator.write_keepalive(Sign::default()).await.unwrap();
     coordinator.write_control(Kind::Release, &()).await.unwrap();
     let pull = v1::Pull { id: b"x".as_slice().into(), put: PUT.0, size_bytes: 100, ..v1::Pull::default() };
@@ -167,12 +167,12 @@ async fn both_sides_say_that_they_are_alive() {
     let mut host = TestNode::start_with(lively("h"), Duration::ZERO).await;
     let coordinator = TestNode::start_with(lively("c"), Duration::ZERO).await;
     let mut directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
-    let (_, reports) = asked(&mut host).await;
+    let (_, reports) = receive_hop_request(&mut host).await;
     tokio::time::sleep(silence * 2).await;
     reports.send(HopReport::Complete).await.unwrap();
     assert_eq!(directed.report().await, Some(HopReport::Complete));
     tokio::time::sleep(silence * 2).await;
-    assert_eq!(*host.shelf.hosted.borrow(), 1);
+    assert_eq!(*host.test_store.hosted.borrow(), 1);
     directed.end().await;
 }
 
@@ -181,12 +181,12 @@ async fn a_coordinator_that_vanishes_frees_its_hop() {
     let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
     for report in [None, Some(HopReport::Complete)] {
         let directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
-        let (_, reports) = asked(&mut host).await;
+        let (_, reports) = receive_hop_request(&mut host).await;
         if let Some(report) = report {
             reports.send(report).await.unwrap();
         }
         directed.task.abort();
-        host.shelf.wait_for_hosted(0).await;
+        host.test_store.wait_for_hosted(0).await;
     }
     assert_eq!(coordinator.puller.idle_connections(), 0);
 }
@@ -197,8 +197,8 @@ async fn a_coordinator_that_falls_silent_frees_its_hop() {
     let mut host = TestNode::start_with(hasty, Duration::ZERO).await;
     let mut coordinator = connect(&host).await;
     coordinator.write_control(Kind::Combine, &encode_hop(&hop(&[]))).await.unwrap();
-    let (_, _reports) = asked(&mut host).await;
-    host.shelf.wait_for_hosted(0).await;
+    let (_, _reports) = receive_hop_request(&mut host).await;
+    host.test_store.wait_for_hosted(0).await;
     coordinator.read_expected::<()>(Kind::Keepalive).await.unwrap();
     let ended = timeout(TIME_LIMIT, coordinator.read_header()).await.unwrap();
     assert!(matches!(ended, Err(ConnectionError::Closed)), "{ended:?}");
@@ -209,9 +209,9 @@ async fn a_request_during_a_hop_ends_it() {
     let mut host = TestNode::start("h").await;
     let mut coordinator = connect(&host).await;
     coordinator.write_control(Kind::Combine, &encode_hop(&hop(&[]))).await.unwrap();
-    let (_, _reports) = asked(&mut host).await;
+    let (_, _reports) = receive_hop_request(&mut host).await;
     coordinator.write_control(Kind::Combine, &encode_hop(&hop(&[]))).await.unwrap();
-    host.shelf.wait_for_hosted(0).await;
+    host.test_store.wait_for_hosted(0).await;
     assert!(host.hops.try_recv().is_err());
     coordinator.read_expected::<()>(Kind::Keepalive).await.unwrap();
     assert!(timeout(TIME_LIMIT, coordinator.read_header()).await.unwrap().is_err());
@@ -222,12 +222,12 @@ async fn a_request_during_a_hop_ends_it() {
 async fn a_host_that_vanishes_has_failed() {
     let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
     let mut directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
-    let (_, _reports) = asked(&mut host).await;
-    let (address, shelf) = (host.address, Arc::clone(&host.shelf));
+    let (_, _reports) = receive_hop_request(&mut host).await;
+    let (address, test_store) = (host.address, Arc::clone(&host.test_store));
     host.stop().await;
     assert_eq!(directed.report().await, Some(HopReport::Failed(HopFailure::Unreachable)));
     directed.end().await;
-    assert_eq!(*shelf.hosted.borrow(), 0);
+    assert_eq!(*test_store.hosted.borrow(), 0);
     let mut directed = Directed::start(&coordinator, "h", address, hop(&[]));
     assert_eq!(directed.report().await, Some(HopReport::Failed(HopFailure::Unreachable)));
 }
@@ -246,7 +246,7 @@ async fn a_host_that_says_nothing_or_nonsense_has_failed() {
     for (coordinator, end, corrupt_frames) in
         [(&hasty, None, 0), (&patient, Some(no_such_input), 1), (&patient, Some(complete), 2)]
     {
-        let (host, address) = Impostor::start("h").await;
+        let (host, address) = FakePeer::start("h").await;
         let mut directed = Directed::start(coordinator, "h", address, hop(&[]));
         let mut connection = host.accept().await;
         connection.read_expected::<v1::Combine>(Kind::Combine).await.unwrap();
@@ -263,7 +263,7 @@ async fn a_host_that_says_nothing_or_nonsense_has_failed() {
 #[tokio::test]
 async fn a_host_that_does_not_confirm_a_release_is_left() {
     let coordinator = TestNode::start("c").await;
-    let (host, address) = Impostor::start("h").await;
+    let (host, address) = FakePeer::start("h").await;
     let directed = Directed::start(&coordinator, "h", address, hop(&[]));
     let mut connection = host.accept().await;
     connection.read_expected::<v1::Combine>(Kind::Combine).await.unwrap();
@@ -276,7 +276,7 @@ async fn a_host_that_does_not_confirm_a_release_is_left() {
 #[tokio::test]
 async fn a_hop_is_asked_for_again_if_the_idle_connection_was_dead() {
     let coordinator = TestNode::start("c").await;
-    let (host, address) = Impostor::start("h").await;
+    let (host, address) = FakePeer::start("h").await;
     let script = tokio::spawn(async move {
         let mut first = host.accept().await;
         first.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();

@@ -60,7 +60,7 @@ async fn a_stream_arrives_whole_over_several_lanes() {
         let bytes = content((6 << 20) + round);
         let size = bytes.len() as u64;
         let (source, name) = (empty(size), round.to_string());
-        sender.shelf.add(&name, &source);
+        sender.test_store.add(&name, &source);
         let copy = empty(size);
         let (pull, _) = receiver.start_pull(sender.request(&name), &copy);
         source.buffer().write(0, &bytes);
@@ -70,7 +70,7 @@ async fn a_stream_arrives_whole_over_several_lanes() {
         assert_eq!(pull.await.unwrap(), (size, PullOutcome::Complete));
         assert!(prefix(&copy, size) == bytes);
         assert_eq!(copy.valid_bytes(), size);
-        sender.shelf.wait_for_serves(0).await;
+        sender.test_store.wait_for_serves(0).await;
         assert_eq!(receiver.puller.idle_connections(), 4, "the lanes are kept for the next stream");
     }
     assert_eq!(read(&sender.metrics.lanes_opened), 9);
@@ -105,8 +105,8 @@ async fn bytes_to_combine_arrive_in_order() {
         })
     };
     let source = empty(size);
-    sender.shelf.add("x", &source);
-    other.shelf.add("x", &filled(&more));
+    sender.test_store.add("x", &source);
+    other.test_store.add("x", &filled(&more));
     let inputs = vec![input(&sender), input(&other)];
     let request =
         CombineRequest { op: ReduceOp::Sum, dtype: Dtype::U64, offset_bytes: 0, inputs, trace: None };
@@ -130,7 +130,7 @@ async fn bytes_to_combine_arrive_in_order() {
 async fn peers_that_offer_no_lanes_see_none() {
     let sender = start("a", 8).await;
     let bytes = content(4 << 20);
-    sender.shelf.add("x", &filled(&bytes));
+    sender.test_store.add("x", &filled(&bytes));
     let mut connection = connect(&sender).await;
     connection.write_control(Kind::Pull, &pull_message("x", 4 << 20, 0)).await.unwrap();
     let mut at = 0;
@@ -151,16 +151,16 @@ async fn peers_that_offer_no_lanes_see_none() {
 
 #[tokio::test]
 async fn small_objects_and_single_lanes_are_requested_as_ever() {
-    let (impostor, address) = Impostor::start("a").await;
+    let (fake_peer, address) = FakePeer::start("a").await;
     for (lanes, size, offered) in
         [(MAX_LANES, 2 * LANE_BYTES - 1, 0), (MAX_LANES, 2 * LANE_BYTES, 2), (1, 64 * LANE_BYTES, 0)]
     {
         let config = DataConfig { max_lanes: lanes, ..config("b") };
         let receiver = TestNode::start_with(config, Duration::ZERO).await;
         let (pull, cancel) = receiver.start_pull(request("x", "a", address), &empty(size));
-        let mut connection = impostor.accept().await;
-        let asked: v1::Pull = await_control(&mut connection, Kind::Pull).await;
-        assert_eq!(asked.max_lanes, offered, "{size} bytes, {lanes} lanes");
+        let mut connection = fake_peer.accept().await;
+        let request: v1::Pull = await_control(&mut connection, Kind::Pull).await;
+        assert_eq!(request.max_lanes, offered, "{size} bytes, {lanes} lanes");
         cancel.cancel();
         pull.await.unwrap();
     }
@@ -168,9 +168,9 @@ async fn small_objects_and_single_lanes_are_requested_as_ever() {
 
 /// A receiver that pulls five blocks from an impostor. The impostor has sent the first block and
 /// requested another lane.
-struct Scene {
+struct LaneScenario {
     receiver: TestNode,
-    impostor: Impostor,
+    fake_peer: FakePeer,
     source: Buffer,
     bytes: Vec<u8>,
     copy: Arc<LiveCopy>,
@@ -179,22 +179,22 @@ struct Scene {
     lane: PeerConnection,
 }
 
-impl Scene {
+impl LaneScenario {
     async fn start() -> Self {
-        let (impostor, address) = Impostor::start("a").await;
+        let (fake_peer, address) = FakePeer::start("a").await;
         let receiver = start("b", 1).await;
         let bytes = content(5 * BLOCK as usize);
         let (source, copy) = (buffer(5 * BLOCK), empty(5 * BLOCK));
         source.write(0, &bytes);
         let (pull, _) = receiver.start_pull(request("x", "a", address), &copy);
-        let mut main = impostor.accept().await;
-        let asked: v1::Pull = await_control(&mut main, Kind::Pull).await;
-        assert_eq!((asked.max_lanes, asked.offset_bytes), (7, 0), "as many as have enough bytes each");
+        let mut main = fake_peer.accept().await;
+        let request: v1::Pull = await_control(&mut main, Kind::Pull).await;
+        assert_eq!((request.max_lanes, request.offset_bytes), (7, 0), "as many as have enough bytes each");
         main.write_control(Kind::Lanes, &encode_lanes(KEY, 1)).await.unwrap();
         main.write_block(0..BLOCK, &source).await.unwrap();
-        let mut lane = impostor.accept().await;
+        let mut lane = fake_peer.accept().await;
         assert_eq!(decode_lane(&await_control(&mut lane, Kind::Lane).await), Ok((KEY, 0)));
-        Self { receiver, impostor, source, bytes, copy, pull, main, lane }
+        Self { receiver, fake_peer, source, bytes, copy, pull, main, lane }
     }
 }
 
@@ -208,7 +208,7 @@ fn complete() -> v1::End {
 
 #[tokio::test]
 async fn a_broken_lane_costs_only_its_own_frames() {
-    let mut scene = Scene::start().await;
+    let mut scene = LaneScenario::start().await;
     scene.lane.write_block(block(1), &scene.source).await.unwrap();
     scene.main.write_block(block(2), &scene.source).await.unwrap();
     arrived(&scene.copy, 3 * BLOCK).await;
@@ -220,9 +220,12 @@ async fn a_broken_lane_costs_only_its_own_frames() {
         scene.main.write_control(Kind::End, &complete()).await.unwrap();
     };
     let repair = async {
-        let mut again = scene.impostor.accept().await;
-        let asked: v1::Pull = await_control(&mut again, Kind::Pull).await;
-        assert_eq!((asked.offset_bytes, asked.end_bytes, asked.max_lanes), (3 * BLOCK, Some(4 * BLOCK), 0));
+        let mut again = scene.fake_peer.accept().await;
+        let request: v1::Pull = await_control(&mut again, Kind::Pull).await;
+        assert_eq!(
+            (request.offset_bytes, request.end_bytes, request.max_lanes),
+            (3 * BLOCK, Some(4 * BLOCK), 0)
+        );
         again.write_block(block(3), &scene.source).await.unwrap();
         again.write_control(Kind::End, &complete()).await.unwrap();
         again
@@ -234,13 +237,13 @@ async fn a_broken_lane_costs_only_its_own_frames() {
 
 #[tokio::test]
 async fn a_lane_that_is_being_opened_may_have_the_next_block() {
-    let mut scene = Scene::start().await;
+    let mut scene = LaneScenario::start().await;
     arrived(&scene.copy, BLOCK).await;
     scene.main.write_control(Kind::Lanes, &encode_lanes(KEY, 1)).await.unwrap();
     let frame = |from: u64, to: u64| BLOCK + from..BLOCK + to;
     scene.main.write_block(frame(1000, 2000), &scene.source).await.unwrap();
     scene.lane.write_block(frame(2000, 3000), &scene.source).await.unwrap();
-    let mut third = scene.impostor.accept().await;
+    let mut third = scene.fake_peer.accept().await;
     third.write_block(frame(0, 1000), &scene.source).await.unwrap();
     third.write_block(BLOCK + 3000..2 * BLOCK, &scene.source).await.unwrap();
     for index in 2..5 {
@@ -253,7 +256,7 @@ async fn a_lane_that_is_being_opened_may_have_the_next_block() {
 
 #[tokio::test]
 async fn a_stream_outlives_the_connection_of_its_request() {
-    let mut scene = Scene::start().await;
+    let mut scene = LaneScenario::start().await;
     arrived(&scene.copy, BLOCK).await;
     drop(scene.main);
     for index in 1..5 {
@@ -266,7 +269,7 @@ async fn a_stream_outlives_the_connection_of_its_request() {
 
 #[tokio::test]
 async fn a_stream_ends_with_its_last_lane() {
-    let scene = Scene::start().await;
+    let scene = LaneScenario::start().await;
     arrived(&scene.copy, BLOCK).await;
     drop((scene.main, scene.lane));
     assert_eq!(scene.pull.await.unwrap(), (BLOCK, PullOutcome::SenderUnreachable));
@@ -283,7 +286,7 @@ async fn frames_that_repeat_overlap_or_are_missing_end_the_stream() {
         ("is empty", [frame(1000, 2000), frame(0, 0)]),
     ];
     for (name, ranges) in cases {
-        let mut scene = Scene::start().await;
+        let mut scene = LaneScenario::start().await;
         arrived(&scene.copy, BLOCK).await;
         for (range, lane) in ranges.iter().zip([&mut scene.lane, &mut scene.main]) {
             let _ = lane.write_block(range.clone(), &scene.source).await;
@@ -295,21 +298,21 @@ async fn frames_that_repeat_overlap_or_are_missing_end_the_stream() {
 
 #[tokio::test]
 async fn a_sender_gets_no_more_lanes_than_were_offered() {
-    let mut scene = Scene::start().await;
+    let mut scene = LaneScenario::start().await;
     for _ in 0..10 {
         scene.main.write_control(Kind::Lanes, &encode_lanes(KEY, 64)).await.unwrap();
     }
     scene.main.write_block(block(1), &scene.source).await.unwrap();
     let mut lanes = Vec::new();
     for _ in 0..5 {
-        lanes.push(scene.impostor.accept().await);
+        lanes.push(scene.fake_peer.accept().await);
     }
     for index in 2..5 {
         scene.main.write_block(block(index), &scene.source).await.unwrap();
     }
     scene.main.write_control(Kind::End, &complete()).await.unwrap();
     assert_eq!(scene.pull.await.unwrap(), (5 * BLOCK, PullOutcome::Complete));
-    let waiting = timeout(Duration::ZERO, scene.impostor.listener.accept()).await;
+    let waiting = timeout(Duration::ZERO, scene.fake_peer.listener.accept()).await;
     assert!(waiting.is_err(), "seven lanes in all: the first one, the second one, and five more");
 }
 
@@ -317,7 +320,7 @@ async fn a_sender_gets_no_more_lanes_than_were_offered() {
 async fn malformed_requests_for_lanes_end_the_stream() {
     for lanes in [encode_lanes(KEY, 0), encode_lanes(KEY, 65), v1::Lanes { count: 1, ..v1::Lanes::default() }]
     {
-        let mut scene = Scene::start().await;
+        let mut scene = LaneScenario::start().await;
         scene.main.write_control(Kind::Lanes, &lanes).await.unwrap();
         assert_eq!(scene.pull.await.unwrap().1, PullOutcome::Corrupt);
     }
@@ -330,7 +333,7 @@ async fn forged_finished_and_surplus_lanes_get_nothing() {
     let source = empty(size);
     source.buffer().write(0, &content(size as usize));
     source.advance(LANE_BYTES);
-    sender.shelf.add("x", &source);
+    sender.test_store.add("x", &source);
     let mut main = connect(&sender).await;
     main.write_control(Kind::Pull, &pull_message("x", size, 4)).await.unwrap();
     let (key, count) = decode_lanes(&await_control(&mut main, Kind::Lanes).await).unwrap();
@@ -356,5 +359,5 @@ async fn forged_finished_and_surplus_lanes_get_nothing() {
     assert_eq!(await_control::<v1::End>(&mut main, Kind::End).await.outcome(), Outcome::Complete);
     await_lanes(&sender, 0).await;
     assert_eq!(outcome_of_lane(&mut other, key).await, Outcome::NoCopy, "a finished stream");
-    sender.shelf.wait_for_serves(0).await;
+    sender.test_store.wait_for_serves(0).await;
 }

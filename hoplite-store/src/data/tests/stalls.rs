@@ -15,12 +15,12 @@ async fn start(name: &str) -> TestNode {
     TestNode::start_with(config, Duration::ZERO).await
 }
 
-async fn cycle(valid_bytes: u64) {
+async fn pull_in_cycle(valid_bytes: u64) {
     let nodes = [start("a").await, start("b").await];
     let copies = [empty(SIZE_BYTES), empty(SIZE_BYTES)];
     for (node, copy) in nodes.iter().zip(&copies) {
         copy.advance(valid_bytes);
-        node.shelf.add("x", copy);
+        node.test_store.add("x", copy);
     }
     let begun = tokio::time::Instant::now();
     let pull = |index: usize| {
@@ -33,23 +33,23 @@ async fn cycle(valid_bytes: u64) {
     assert!(begun.elapsed() >= nodes[0].config.stall_timeout);
     assert!(begun.elapsed() < TIME_LIMIT, "{:?}", begun.elapsed());
     for node in &nodes {
-        node.shelf.wait_for_serves(0).await;
+        node.test_store.wait_for_serves(0).await;
     }
 }
 
 #[tokio::test]
 async fn a_cycle_of_pulls_ends() {
-    cycle(0).await;
-    cycle(40_960).await;
+    pull_in_cycle(0).await;
+    pull_in_cycle(40_960).await;
 }
 
 #[tokio::test]
 async fn a_cycle_in_which_the_producer_was_heard_ends() {
     let (a, b, producer) = (start("a").await, start("b").await, start("p").await);
     let copies = [empty(SIZE_BYTES), empty(SIZE_BYTES)];
-    a.shelf.add("x", &copies[0]);
-    b.shelf.add("x", &copies[1]);
-    producer.shelf.add("x", &Arc::new(LiveCopy::new(buffer(SIZE_BYTES), Producer::Worker)));
+    a.test_store.add("x", &copies[0]);
+    b.test_store.add("x", &copies[1]);
+    producer.test_store.add("x", &Arc::new(LiveCopy::new(buffer(SIZE_BYTES), Producer::Worker)));
     let (from_producer, _) = a.start_pull(producer.request("x"), &copies[0]);
     let (from_a, _) = b.start_pull(a.request("x"), &copies[1]);
     let mut signs = copies[1].signs();
@@ -70,7 +70,7 @@ async fn relays_wait_for_a_producer_that_is_slow() {
     let source = Arc::new(LiveCopy::new(buffer(SIZE_BYTES), Producer::Worker));
     let copies = [Arc::clone(&source), empty(SIZE_BYTES), empty(SIZE_BYTES), empty(SIZE_BYTES)];
     for (node, copy) in nodes.iter().zip(&copies) {
-        node.shelf.add("x", copy);
+        node.test_store.add("x", copy);
     }
     let pulls: Vec<_> = (1..4)
         .map(|index| nodes[index].start_pull(nodes[index - 1].request("x"), &copies[index]).0)
@@ -94,7 +94,7 @@ async fn relays_wait_for_a_producer_that_is_slow() {
 #[tokio::test]
 async fn a_relay_that_nobody_feeds_is_left() {
     let (relay, receiver) = (start("a").await, start("b").await);
-    relay.shelf.add("x", &empty(SIZE_BYTES));
+    relay.test_store.add("x", &empty(SIZE_BYTES));
     let ended = receiver.pull(&relay, "x", &empty(SIZE_BYTES)).await;
     assert_eq!(ended, (0, PullOutcome::SenderStalled));
     assert_eq!(receiver.puller.idle_connections(), 0);

@@ -43,7 +43,7 @@ const PUT: PutId = PutId(7);
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// The copies of a test's node, and the number of its running serves.
-struct Shelf {
+struct TestStore {
     copies: watch::Sender<HashMap<(ObjectId, PutId), Arc<LiveCopy>>>,
     serves: watch::Sender<usize>,
     delay: Duration,
@@ -52,7 +52,7 @@ struct Shelf {
     hosted: watch::Sender<usize>,
 }
 
-impl ServeSource for Shelf {
+impl ServeSource for TestStore {
     async fn serve(self: &Arc<Self>, request: ServeRequest) -> Option<Found> {
         tokio::time::sleep(self.delay).await;
         let ServeRequest { id, put, awaits_hop, .. } = request;
@@ -63,8 +63,8 @@ impl ServeSource for Shelf {
         }
         let live = copies.borrow().get(&key).cloned()?;
         self.serves.send_modify(|serves| *serves += 1);
-        let shelf = Arc::clone(self);
-        Some(Found::Memory(Served::new(live, move || shelf.serves.send_modify(|serves| *serves -= 1))))
+        let test_store = Arc::clone(self);
+        Some(Found::Memory(Served::new(live, move || test_store.serves.send_modify(|serves| *serves -= 1))))
     }
 
     fn has_slow_links(self: &Arc<Self>, _: Vec<NodeId>) {}
@@ -76,17 +76,17 @@ impl ServeSource for Shelf {
     fn refused_version(self: &Arc<Self>, _: Error) {}
 }
 
-impl HopHost for Shelf {
+impl HopHost for TestStore {
     fn host(self: &Arc<Self>, HopRequest { spec: hop, .. }: HopRequest) -> Hosted {
         let (sender, reports) = mpsc::channel(Hosted::MAX_REPORTS);
         self.hosted.send_modify(|hosted| *hosted += 1);
         let _ = self.hops.send((hop, sender));
-        let shelf = Arc::clone(self);
-        Hosted::new(reports, move || shelf.hosted.send_modify(|hosted| *hosted -= 1))
+        let test_store = Arc::clone(self);
+        Hosted::new(reports, move || test_store.hosted.send_modify(|hosted| *hosted -= 1))
     }
 }
 
-impl MemberHost for Shelf {
+impl MemberHost for TestStore {
     fn enlist(
         self: &Arc<Self>,
         _plan: Box<hoplite_core::collective::Plan>,
@@ -109,7 +109,7 @@ impl MemberHost for Shelf {
     }
 }
 
-impl Shelf {
+impl TestStore {
     fn add(&self, name: &str, live: &Arc<LiveCopy>) {
         self.copies.send_modify(|copies| drop(copies.insert((id(name), PUT), Arc::clone(live))));
     }
@@ -128,7 +128,7 @@ impl Shelf {
 struct TestNode {
     config: Arc<DataConfig>,
     metrics: Arc<DataMetrics>,
-    shelf: Arc<Shelf>,
+    test_store: Arc<TestStore>,
     hops: mpsc::UnboundedReceiver<(Hop, mpsc::Sender<HopReport>)>,
     address: SocketAddr,
     puller: Arc<Puller>,
@@ -147,7 +147,7 @@ impl TestNode {
         let config = Arc::new(config);
         let metrics = Arc::new(DataMetrics::default());
         let (hop_sender, hops) = mpsc::unbounded_channel();
-        let shelf = Arc::new(Shelf {
+        let test_store = Arc::new(TestStore {
             copies: watch::Sender::default(),
             serves: watch::Sender::new(0),
             delay,
@@ -158,13 +158,13 @@ impl TestNode {
         let server = tokio::spawn(crate::data::run(
             listener,
             Arc::clone(&config),
-            Arc::clone(&shelf),
+            Arc::clone(&test_store),
             Arc::clone(&metrics),
             Some(tokio::runtime::Handle::current()),
             shutdown.clone(),
         ));
         let puller = Arc::new(Puller::new(Arc::clone(&config), Arc::clone(&metrics)));
-        Self { config, metrics, shelf, hops, address, puller, shutdown, server }
+        Self { config, metrics, test_store, hops, address, puller, shutdown, server }
     }
 
     fn request(&self, name: &str) -> PullRequest {
@@ -264,12 +264,12 @@ async fn arrived(live: &LiveCopy, valid_bytes: u64) {
 }
 
 /// A scripted node: it listens, and hands out connections after their handshake.
-struct Impostor {
+struct FakePeer {
     listener: TcpListener,
     config: DataConfig,
 }
 
-impl Impostor {
+impl FakePeer {
     async fn start(name: &str) -> (Self, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

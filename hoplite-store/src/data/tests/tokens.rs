@@ -58,7 +58,7 @@ fn is_refused(answer: &Result<v1::DataProof, ConnectionError>) -> bool {
 async fn stores_with_one_token_serve_each_other() {
     let (sender, receiver) = (node("a", SECRET).await, node("b", SECRET).await);
     let bytes = content(100_000);
-    sender.shelf.add("x", &filled(&bytes));
+    sender.test_store.add("x", &filled(&bytes));
     let copy = empty(100_000);
     assert_eq!(receiver.pull(&sender, "x", &copy).await, (100_000, PullOutcome::Complete));
     assert!(prefix(&copy, 100_000) == bytes);
@@ -78,7 +78,7 @@ async fn either_side_refuses_one_with_another_token_or_without() {
         assert!(matches!(error, Error::PermissionDenied { .. }), "{name}: {error}");
         assert!(error.to_string().contains("token"), "{name}: {error}");
         let puller = TestNode::start_with(config, Duration::ZERO).await;
-        node.shelf.add("x", &filled(&content(9)));
+        node.test_store.add("x", &filled(&content(9)));
         assert_eq!(puller.pull(node, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable), "{name}");
         assert_eq!(read(&node.metrics.serves), 0, "{name}");
     }
@@ -87,7 +87,7 @@ async fn either_side_refuses_one_with_another_token_or_without() {
 #[tokio::test]
 async fn requests_without_a_proof_are_not_answered() {
     let secured = node("a", SECRET).await;
-    secured.shelf.add("x", &filled(&content(9)));
+    secured.test_store.add("x", &filled(&content(9)));
     let id = id("x").as_bytes().to_vec().into();
     let pull = v1::Pull { id, put: PUT.0, size_bytes: 9, ..v1::Pull::default() };
     for challenge in [&[][..], &[7; 31], &[7; 32], &[7; 33]] {
@@ -112,8 +112,8 @@ async fn requests_without_a_proof_are_not_answered() {
     assert_eq!(read(&secured.metrics.malformed_connections), 7);
 }
 
-async fn overhear(node: &TestNode) -> (v1::DataHello, v1::DataProof, v1::DataHello, v1::DataProof) {
-    let (relay, address) = Impostor::start("unused").await;
+async fn record_handshake(node: &TestNode) -> (v1::DataHello, v1::DataProof, v1::DataHello, v1::DataProof) {
+    let (relay, address) = FakePeer::start("unused").await;
     let legitimate = with_token("b", SECRET);
     let peer = (node.config.node.clone(), address);
     let client = tokio::spawn(async move {
@@ -138,7 +138,7 @@ async fn overhear(node: &TestNode) -> (v1::DataHello, v1::DataProof, v1::DataHel
 #[tokio::test]
 async fn what_was_overheard_is_of_no_use_to_a_stranger() {
     let secured = node("a", SECRET).await;
-    let (connecting, first, accepting, second) = overhear(&secured).await;
+    let (connecting, first, accepting, second) = record_handshake(&secured).await;
 
     for proof in [&first, &second] {
         let mut stranger = silent(&secured).await;
@@ -147,10 +147,10 @@ async fn what_was_overheard_is_of_no_use_to_a_stranger() {
         stranger.write_control(Kind::Proof, proof).await.unwrap();
         assert!(is_refused(&stranger.read_expected(Kind::Proof).await));
     }
-    let (impostor, address) = Impostor::start("a").await;
+    let (fake_peer, address) = FakePeer::start("a").await;
     let receiver = node("b", SECRET).await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
-    let (stream, _) = impostor.listener.accept().await.unwrap();
+    let (stream, _) = fake_peer.listener.accept().await.unwrap();
     let mut stranger =
         PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     stranger.write_control(Kind::Hello, &accepting).await.unwrap();
@@ -163,12 +163,12 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
     let elsewhere = Advertised::find(None, "127.0.0.1:9".parse().unwrap()).await.unwrap();
     let config = DataConfig { advertised: Some(elsewhere), ..with_token("a", SECRET) };
     let secured = TestNode::start_with(config, Duration::ZERO).await;
-    secured.shelf.add("x", &filled(&content(9)));
+    secured.test_store.add("x", &filled(&content(9)));
     let receiver = node("b", SECRET).await;
     assert_eq!(receiver.pull(&secured, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable));
     assert_eq!(read(&secured.metrics.serves), 0);
     // A relay cannot change the address, because each proof covers it.
-    let (relay, address) = Impostor::start("unused").await;
+    let (relay, address) = FakePeer::start("unused").await;
     let client = tokio::spawn(async move {
         let stream = TcpStream::connect(address).await.unwrap();
         let peer = (NodeId::new("a").unwrap(), address);
@@ -192,10 +192,10 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
 
 #[tokio::test]
 async fn a_proof_that_is_sent_back_proves_nothing() {
-    let (impostor, address) = Impostor::start("a").await;
+    let (fake_peer, address) = FakePeer::start("a").await;
     let receiver = node("b", SECRET).await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
-    let (stream, _) = impostor.listener.accept().await.unwrap();
+    let (stream, _) = fake_peer.listener.accept().await.unwrap();
     let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     let theirs: v1::DataHello = mirror.read_expected(Kind::Hello).await.unwrap();
     mirror.write_control(Kind::Hello, &hello("a", &theirs.challenge)).await.unwrap();
@@ -204,7 +204,7 @@ async fn a_proof_that_is_sent_back_proves_nothing() {
     assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderUnreachable));
 
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
-    let (stream, _) = impostor.listener.accept().await.unwrap();
+    let (stream, _) = fake_peer.listener.accept().await.unwrap();
     let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     let theirs: v1::DataHello = mirror.read_expected(Kind::Hello).await.unwrap();
     mirror.write_control(Kind::Hello, &theirs).await.unwrap();
@@ -216,7 +216,7 @@ async fn a_proof_that_is_sent_back_proves_nothing() {
 async fn peers_that_never_finish_their_handshake_keep_nobody_out() {
     let config = DataConfig { max_half_open: 4, handshake_timeout: TIME_LIMIT, ..with_token("a", SECRET) };
     let secured = TestNode::start_with(config, Duration::ZERO).await;
-    secured.shelf.add("x", &filled(&content(9)));
+    secured.test_store.add("x", &filled(&content(9)));
     let mut strangers = Vec::new();
     for _ in 0..200 {
         let mut stranger = TcpStream::connect(secured.address).await.unwrap();

@@ -20,7 +20,7 @@ async fn objects_of_all_sizes_arrive() {
     for size_bytes in [0, 1, 255, 4095, 4096, 4097, (1 << 20) + 1, (5 << 20) + 3] {
         let bytes = content(size_bytes);
         let name = size_bytes.to_string();
-        sender.shelf.add(&name, &filled(&bytes));
+        sender.test_store.add(&name, &filled(&bytes));
         let copy = empty(size_bytes as u64);
         let ended = receiver.pull(&sender, &name, &copy).await;
         assert_eq!(ended, (size_bytes as u64, PullOutcome::Complete));
@@ -32,7 +32,7 @@ async fn objects_of_all_sizes_arrive() {
     assert_eq!(read(&receiver.metrics.received_bytes), total_bytes);
     assert_eq!((read(&sender.metrics.serves), read(&receiver.metrics.pulls)), (8, 8));
     assert_eq!(receiver.puller.idle_connections(), 1, "one connection serves all pulls in turn");
-    sender.shelf.wait_for_serves(0).await;
+    sender.test_store.wait_for_serves(0).await;
     sender.stop().await;
 }
 
@@ -47,7 +47,7 @@ async fn connections_for_small_objects_are_served_elsewhere_and_carry_no_large_o
         ("again", 1, (1, PullOutcome::Complete)),
     ] {
         let bytes = content(size_bytes as usize);
-        sender.shelf.add(name, &filled(&bytes));
+        sender.test_store.add(name, &filled(&bytes));
         let copy = empty(size_bytes);
         let request = sender.request(name);
         let pull = puller.pull(&request, &copy, &cancel);
@@ -55,7 +55,7 @@ async fn connections_for_small_objects_are_served_elsewhere_and_carry_no_large_o
         assert!(prefix(&copy, ended.0) == bytes[..ended.0 as usize]);
     }
     assert_eq!((puller.idle_connections(), receiver.puller.idle_connections()), (1, 0));
-    sender.shelf.wait_for_serves(0).await;
+    sender.test_store.wait_for_serves(0).await;
     sender.stop().await;
 }
 
@@ -65,7 +65,7 @@ async fn transfers_show_what_the_link_does() {
     let assumed = LinkEstimate::default();
     assert_eq!(receiver.puller.link(), assumed);
     for (name, size_bytes) in [("small", 10_000), ("large", 8 << 20)] {
-        sender.shelf.add(name, &filled(&content(size_bytes)));
+        sender.test_store.add(name, &filled(&content(size_bytes)));
         receiver.pull(&sender, name, &empty(size_bytes as u64)).await;
         let link = receiver.puller.link();
         assert_eq!(link.bytes_per_second != assumed.bytes_per_second, name == "large");
@@ -78,7 +78,7 @@ async fn bytes_arrive_while_the_object_is_still_being_written() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let bytes = content(40_000);
     let source = empty(40_000);
-    sender.shelf.add("x", &source);
+    sender.test_store.add("x", &source);
     let copy = empty(40_000);
     let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
     let mut written = 0;
@@ -207,17 +207,17 @@ async fn an_object_that_is_never_sealed_never_arrives() {
         let source = Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Worker));
         source.buffer().publish(size_bytes);
         let name = size_bytes.to_string();
-        sender.shelf.add(&name, &source);
+        sender.test_store.add(&name, &source);
         let copy = empty(size_bytes);
         let (pull, _) = receiver.start_pull(sender.request(&name), &copy);
-        sender.shelf.wait_for_serves(1).await;
+        sender.test_store.wait_for_serves(1).await;
         if size_bytes > 4096 {
             arrived(&copy, 16_384).await;
         }
         source.fail(Error::ObjectLost { id: id(&name) });
         let (_, outcome) = pull.await.unwrap();
         assert_eq!(outcome, PullOutcome::SenderHasNoCopy, "{size_bytes} bytes");
-        sender.shelf.wait_for_serves(0).await;
+        sender.test_store.wait_for_serves(0).await;
     }
 }
 
@@ -250,8 +250,8 @@ async fn a_receiver_relays_what_it_is_still_receiving() {
     let size_bytes = (3 << 20) + 5;
     let bytes = content(size_bytes);
     let copies = [0; 3].map(|_| empty(size_bytes as u64));
-    a.shelf.add("x", &copies[0]);
-    b.shelf.add("x", &copies[1]);
+    a.test_store.add("x", &copies[0]);
+    b.test_store.add("x", &copies[1]);
     let (to_b, _) = b.start_pull(a.request("x"), &copies[1]);
     let (to_c, _) = c.start_pull(b.request("x"), &copies[2]);
     copies[0].buffer().write(0, &bytes);
@@ -270,7 +270,7 @@ async fn a_receiver_relays_what_it_is_still_receiving() {
 async fn a_pull_resumes_where_another_one_ended() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let bytes = content(100_000);
-    sender.shelf.add("x", &filled(&bytes));
+    sender.test_store.add("x", &filled(&bytes));
     let copy = empty(100_000);
     copy.buffer().write(0, &bytes[..8192]);
     copy.advance(8192);
@@ -286,9 +286,9 @@ async fn an_unknown_object_is_no_reason_to_close_the_connection() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let copy = empty(5000);
     assert_eq!(receiver.pull(&sender, "x", &copy).await, (0, PullOutcome::SenderHasNoCopy));
-    sender.shelf.add("other size", &filled(&content(4999)));
+    sender.test_store.add("other size", &filled(&content(4999)));
     assert_eq!(receiver.pull(&sender, "other size", &copy).await, (0, PullOutcome::SenderHasNoCopy));
-    sender.shelf.add("x", &filled(&content(5000)));
+    sender.test_store.add("x", &filled(&content(5000)));
     assert_eq!(receiver.pull(&sender, "x", &copy).await, (5000, PullOutcome::Complete));
     assert_eq!(receiver.puller.idle_connections(), 1);
     assert_eq!(read(&receiver.metrics.corrupt_frames), 0);
@@ -298,9 +298,9 @@ async fn an_unknown_object_is_no_reason_to_close_the_connection() {
 async fn idle_connections_are_bounded_and_closed_at_shutdown() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let source = empty(8192);
-    sender.shelf.add("x", &source);
+    sender.test_store.add("x", &source);
     let pulls: Vec<_> = (0..8).map(|_| receiver.start_pull(sender.request("x"), &empty(8192)).0).collect();
-    sender.shelf.wait_for_serves(8).await;
+    sender.test_store.wait_for_serves(8).await;
     source.complete();
     for pull in pulls {
         assert_eq!(pull.await.unwrap(), (8192, PullOutcome::Complete));
@@ -317,7 +317,7 @@ async fn idle_connections_are_bounded_and_closed_at_shutdown() {
 #[tokio::test]
 async fn idle_connections_expire() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
-    sender.shelf.add("x", &filled(&content(8192)));
+    sender.test_store.add("x", &filled(&content(8192)));
     receiver.pull(&sender, "x", &empty(8192)).await;
     tokio::time::pause();
     let shutdown = CancellationToken::new();
@@ -340,7 +340,7 @@ async fn a_slow_decision_does_not_look_like_a_dead_sender() {
     let sender = TestNode::start_with(slow, Duration::from_secs(3)).await;
     let hasty = DataConfig { silence_timeout: Duration::from_secs(1), ..config("b") };
     let receiver = TestNode::start_with(hasty, Duration::ZERO).await;
-    sender.shelf.add("x", &filled(&content(5000)));
+    sender.test_store.add("x", &filled(&content(5000)));
     assert_eq!(receiver.pull(&sender, "x", &empty(5000)).await, (5000, PullOutcome::Complete));
 }
 
@@ -351,8 +351,8 @@ async fn digests_tell_equal_puts_from_different_ones() {
     let mut other = bytes.clone();
     other[1 << 20] ^= 1;
     let local = filled(&bytes);
-    sender.shelf.add("equal", &filled(&bytes));
-    sender.shelf.add("different", &filled(&other));
+    sender.test_store.add("equal", &filled(&bytes));
+    sender.test_store.add("different", &filled(&other));
     let cancel = CancellationToken::new();
     for (name, expected) in [("equal", Some(true)), ("different", Some(false)), ("absent", None)] {
         let request = CompareRequest {
@@ -365,5 +365,5 @@ async fn digests_tell_equal_puts_from_different_ones() {
         assert_eq!(equal, expected, "{name}");
     }
     assert_eq!(receiver.puller.idle_connections(), 1);
-    sender.shelf.wait_for_serves(0).await;
+    sender.test_store.wait_for_serves(0).await;
 }

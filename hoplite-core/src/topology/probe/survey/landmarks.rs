@@ -21,9 +21,9 @@ use super::super::super::matrix::{Link, Links};
 use super::super::super::random::Random;
 use super::super::super::rounds;
 use super::super::Probes;
-use super::course::{Course, Lost, Map, Task};
 use super::groups::UNKNOWN;
 use super::messages::{MAX_NODES, SurveyError, SurveyOptions};
+use super::schedule::{Lost, Map, SurveySchedule, Task};
 use set::Set;
 
 /// Echoes per pair with a landmark: imprecise, but enough to separate levels of a network.
@@ -357,7 +357,7 @@ impl Landmarks {
     }
 }
 
-impl Course for Landmarks {
+impl SurveySchedule for Landmarks {
     fn step(&mut self, step: u64, lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)> {
         while step >= self.first + self.rounds {
             if self.stage == Stage::Over {

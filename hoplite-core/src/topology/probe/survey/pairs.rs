@@ -8,8 +8,8 @@ use super::super::super::blocks::{triangle_index, triangle_len};
 use super::super::super::matrix::Matrix;
 use super::super::super::random::Random;
 use super::super::super::rounds;
-use super::course::{Course, Lost, Map, Task, link_of, loaded_gap};
 use super::messages::{Bandwidth, SurveyError, SurveyOptions};
+use super::schedule::{Lost, Map, SurveySchedule, Task, link_of, loaded_gap};
 
 const LOADED_PASSES: u32 = 6;
 
@@ -65,7 +65,7 @@ impl AllPairs {
     }
 }
 
-impl Course for AllPairs {
+impl SurveySchedule for AllPairs {
     fn step(&mut self, step: u64, _lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)> {
         let (rounds, trains) = (self.rounds(), self.trains());
         Some(match step {

@@ -21,7 +21,7 @@ fn config(name: &str, transport: TransportKind) -> DataConfig {
     DataConfig { transport, ..config }
 }
 
-async fn meet(
+async fn handshake_both(
     connecting: TransportKind,
     accepting: TransportKind,
 ) -> (Result<(), ConnectionError>, Result<(), ConnectionError>) {
@@ -39,7 +39,7 @@ async fn meet(
     (connected, timeout(TIME_LIMIT, accepts).await.unwrap().unwrap())
 }
 
-fn why(ended: Result<(), ConnectionError>) -> String {
+fn error_text(ended: Result<(), ConnectionError>) -> String {
     ended.expect_err("the handshake fails").to_string()
 }
 
@@ -47,7 +47,7 @@ fn why(ended: Result<(), ConnectionError>) -> String {
 async fn certificates_of_one_authority_for_the_right_address_are_accepted() {
     let certificates = Certificates::new();
     let kind = |name| TransportKind::Tls(certificates.tls(name));
-    let (connected, accepted) = meet(kind("elsewhere"), kind("127.0.0.1")).await;
+    let (connected, accepted) = handshake_both(kind("elsewhere"), kind("127.0.0.1")).await;
     connected.unwrap();
     accepted.unwrap();
 }
@@ -57,8 +57,8 @@ async fn a_certificate_for_another_address_is_refused_by_who_connects() {
     let certificates = Certificates::new();
     let kind = |name| TransportKind::Tls(certificates.tls(name));
     for wrong in ["127.0.0.2", "localhost", "elsewhere"] {
-        let (connected, accepted) = meet(kind("127.0.0.1"), kind(wrong)).await;
-        assert!(why(connected).contains("certificate"));
+        let (connected, accepted) = handshake_both(kind("127.0.0.1"), kind(wrong)).await;
+        assert!(error_text(connected).contains("certificate"));
         assert!(accepted.is_err(), "{wrong}");
     }
 }
@@ -71,14 +71,16 @@ async fn with_one_name_for_all_either_side_refuses_any_other() {
         TransportKind::Tls(Tls::read(files, Some(expected)).unwrap())
     };
     let (connected, accepted) =
-        meet(named("store.hoplite", "store.hoplite"), named("store.hoplite", "store.hoplite")).await;
+        handshake_both(named("store.hoplite", "store.hoplite"), named("store.hoplite", "store.hoplite"))
+            .await;
     connected.unwrap();
     accepted.unwrap();
     let plain = TransportKind::Tls(certificates.tls("127.0.0.1"));
-    let (connected, accepted) = meet(plain.clone(), named("127.0.0.1.hoplite", "127.0.0.1.hoplite")).await;
+    let (connected, accepted) =
+        handshake_both(plain.clone(), named("127.0.0.1.hoplite", "127.0.0.1.hoplite")).await;
     assert!(connected.is_err() && accepted.is_err());
-    let (connected, _) = meet(named("store.hoplite", "store.hoplite"), plain).await;
-    assert!(why(connected).contains("certificate"));
+    let (connected, _) = handshake_both(named("store.hoplite", "store.hoplite"), plain).await;
+    assert!(error_text(connected).contains("certificate"));
     let files = certificates.files("other", &certificates.issue("other", today()));
     assert!(Tls::read(files, Some("store.hoplite")).is_err());
 }
@@ -87,8 +89,8 @@ async fn with_one_name_for_all_either_side_refuses_any_other() {
 async fn another_authority_is_refused_by_either_side() {
     let (ours, theirs) = (Certificates::new(), Certificates::new());
     let kind = |certificates: &Certificates| TransportKind::Tls(certificates.tls("127.0.0.1"));
-    let (connected, accepted) = meet(kind(&theirs), kind(&ours)).await;
-    assert!(why(connected).contains("certificate"));
+    let (connected, accepted) = handshake_both(kind(&theirs), kind(&ours)).await;
+    assert!(error_text(connected).contains("certificate"));
     assert!(accepted.is_err());
     let files = ours.files("foreign", &theirs.issue("127.0.0.1", today()));
     write(&files.ca, &theirs.authority.cert);
@@ -97,8 +99,8 @@ async fn another_authority_is_refused_by_either_side() {
     write(&files.ca, &both);
     let trusting = Tls::read(files, None).unwrap();
     drop(foreign);
-    let (connected, accepted) = meet(TransportKind::Tls(trusting), kind(&ours)).await;
-    assert!(why(accepted).contains("certificate"));
+    let (connected, accepted) = handshake_both(TransportKind::Tls(trusting), kind(&ours)).await;
+    assert!(error_text(accepted).contains("certificate"));
     // In TLS 1.3 the client reads the failure later.
     assert!(connected.is_err());
 }
@@ -120,11 +122,11 @@ async fn an_expired_certificate_is_refused_by_either_side() {
     while SystemTime::now() < ends_soon + Duration::from_secs(1) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let (connected, accepted) = meet(good.clone(), TransportKind::Tls(expiring.clone())).await;
-    assert!(why(connected).contains("xpired"));
+    let (connected, accepted) = handshake_both(good.clone(), TransportKind::Tls(expiring.clone())).await;
+    assert!(error_text(connected).contains("xpired"));
     assert!(accepted.is_err());
-    let (connected, accepted) = meet(TransportKind::Tls(expiring), good).await;
-    assert!(why(accepted).contains("xpired"));
+    let (connected, accepted) = handshake_both(TransportKind::Tls(expiring), good).await;
+    assert!(error_text(accepted).contains("xpired"));
     assert!(connected.is_err());
     let error = Tls::read(certificates.files("short", &short), None).unwrap_err();
     assert!(format!("{:#}", anyhow::Error::from(error)).contains("xpired"));
@@ -134,10 +136,10 @@ async fn an_expired_certificate_is_refused_by_either_side() {
 async fn plain_tcp_and_tls_do_not_meet() {
     let certificates = Certificates::new();
     let tls = TransportKind::Tls(certificates.tls("127.0.0.1"));
-    let (connected, accepted) = meet(TransportKind::Plain, tls.clone()).await;
+    let (connected, accepted) = handshake_both(TransportKind::Plain, tls.clone()).await;
     assert!(connected.is_err());
     assert!(matches!(accepted, Err(ConnectionError::Tls(_))), "{accepted:?}");
-    let (connected, accepted) = meet(tls, TransportKind::Plain).await;
+    let (connected, accepted) = handshake_both(tls, TransportKind::Plain).await;
     assert!(matches!(connected, Err(ConnectionError::Tls(_) | ConnectionError::Io(_))), "{connected:?}");
     assert!(accepted.is_err());
 }
@@ -158,13 +160,13 @@ async fn what_is_not_tls_is_refused_with_an_alert() {
     });
     let endless_record = [22, 3, 1, 0xff, 0xff];
     let endless_message = [&[22, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
-    for (what, said) in [
+    for (what, sent) in [
         ("garbage", vec![0xa5; 3000]),
         ("a record that is too long", endless_record.to_vec()),
         ("a message that is too long", endless_message.repeat(20)),
     ] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let _ = stream.write_all(&said).await;
+        let _ = stream.write_all(&sent).await;
         let mut answer = Vec::new();
         match timeout(TIME_LIMIT, stream.read_to_end(&mut answer)).await.unwrap() {
             Ok(_) => assert_eq!(answer.first(), Some(&21), "{what}"),
@@ -184,7 +186,7 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
     let old_peer = TransportKind::Tls(old.tls("127.0.0.1"));
     let new_peer = TransportKind::Tls(new.tls("127.0.0.1"));
     let works = async |peer: &TransportKind| {
-        let (connected, accepted) = meet(peer.clone(), TransportKind::Tls(tls.clone())).await;
+        let (connected, accepted) = handshake_both(peer.clone(), TransportKind::Tls(tls.clone())).await;
         connected.is_ok() && accepted.is_ok()
     };
     assert!(works(&old_peer).await && !works(&new_peer).await);
@@ -203,7 +205,7 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
     assert!(!works(&old_peer).await);
 }
 
-async fn visit(
+async fn handshake_raw(
     certificates: &Certificates,
     config: ClientConfig,
 ) -> (Option<rustls::Error>, ConnectionError) {
@@ -235,8 +237,8 @@ fn config_of_store(certificates: &Certificates) -> DataConfig {
 async fn a_member_that_speaks_another_protocol_is_told_so() {
     let certificates = Certificates::new();
     let config = certificates.tls("127.0.0.1").client(Protocol::Http2);
-    let (told, found) = visit(&certificates, ClientConfig::clone(&config)).await;
-    assert_eq!(told, Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)));
+    let (client_error, found) = handshake_raw(&certificates, ClientConfig::clone(&config)).await;
+    assert_eq!(client_error, Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)));
     assert!(found.to_string().contains("does not say (by ALPN)"), "{found}");
 }
 
@@ -246,7 +248,7 @@ async fn a_member_that_names_no_protocol_is_refused() {
     let config = certificates.tls("127.0.0.1").client(Protocol::Data);
     let mut config = ClientConfig::clone(&config);
     config.alpn_protocols.clear();
-    let (_, found) = visit(&certificates, config).await;
+    let (_, found) = handshake_raw(&certificates, config).await;
     assert!(matches!(found, ConnectionError::Tls(_)), "{found:?}");
     assert!(found.to_string().contains("does not say (by ALPN)"), "{found}");
 }
@@ -258,9 +260,9 @@ async fn who_is_refused_hears_why_although_more_was_said() {
     write(&files.ca, &format!("{}{}", theirs.authority.cert, ours.authority.cert));
     let stranger = Tls::read(files, None).unwrap();
     let (connected, accepted) =
-        meet(TransportKind::Tls(stranger), TransportKind::Tls(ours.tls("127.0.0.1"))).await;
-    assert!(why(accepted).contains("does not come from the authority"));
-    let connected = why(connected);
+        handshake_both(TransportKind::Tls(stranger), TransportKind::Tls(ours.tls("127.0.0.1"))).await;
+    assert!(error_text(accepted).contains("does not come from the authority"));
+    let connected = error_text(connected);
     assert!(connected.contains("does not accept the certificate of this daemon"), "{connected}");
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use hoplite_net::{Authority, Issued, Tls, TlsFiles, TransportKind};
+use hoplite_net::{Authority, IssuedCertificate, Tls, TlsFiles, TransportKind};
 use tempfile::TempDir;
 
 #[path = "../suite.rs"]
@@ -35,7 +35,7 @@ impl Certificates {
         certificates
     }
 
-    fn files(&self, file: &str, issued: &Issued) -> TlsFiles {
+    fn files(&self, file: &str, issued: &IssuedCertificate) -> TlsFiles {
         let path = |suffix: &str| self.place.path().join(format!("{file}{suffix}"));
         let files = TlsFiles { cert: path(".pem"), key: path("-key.pem"), ca: path(".ca.pem") };
         write(&files.cert, &issued.cert);
@@ -44,7 +44,7 @@ impl Certificates {
         files
     }
 
-    fn issue(&self, name: &str, validity: Range<SystemTime>) -> Issued {
+    fn issue(&self, name: &str, validity: Range<SystemTime>) -> IssuedCertificate {
         self.authority.issue(&[name.to_owned()], validity).unwrap()
     }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::super::super::super::blocks::{BlockLink, Blocks};
 use super::super::super::super::matrix::{Link, Matrix};
-use super::super::course::{Course, Map, link_of, loaded_gap};
 use super::super::groups::UNKNOWN;
 use super::super::messages::SurveyError;
+use super::super::schedule::{Map, SurveySchedule, link_of, loaded_gap};
 use super::Landmarks;
 
 /// If two groups have fewer trains under load between them, each group's trains to all other groups

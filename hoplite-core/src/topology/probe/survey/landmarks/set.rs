@@ -2,8 +2,8 @@
 
 use super::super::super::super::random::Random;
 use super::super::super::super::rounds;
-use super::super::course::Lost;
 use super::super::groups::{UNKNOWN, alike};
+use super::super::schedule::Lost;
 
 /// Most landmarks of a set. More landmarks take more echoes and memory, but no more rounds. A set
 /// has at least twice as many nodes.

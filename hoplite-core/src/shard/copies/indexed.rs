@@ -9,7 +9,7 @@ use crate::topology::place::{Path, groups_of};
 use crate::vocabulary::directory::{LocationState, Retention};
 
 #[derive(Debug, Default)]
-pub(in crate::shard) struct Many {
+pub(in crate::shard) struct IndexedCopies {
     by_node: BTreeMap<NodeIndex, LocationRecord>,
     indices: Indices,
 }
@@ -32,7 +32,7 @@ struct Group {
     free: BTreeSet<Rank>,
 }
 
-impl Many {
+impl IndexedCopies {
     pub(super) fn len(&self) -> usize {
         self.by_node.len()
     }
@@ -78,7 +78,7 @@ impl Many {
         ranks.filter_map(|(_, _, _, node)| self.by_node.get(node))
     }
 
-    pub(super) fn at_hand(&self, group: Path) -> usize {
+    pub(super) fn connected_count(&self, group: Path) -> usize {
         self.indices.groups.get(&group).map_or(0, |group| group.copies)
     }
 
@@ -90,7 +90,7 @@ impl Many {
         self.indices.complete
     }
 
-    pub(super) fn complete_at_hand(&self) -> usize {
+    pub(super) fn complete_connected_count(&self) -> usize {
         self.indices.complete_at_hand
     }
 
@@ -131,14 +131,14 @@ impl Indices {
         let is_complete = |copy: &LocationRecord| copy.state == LocationState::Complete;
         self.complete += usize::from(after.is_some_and(is_complete));
         self.complete -= usize::from(before.is_some_and(is_complete));
-        self.complete_at_hand += usize::from(after.is_some_and(LocationRecord::is_complete_at_hand));
-        self.complete_at_hand -= usize::from(before.is_some_and(LocationRecord::is_complete_at_hand));
+        self.complete_at_hand += usize::from(after.is_some_and(LocationRecord::is_complete_and_connected));
+        self.complete_at_hand -= usize::from(before.is_some_and(LocationRecord::is_complete_and_connected));
         let is_pinned = |copy: &LocationRecord| copy.retention == Retention::Pinned;
         self.pinned += usize::from(after.is_some_and(is_pinned));
         self.pinned -= usize::from(before.is_some_and(is_pinned));
         let (old, new) = difference(before, after, |copy| copy.pulling_from.as_ref());
         if let Some(sender) = old {
-            self.no_longer_pulled_from(sender);
+            self.remove_pull_from(sender);
         }
         if let Some(sender) = new {
             *self.pulled.entry(sender.clone()).or_default() += 1;
@@ -160,7 +160,7 @@ impl Indices {
         }
     }
 
-    fn no_longer_pulled_from(&mut self, sender: &NodeId) {
+    fn remove_pull_from(&mut self, sender: &NodeId) {
         let Some(count) = self.pulled.get_mut(sender) else { return };
         *count -= 1;
         if *count == 0 {

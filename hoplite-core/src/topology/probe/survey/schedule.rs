@@ -21,7 +21,7 @@ pub(super) enum Task {
 
 pub(super) type Lost = BTreeMap<u32, SurveyLoss>;
 
-pub(super) trait Course: Debug + Send {
+pub(super) trait SurveySchedule: Debug + Send {
     /// Returns the work and the pairs of the next step; `None` after the last one. Called once per
     /// step, in order.
     fn step(&mut self, step: u64, lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)>;
