@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_names_are_understood() {
+    fn users_and_groups_are_parsed_from_numbers_and_names() {
         assert_eq!("1234".parse::<User>().unwrap(), User(1234));
         assert_eq!("root".parse::<User>().unwrap(), User(0));
         assert_eq!("1234".parse::<Group>().unwrap(), Group(1234));

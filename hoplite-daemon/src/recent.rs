@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_plain_and_bounded() {
+    fn log_lines_are_plain_and_bounded() {
         let mut lines = Lines(VecDeque::new());
         lines.add("\x1b[2m2026\x1b[0m \x1b[32m INFO\x1b[0m id=\u{202e}x\n\n");
         assert_eq!(lines.0, [r"2026  INFO id=\u{202e}x"]);

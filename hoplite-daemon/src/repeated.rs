@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_event_a_second_is_logged_with_the_number_of_those_before() {
+    fn one_event_a_second_is_logged_with_the_count_of_skipped_events() {
         let (repeated, start) = (Repeated::new(), Instant::now());
         let logged: Vec<Option<u64>> = [0, 1, 999, 1000, 1500, 2500]
             .iter()

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_than_loopback_needs_to_be_meant() {
+    fn a_listener_outside_loopback_needs_a_flag() {
         for (address, is_loopback) in [
             ("127.0.0.9:1", true),
             ("[::1]:1", true),

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_arrives_at_a_file_and_at_a_name() {
+    fn notices_arrive_at_sockets_by_path_and_by_abstract_name() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("notify");
         let heard = |listener: UnixDatagram| {

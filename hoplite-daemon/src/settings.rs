@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_come_before_the_file_and_that_before_defaults() {
+    fn flags_override_the_file_and_the_file_overrides_defaults() {
         let file =
             "memory = \"1GiB\"\nnode-grace = \"2s\"\nname = 'file'\nlabels = ['a=1', 'b=2']\ninsecure = true";
         let (log, settings) = read_with(file, &["--name", "flag"]).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_comes_before_the_file() {
+    fn the_environment_overrides_the_file() {
         #[derive(Debug, clap::Args)]
         struct Environment {
             #[arg(long, env = "PATH")]
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_key_the_value_and_the_line() {
+    fn settings_errors_name_the_key_the_value_and_the_line() {
         let text = |file| read_with(file, &[]).unwrap_err().to_string();
         let unknown = text("memory = 1\nmemmory = 2\n");
         assert!(unknown.contains("line 2") && unknown.contains("memmory"), "{unknown}");

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_oldest_are_forgotten_and_strangers_push_no_store_out() {
+    async fn old_events_are_dropped_and_strangers_evict_no_event_of_a_store() {
         let events = Events::new();
         let node = NodeId::new("n").unwrap();
         for number in 0..MAX_EVENTS + 10 {

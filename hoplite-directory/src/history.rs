@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_store_and_failures_are_seen() {
+    fn a_restarted_store_and_failures_appear_in_the_history() {
         let mut history = History::default();
         let one = node(1);
         history.sample([(&one, at(1), &load(1_000_000, 9))]);

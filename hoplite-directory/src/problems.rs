@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_counts_for_ten_minutes() {
+    fn an_event_is_a_problem_for_ten_minutes() {
         let events = [
             event(5, 700, EventKind::Connected, 2),
             event(4, 690, EventKind::Disconnected, 1),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_queued_comes_in_full_batches_and_then_the_end() {
+    async fn queued_messages_are_sent_in_full_batches_before_the_end() {
         let send_queue = Arc::new(SendQueue::default());
         for number in 0..300 {
             send_queue.push(promote(number)).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_is_said_at_once_and_ends_the_stream() {
+    async fn a_failure_is_sent_at_once_and_ends_the_stream() {
         let send_queue = Arc::new(SendQueue::default());
         send_queue.push(promote(1)).unwrap();
         send_queue.fail(Error::ShuttingDown);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_returns_when_the_queue_is_drained() {
+    async fn a_drained_queue_has_space_again() {
         let send_queue = Arc::new(SendQueue::default());
         while send_queue.push(promote(0)).is_ok() {}
         let mut stream = Box::pin(send_queue.clone().into_stream());

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_set_means_the_documented_defaults() {
+    fn empty_settings_are_the_documented_defaults() {
         let plan = Settings::default().resolve().unwrap();
         assert_eq!(plan.listen.to_string(), "127.0.0.1:7401");
         assert_eq!(plan.directory.cluster.as_str(), "hoplite");
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn other_than_loopback_needs_to_be_meant() {
+    fn a_listener_outside_loopback_needs_a_flag() {
         let open = Settings { listen: "0.0.0.0:1".parse().ok(), ..Settings::default() };
         assert!(matches!(open.clone().resolve(), Err(SettingsError::NotLoopback(_))));
         let page = Settings { dashboard: "0.0.0.0:1".parse().ok(), ..Settings::default() };

@@ -50,7 +50,7 @@ impl Daemon {
 }
 
 #[test]
-fn it_serves_until_either_signal_and_exits_with_zero() {
+fn the_daemon_serves_until_either_signal_and_exits_with_zero() {
     for signal in [Signal::TERM, Signal::INT] {
         let daemon = Daemon::start(command().args(["--listen", "127.0.0.1:0"]));
         assert_ne!(daemon.address.port(), 0);
@@ -63,7 +63,7 @@ fn it_serves_until_either_signal_and_exits_with_zero() {
 }
 
 #[test]
-fn flags_come_before_the_environment_and_that_before_the_file() {
+fn flags_override_the_environment_and_the_environment_overrides_the_file() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "listen = \"127.0.0.1:1\"\ncluster = \"from-file\"\nlog = \"info\"").unwrap();
     let mut command = command();
@@ -77,7 +77,7 @@ fn flags_come_before_the_environment_and_that_before_the_file() {
 }
 
 #[test]
-fn a_port_in_use_is_one_line_that_names_it() {
+fn a_port_in_use_is_a_one_line_error() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let (code, text) = refused(command().args(["--listen", &address]));
@@ -108,7 +108,7 @@ fn usage_errors_exit_with_two() {
 }
 
 #[test]
-fn an_insecure_bind_is_possible_when_it_is_meant() {
+fn an_insecure_bind_needs_a_flag() {
     let daemon = Daemon::start(command().args(["--listen", "0.0.0.0:0", "--insecure"]));
     assert_eq!(daemon.stop(Signal::TERM).0, Some(0));
 }

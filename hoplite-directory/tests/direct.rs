@@ -188,7 +188,7 @@ async fn a_newer_session_of_the_store_ends_the_older_one_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_connection_that_begins_otherwise_is_refused_with_the_reason() {
+async fn a_connection_with_another_preface_is_refused_with_the_reason() {
     let server = Server::start().await;
     let mut other = TcpStream::connect(server.address).await.unwrap();
     other.write_all(b"HEAD / HTTP/1.1\r\nHost: here and a bit more\r\n\r\n").await.unwrap();
@@ -207,7 +207,7 @@ async fn a_connection_that_begins_otherwise_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn the_shard_says_why_it_ends_a_session_whose_store_makes_no_sense() {
+async fn a_session_with_invalid_messages_ends_with_the_reason() {
     let server = Server::start().await;
     let mut too_long = BytesMut::new();
     too_long.put_u32_le(u32::try_from(MAX_BATCH_BYTES).unwrap() + 1);
@@ -224,7 +224,7 @@ async fn the_shard_says_why_it_ends_a_session_whose_store_makes_no_sense() {
 }
 
 #[tokio::test]
-async fn connections_that_say_nothing_keep_nobody_out() {
+async fn silent_connections_do_not_block_others() {
     let server = Server::start().await;
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     silent.write_all(Preface::Direct.bytes()).await.unwrap();
@@ -237,7 +237,7 @@ async fn connections_that_say_nothing_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn a_store_that_pings_keeps_its_session_and_a_silent_one_loses_it() {
+async fn pings_keep_a_session_and_silence_ends_it() {
     let server = Server::start().await;
     let [mut pings, mut silent] = [server.session("a").await, server.session("b").await];
     let begun = Instant::now();
@@ -258,7 +258,7 @@ async fn a_store_that_pings_keeps_its_session_and_a_silent_one_loses_it() {
 }
 
 #[tokio::test]
-async fn a_changed_byte_ends_the_session_and_the_shard_says_why() {
+async fn a_changed_byte_ends_the_session_with_a_reason() {
     let server = Server::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let mut below = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned().unwrap());

@@ -105,7 +105,7 @@ async fn all_calls(client: &mut Client) -> Vec<Result<(), Status>> {
 }
 
 #[tokio::test]
-async fn who_knows_the_token_is_served_and_a_stranger_learns_that_there_is_one() {
+async fn a_client_with_the_token_is_served_and_others_are_told_that_one_is_required() {
     let credentials = token(b"a secret of the tests");
     let server = Server::start(credentials.clone()).await;
     for answer in all_calls(&mut server.client(&credentials).await).await {
@@ -177,7 +177,7 @@ async fn record_handshake(server: &Server, credentials: &Credentials) -> Vec<u8>
 }
 
 #[tokio::test]
-async fn what_was_overheard_opens_no_connection() {
+async fn a_replayed_handshake_opens_no_connection() {
     let credentials = token(b"a secret of the tests");
     let server = Server::start(credentials.clone()).await;
     let heard = record_handshake(&server, &credentials).await;
@@ -191,7 +191,7 @@ async fn what_was_overheard_opens_no_connection() {
 }
 
 #[tokio::test]
-async fn a_process_at_the_address_of_a_shard_is_not_believed() {
+async fn a_process_without_the_token_cannot_pose_as_a_shard() {
     let credentials = token(b"a secret of the tests");
     let rogue = Server::start(token(b"a secret of the rogue")).await;
     let status = rogue.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
@@ -242,7 +242,7 @@ async fn a_connection_without_a_call_that_has_the_token_is_closed_in_time() {
 }
 
 #[tokio::test]
-async fn many_connections_that_say_nothing_keep_nobody_out() {
+async fn many_silent_connections_do_not_block_others() {
     let credentials = token(b"a secret of the tests");
     let server = Server::start(credentials.clone()).await;
     let mut strangers = Vec::new();
@@ -281,7 +281,7 @@ fn authority() -> Authority {
 }
 
 #[tokio::test]
-async fn with_certificates_members_are_served_and_nobody_else_gets_a_word() {
+async fn with_certificates_only_members_are_served() {
     let place = tempfile::tempdir().unwrap();
     let (ours, theirs) = (authority(), authority());
     let server = Server::start(tls(place.path(), "127.0.0.1", &ours, &[&ours])).await;
@@ -314,7 +314,7 @@ async fn with_certificates_members_are_served_and_nobody_else_gets_a_word() {
 }
 
 #[tokio::test]
-async fn a_directory_with_a_certificate_for_another_host_is_not_spoken_to() {
+async fn a_directory_with_a_certificate_of_another_host_is_rejected() {
     let place = tempfile::tempdir().unwrap();
     let ours = authority();
     let server = Server::start(tls(place.path(), "127.0.0.2", &ours, &[&ours])).await;
@@ -325,7 +325,7 @@ async fn a_directory_with_a_certificate_for_another_host_is_not_spoken_to() {
 }
 
 #[tokio::test]
-async fn a_handshake_of_tls_that_is_never_finished_is_closed_in_time() {
+async fn an_unfinished_tls_handshake_is_closed_in_time() {
     let place = tempfile::tempdir().unwrap();
     let ours = authority();
     let server = Server::start(tls(place.path(), "127.0.0.1", &ours, &[&ours])).await;

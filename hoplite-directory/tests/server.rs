@@ -203,7 +203,7 @@ async fn sessions_without_a_hello_are_refused() {
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_introduce_itself_is_not_waited_for() {
+async fn a_store_without_a_hello_is_disconnected() {
     let server = Server::start().await;
     let (sender, receiver) = mpsc::channel(1);
     let silent = server.open_with(sender, receiver).await.err().unwrap();
@@ -232,7 +232,7 @@ async fn a_new_session_of_the_same_run_takes_the_place_of_the_old_one() {
 }
 
 #[tokio::test]
-async fn what_is_published_is_granted_and_inline_bytes_come_with_the_answer() {
+async fn a_published_copy_is_granted_and_inline_bytes_come_with_the_answer() {
     let server = Server::start().await;
     let mut sender = server.store("sender").await;
     let mut receiver = server.store("receiver").await;
@@ -254,7 +254,7 @@ async fn what_is_published_is_granted_and_inline_bytes_come_with_the_answer() {
 }
 
 #[tokio::test]
-async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
+async fn a_lost_session_returns_its_slot_to_a_waiting_receiver() {
     let server = Server::start().await;
     let mut sender = server.store("sender").await;
     sender.publish("x", 1, None).await;
@@ -437,7 +437,7 @@ async fn health_and_reflection_answer() {
 }
 
 #[tokio::test]
-async fn garbage_on_the_port_does_no_harm() {
+async fn garbage_on_the_port_is_ignored() {
     let server = Server::start().await;
     drop(TcpStream::connect(server.address).await.unwrap());
     for garbage in [
@@ -458,7 +458,7 @@ async fn garbage_on_the_port_does_no_harm() {
 }
 
 #[tokio::test]
-async fn shutdown_ends_sessions_with_a_reason_and_waits_for_nobody() {
+async fn shutdown_ends_sessions_at_once_with_a_reason() {
     let server = Server::start().await;
     let store = server.store("a").await;
     // A silent connection or an idle session must not delay the end.
@@ -473,7 +473,7 @@ async fn shutdown_ends_sessions_with_a_reason_and_waits_for_nobody() {
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_listen_loses_its_session_and_others_do_not_notice() {
+async fn a_store_that_reads_nothing_loses_its_session_without_effect_on_others() {
     let limits = Limits { max_requests_per_client: 1 << 16, ..Limits::default() };
     let server = Server::with_limits(limits).await;
     let deaf = server.store("deaf").await;

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_without_a_newest_version_proves_what_it_always_did() {
+    fn a_proof_without_a_newest_version_is_unchanged() {
         let old = |node| HelloFields { newest: 0, ..hello(node, &[1; 32]) };
         let both = Hellos { connecting: old("a"), accepting: old("b") };
         let one = Hellos { accepting: hello("b", &[1; 32]), ..both };

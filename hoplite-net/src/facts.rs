@@ -57,7 +57,7 @@ mod tests {
     use crate::Authority;
 
     #[test]
-    fn a_certificate_says_what_it_was_made_with() {
+    fn certificate_facts_match_the_request() {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let authority = Authority::new(at(1)..at(4_000_000_000)).unwrap();
         let names = ["node-1", "10.0.0.1", "fd00::1"].map(str::to_owned);

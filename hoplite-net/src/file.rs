@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_a_file_of_a_sensible_size_is_read() {
+    fn only_a_regular_file_within_the_limit_is_read() {
         let place = tempfile::tempdir().unwrap();
         let pipe = place.path().join("pipe");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_a_file_of_root_may_read_it_and_no_more() {
+    fn a_file_of_root_may_be_readable_by_its_group() {
         let accepts = |mode, owner, user| accept_private(Path::new("secret"), mode, owner, user).is_ok();
         for mode in [0o400, 0o440, 0o600, 0o640] {
             assert!(accepts(mode, 0, 7400), "{mode:o}");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_of_ours_that_nobody_else_may_touch_is_read_private() {
+    fn a_private_file_belongs_to_this_user_and_is_closed_to_others() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("secret");
         assert!(matches!(read_private(&path, 10), Err(FileError::Read { .. })));

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_gives_way_and_places_are_given_back() {
+    fn the_oldest_connection_is_evicted_and_slots_are_returned() {
         let half_open = HalfOpen::new(2);
         let [first, second] = [(); 2].map(|()| half_open.admit());
         let third = half_open.admit();

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_who_connects_can_refuse_a_shard() {
+    async fn only_an_authenticated_shard_can_refuse() {
         let (mut near, mut far) = duplex(1 << 16);
         let refusal = error::encode(&Error::permission_denied("a text of a stranger"));
         write(&mut near, Body::Refusal(refusal)).await.unwrap();

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_peer_that_stays_is_not_waited_for() {
+    async fn a_refused_peer_that_stays_open_is_closed_in_time() {
         let (mut near, _far) = tokio::io::duplex(64);
         close_refused(&mut near).await;
     }

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_once_and_for_this_user_alone() {
+    fn a_secret_is_created_once_and_private_to_the_user() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("new").join("hoplite").join("secret");
         let made = thread::scope(|scope| {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_may_touch_or_that_is_no_secret_is_refused() {
+    fn a_secret_file_with_open_permissions_or_invalid_content_is_refused() {
         let place = tempfile::tempdir().unwrap();
         mode(place.path(), 0o700);
         let path = place.path().join("secret");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_says_what_to_set() {
+    fn an_unwritable_secret_path_names_the_setting() {
         let error = read_or_create(Path::new("/proc/nowhere/hoplite/secret")).unwrap_err();
         assert!(matches!(error, SecretError::Create { .. }), "{error:?}");
         assert!(error.to_string().contains("XDG_CONFIG_HOME"), "{error}");

@@ -757,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_stay_wrong_are_tried_again_and_the_old_ones_go_on() {
+    fn invalid_files_are_retried_while_the_old_certificates_stay_in_use() {
         let authority = authority();
         let old = issue(&authority, "127.0.0.1", 0..2 * NOON);
         let daemon = Daemon::new(&authority, &old);
@@ -775,7 +775,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_by_an_hour_ends_nothing_and_new_connections_say_so() {
+    fn a_clock_jump_ends_no_connection_and_fails_new_ones() {
         let authority = authority();
         let window = NOON - HOUR / 2..NOON + HOUR / 2;
         let daemon = || Daemon::new(&authority, &issue(&authority, "127.0.0.1", window.clone()));
@@ -839,7 +839,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_protocol_of_a_port_is_spoken_there() {
+    fn a_port_accepts_only_its_own_protocol() {
         let authority = authority();
         let daemon = Daemon::new(&authority, &issue(&authority, "127.0.0.1", 0..2 * NOON));
         let tls = daemon.tls(&Clock::at(NOON));
@@ -858,7 +858,7 @@ mod tests {
     }
 
     #[test]
-    fn the_certificate_of_an_authority_is_none_of_a_daemon() {
+    fn a_certificate_of_an_authority_is_refused_for_a_daemon() {
         let authority = authority();
         let own = IssuedCertificate { cert: authority.cert.clone(), key: authority.key.clone() };
         let daemon = Daemon::new(&authority, &own);
@@ -869,7 +869,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_must_be_for_the_place_where_peers_look() {
+    fn a_certificate_must_name_the_address_that_peers_use() {
         let authority = authority();
         let [named, addressed] =
             ["node.example", "127.0.0.1"].map(|name| issue(&authority, name, 0..2 * NOON));

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn who_types_the_secret_knows_it() {
+    fn a_typed_secret_matches_without_surrounding_white_space() {
         let token = Token::new(SECRET).unwrap();
         assert!(token.is_known_as(SECRET) && token.is_known_as(b" sixteen bytes ok\r\n"));
         for wrong in [&b""[..], b"sixteen bytes", b"sixteen bytes no", b"sixteen bytes okay"] {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_it_is_printed() {
+    fn a_token_is_never_printed() {
         let token = Token::new(SECRET).unwrap();
         assert_eq!(format!("{token:?} {token:#?}"), "Token(..) Token(..)");
     }

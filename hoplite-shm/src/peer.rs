@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sockets_have_none() {
+    fn only_tcp_sockets_have_a_delivery_rate() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(peer_groups(socket.as_fd()).is_err());
     }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sockets_have_none() {
+    fn only_tcp_sockets_have_a_delivery_rate() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         assert_eq!(delivery(socket.as_fd()), None);
     }

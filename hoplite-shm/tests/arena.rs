@@ -29,7 +29,7 @@ fn the_capacity_is_rounded_down_to_pages() {
 }
 
 #[test]
-fn more_than_the_machine_has_is_refused_with_both_numbers() {
+fn an_arena_larger_than_the_memory_is_refused_with_both_sizes() {
     let error = Arena::create(Backing::Pages, 1 << 46).unwrap_err();
     let Error::NotEnoughMemory { needed_bytes, available_bytes } = error else { panic!("{error}") };
     assert_eq!(needed_bytes, 1 << 46);

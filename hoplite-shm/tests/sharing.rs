@@ -199,7 +199,7 @@ fn readers_and_writers_check_the_extent() {
 }
 
 #[test]
-fn a_forged_header_hides_no_bytes_that_the_store_has_called_valid() {
+fn a_forged_header_hides_no_valid_bytes() {
     let shared = Shared::new(MIB);
     let place = extent(0, 100);
     let buffer = shared.arena.buffer(place, 100).unwrap();
@@ -319,7 +319,7 @@ fn readers_see_the_bytes_that_progress_promises() {
 }
 
 #[test]
-fn faulting_in_changes_nothing_under_a_writer() {
+fn prefaulting_keeps_the_bytes_of_a_concurrent_writer() {
     let size = 48 * MIB;
     let shared = Shared::new(size + MIB);
     let place = extent(0, size);

@@ -131,7 +131,7 @@ fn a_small_reduce_goes_along_a_tree() {
 }
 
 #[test]
-fn a_reduce_does_not_wait_for_sources_but_the_last() {
+fn a_reduce_waits_only_for_its_last_source() {
     let arrivals = Arrivals::Staggered(Duration::from_secs(10));
     let experiment = Experiment { arrivals, ..experiment(Workload::Reduce) };
     let outcome = run(&experiment);
@@ -177,7 +177,7 @@ fn a_get_costs_the_directory_five_messages() {
 
 /// Receivers may publish bytes of the old target after the restart.
 #[test]
-fn no_receiver_takes_a_restarted_target_for_a_deleted_one() {
+fn a_restarted_target_is_not_mistaken_for_a_deleted_one() {
     let experiment = Experiment {
         nodes: 200,
         failures_percent: 5.0,

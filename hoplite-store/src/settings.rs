@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn other_than_loopback_needs_to_be_meant() {
+    fn a_listener_outside_loopback_needs_a_flag() {
         let open = Settings { listen: "0.0.0.0:7400".parse().ok(), ..Settings::default() };
         assert!(matches!(open.clone().resolve(), Err(SettingsError::NotLoopback(_))));
         assert!(

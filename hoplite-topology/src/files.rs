@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_a_list_or_what_order_prints() {
+    fn an_order_is_a_list_or_the_output_of_order() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("order");
         for text in ["[2, 0, 1]", r#"{"order": [2, 0, 1], "cost_ps": 7}"#] {

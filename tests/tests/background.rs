@@ -190,7 +190,7 @@ fn nodes_with_certificates_join_and_no_others() {
 }
 
 #[test]
-fn a_store_with_the_directory_of_others_drains_last_or_by_force() {
+fn a_store_with_the_only_directory_drains_last_or_by_force() {
     let homes = [Home::new(), Home::new()];
     let first = ["start", "--head", "--memory", "16MiB", "--node-id", "head", "--json", "--"];
     let (code, text) = homes[0].run(&[&first[..], &["--directory-listen", "127.0.0.1:0"]].concat());
@@ -236,7 +236,7 @@ fn stores_that_start_at_the_same_time_have_a_dashboard_each() {
 }
 
 #[test]
-fn a_store_whose_process_cannot_be_noted_is_stopped() {
+fn a_store_without_a_pid_file_is_stopped() {
     let home = Home::new();
     std::fs::create_dir(home.path("")).unwrap();
     let mut start = home.command();

@@ -88,7 +88,7 @@ fn a_get_of_many_waits_for_objects_that_do_not_exist_yet() {
 }
 
 #[test]
-fn puts_of_many_wait_for_room_and_the_others_are_put() {
+fn batched_puts_wait_for_space_while_others_complete() {
     let cluster = Cluster::start(Plan { memory: "4MiB".to_owned(), ..Plan::default() });
     let client = cluster.client(0);
     let large = bytes(1, 3 << 20);

@@ -96,7 +96,7 @@ fn with_token() -> (Cluster, tempfile::TempDir) {
 }
 
 #[test]
-fn without_the_token_nobody_is_told_anything() {
+fn without_the_token_no_page_is_shown() {
     let (cluster, _place) = with_token();
     let address = address(&cluster);
     let forged = format!("Cookie: hoplite_{}={}\r\n", address.port(), "00".repeat(32));
@@ -145,7 +145,7 @@ fn without_the_token_nobody_is_told_anything() {
 }
 
 #[test]
-fn it_tells_what_is_there_and_changes_nothing() {
+fn the_dashboard_shows_the_cluster_and_changes_nothing() {
     let cluster = cluster(&[]);
     let address = address(&cluster);
     let client = cluster.client(0);
@@ -284,7 +284,7 @@ fn an_answer_that_has_not_changed_is_not_sent_again() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_requests_are_refused() {
     let mut cluster = cluster(&[]);
     let address = address(&cluster);
     for path in [
@@ -341,7 +341,7 @@ fn refuses_foreign_hosts(address: SocketAddr, path: &str) {
 }
 
 #[test]
-fn no_port_of_http_answers_under_the_name_of_another_site() {
+fn http_ports_refuse_the_host_name_of_another_site() {
     let (closed, _place) = with_token();
     refuses_foreign_hosts(address(&closed), "/login");
     let arguments = ["--dashboard", "0", "--metrics", "0", "--http-hosts", "shard.example,Other.Example"];
@@ -390,7 +390,7 @@ fn tokens_cannot_be_tried_fast_and_the_owner_still_gets_in() {
 }
 
 #[test]
-fn those_who_are_slow_or_many_keep_nobody_out() {
+fn slow_or_many_connections_block_no_user() {
     let mut cluster = cluster(&[]);
     let address = address(&cluster);
     let slow = |number: usize| {
@@ -414,7 +414,7 @@ fn those_who_are_slow_or_many_keep_nobody_out() {
 }
 
 #[test]
-fn where_it_may_be_is_as_for_the_daemons() {
+fn the_dashboard_listens_only_where_daemons_may() {
     let refused = |daemon: &str, arguments: &[&str]| {
         let mut command = Command::new(program(daemon));
         run_to_end(command.args(["--listen", "127.0.0.1:0"]).args(arguments))

@@ -182,7 +182,7 @@ fn each_session_has_a_direct_connection() {
 }
 
 #[test]
-fn a_store_tries_again_where_a_connection_does_not_come_about() {
+fn a_store_retries_a_failed_connection() {
     for fate in [Fate::IsSwallowed, Fate::IsClosed, Fate::IsDeaf] {
         let relayed = Relayed::start(fate);
         relayed.assert_serves(0);
@@ -191,7 +191,7 @@ fn a_store_tries_again_where_a_connection_does_not_come_about() {
 }
 
 #[test]
-fn a_store_comes_back_where_a_connection_does_not_last() {
+fn a_store_reconnects_after_a_short_connection() {
     for fate in [Fate::EndsSoon, Fate::FallsDeaf, Fate::FallsMute] {
         let relayed = Relayed::start(fate);
         for round in 0..3 {
@@ -222,7 +222,7 @@ fn flipped_bits_change_no_object() {
 }
 
 #[test]
-fn a_call_goes_on_when_the_direct_connections_break() {
+fn a_call_continues_when_the_direct_connections_break() {
     let relayed = Relayed::start(Fate::Passes);
     let (putter, getter) = (relayed.client(0), relayed.client(1));
     thread::scope(|scope| {

@@ -93,7 +93,7 @@ fn a_drain_that_only_gives_up_a_copy_does_not_claim_to_move_it() {
 }
 
 #[test]
-fn a_signal_drains_a_store_that_is_told_so() {
+fn a_signal_drains_a_store_with_that_setting() {
     let arguments = ["--drain", "60s"].map(str::to_owned).to_vec();
     let mut cluster = Cluster::start(Plan { nodes: 2, store_arguments: arguments, ..Plan::default() });
     for number in 0..20 {
@@ -125,7 +125,7 @@ fn the_last_store_says_at_once_that_it_cannot_drain_and_goes_on() {
 }
 
 #[test]
-fn a_drain_lists_what_no_other_store_has_room_for() {
+fn a_drain_lists_objects_that_fit_no_other_store() {
     let memory_of = [(1, "2MiB".to_owned())].into();
     let mut cluster = Cluster::start(Plan { nodes: 2, memory_of, ..Plan::default() });
     cluster.client(0).put("large", &bytes(1, 8 << 20)).unwrap();

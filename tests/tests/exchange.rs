@@ -94,7 +94,7 @@ fn assert_nothing_left(cluster: &mut Cluster) {
 }
 
 #[test]
-fn everybody_gets_what_everybody_has_for_it() {
+fn each_participant_gets_its_parts_from_all() {
     let seed = seed();
     let nodes = 8;
     let mut cluster = cluster(nodes);
@@ -190,7 +190,7 @@ fn a_late_rank_is_waited_for() {
 }
 
 #[test]
-fn who_gives_parts_of_another_size_is_heard_by_all() {
+fn parts_of_another_size_fail_all_participants() {
     let mut cluster = cluster(3);
     let sizes = [Some(1000), None, Some(2000)];
     scope(|scope| {
@@ -231,7 +231,7 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
 }
 
 #[test]
-fn nobody_passes_a_barrier_before_all_have_called() {
+fn no_participant_passes_a_barrier_before_all_have_called() {
     let seed = seed();
     let nodes = 8;
     let mut cluster = cluster(nodes);

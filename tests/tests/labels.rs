@@ -6,7 +6,7 @@ use hoplite_tests::cluster::{Cluster, Daemon, await_that, program};
 use serde_json::{Value, json};
 
 #[test]
-fn stores_that_say_their_places_by_different_keys_are_told_of() {
+fn stores_with_different_label_keys_are_logged() {
     let cluster = Cluster::of(1);
     let start = |node: usize, labels: &str| {
         Daemon::start(labels, cluster.store_command(node).args(["--labels", labels]))

@@ -67,7 +67,7 @@ fn a_store_that_is_asked_to_end_does_so_in_the_middle_of_its_work() {
 }
 
 #[test]
-fn what_only_a_store_that_ended_had_is_lost_at_once() {
+fn an_object_only_on_an_ended_store_is_lost_at_once() {
     let mut cluster = Cluster::of(2);
     let contents = bytes(2, 300_000);
     cluster.client(0).put("object", &contents).unwrap();

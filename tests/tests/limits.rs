@@ -154,7 +154,7 @@ fn a_get_on_a_full_node_fails_and_the_node_goes_on() {
 }
 
 #[test]
-fn objects_that_nobody_frees_fill_the_memory_and_deletes_free_all_of_it() {
+fn unfreed_objects_fill_the_memory_and_deletes_free_it() {
     let mut cluster = cluster(1, "16MiB", &[]);
     let client = cluster.client(0);
     for round in 0..2 {

@@ -76,7 +76,7 @@ fn a_call_that_is_cancelled_is_no_longer_open() {
 }
 
 #[test]
-fn what_daemons_did_is_counted() {
+fn work_of_daemons_is_counted() {
     let cluster = cluster();
     work(&cluster);
     let (first, second) = (text(&cluster.stores[0]), text(&cluster.stores[1]));
@@ -141,7 +141,7 @@ fn collectives_are_counted_where_they_are_coordinated_and_at_their_members() {
 }
 
 #[test]
-fn a_put_that_waits_for_room_is_seen() {
+fn a_put_that_waits_for_space_is_visible() {
     let cluster = cluster();
     let client = cluster.client(0);
     client.put("large", &bytes(1, 40 << 20)).unwrap();
@@ -261,7 +261,7 @@ fn probes_follow_the_sessions() {
 }
 
 #[test]
-fn a_port_that_is_in_use_ends_the_daemon_with_a_clear_word() {
+fn a_port_in_use_ends_the_daemon_with_a_clear_error() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     for daemon in ["hoplite-store", "hoplite-directory"] {
@@ -300,7 +300,7 @@ fn certificate(place: &Path) -> Vec<String> {
 }
 
 #[test]
-fn daemons_tell_when_their_certificate_expires_and_follow_it() {
+fn daemons_export_and_update_the_expiry_of_their_certificate() {
     const NAME: &str = "hoplite_tls_certificate_expiry_timestamp_seconds";
     let days_left = |daemon: &Option<Daemon>| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();

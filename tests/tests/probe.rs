@@ -92,7 +92,7 @@ fn a_probe_makes_a_matrix_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_is_found_can_be_applied_again_and_again() {
+fn measured_places_can_be_applied_repeatedly() {
     let cluster = Cluster::start(Plan { nodes: 2, shards: 2, ..Plan::default() });
     let status = || {
         let mut command = Command::new(program("hoplite"));
@@ -168,7 +168,7 @@ fn a_shard_that_a_probe_has_not_reached_hears_of_it_from_the_stores() {
 }
 
 #[test]
-fn probes_that_cannot_be_are_refused() {
+fn impossible_probes_are_refused() {
     let cluster = Cluster::of(2);
     let fail = |arguments: &[&str]| failure(&probe(&cluster, 0, arguments).output().unwrap());
     assert!(fail(&["--nodes", "node-7"]).contains("no node node-7 is connected"));
@@ -247,7 +247,7 @@ fn forged_echoes_are_not_answered_and_change_nothing() {
 }
 
 #[test]
-fn peers_get_only_what_a_probe_directs() {
+fn a_probe_serves_only_its_own_peers() {
     let cluster = Cluster::open(2);
     let refused = |kind, message: &dyn Fn(&mut RawPeer, Kind)| {
         let mut peer = RawPeer::greeted(&cluster.data_address(0));

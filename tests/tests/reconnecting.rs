@@ -53,7 +53,7 @@ fn the_next_call_succeeds_or_reports_what_was_lost() {
 }
 
 #[test]
-fn a_call_in_flight_says_if_it_may_be_made_again() {
+fn an_interrupted_call_reports_if_it_may_be_retried() {
     let mut cluster = Cluster::of(1);
     let socket = cluster.socket(0);
     let threads = blocking::Client::connect(&socket).unwrap();

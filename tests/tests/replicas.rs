@@ -125,7 +125,7 @@ fn a_put_that_wants_more_copies_than_there_are_nodes_fails_at_once() {
 }
 
 #[test]
-fn a_store_without_room_is_passed_over() {
+fn a_store_without_space_is_skipped() {
     let memory_of = [(1, "1MiB".to_owned())].into();
     let cluster = Cluster::start(Plan { nodes: 3, memory_of, ..Plan::default() });
     for number in 0..4 {

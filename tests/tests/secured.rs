@@ -91,7 +91,7 @@ fn a_stranger_without_the_token_can_do_nothing() {
 }
 
 #[test]
-fn a_token_that_is_refused_after_a_restart_is_logged_and_told_to_clients() {
+fn a_token_refused_after_a_restart_is_logged_and_reported_to_clients() {
     let place = tempfile::tempdir().unwrap();
     let token = place.path().join("token");
     write_private(&token, "the first secret of the tests\n");
@@ -174,7 +174,7 @@ fn a_store_without_peers_opens_no_port() {
 }
 
 #[test]
-fn a_secret_that_cannot_be_made_says_what_to_set() {
+fn an_unusable_secret_names_the_setting() {
     let mut command = hoplite_daemon::launch::shard("127.0.0.1:0");
     command.env("XDG_CONFIG_HOME", "/proc/nowhere");
     let (code, text) = run_to_end(&mut command);
@@ -212,7 +212,7 @@ fn a_stranger_without_a_certificate_can_do_nothing() {
 }
 
 #[test]
-fn a_store_says_so_if_only_one_side_speaks_tls() {
+fn tls_on_one_side_only_is_logged() {
     let place = tempfile::tempdir().unwrap();
     let [cert, key, ca] = certificates(&place.path().join("ours"), "n,127.0.0.1");
     let flags = arguments(&[("--tls-cert", &cert), ("--tls-key", &key), ("--tls-ca", &ca)]);
@@ -505,7 +505,7 @@ fn as_user(user: u32, socket: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn users_are_told_apart_on_the_local_socket() {
+fn users_are_distinguished_on_the_local_socket() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can run programs as other users");
         return;

@@ -62,7 +62,7 @@ fn a_wrong_variable_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_command_that_waits_for_long_says_once_what_is_missing() {
+fn a_long_wait_prints_the_missing_objects_once() {
     let cluster = Cluster::of(1);
     cluster.client(0).put("here", b"1").unwrap();
     let mut get = command_line(&cluster.socket(0), "never", &["wait", "here", "late"]);

@@ -196,7 +196,7 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
 }
 
 #[test]
-fn what_is_asked_when_a_shard_comes_back_is_for_the_get_that_waits() {
+fn requests_to_a_returning_shard_belong_to_the_waiting_get() {
     let collector = Collector::start();
     let mut cluster = cluster(&collector.endpoint, &[]);
     let (first, second) = (cluster.client(0), cluster.client(1));
@@ -321,7 +321,7 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
 }
 
 #[test]
-fn what_nobody_records_of_an_allreduce_is_not_in_the_traces_of_other_ranks() {
+fn an_unsampled_rank_is_not_in_the_traces_of_other_ranks() {
     let collector = Collector::start();
     let mut cluster = cluster(&collector.endpoint, &["--otlp-sample-ratio", "0"]);
     let sources = ["a", "b", "c"];
@@ -377,7 +377,7 @@ fn callers_and_the_ratio_decide_what_is_recorded() {
 }
 
 #[test]
-fn nobody_waits_for_a_collector_that_is_away() {
+fn an_unreachable_collector_delays_no_call() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut cluster = cluster(&format!("http://{closed}"), &[]);
     let (first, second) = (cluster.client(0), cluster.client(1));
@@ -393,7 +393,7 @@ fn nobody_waits_for_a_collector_that_is_away() {
 }
 
 #[test]
-fn nobody_waits_for_a_collector_that_never_answers() {
+fn a_silent_collector_delays_no_call() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", deaf.local_addr().unwrap());
     let accepting = deaf.try_clone().unwrap();
@@ -440,7 +440,7 @@ fn traces_can_be_switched_off_by_the_variable_of_opentelemetry() {
 }
 
 #[test]
-fn nothing_is_told_unless_it_is_wanted() {
+fn traces_are_off_by_default() {
     let mut cluster = Cluster::of(1);
     let client = cluster.client(0);
     let traced = enter_trace(caller(true));

@@ -21,7 +21,7 @@ const OLDEST: u32 = Version::OLDEST.number();
 const LATER_FIELD: [u8; 3] = [0xc0, 0x3e, 7];
 
 #[test]
-fn a_client_that_is_too_old_is_told_both_versions() {
+fn a_client_of_a_too_old_version_gets_both_versions() {
     let mut cluster = Cluster::of(1);
     let mut client = RawClient::connect(&cluster.socket(0));
     client.send(&ClientHello { version: TOO_OLD, program: "old".to_owned(), ..Default::default() });
@@ -34,7 +34,7 @@ fn a_client_that_is_too_old_is_told_both_versions() {
 }
 
 #[test]
-fn a_store_that_is_too_old_is_told_both_versions_by_the_directory() {
+fn a_store_of_a_too_old_version_gets_both_versions_from_the_directory() {
     let mut cluster = Cluster::open(1);
     let refused = open_session(&cluster.shard_addresses[0], TOO_OLD).expect_err("it is refused");
     assert_eq!(refused, Error::VersionMismatch { ours: TOO_OLD, theirs: OLDEST });
@@ -86,7 +86,7 @@ fn programs_of_the_oldest_version_are_served_on_each_plane() {
 }
 
 #[test]
-fn a_store_that_is_too_old_is_not_served_by_others() {
+fn a_store_of_a_too_old_version_is_not_served_by_others() {
     let mut cluster = Cluster::of(1);
     cluster.client(0).put("object", &[7; 100_000]).unwrap();
     let mut peer = RawPeer::connect(&cluster.data_address(0));
@@ -100,7 +100,7 @@ fn with_later_field(message: &impl Message) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_later_program_of_this_version_says_beside_is_ignored() {
+fn unknown_fields_of_a_later_program_are_ignored() {
     let mut cluster = Cluster::open(1);
     let mut client = RawClient::connect(&cluster.socket(0));
     let mut say = |message: &[u8]| {
@@ -172,7 +172,7 @@ fn record_of(version: u32) -> PathBuf {
 }
 
 #[test]
-fn what_a_version_consists_of_is_only_added_to() {
+fn a_version_only_gains_messages_and_fields() {
     let protocol = protocol();
     let mut recorded = BTreeSet::new();
     for version in OLDEST..=PROTOCOL_VERSION {

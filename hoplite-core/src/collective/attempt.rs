@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_coordinators_own_member_decides_and_the_last_ends_it() {
+    fn the_coordinators_member_commits_and_the_last_member_ends_the_attempt() {
         let mut attempt = attempt(4);
         assert_eq!(attempt.reported(EnlistmentId(3), Report::Filled), [], "it was not told that this counts");
         let actions = attempt.reported(EnlistmentId(0), Report::Filled);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn if_the_coordinators_own_member_fails_first_nobody_has_the_target() {
+    fn a_failure_of_the_coordinators_member_leaves_no_target() {
         let mut attempt = attempt(3);
         attempt.reported(EnlistmentId(1), Report::Done);
         let actions = attempt.reported(EnlistmentId(0), Report::Failed(Failure::Unreachable));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_have_left_are_not_dismissed() {
+    fn members_that_left_are_not_dismissed() {
         let mut attempt = attempt(3);
         attempt.reported(EnlistmentId(0), Report::Filled);
         assert_eq!(attempt.reported(EnlistmentId(0), Report::Done), []);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_target_is_deleted_those_who_still_make_it_are_stopped() {
+    fn a_delete_of_the_target_stops_its_members() {
         let (mut attempt, error) = (attempt(3), Error::Deleted { id: ObjectId::new("t").unwrap() });
         assert_eq!(attempt.deleted(&error), [], "it was that of another attempt");
         attempt.reported(EnlistmentId(0), Report::Filled);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_its_parts_waits_for_no_word_but_gives_until_all_have_theirs() {
+    fn a_complete_member_of_parts_sends_until_all_members_are_complete() {
         let mut attempt = attempt_of(Collective::ReduceScatter, 2);
         assert_eq!(attempt.reported(EnlistmentId(1), Report::Filled), []);
         assert_eq!(attempt.state(), AttemptState::Open);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_together_with_the_others_is_told_when_all_have_what_is_for_them() {
+    fn members_that_end_together_are_notified_when_all_are_complete() {
         let mut attempt = attempt_of(Collective::AllToAll, 2);
         assert_eq!(attempt.reported(EnlistmentId(0), Report::Filled), []);
         let actions = attempt.reported(EnlistmentId(1), Report::Filled);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn if_one_does_not_get_its_parts_all_are_told_to_do_without() {
+    fn a_member_without_its_parts_stops_the_attempt_of_all() {
         let mut attempt = attempt_of(Collective::Allgather, 3);
         attempt.reported(EnlistmentId(1), Report::Filled);
         let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn after_it_was_given_up_nobody_can_commit() {
+    fn an_aborted_attempt_cannot_commit() {
         let mut attempt = attempt(3);
         let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
         assert_eq!(commits(&actions), [(0, false), (1, false)]);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn disagreement_fails_the_collective_and_everybody_hears_why() {
+    fn disagreement_fails_the_collective_at_all_participants_with_the_reason() {
         let mut attempt = attempt(2);
         let error = Error::TypeMismatch { id: ObjectId::new("t").unwrap(), reason: "max, not sum".into() };
         let report = Report::Failed(Failure::Disagrees(error.clone()));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_does_not_hold_for_the_next_attempt_nor_for_ever() {
+    fn a_rejection_ends_with_the_next_attempt_and_with_time() {
         let target = ObjectId::new("t").unwrap();
         let error = Error::TypeMismatch { id: target.clone(), reason: "max, not sum".into() };
         let attempt = AttemptId { run: 1, number: 5 };

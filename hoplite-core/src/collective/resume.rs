@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_gets_on_is_resumed_again_and_one_that_does_not_is_given_up() {
+    fn a_stream_resumes_only_while_it_makes_progress() {
         let mut stream = Resumes::new(at(0));
         for second in 1..=10 {
             assert_eq!(stream.broke(at(2 * second), second, Break::Broken), Some(PAUSE), "{second}");
@@ -75,14 +75,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_breaks_often_is_given_up_though_it_gets_on() {
+    fn a_stream_that_breaks_often_ends_despite_progress() {
         let mut stream = Resumes::new(at(0));
         let answers = [1, 2, 3, 4].map(|bytes| stream.broke(at(0), bytes, Break::Broken));
         assert_eq!(answers, [Some(PAUSE), Some(PAUSE), Some(PAUSE), None]);
     }
 
     #[test]
-    fn a_peer_that_still_has_nothing_after_a_while_is_not_asked_again() {
+    fn a_stream_without_bytes_is_not_requested_again_after_the_period() {
         let mut stream = Resumes::new(at(0));
         assert_eq!(stream.broke(at(0), 0, Break::NothingToSend), Some(PAUSE), "it may have begun by then");
         assert_eq!(stream.broke(at(7), 0, Break::NothingToSend), None);

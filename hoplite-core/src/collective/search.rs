@@ -301,13 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn one_member_tells_of_a_link_and_two_of_a_node() {
+    fn one_report_marks_a_link_slow_and_two_mark_the_node() {
         assert_eq!(slow_links(&[(0, &[1, 9]), (0, &[]), (0, &[])]), [(0, 1)]);
         assert_eq!(slow_links(&[(0, &[1]), (0, &[]), (0, &[1])]), [(0, 1), (1, 0), (1, 2), (2, 1)]);
     }
 
     #[test]
-    fn between_racks_it_is_the_uplink_that_is_slow() {
+    fn the_slow_link_between_racks_is_the_uplink() {
         assert_eq!(slow_links(&[(1, &[1]), (2, &[]), (1, &[1])]), []);
         assert_eq!(slow_links(&[(1, &[1]), (2, &[]), (2, &[1])]), [(2, 1)]);
         assert_eq!(

@@ -125,7 +125,7 @@ fn coordinated(kind: Collective) -> (Store, MembershipId, EnlistmentId, Box<Plan
 }
 
 #[test]
-fn the_member_at_the_coordinator_completes_the_target_before_others_hear_of_the_commit() {
+fn the_coordinators_member_completes_the_target_before_the_commit_is_sent() {
     let (mut store, _, enlistment, _) = coordinated(Collective::Allreduce);
     let actions = store.filled();
     let [
@@ -156,7 +156,7 @@ fn a_store_frees_its_copy_of_parts_before_it_announces_the_end() {
 }
 
 #[test]
-fn two_stores_agree_that_an_attempt_is_over() {
+fn an_attempt_ends_at_both_stores() {
     let (mut store, _, _, plan) = coordinated(Collective::Allreduce);
     let mut other = Store::new("n1", 2);
     let asked = |plan: &Plan| CollectiveEvent::Asked {
@@ -192,7 +192,7 @@ fn two_stores_agree_that_an_attempt_is_over() {
 }
 
 #[test]
-fn participants_of_a_search_that_fails_are_told() {
+fn a_failed_search_rejects_its_participants() {
     let mut store = Store::new("here", 1);
     let asks = vec![RequestId(101), RequestId(102)];
     let kind = Collective::Allreduce;

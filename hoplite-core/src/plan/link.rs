@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn short_transfers_and_repeated_handshakes_show_nothing() {
+    fn short_transfers_and_repeated_handshakes_give_no_estimate() {
         let mut estimator = LinkEstimator::default();
         let (begun, last) = (Time::ZERO, Time::from_micros(1000));
         estimator.transferred(RateSample::Steady { begun, last, bytes: MIN_SAMPLE_BYTES - 1 });

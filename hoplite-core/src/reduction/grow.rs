@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_of_no_matter_where_no_two_nodes_share_one() {
+    fn groups_without_two_nodes_are_ignored() {
         let apart = |paths: &[Path]| are_apart(paths.iter());
         assert!(apart(&[[1, 0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]]));
         assert!(apart(&[[1, 1, 0, 0], [1, 2, 0, 0]]), "one zone, two racks");

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_come_out_when_they_are_due() {
+    fn keys_are_returned_at_their_deadline() {
         let at = Time::from_micros;
         let mut deadlines = Deadlines::default();
         deadlines.insert(at(5), 'b');

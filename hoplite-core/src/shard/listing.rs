@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn one_shard_may_be_away_unless_it_is_the_only_one() {
+    fn one_shard_may_be_unreachable_unless_it_is_the_only_one() {
         let some = || Some(page(&["a"], false));
         assert_eq!(Page::merge(vec![some(), None, some()], 10), some());
         assert_eq!(Page::merge(vec![some(), None, None], 10), None);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_informed_of_two_shards_counts() {
+    fn the_answer_of_the_shard_that_knows_more_counts() {
         let unknown = || Locations { id: ObjectId::new("x").unwrap(), object: None, locations: Vec::new() };
         let known = |lost, inline| {
             let (put, metadata) = (PutId(1), Metadata::default());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_cut_by_its_size_but_never_to_nothing() {
+    fn a_truncated_page_keeps_at_least_one_object() {
         let whole = || page(&["a", "b", "c"], false);
         let one = |_: &Locations| 10;
         assert_eq!(whole().cut(30, one), whole());

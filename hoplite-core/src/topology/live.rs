@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_the_application_limited_are_ignored() {
+    fn application_limited_samples_are_ignored() {
         let mut estimate = Estimate::new(LINK);
         estimate.add(Sample { is_application_limited: true, ..sample(1_000_000, 1_000_000) });
         assert_eq!(estimate.link(), LINK);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_comes_and_goes_stays_slow() {
+    fn an_intermittent_link_stays_slow() {
         let mut links = PeerLinks::default();
         assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 800]), []);
         assert_eq!(news(&mut links, 30, 42, &[800, 800, 800, 8000]), [(40, vec![peer(3)])]);

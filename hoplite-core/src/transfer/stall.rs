@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_producer_makes_signs() {
+    fn only_a_producer_creates_signs() {
         let heard = Sign(5);
         assert_eq!(Sign::of(Producer::Worker, heard, at(1)), Sign(1_000_000));
         assert_eq!(Sign::of(Producer::Reduce, heard, at(1)), Sign(1_000_000));

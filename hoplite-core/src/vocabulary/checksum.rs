@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_matches_the_checksum_of_the_standard() {
+    fn the_checksum_matches_the_standard() {
         // RFC 3720, B.4, and the check value of the CRC catalogue.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);

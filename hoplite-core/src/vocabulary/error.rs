@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_says_what_was_missing() {
+    fn a_timeout_names_the_missing_objects() {
         let said = |missing: Missing| {
             let waited = Duration::from_secs(2);
             let missing = Some(Box::new(missing));

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_that_alternate_are_told_at_times() {
+    fn alternating_failures_are_logged_at_intervals() {
         let mut logged = LoggedFailures::default();
         let refused = Error::permission_denied("another token");
         let mut count = 0;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_kinds_or_peers_are_remembered_than_the_limits_say() {
+    fn remembered_kinds_and_peers_are_bounded() {
         let mut logged = LoggedFailures::default();
         let mut faults = PeerFaults::default();
         for number in 0..200_u32 {

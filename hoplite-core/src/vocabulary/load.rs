@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_needs_few_requests_and_none_beside_those_of_a_tool() {
+    fn a_history_sends_few_requests_and_none_while_a_tool_requests() {
         let mut requests = ReportRequests::default();
         let kept = |forget| Some(ReportRequest { interval: HISTORY_INTERVAL, duration: MAX_WATCH, forget });
         assert_eq!(requests.request_history(at(0), 10), kept(true));

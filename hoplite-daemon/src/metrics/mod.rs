@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_text_says_what_was_counted_and_looked_up() {
+    async fn the_text_has_counters_and_updated_gauges() {
         let metrics = metrics();
         let counters = metrics.counters("a_total", "A.", "kind", &["x", "y"]);
         counters.with_label_values(&["x"]).inc_by(3);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_ready_says_why() {
+    async fn an_unready_daemon_returns_the_reason() {
         let metrics = metrics();
         metrics.update_before_scrape(Box::new(|| Box::pin(async { Err("no session".to_owned()) })));
         assert_eq!(metrics.readiness().await.unwrap_err(), "no session");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_named_as_elsewhere() {
+    fn labels_are_kebab_case() {
         #[derive(Debug)]
         enum Reason {
             OnlyCandidate,

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_all_of_it() {
+    fn all_process_metrics_are_read() {
         let metrics = ProcessMetrics::new(&Registry::new());
         metrics.update();
         assert!(metrics.resident_bytes.get() > 100 << 10);

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_page_is_what_it_should_be() {
+    async fn each_path_has_its_status_and_content() {
         let address = started().await;
         for (request, status, content) in [
             ("GET /metrics", "200", "hoplite_build_info"),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_whose_name_is_looked_up_as_this_address_reads_nothing() {
+    async fn a_foreign_host_name_that_resolves_to_this_address_is_refused() {
         let address = started().await;
         for host in ["evil.example", "evil.example:9740", "localhost.evil.example", ""] {
             for path in ["/metrics", "/healthz", "/readyz"] {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_request_is_refused_and_the_next_one_answered() {
+    async fn an_invalid_request_is_refused_and_the_next_request_is_answered() {
         let address = started().await;
         let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(64 << 10));
         let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(1000));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_say_nothing_do_not_keep_others_out() {
+    async fn silent_connections_do_not_block_others() {
         let address = started().await;
         let mut silent = Vec::new();
         for number in 0..MAX_CONNECTIONS {

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn each_direction_is_a_cell_and_the_worst_of_a_group_counts() {
+    fn each_direction_is_a_cell_with_the_worst_link_of_its_group() {
         let loads =
             [load_of(1, &[(2, 100, false), (11, 10, true)]), load_of(2, &[(1, 50, false), (12, 20, false)])];
         let heat = Heat::new(&loads, NodeId::as_str);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_bounded_and_shows_what_is_slow() {
+    fn a_heat_map_is_bounded_and_shows_slow_links() {
         let loads: Vec<_> =
             (0..100).map(|node| load_of(node, &[((node + 1) % 100, 100, node == 70)])).collect();
         let heat = Heat::new(&loads, NodeId::as_str);

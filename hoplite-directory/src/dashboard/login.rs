@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_knows_the_token_is_in_for_a_while() {
+    async fn a_login_with_the_token_lasts_until_it_expires() {
         let login = login();
         assert!(!login.is_logged_in(&HeaderMap::new()));
         let wrong = login.log_in(b"another token of the tests", &HeaderMap::new(), ADDRESS);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_leaves_is_out_and_the_first_makes_room_for_the_last() {
+    async fn a_logout_ends_the_session_and_the_oldest_session_is_evicted() {
         let login = login();
         let [first, _] = log_in(&login);
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn wrong_tokens_slow_down_who_types_them_but_no_browser_that_is_known() {
+    async fn wrong_tokens_throttle_their_source_but_no_recognized_browser() {
         let login = login();
         let [session, known] = log_in(&login);
         assert!(known.contains("HttpOnly") && !known.contains("token"), "{known}");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_browser_is_known_by_the_token_that_counts_now() {
+    async fn a_browser_is_recognized_by_the_current_token() {
         let [_, known] = log_in(&login());
         let token = |bytes: &[u8]| Token::new(bytes).unwrap();
         assert!(is_known_browser(&token(TOKEN), &with(&known)));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_secret_is_no_login() {
+    async fn an_invalid_cookie_is_no_login() {
         let login = login();
         for value in ["", "x", "00", &"zz".repeat(32), &"00".repeat(32), &"00".repeat(4096), "+1+1"] {
             assert!(!login.is_logged_in(&with(&format!("{}={value}", login.cookie))), "{value}");

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_take_at_most_a_tenth_of_the_time() {
+    fn turns_use_at_most_a_tenth_of_the_time() {
         let start = Instant::now();
         let mut share = Share::new(start);
         let mut busy = Duration::ZERO;

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_is_slowed_down_and_never_for_long() {
+    fn one_source_is_throttled_for_a_bounded_time() {
         let mut throttle = Throttle::default();
         let minute = checked_tokens(&mut throttle, |_| source(1), 6000, Duration::from_millis(10));
         assert!((15..=8 + 15).contains(&minute), "{minute}");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn many_sources_are_slowed_down_together_in_bounded_memory() {
+    fn many_sources_are_throttled_together_in_bounded_memory() {
         let mut throttle = Throttle::default();
         let minute = checked_tokens(&mut throttle, source, 60_000, Duration::from_millis(1));
         assert!((600..=100 + 600).contains(&minute), "{minute}");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_source_and_an_address_of_ipv4_in_it_is_that() {
+    fn an_ipv6_network_is_one_source_and_a_mapped_ipv4_address_is_its_ipv4_source() {
         let source = |text: &str| Source::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_never_acknowledged_ends_a_connection() {
+    async fn unacknowledged_bytes_end_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stream = TcpStream::connect(address).await.unwrap();

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_sender_is_heard() {
+    async fn a_slow_sender_is_read_to_its_end() {
         let (mut stream, mut peer) = pair().await;
         let mut into = vec![0; MAX_LOW_WATER_BYTES];
         let began = Instant::now();

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_producer_makes_signs() {
+    async fn only_a_producer_creates_signs() {
         let started = Instant::now();
         tokio::time::advance(Duration::from_secs(3)).await;
         let sign = |awaited| Keepalive { interval: Duration::from_secs(1), started, awaited }.sign();

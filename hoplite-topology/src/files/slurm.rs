@@ -259,7 +259,7 @@ SwitchName=spine Switches=leaf[1-2]
     }
 
     #[test]
-    fn lines_go_on_after_a_backslash() {
+    fn a_backslash_continues_a_line() {
         let text = "SwitchName=leaf1 \\\n  Nodes=a,\\\nb # a comment\nSwitchName=x Nodes";
         assert_eq!(lines(text).iter().map(|(line, _)| *line).collect::<Vec<_>>(), [1, 4]);
         assert!(matrix(text).unwrap_err().to_string().contains("line 4"));

@@ -138,7 +138,7 @@ fn all_orders_of_one_node_cost_nothing() {
 }
 
 #[test]
-fn models_are_refused_where_they_do_not_exist() {
+fn unsupported_models_are_refused() {
     assert_eq!(radices(512, 4).unwrap(), [4, 4, 4, 4, 2]);
     assert_eq!(radices(60, 6).unwrap(), [6, 5, 2]);
     let matrix = made::random_matrix(10, 1);

@@ -109,7 +109,7 @@ fn satisfies(query: &[Term], order: &[u32]) -> bool {
 }
 
 #[test]
-fn a_question_holds_for_exactly_the_cheaper_orders() {
+fn a_query_is_satisfied_by_exactly_the_cheaper_orders() {
     for (nodes, models) in [
         (4, &["ring", "halving-doubling", "bcube:4", "nccl-tree"][..]),
         (5, &["ring", "double-binary-tree", "nccl-tree"]),
@@ -144,7 +144,7 @@ fn answers_hold_an_order_or_none() {
 }
 
 #[test]
-fn unsupported_questions_are_refused() {
+fn unsupported_queries_are_refused() {
     let matrix = made::random_matrix(17, 1);
     let links = Links::new(&matrix, 0).unwrap();
     assert_eq!(query(links, &Model::Ring, 1), Err(Error::TooManyForSolver { count: 17 }));

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_requests_are_refused() {
         let refused = |change: fn(&mut v1::MeasuredPlaces)| {
             let mut places = encode_places(&places(3));
             change(&mut places);

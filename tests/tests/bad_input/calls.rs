@@ -119,7 +119,7 @@ fn an_id_is_put_once_on_two_nodes() {
 }
 
 #[test]
-fn a_small_put_that_comes_second_loses_also_without_waiting() {
+fn a_second_small_put_fails_also_without_waiting() {
     let mut cluster = Cluster::of(2);
     let (one, other) = (cluster.client(0), cluster.client(1));
     one.put_with("small", b"first", confirmed()).unwrap();
@@ -225,7 +225,7 @@ fn objects_above_the_configured_limit_are_refused() {
 }
 
 #[test]
-fn what_does_not_add_up_is_refused() {
+fn inconsistent_requests_are_refused() {
     let mut cluster = Cluster::of(1);
     let client = cluster.client(0);
     let free = client.status().unwrap().free_bytes;

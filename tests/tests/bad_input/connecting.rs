@@ -37,7 +37,7 @@ fn complaint(path: &Path) -> String {
 }
 
 #[test]
-fn a_path_that_is_no_store_says_what_it_is() {
+fn a_path_without_a_store_is_described() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
 
@@ -67,7 +67,7 @@ fn a_path_that_is_no_store_says_what_it_is() {
 }
 
 #[test]
-fn whoever_else_listens_is_not_taken_for_a_store() {
+fn another_listener_is_not_mistaken_for_a_store() {
     let directory = tempfile::tempdir().unwrap();
     for (name, greeting) in [
         ("mute", &b""[..]),

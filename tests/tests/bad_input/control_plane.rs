@@ -20,7 +20,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 #[test]
-fn bytes_that_are_not_grpc_are_survived() {
+fn bytes_that_are_not_grpc_do_not_stop_the_shard() {
     let mut cluster = Cluster::open(2);
     let address = cluster.shard_addresses[0].clone();
     let oversized_frame = [PREFACE, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]].concat();
@@ -130,7 +130,7 @@ fn messages_with(field: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_reply_names_the_incarnation_with_which_a_session_could_be_taken_over() {
+fn no_reply_reveals_an_incarnation() {
     assert_eq!(messages_with("incarnation"), ["Hello"], "stores tell it to shards, and shards to nobody");
     let mut cluster = Cluster::open(1);
     let address = cluster.shard_addresses[0].clone();
@@ -149,7 +149,7 @@ fn no_reply_names_the_incarnation_with_which_a_session_could_be_taken_over() {
 }
 
 #[test]
-fn sessions_that_make_no_sense_are_refused_with_a_reason() {
+fn invalid_attempts_are_refused_with_a_reason() {
     let mut cluster = Cluster::open(2);
     let address = cluster.shard_addresses[0].clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -211,7 +211,7 @@ fn sessions_that_make_no_sense_are_refused_with_a_reason() {
 }
 
 #[test]
-fn questions_that_make_no_sense_are_refused_with_a_reason() {
+fn invalid_inspections_are_refused_with_a_reason() {
     let mut cluster = Cluster::open(1);
     let address = cluster.shard_addresses[0].clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -12,7 +12,7 @@ use prost::Message;
 use super::TIME_LIMIT;
 
 #[test]
-fn whoever_does_not_introduce_himself_is_sent_away() {
+fn a_peer_without_a_hello_is_disconnected() {
     let mut cluster = Cluster::open(2);
     let address = cluster.data_address(0);
     let introduction =
@@ -54,7 +54,7 @@ fn whoever_does_not_introduce_himself_is_sent_away() {
 }
 
 #[test]
-fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
+fn invalid_requests_are_refused_or_end_the_connection() {
     let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, 200_000)).unwrap();
@@ -117,7 +117,7 @@ fn requests_that_make_no_sense_end_the_connection_or_are_refused() {
 }
 
 #[test]
-fn a_receiver_that_stops_reading_blocks_nobody() {
+fn a_receiver_that_stops_reading_blocks_no_other() {
     let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     let size = 24 << 20;
@@ -186,7 +186,7 @@ fn await_no_output(cluster: &Cluster) {
 }
 
 #[test]
-fn hops_that_make_no_sense_end_the_connection() {
+fn invalid_hops_end_the_connection() {
     let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, 200_000)).unwrap();
@@ -239,7 +239,7 @@ fn hops_that_make_no_sense_end_the_connection() {
 }
 
 #[test]
-fn hops_that_cannot_be_are_refused_and_leave_nothing() {
+fn impossible_hops_are_refused_without_leftovers() {
     let mut cluster = Cluster::open(2);
     let client = cluster.client(0);
     client.put("object", &bytes(1, 200_000)).unwrap();

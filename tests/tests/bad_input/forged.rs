@@ -35,7 +35,7 @@ impl Arena {
 }
 
 #[test]
-fn readers_do_not_wait_for_what_a_forged_header_hides() {
+fn a_forged_header_does_not_block_readers() {
     for (seed, size) in [(1, 1000), (2, 20_000), (3, 3 << 20)] {
         let mut cluster = Cluster::of(2);
         let (client, other) = (cluster.client(0), cluster.client(0));

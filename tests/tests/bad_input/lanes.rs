@@ -134,7 +134,7 @@ fn forged_and_malformed_keys_join_nothing() {
 }
 
 #[test]
-fn silent_and_surplus_lanes_hold_up_no_other_peer() {
+fn silent_and_surplus_lanes_block_no_other_peer() {
     let (mut cluster, client, contents, pull) = cluster();
     let address = cluster.data_address(0);
     let (main, asked) = await_request(&address, &Pull { max_lanes: 2, ..pull });

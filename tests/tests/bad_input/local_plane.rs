@@ -17,7 +17,7 @@ fn error_code(answer: Answer) -> u32 {
 }
 
 #[test]
-fn whoever_does_not_introduce_himself_is_sent_away() {
+fn a_peer_without_a_hello_is_disconnected() {
     let mut cluster = Cluster::of(1);
     let socket = cluster.socket(0);
     let long = ClientHello { version: PROTOCOL_VERSION, program: "x".repeat(4096), ..Default::default() }
@@ -59,7 +59,7 @@ fn another_version_is_refused_with_a_reason() {
 }
 
 #[test]
-fn frames_that_are_none_end_the_connection_only() {
+fn invalid_frames_end_only_their_connection() {
     let mut cluster = Cluster::of(1);
     let bystander = cluster.client(0);
     bystander.put("object", b"contents").unwrap();
@@ -83,7 +83,7 @@ fn frames_that_are_none_end_the_connection_only() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_answered_with_errors() {
+fn invalid_requests_are_answered_with_errors() {
     let mut cluster = Cluster::start(Plan { nodes: 1, ..Plan::default() });
     let mut client = RawClient::greeted(&cluster.socket(0));
     let create = |id: Vec<u8>, size_bytes| {
@@ -177,7 +177,7 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
 }
 
 #[test]
-fn a_client_that_takes_no_answers_blocks_nobody() {
+fn a_client_that_reads_no_answers_blocks_no_other() {
     let store_arguments = vec!["--max-calls=16".to_owned()];
     let mut cluster = Cluster::start(Plan { nodes: 1, store_arguments, ..Plan::default() });
     let watcher = cluster.client(0);

@@ -104,7 +104,7 @@ fn operations_that_a_type_lacks_are_refused() {
 }
 
 #[test]
-fn lists_of_sources_that_make_no_sense_are_refused() {
+fn invalid_lists_of_sources_are_refused() {
     let mut cluster = Cluster::of(1);
     let client = cluster.client(0);
     put(&client, "a", Dtype::F32, None, 400);

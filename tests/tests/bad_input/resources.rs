@@ -32,7 +32,7 @@ fn limited_store(limits: &str, socket: &Path) -> Command {
 }
 
 #[test]
-fn a_limit_that_leaves_no_room_for_the_memory_is_named() {
+fn a_limit_below_the_memory_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("store.sock");
     for (limits, memory, name) in [("-f 1000", "64MiB", "ulimit -f"), ("-v 1900000", "2GiB", "ulimit -v")] {
@@ -85,7 +85,7 @@ fn a_file_that_would_be_too_long_is_an_error_of_the_command_line() {
 }
 
 #[test]
-fn nobody_can_truncate_the_memory_of_a_store() {
+fn no_client_can_truncate_the_memory_of_a_store() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let (socket, file) = (directory.path().join("store.sock"), directory.path().join("arena"));
     let mut command = Command::new(program("hoplite-store"));

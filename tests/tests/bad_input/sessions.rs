@@ -77,7 +77,7 @@ fn await_no_target(cluster: &Cluster) {
 type Change = fn(&mut Enlist);
 
 #[test]
-fn sessions_that_make_no_sense_end_the_connection() {
+fn invalid_attempts_end_the_connection() {
     let (mut cluster, put) = cluster();
     let address = cluster.data_address(0);
     let right = enlist(&cluster, put, "127.0.0.1:9".to_owned());
@@ -137,7 +137,7 @@ fn sessions_that_make_no_sense_end_the_connection() {
 }
 
 #[test]
-fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
+fn impossible_attempts_are_refused_without_leftovers() {
     let (mut cluster, put) = cluster();
     let mut peer = RawPeer::greeted(&cluster.data_address(0));
     let right = enlist(&cluster, put, "127.0.0.1:9".to_owned());
@@ -172,7 +172,7 @@ fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
 }
 
 #[test]
-fn a_member_takes_nothing_that_is_not_the_next_block_of_its_stream() {
+fn a_member_accepts_only_the_next_block_of_its_stream() {
     let (mut cluster, put) = cluster();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

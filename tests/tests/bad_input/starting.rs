@@ -82,7 +82,7 @@ fn an_address_in_use_is_named() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_wrong_usage() {
+fn invalid_settings_are_usage_errors() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("store.sock");
     for arguments in [
@@ -122,7 +122,7 @@ fn a_second_store_on_the_same_socket_is_refused() {
 }
 
 #[test]
-fn a_full_log_disk_keeps_nobody_from_working() {
+fn a_full_log_disk_does_not_stop_the_daemons() {
     let directory = tempfile::tempdir().unwrap();
     for (program_name, format) in
         [("hoplite-store", "text"), ("hoplite-store", "json"), ("hoplite-directory", "text")]

@@ -139,7 +139,7 @@ fn open_files(daemon: &Option<Daemon>) -> usize {
 }
 
 #[test]
-fn ten_thousand_strangers_at_each_port_keep_nobody_out() {
+fn ten_thousand_strangers_at_each_port_block_no_member() {
     let place = tempfile::tempdir().unwrap();
     let mut cluster = cluster(&place);
     cluster.assert_serves();
@@ -209,7 +209,7 @@ async fn shout(address: SocketAddr) -> usize {
 }
 
 #[test]
-fn what_visitors_say_is_not_kept() {
+fn requests_of_visitors_are_not_buffered() {
     let place = tempfile::tempdir().unwrap();
     let mut cluster = cluster(&place);
     let address: SocketAddr = cluster.shard_addresses[0].parse().unwrap();
@@ -235,7 +235,7 @@ fn what_visitors_say_is_not_kept() {
 }
 
 #[test]
-fn a_visitor_who_asks_and_never_reads_is_closed() {
+fn a_visitor_that_sends_and_never_reads_is_disconnected() {
     let place = tempfile::tempdir().unwrap();
     let mut cluster = cluster(&place);
     let mut visitor = TcpStream::connect(&cluster.shard_addresses[0]).unwrap();

@@ -116,7 +116,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn stat_says_what_labels_have_done() {
+fn stat_shows_the_effect_of_labels() {
     let up = Up::start_with(4, 1, &["--labels", "rack=0,1"]);
     assert!(up.put(0, "x", &vec![7; 1 << 20], &[]).status.success());
     for (node, grant) in [(1, ["node-1", "node-0", "first-of-group"]), (2, ["node-2", "node-0", "closest"])] {
@@ -163,7 +163,7 @@ fn objects_pass_from_node_to_node() {
 }
 
 #[test]
-fn stat_and_status_tell_who_has_what() {
+fn stat_and_status_show_the_location_of_objects() {
     let up = Up::start(2, 1);
     let bytes = pattern(400_000);
     assert!(up.put(0, "array", &bytes, &["--dtype", "f32", "--shape", "100,1000"]).status.success());
@@ -241,7 +241,7 @@ fn arrays_of_several_nodes_are_reduced() {
 }
 
 #[test]
-fn a_reduce_that_cannot_be_says_why() {
+fn an_impossible_reduce_prints_the_reason() {
     let up = Up::start(1, 1);
     for (id, dtype) in [("a", "f32"), ("b", "i32"), ("opaque", "opaque")] {
         assert!(up.put(0, id, &pattern(400), &["--dtype", dtype]).status.success());
@@ -265,7 +265,7 @@ fn a_reduce_that_cannot_be_says_why() {
 }
 
 #[test]
-fn everybody_gets_the_reduction_of_everybodys_array() {
+fn all_participants_get_the_reduction_of_all_arrays() {
     let up = Up::start(3, 1);
     let array = |factor: u16| -> Vec<u8> {
         (0..50_000_u16).flat_map(|index| (f32::from(index) * f32::from(factor)).to_le_bytes()).collect()
@@ -299,7 +299,7 @@ fn everybody_gets_the_reduction_of_everybodys_array() {
 }
 
 #[test]
-fn an_allreduce_that_cannot_be_says_why_and_leaves_no_file() {
+fn an_impossible_allreduce_prints_the_reason_and_leaves_no_file() {
     let up = Up::start(1, 1);
     assert!(up.put(0, "a", &pattern(400), &["--dtype", "f32"]).status.success());
     fs::create_dir(up.path("files")).unwrap();
@@ -319,7 +319,7 @@ fn an_allreduce_that_cannot_be_says_why_and_leaves_no_file() {
 }
 
 #[test]
-fn nobody_goes_on_before_everybody_is_there() {
+fn a_barrier_holds_until_all_participants_arrive() {
     let up = Up::start(2, 1);
     let arguments = |rank: usize| {
         ["barrier", "ready", "--participants", "4", "--rank"]
@@ -363,7 +363,7 @@ fn a_timeout_of_zero_takes_what_is_there() {
 }
 
 #[test]
-fn what_has_no_end_cannot_be_put() {
+fn an_endless_input_cannot_be_put() {
     let up = Up::start(1, 1);
     assert!(up.fail(0, &["put", "endless", "/dev/zero"]).contains("larger than the limit"));
     let endless = ["put", "endless", "/dev/zero", "--socket", "/no/such/socket"];

@@ -96,7 +96,7 @@ fn with_two_shards_one_may_die_and_come_back() {
 }
 
 #[test]
-fn what_is_known_of_an_object_is_told_by_the_shard_that_knows_it() {
+fn an_object_is_described_by_the_shard_that_knows_it() {
     let mut cluster = Cluster::start(Plan { shards: 2, ..Plan::default() });
     cluster.put_zeros(0, "x");
     let copies = |cluster: &Cluster| {

@@ -87,7 +87,7 @@ fn a_delete_goes_on_without_a_frozen_shard() {
 }
 
 #[test]
-fn after_a_split_the_client_of_the_lost_put_is_told_once() {
+fn after_a_split_the_client_of_the_lost_put_is_notified_once() {
     let split = Split::start(2);
     let (won, lost) = (bytes(1, 1 << 20), bytes(2, 1 << 20));
     let [first, second] = split.shards_of("x");

@@ -111,7 +111,7 @@ fn a_delete_names_a_frozen_store_or_waits_for_it() {
 }
 
 #[test]
-fn the_client_of_a_put_that_lost_is_told_once() {
+fn the_client_of_a_losing_put_is_notified_once() {
     let (lost, won) = (bytes(1, 1 << 20), bytes(2, 1 << 20));
     let mut cluster = Cluster::of(2);
     let client = cluster.client(0);

@@ -63,7 +63,7 @@ fn an_object_whose_writer_dies_is_aborted_everywhere() {
 }
 
 #[test]
-fn nobody_reads_the_end_of_an_object_that_is_dropped_unsealed() {
+fn an_object_dropped_unsealed_is_never_read_to_its_end() {
     let cluster = Cluster::of(3);
     let contents = bytes(3, 1 << 20);
     let writer = begin(&cluster, 0, "object", &contents, contents.len());
@@ -91,7 +91,7 @@ fn nobody_reads_the_end_of_an_object_that_is_dropped_unsealed() {
 }
 
 #[test]
-fn a_small_object_whose_writer_dies_never_was() {
+fn a_small_object_of_a_dead_writer_is_not_visible() {
     let mut cluster = Cluster::of(2);
     let mut worker = Worker::start(&cluster.socket(0));
     worker.succeed("create object 1000");
@@ -104,7 +104,7 @@ fn a_small_object_whose_writer_dies_never_was() {
 }
 
 #[test]
-fn what_was_sealed_outlives_its_writer() {
+fn a_sealed_object_outlives_its_writer() {
     let cluster = Cluster::of(2);
     let mut worker = Worker::start(&cluster.socket(0));
     worker.succeed("put large 1000000");

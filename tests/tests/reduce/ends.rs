@@ -101,7 +101,7 @@ fn a_reduce_names_the_source_that_no_store_offers() {
 }
 
 #[test]
-fn a_store_without_room_for_the_output_of_a_hop_is_done_without() {
+fn a_store_without_space_for_a_hop_is_left_out() {
     let mut plan = chained(4);
     plan.memory_of = [(2, "3MiB".to_owned())].into();
     let mut cluster = Cluster::start(plan);
@@ -118,7 +118,7 @@ fn a_store_without_room_for_the_output_of_a_hop_is_done_without() {
 }
 
 #[test]
-fn a_hop_waits_for_room() {
+fn a_hop_waits_for_space() {
     let mut plan = chained(4);
     plan.memory_of = [(2, "5MiB".to_owned())].into();
     let mut cluster = Cluster::start(plan);
@@ -141,7 +141,7 @@ fn a_hop_waits_for_room() {
 }
 
 #[test]
-fn reduces_that_compete_for_room_all_succeed() {
+fn reduces_that_compete_for_space_succeed() {
     let nodes = 4;
     let mut cluster = Cluster::start(Plan { memory: "11MiB".to_owned(), ..chained(nodes) });
     for node in 0..nodes {
@@ -166,7 +166,7 @@ fn reduces_that_compete_for_room_all_succeed() {
 }
 
 #[test]
-fn a_target_waits_for_room_as_long_as_it_may() {
+fn a_target_waits_for_space_until_its_deadline() {
     let mut cluster = Cluster::start(Plan { memory: "5MiB".to_owned(), ..chained(3) });
     let client = cluster.client(0);
     for node in 1..=2 {

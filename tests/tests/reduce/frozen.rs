@@ -105,14 +105,14 @@ fn a_coordinator_that_freezes_before_it_decides_does_not_let_others_wait() {
 }
 
 #[test]
-fn what_a_coordinator_has_decided_stands_though_it_freezes() {
+fn a_decision_stands_though_the_coordinator_freezes() {
     let (mut cluster, links) = linked(3);
     let results = frozen((&mut cluster, &links), "target", (Phase::AfterCommit, LONG));
     check(&mut cluster, &links, results, &[]);
 }
 
 #[test]
-fn a_member_without_room_does_not_keep_the_others_from_the_target() {
+fn a_member_without_space_does_not_block_the_target_of_others() {
     let plan = Plan { memory_of: [(2, "3MiB".to_owned())].into(), ..chained(3) };
     let mut cluster = Cluster::start(plan);
     for rank in 0..3 {
@@ -162,7 +162,7 @@ fn a_full_store_at_rank_0_ends_an_allreduce_at_all_ranks() {
 }
 
 #[test]
-fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed() {
+fn two_allreduces_that_hold_space_needed_by_each_other_succeed() {
     let links = Links::new(2);
     let plan = Plan { memory: "9MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
     let mut cluster = Cluster::start(plan);

@@ -138,7 +138,7 @@ fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
 }
 
 #[test]
-fn who_is_late_is_told() {
+fn a_late_participant_is_reported() {
     let (mut cluster, _links) = linked(4);
     cluster.client(RECEIVER).delete([id(2)], TIME_LIMIT).unwrap();
     scope(|scope| {

@@ -107,7 +107,7 @@ fn a_link_that_fails_for_a_moment_costs_no_byte() {
 }
 
 #[test]
-fn a_link_that_fails_for_long_is_done_without() {
+fn a_long_link_failure_causes_the_general_path() {
     let (mut cluster, links) = linked(3);
     links.hold(SENDER, RECEIVER, FIRST_HALF);
     let results = disturbed(&mut cluster, "target", |cluster| {
@@ -123,7 +123,7 @@ fn a_link_that_fails_for_long_is_done_without() {
 }
 
 #[test]
-fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
+fn lost_connections_to_members_cause_the_general_path() {
     let (mut cluster, links) = linked(3);
     for at in [FIRST_HALF, END] {
         links.mark();
@@ -143,7 +143,7 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
 }
 
 #[test]
-fn when_a_member_dies_the_others_are_told_or_have_it_already() {
+fn after_a_member_dies_the_others_get_an_error_or_the_target() {
     let moments = [
         ((0, RECEIVER), 0, RECEIVER),
         ((SENDER, RECEIVER), 0, SENDER),
@@ -203,7 +203,7 @@ fn lacking(
 }
 
 #[test]
-fn after_the_first_has_all_bytes_the_others_get_the_same_from_whoever_is_left() {
+fn after_the_first_completion_the_others_get_the_same_from_any_survivor() {
     for (last, victim) in [(RECEIVER, SENDER), (SENDER, RECEIVER)] {
         let (mut cluster, links) = linked(3);
         let got = lacking(&mut cluster, &links, last, |cluster| cluster.kill_store(victim));
@@ -228,7 +228,7 @@ fn after_the_first_has_all_bytes_the_coordinator_may_die() {
 }
 
 #[test]
-fn if_all_who_have_it_die_the_target_is_lost() {
+fn a_target_without_surviving_copies_is_lost() {
     let (mut cluster, links) = linked(3);
     let got = lacking(&mut cluster, &links, RECEIVER, |cluster| {
         cluster.kill_store(0);
@@ -243,7 +243,7 @@ fn if_all_who_have_it_die_the_target_is_lost() {
 }
 
 #[test]
-fn if_it_is_the_coordinator_that_lacks_the_end_nobody_gets_anything_else() {
+fn a_coordinator_without_the_last_bytes_cannot_change_the_result() {
     for dies in [true, false] {
         let (mut cluster, links) = linked(3);
         links.hold(RECEIVER, 0, END);
@@ -394,7 +394,7 @@ fn the_only_shard_may_be_away_while_sources_gather_and_while_results_are_publish
 }
 
 #[test]
-fn two_exchanges_that_hold_the_room_which_the_other_one_waits_for_both_succeed() {
+fn two_exchanges_that_hold_space_needed_by_each_other_succeed() {
     let links = Links::new(2);
     let plan = Plan { memory: "7MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
     let mut cluster = Cluster::start(plan);

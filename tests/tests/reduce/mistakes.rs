@@ -42,7 +42,7 @@ fn disagreeing(
 }
 
 #[test]
-fn participants_that_want_different_things_are_told_what_both_want() {
+fn different_requests_are_refused_with_both_descriptions() {
     let (mut cluster, links) = linked(3);
     let wanted = "sum of 3 sources in any order";
     let [max, fixed] = [
@@ -71,7 +71,7 @@ fn participants_that_want_different_things_are_told_what_both_want() {
 }
 
 #[test]
-fn who_comes_after_a_disagreement_was_told_is_told_too() {
+fn a_participant_after_a_disagreement_gets_its_error() {
     let (mut cluster, links) = linked(3);
     let max = AllreduceOptions { op: ReduceOp::Max, ..options() };
     let call = |rank: usize, options: AllreduceOptions| {
@@ -139,7 +139,7 @@ fn sources_that_do_not_go_together_are_named_at_all_ranks() {
 }
 
 #[test]
-fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want() {
+fn a_request_that_differs_from_rank_0_is_refused_with_both_descriptions() {
     let mut cluster = Cluster::start(chained(3));
     let arrays = Arrays::of_bytes(1024);
     for rank in 0..3 {
@@ -173,7 +173,7 @@ fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want(
 }
 
 #[test]
-fn a_rank_that_comes_after_others_whose_sources_do_not_go_together_is_told() {
+fn a_rank_after_a_mismatch_of_sources_gets_the_error() {
     let mut cluster = Cluster::start(chained(3));
     for (usual, other) in [
         (LARGE, Arrays { length: LARGE.length + 1, ..LARGE }),
@@ -200,7 +200,7 @@ fn a_rank_that_comes_after_others_whose_sources_do_not_go_together_is_told() {
 }
 
 #[test]
-fn ranks_that_are_none_and_sources_that_are_twice_are_refused() {
+fn invalid_ranks_and_repeated_sources_are_refused() {
     let mut cluster = with_sources();
     let client = cluster.client(0);
     let mut out = vec![0; 10];
@@ -225,7 +225,7 @@ fn ranks_that_are_none_and_sources_that_are_twice_are_refused() {
 }
 
 #[test]
-fn a_rank_that_calls_again_gets_the_same_or_is_told_that_it_was_done() {
+fn a_repeated_call_of_a_rank_gets_the_same_result_or_an_error() {
     let mut cluster = with_sources();
     let expected = LARGE.reduced(ReduceOp::Sum, &ALL);
     let call = |rank: usize| {
@@ -247,7 +247,7 @@ fn a_rank_that_calls_again_gets_the_same_or_is_told_that_it_was_done() {
 }
 
 #[test]
-fn more_ranks_than_a_session_takes_do_without_one() {
+fn too_many_ranks_cause_the_general_path() {
     let mut cluster = Cluster::start(chained(2));
     let arrays = Arrays::of_bytes(1024);
     let all: Vec<u64> = (0..300).collect();

@@ -150,7 +150,7 @@ fn ranks_of_one_node_are_one_member() {
 }
 
 #[test]
-fn only_of_more_than_8_kib_a_session_is_made() {
+fn only_collectives_above_8_kib_use_an_attempt() {
     let mut cluster = Cluster::start(patient(3, "1KiB"));
     let all = [0, 1, 2];
     for (source_bytes, has_session) in
@@ -183,7 +183,7 @@ fn only_of_more_than_8_kib_a_session_is_made() {
 }
 
 #[test]
-fn a_late_rank_makes_the_others_do_it_each_by_itself() {
+fn a_late_rank_causes_the_general_path() {
     let mut cluster = Cluster::start(chained(3));
     let all = [0, 1, 2];
     let arrays = Arrays { length: 3 * 100_000, ..LARGE };
@@ -258,7 +258,7 @@ fn disturbed(
 }
 
 #[test]
-fn a_frozen_member_is_done_without() {
+fn a_frozen_member_causes_the_general_path() {
     for way in BOTH {
         let (mut cluster, results) = disturbed(way, "20s", |cluster, halves| {
             cluster.store(1).signal(Signal::STOP);
@@ -281,7 +281,7 @@ fn a_frozen_member_is_done_without() {
 }
 
 #[test]
-fn if_a_source_is_lost_those_who_need_it_are_told() {
+fn a_lost_source_fails_the_participants_that_need_it() {
     for way in BOTH {
         let (mut cluster, results) = disturbed(way, "300ms", |cluster, halves| {
             cluster.kill_store(1);
@@ -318,7 +318,7 @@ fn without_its_coordinator_an_exchange_fails_at_the_others() {
 }
 
 #[test]
-fn participants_of_different_collectives_are_told_so() {
+fn participants_of_different_collectives_are_refused() {
     let mut cluster = Cluster::start(chained(3));
     let arrays = Arrays { length: 3 * 100_000, ..LARGE };
     for rank in 0..3 {

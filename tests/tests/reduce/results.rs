@@ -99,7 +99,7 @@ fn sources_may_be_anywhere() {
 }
 
 #[test]
-fn the_first_so_many_are_reduced_and_named() {
+fn the_first_ready_sources_are_reduced_and_named() {
     let mut cluster = Cluster::start(chained(4));
     for arrays in [Arrays::of_bytes(1000), LARGE] {
         for number in 0..4 {
@@ -217,7 +217,7 @@ fn a_range_of_each_source_is_reduced() {
 }
 
 #[test]
-fn how_a_target_was_made_is_told_at_each_node() {
+fn each_node_reports_how_a_target_was_made() {
     let mut cluster = Cluster::start(chained(2));
     for number in 0..2 {
         put(&cluster, number, LARGE, number as u64);

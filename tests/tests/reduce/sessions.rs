@@ -87,7 +87,7 @@ fn all_ranks_are_told_which_store_is_full() {
 }
 
 #[test]
-fn a_frozen_member_ends_the_session_and_all_get_the_same_without_it() {
+fn a_frozen_member_aborts_the_attempt_and_all_get_the_same_result() {
     let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
         cluster.store(1).signal(Signal::STOP);
         let mut halves = halves.into_iter();
@@ -177,7 +177,7 @@ fn a_reduce_of_a_target_that_a_session_makes_waits_for_it() {
 }
 
 #[test]
-fn participants_that_ask_for_different_things_are_told_so() {
+fn participants_with_different_requests_are_refused() {
     let mut cluster = Cluster::start(chained(3));
     for rank in 0..3 {
         put(&cluster, rank, LARGE, rank as u64);
@@ -201,7 +201,7 @@ fn participants_that_ask_for_different_things_are_told_so() {
 }
 
 #[test]
-fn a_first_rank_that_remembers_another_source_than_there_is_fails_nobody() {
+fn a_first_rank_with_an_outdated_source_fails_no_other_rank() {
     let mut cluster = Cluster::start(chained(2));
     let (pair, replaced) = ([0, 1], Arrays::of_bytes(MIB));
     let expected = LARGE.reduced(ReduceOp::Sum, &pair);

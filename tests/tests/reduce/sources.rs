@@ -94,7 +94,7 @@ fn a_spare_takes_the_place_of_a_source_whose_producer_dies() {
 }
 
 #[test]
-fn those_who_have_read_a_part_get_the_right_target_in_the_end() {
+fn readers_of_a_part_get_the_right_target() {
     let mut cluster = Cluster::start(chained(5));
     let mut worker = producer(&cluster, 1, 1);
     let others = [2, 3].map(|node| Unfinished::half(&cluster, node, LARGE, node as u64));
@@ -166,7 +166,7 @@ fn a_source_of_the_caller_that_is_deleted_ends_the_reduce() {
 }
 
 #[test]
-fn a_small_source_that_is_lost_while_another_is_awaited_is_made_up_for() {
+fn a_small_source_lost_during_the_wait_is_replaced() {
     let mut cluster = Cluster::start(chained(3));
     let small = Arrays::of_bytes(1000);
     put(&cluster, 1, small, 1);

@@ -235,7 +235,7 @@ proptest! {
     /// No circular wait, each source counts once, and no byte is overwritten before it was sent
     /// again.
     #[test]
-    fn all_get_what_they_are_promised(
+    fn each_member_receives_the_bytes_of_its_plan(
         kind in prop_oneof![
             Just(Collective::Allreduce),
             Just(Collective::ReduceScatter),
@@ -270,7 +270,7 @@ proptest! {
 }
 
 #[test]
-fn a_block_of_a_peer_has_to_be_the_next_one_of_its_step() {
+fn only_the_next_block_of_a_step_is_accepted() {
     let ranks = [vec![0], vec![1]];
     let plan = plans(Collective::Allreduce, &Schedule::ring(2), &ranks, 16).swap_remove(0);
     let stream = Progress::new(&plan).stream_from(1);
@@ -282,7 +282,7 @@ fn a_block_of_a_peer_has_to_be_the_next_one_of_its_step() {
 }
 
 #[test]
-fn who_claims_to_have_more_than_all_is_given_nothing() {
+fn a_position_past_the_end_receives_no_block() {
     let ranks = [vec![0], vec![1]];
     let plan = plans(Collective::Allreduce, &Schedule::ring(2), &ranks, 16).swap_remove(0);
     let mut progress = Progress::new(&plan);

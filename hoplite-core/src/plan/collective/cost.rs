@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn large_data_go_round_a_ring_and_small_ones_by_halving() {
+    fn large_data_use_a_ring_and_small_data_use_halving_doubling() {
         for members in [2, 3, 5, 8, 16, 61, 256] {
             assert_eq!(choose(members, 64 << 20).schedule, Schedule::ring(members));
         }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_are_joined_in_all_ways() {
+    fn all_combinations_of_stages_are_considered() {
         let all: Vec<_> = joined(&[4, 3, 2]).collect();
         assert_eq!(all, [vec![4, 3, 2], vec![12, 2], vec![4, 6], vec![24]]);
     }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_lane_each_says_little_of_one_stream() {
+    fn one_lane_per_stream_does_not_predict_a_single_stream() {
         let peer = node("a");
         let mut memory = LaneMemory::new(UNKNOWN);
         memory.learnt(Time::ZERO, &peer, 4, Verdict { lanes: 1, is_settled: true });

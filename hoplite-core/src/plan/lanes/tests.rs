@@ -342,7 +342,7 @@ fn too_many_lanes_are_not_kept_after_a_test() {
 }
 
 #[test]
-fn a_trial_that_others_disturbed_is_repeated() {
+fn a_trial_disturbed_by_other_streams_is_repeated() {
     let mut sender = Sender::new();
     sender.begin(&peer("a"), LINK / 8);
     // Traffic without lanes takes the link during the trial.
@@ -399,7 +399,7 @@ fn a_slow_chain_does_not_take_the_lanes_of_other_streams() {
 }
 
 #[test]
-fn streams_that_begin_and_end_do_not_deceive_a_trial() {
+fn starting_and_ending_streams_do_not_spoil_a_trial() {
     for cap in [u64::MAX, LINK / 4] {
         let mut sender = Sender::new();
         sender.begin(&peer("a"), cap);
@@ -419,7 +419,7 @@ fn streams_that_begin_and_end_do_not_deceive_a_trial() {
 }
 
 #[test]
-fn lanes_do_not_take_from_streams_of_other_stores() {
+fn lanes_do_not_slow_streams_of_other_stores() {
     for others in 1..=4 {
         let mut sender = Sender::new();
         sender.others = others;
@@ -435,7 +435,7 @@ fn lanes_do_not_take_from_streams_of_other_stores() {
 }
 
 #[test]
-fn a_receiver_that_opens_none_is_not_asked_again() {
+fn a_receiver_that_opens_no_lane_gets_no_second_request() {
     let mut sender = Sender::new();
     sender.begin(&peer("a"), 1000);
     sender.streams[0].opens = 1;

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_link_is_gone_around_in_each_shape() {
+    fn each_shape_reroutes_around_one_slow_link() {
         for (shape, count) in (1..6).flat_map(|shape| (3..12).map(move |count| (shape, count))) {
             for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
                 let mut tree = grow(&schedule(shape, count, 1), count, |_| EVERYWHERE);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_node_takes_nothing_in() {
+    fn a_slow_node_combines_no_inputs() {
         for (shape, count) in [1, 2, 5].into_iter().flat_map(|shape| (2..12).map(move |count| (shape, count)))
         {
             for slow in 0..count {

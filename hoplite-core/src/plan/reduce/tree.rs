@@ -439,7 +439,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_object_leaves_each_rack_in_whatever_order_sources_come(
+        fn one_object_leaves_each_rack_in_any_order_of_sources(
             racks in prop::collection::vec(0_u32..5, 1..40),
             is_first: bool,
         ) {

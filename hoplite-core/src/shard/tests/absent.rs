@@ -79,7 +79,7 @@ fn another_run_of_the_lost_node_has_no_copies() {
 }
 
 #[test]
-fn a_patient_delete_ends_with_its_requester() {
+fn a_waiting_delete_ends_with_its_requester() {
     let mut world = shard_without_a();
     world.send("b", delete(DeleteWait::All, None));
     assert_eq!(world.send("b", ToShard::Cancel { request: RequestId(1) }), []);

@@ -490,7 +490,7 @@ proptest! {
     #![proptest_config(runs())]
 
     #[test]
-    fn any_sequence_keeps_the_invariants(
+    fn any_sequence_of_events_keeps_the_invariants(
         config in config(),
         racks in prop::collection::vec(0_u8..3, NODES.len()),
         steps in prop::collection::vec(step(), 1..120),

@@ -82,7 +82,7 @@ fn a_put_that_is_being_written_is_copied_from_its_start() {
 }
 
 #[test]
-fn without_replicas_and_without_the_lead_nothing_is_copied() {
+fn without_replicas_or_the_lead_no_copy_is_created() {
     let mut world = World::with_nodes(&["a", "b"]);
     assert_eq!(world.put("a", "x", 1, 1), []);
     let effects = world.send("a", ToShard::Publish(wanting("y", 2, 2)));
@@ -100,7 +100,7 @@ fn a_put_that_wants_more_copies_than_stores_gets_none() {
 }
 
 #[test]
-fn a_put_hears_that_a_store_is_gone_that_it_needs() {
+fn a_put_learns_that_a_required_store_is_lost() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
     let ordered = world.put("a", "x", 1, 3);
     assert_eq!(ordered.len(), 2);
@@ -150,7 +150,7 @@ fn lost_copies_are_replaced_the_most_endangered_object_first() {
 }
 
 #[test]
-fn a_moment_without_a_session_creates_no_copy() {
+fn a_short_disconnect_creates_no_copy() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
     world.keep("a", "x", 1, 2);
     world.keep("b", "x", 1, 2);
@@ -163,7 +163,7 @@ fn a_moment_without_a_session_creates_no_copy() {
 }
 
 #[test]
-fn a_store_has_few_repairs_at_once_and_puts_pass_them() {
+fn a_store_limits_concurrent_repairs_and_puts_go_first() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
     for put in 0..40 {
         let object = format!("x{put}");
@@ -203,7 +203,7 @@ fn repairs_are_paced_by_their_size() {
 }
 
 #[test]
-fn a_store_that_refuses_is_passed_over_and_the_reason_is_told() {
+fn a_refusing_store_is_skipped_and_the_reason_is_reported() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
     let ordered = world.put("a", "x", 1, 2);
     let refusal = |reason| ToShard::NotReplicated { id: id("x"), put: PutId(1), reason };
@@ -251,7 +251,7 @@ fn a_deleted_object_is_not_copied() {
 }
 
 #[test]
-fn a_store_that_drains_gets_its_objects_copied_and_counts_no_more() {
+fn objects_of_a_draining_store_are_copied_and_its_copies_do_not_count() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
     world.send("a", ToShard::Publish(complete("x", 1)));
     world.keep("a", "y", 2, 2);
@@ -277,7 +277,7 @@ fn a_store_that_drains_gets_its_objects_copied_and_counts_no_more() {
 }
 
 #[test]
-fn a_pin_that_is_given_up_while_the_other_copy_is_lost_comes_back() {
+fn a_released_pin_returns_if_the_other_copy_is_lost() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.send("a", ToShard::Publish(complete("x", 1)));
     world.send("a", ToShard::Drain { is_draining: true });
@@ -290,7 +290,7 @@ fn a_pin_that_is_given_up_while_the_other_copy_is_lost_comes_back() {
 }
 
 #[test]
-fn two_stores_that_drain_do_not_choose_each_other_and_the_last_one_is_told() {
+fn draining_stores_do_not_choose_each_other_and_the_last_one_is_notified() {
     let mut world = World::with_nodes(&["a", "b", "c"]);
     for (name, put) in [("a", 1), ("b", 2)] {
         world.send(name, ToShard::Publish(complete(name, put)));

@@ -103,7 +103,7 @@ fn a_lost_object_that_was_put_again_is_in_conflict() {
 }
 
 #[test]
-fn a_copy_that_is_not_returning_is_taken_as_ever() {
+fn a_copy_that_is_not_returning_is_accepted_as_usual() {
     let mut world = shard_without_a();
     delete(&mut world, 1);
     // The shard keeps the tombstone while it remembers the lost node.
@@ -342,7 +342,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_deleted_stays_deleted_and_nothing_else_is_dropped(steps in proptest::collection::vec(step(), 1..80)) {
+    fn deleted_objects_stay_deleted_and_no_other_is_dropped(steps in proptest::collection::vec(step(), 1..80)) {
         let mut model = Model::new();
         for step in steps {
             model.perform(step);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_port_is_given_up() {
+    fn a_silent_port_ends_the_probe() {
         let (echoes, took_ns, _) = exchange(20_000, 100, 1, Probes::Auto);
         assert_eq!((echoes, took_ns), (None, 1_500_000_000));
     }

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn echoes_go_there_and_back() {
+    async fn echoes_are_answered() {
         let (mut asking, mut answering, asker, answerer) = pair().await;
         answering.arm(7, Some(asker));
         let echoes = tokio::select! {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn garbage_and_forged_asks_get_no_reply() {
+    async fn garbage_and_forged_requests_get_no_reply() {
         let (stranger, mut answering, asker, answerer) = pair().await;
         answering.arm(7, Some(asker));
         let forger = UdpSocket::bind((LOOPBACK, 0)).await.unwrap();

@@ -51,7 +51,7 @@ enum Close {
 }
 
 #[tokio::test]
-async fn bad_input_closes_that_connection_only() {
+async fn bad_input_closes_only_its_connection() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let bytes = content(5000);
     sender.test_store.add("x", &filled(&bytes));
@@ -115,7 +115,7 @@ async fn bad_input_closes_that_connection_only() {
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_is_closed_at_the_handshakes_deadline() {
+async fn a_silent_peer_is_closed_at_the_handshake_deadline() {
     let hasty = DataConfig { handshake_timeout: Duration::from_millis(50), ..config("a") };
     let sender = TestNode::start_with(hasty, Duration::ZERO).await;
     let part = hello(PROTOCOL_VERSION, "test", "tester");
@@ -174,7 +174,7 @@ enum BadMessage {
 }
 
 #[tokio::test]
-async fn a_sender_that_lies_is_found_out() {
+async fn invalid_messages_of_a_sender_are_detected() {
     let bad_messages = [
         BadMessage::Frame(Kind::Block, 4, b"not the next byte"),
         BadMessage::Frame(Kind::Block, u64::MAX, b"so that the sum wraps around"),

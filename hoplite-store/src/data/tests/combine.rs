@@ -262,7 +262,7 @@ async fn frames_may_end_inside_of_elements() {
 }
 
 #[tokio::test]
-async fn a_frame_may_take_longer_than_the_patience_with_lanes() {
+async fn a_frame_may_take_longer_than_the_stall_limit_of_lanes() {
     let stall_limit = Duration::from_millis(20);
     let short_timeouts = DataConfig { write_stall_timeout: stall_limit * 3, ..config("h") };
     let here = TestNode::start_with(short_timeouts, Duration::ZERO).await;
@@ -317,7 +317,7 @@ async fn an_input_that_fails_ends_the_combination_where_it_is() {
 }
 
 #[tokio::test]
-async fn senders_that_die_stand_still_or_never_were_are_told_apart() {
+async fn dead_stalled_and_unreachable_senders_are_distinguished() {
     let here = TestNode::start("h").await;
     let zeros = filled(&[0; 8192]);
 
@@ -460,7 +460,7 @@ async fn an_idle_connection_that_turns_out_dead_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_range_ends_where_it_was_said_to() {
+async fn a_range_ends_at_its_requested_end() {
     let a = TestNode::start("a").await;
     let bytes = content(100_000);
     a.test_store.add("x", &filled(&bytes));

@@ -19,7 +19,7 @@ fn pull_message(name: &str, size_bytes: u64) -> v1::Pull {
 }
 
 #[tokio::test]
-async fn when_the_sender_dies_the_receiver_keeps_what_it_has() {
+async fn a_receiver_keeps_its_bytes_when_the_sender_dies() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let bytes = content(100_000);
     let source = empty(100_000);
@@ -43,7 +43,7 @@ async fn when_the_sender_dies_the_receiver_keeps_what_it_has() {
 }
 
 #[tokio::test]
-async fn nobody_listens_at_the_senders_address() {
+async fn a_closed_port_at_the_senders_address_is_unreachable() {
     let receiver = TestNode::start("b").await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -53,7 +53,7 @@ async fn nobody_listens_at_the_senders_address() {
 }
 
 #[tokio::test]
-async fn another_node_listens_at_the_senders_address() {
+async fn a_peer_of_another_name_at_the_senders_address_is_refused() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     sender.test_store.add("x", &filled(&content(10)));
     let (pull, _) = receiver.start_pull(request("x", "not-a", sender.address), &empty(10));
@@ -166,7 +166,7 @@ async fn a_sender_that_is_silent_within_a_block_is_left_early() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_stops_reading_is_given_up() {
+async fn a_receiver_that_stops_reading_is_disconnected() {
     let hasty = DataConfig { write_stall_timeout: Duration::from_millis(200), ..config("a") };
     let sender = TestNode::start_with(hasty, Duration::ZERO).await;
     let source = empty(BIG_BYTES);
@@ -180,7 +180,7 @@ async fn a_receiver_that_stops_reading_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_dies_while_being_sent_to_harms_nobody() {
+async fn a_receiver_that_dies_during_a_transfer_affects_no_other() {
     let (sender, other) = (TestNode::start("a").await, TestNode::start("b").await);
     let source = empty(BIG_BYTES);
     source.complete();
@@ -271,7 +271,7 @@ pub(super) fn damaged_positions() -> Vec<(usize, u64)> {
 }
 
 #[tokio::test]
-async fn damaged_bytes_are_never_taken_for_good() {
+async fn damaged_bytes_are_never_accepted() {
     let sender = TestNode::start("a").await;
     let bytes = content(300_000);
     sender.test_store.add("x", &filled(&bytes));

@@ -101,7 +101,7 @@ async fn a_hop_is_released_before_it_is_complete() {
 }
 
 #[tokio::test]
-async fn what_is_released_before_it_is_asked_for_is_not_asked_for() {
+async fn a_hop_released_before_its_request_is_not_requested() {
     let (mut host, coordinator) = (TestNode::start("h").await, TestNode::start("c").await);
     let directed = Directed::start(&coordinator, "h", host.address, hop(&[]));
     directed.end().await;
@@ -136,7 +136,7 @@ async fn failures_travel_and_the_connection_stays() {
 }
 
 #[tokio::test]
-async fn a_release_that_meets_a_failure_on_its_way_harms_nobody() {
+async fn a_release_that_crosses_a_failure_is_ignored() {
     let mut host = TestNode::start("h").await;
     host.test_store.add("x", &filled(&content(100)));
     let mut coordinator = connect(&host).await;
@@ -156,7 +156,7 @@ async fn a_release_that_meets_a_failure_on_its_way_harms_nobody() {
 }
 
 #[tokio::test]
-async fn both_sides_say_that_they_are_alive() {
+async fn both_sides_send_keepalives() {
     let (often, silence) = (Duration::from_millis(20), Duration::from_secs(1));
     let lively = |name| DataConfig {
         keepalive_interval: often,
@@ -233,7 +233,7 @@ async fn a_host_that_vanishes_has_failed() {
 }
 
 #[tokio::test]
-async fn a_host_that_says_nothing_or_nonsense_has_failed() {
+async fn a_silent_or_malformed_host_has_failed() {
     let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("c") };
     let hasty = TestNode::start_with(hasty, Duration::ZERO).await;
     let patient = TestNode::start("c").await;
@@ -261,7 +261,7 @@ async fn a_host_that_says_nothing_or_nonsense_has_failed() {
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_confirm_a_release_is_left() {
+async fn a_host_that_does_not_confirm_a_release_is_disconnected() {
     let coordinator = TestNode::start("c").await;
     let (host, address) = FakePeer::start("h").await;
     let directed = Directed::start(&coordinator, "h", address, hop(&[]));
@@ -274,7 +274,7 @@ async fn a_host_that_does_not_confirm_a_release_is_left() {
 }
 
 #[tokio::test]
-async fn a_hop_is_asked_for_again_if_the_idle_connection_was_dead() {
+async fn a_hop_is_requested_again_if_the_idle_connection_was_dead() {
     let coordinator = TestNode::start("c").await;
     let (host, address) = FakePeer::start("h").await;
     let script = tokio::spawn(async move {

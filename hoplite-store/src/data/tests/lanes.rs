@@ -150,7 +150,7 @@ async fn peers_that_offer_no_lanes_see_none() {
 }
 
 #[tokio::test]
-async fn small_objects_and_single_lanes_are_requested_as_ever() {
+async fn small_objects_and_single_lanes_request_no_further_lanes() {
     let (fake_peer, address) = FakePeer::start("a").await;
     for (lanes, size, offered) in
         [(MAX_LANES, 2 * LANE_BYTES - 1, 0), (MAX_LANES, 2 * LANE_BYTES, 2), (1, 64 * LANE_BYTES, 0)]

@@ -44,7 +44,7 @@ async fn a_cycle_of_pulls_ends() {
 }
 
 #[tokio::test]
-async fn a_cycle_in_which_the_producer_was_heard_ends() {
+async fn a_cycle_with_signs_of_the_producer_ends() {
     let (a, b, producer) = (start("a").await, start("b").await, start("p").await);
     let copies = [empty(SIZE_BYTES), empty(SIZE_BYTES)];
     a.test_store.add("x", &copies[0]);
@@ -92,7 +92,7 @@ async fn relays_wait_for_a_producer_that_is_slow() {
 }
 
 #[tokio::test]
-async fn a_relay_that_nobody_feeds_is_left() {
+async fn a_relay_without_a_producer_is_left() {
     let (relay, receiver) = (start("a").await, start("b").await);
     relay.test_store.add("x", &empty(SIZE_BYTES));
     let ended = receiver.pull(&relay, "x", &empty(SIZE_BYTES)).await;

@@ -66,7 +66,7 @@ async fn stores_with_one_token_serve_each_other() {
 }
 
 #[tokio::test]
-async fn either_side_refuses_one_with_another_token_or_without() {
+async fn either_side_refuses_a_peer_with_another_token_or_none() {
     let secured = node("a", SECRET).await;
     let open = TestNode::start("b").await;
     for (name, config, node) in [
@@ -136,7 +136,7 @@ async fn record_handshake(node: &TestNode) -> (v1::DataHello, v1::DataProof, v1:
 }
 
 #[tokio::test]
-async fn what_was_overheard_is_of_no_use_to_a_stranger() {
+async fn a_replayed_handshake_is_refused() {
     let secured = node("a", SECRET).await;
     let (connecting, first, accepting, second) = record_handshake(&secured).await;
 
@@ -191,7 +191,7 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
 }
 
 #[tokio::test]
-async fn a_proof_that_is_sent_back_proves_nothing() {
+async fn a_reflected_proof_is_refused() {
     let (fake_peer, address) = FakePeer::start("a").await;
     let receiver = node("b", SECRET).await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
@@ -213,7 +213,7 @@ async fn a_proof_that_is_sent_back_proves_nothing() {
 }
 
 #[tokio::test]
-async fn peers_that_never_finish_their_handshake_keep_nobody_out() {
+async fn unfinished_handshakes_do_not_block_others() {
     let config = DataConfig { max_half_open: 4, handshake_timeout: TIME_LIMIT, ..with_token("a", SECRET) };
     let secured = TestNode::start_with(config, Duration::ZERO).await;
     secured.test_store.add("x", &filled(&content(9)));

@@ -37,7 +37,7 @@ async fn objects_of_all_sizes_arrive() {
 }
 
 #[tokio::test]
-async fn connections_for_small_objects_are_served_elsewhere_and_carry_no_large_ones() {
+async fn connections_for_small_objects_carry_no_large_objects() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let puller = receiver.puller.for_small();
     let cancel = CancellationToken::new();
@@ -93,7 +93,7 @@ async fn bytes_arrive_while_the_object_is_still_being_written() {
 }
 
 #[tokio::test]
-async fn a_worker_that_writes_is_asked_to_ring() {
+async fn a_writing_worker_is_asked_to_ring_the_doorbell() {
     let (arena, extent) = arena(16_384);
     let buffer = arena.buffer(extent, 16_384).unwrap();
     buffer.initialise();
@@ -129,7 +129,7 @@ async fn a_worker_that_writes_is_asked_to_ring() {
 }
 
 #[tokio::test]
-async fn what_a_worker_says_does_not_complete_an_object() {
+async fn a_workers_header_does_not_complete_an_object() {
     for (size_bytes, head_bytes) in [(0, 0), (1, 0), (4096, 0), (12_288, 8192), (12_289, 12_288)] {
         let live = Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Worker));
         live.buffer().publish(size_bytes);
@@ -149,7 +149,7 @@ async fn what_a_worker_says_does_not_complete_an_object() {
 }
 
 #[tokio::test]
-async fn a_header_that_another_worker_forges_changes_nothing_of_what_the_store_knows() {
+async fn a_forged_header_does_not_change_the_stores_progress() {
     const SIZE_BYTES: u64 = 16_384;
     let (arena, extent) = arena(SIZE_BYTES);
     let forge = |valid_bytes: u64| {
@@ -186,7 +186,7 @@ async fn a_header_that_another_worker_forges_changes_nothing_of_what_the_store_k
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_whose_doorbell_another_one_silences_is_heard_all_the_same() {
+async fn a_silenced_doorbell_does_not_hide_progress() {
     let (arena, extent) = arena(16_384);
     let buffer = arena.buffer(extent, 16_384).unwrap();
     buffer.initialise();

@@ -51,7 +51,7 @@ fn run(seed: u64, pause: u64, flow_cap: u64, millis: u64) -> Sender {
 }
 
 #[test]
-fn a_busy_machine_seldom_deceives_a_trial() {
+fn a_busy_machine_seldom_spoils_a_trial() {
     const SEEDS: u64 = 500;
     for pause in [50, 100, 200] {
         let (mut gains, mut kept) = (Vec::new(), Vec::new());
@@ -102,7 +102,7 @@ fn resting() -> Sender {
 }
 
 #[test]
-fn a_resting_lane_goes_on_for_a_lost_one() {
+fn a_resting_lane_replaces_a_lost_lane() {
     let mut sender = resting();
     let stream = &mut sender.streams[0];
     let (first, _) = stream.open.pop_first().unwrap();

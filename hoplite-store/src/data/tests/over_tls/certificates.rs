@@ -53,7 +53,7 @@ async fn certificates_of_one_authority_for_the_right_address_are_accepted() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_address_is_refused_by_who_connects() {
+async fn a_connecting_store_refuses_a_certificate_of_another_address() {
     let certificates = Certificates::new();
     let kind = |name| TransportKind::Tls(certificates.tls(name));
     for wrong in ["127.0.0.2", "localhost", "elsewhere"] {
@@ -64,7 +64,7 @@ async fn a_certificate_for_another_address_is_refused_by_who_connects() {
 }
 
 #[tokio::test]
-async fn with_one_name_for_all_either_side_refuses_any_other() {
+async fn with_a_common_name_either_side_refuses_other_names() {
     let certificates = Certificates::new();
     let named = |name: &str, expected: &str| {
         let files = certificates.files(name, &certificates.issue(name, today()));
@@ -133,7 +133,7 @@ async fn an_expired_certificate_is_refused_by_either_side() {
 }
 
 #[tokio::test]
-async fn plain_tcp_and_tls_do_not_meet() {
+async fn plain_tcp_and_tls_refuse_each_other() {
     let certificates = Certificates::new();
     let tls = TransportKind::Tls(certificates.tls("127.0.0.1"));
     let (connected, accepted) = handshake_both(TransportKind::Plain, tls.clone()).await;
@@ -145,7 +145,7 @@ async fn plain_tcp_and_tls_do_not_meet() {
 }
 
 #[tokio::test]
-async fn what_is_not_tls_is_refused_with_an_alert() {
+async fn bytes_that_are_not_tls_are_refused_with_an_alert() {
     let certificates = Certificates::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -234,7 +234,7 @@ fn config_of_store(certificates: &Certificates) -> DataConfig {
 }
 
 #[tokio::test]
-async fn a_member_that_speaks_another_protocol_is_told_so() {
+async fn a_member_of_another_protocol_gets_a_typed_refusal() {
     let certificates = Certificates::new();
     let config = certificates.tls("127.0.0.1").client(Protocol::Http2);
     let (client_error, found) = handshake_raw(&certificates, ClientConfig::clone(&config)).await;
@@ -254,7 +254,7 @@ async fn a_member_that_names_no_protocol_is_refused() {
 }
 
 #[tokio::test]
-async fn who_is_refused_hears_why_although_more_was_said() {
+async fn a_refused_peer_gets_the_reason_despite_unread_bytes() {
     let (ours, theirs) = (Certificates::new(), Certificates::new());
     let files = theirs.files("node", &theirs.issue("127.0.0.1", today()));
     write(&files.ca, &format!("{}{}", theirs.authority.cert, ours.authority.cert));
@@ -267,7 +267,7 @@ async fn who_is_refused_hears_why_although_more_was_said() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_long_for_a_handshake_is_refused_before_it_is_kept() {
+async fn a_long_handshake_message_is_refused_before_it_is_buffered() {
     let certificates = Certificates::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
