@@ -48,9 +48,9 @@ mod tests {
         assert_eq!("root".parse::<User>().unwrap(), User(0));
         assert_eq!("1234".parse::<Group>().unwrap(), Group(1234));
         assert_eq!("root".parse::<Group>().unwrap(), Group(0));
-        for nobody in ["", "no such name here", "-1", "99999999999", "a\0b"] {
-            assert!(nobody.parse::<User>().is_err(), "{nobody}");
-            assert!(nobody.parse::<Group>().is_err(), "{nobody}");
+        for unknown in ["", "no such name here", "-1", "99999999999", "a\0b"] {
+            assert!(unknown.parse::<User>().is_err(), "{unknown}");
+            assert!(unknown.parse::<Group>().is_err(), "{unknown}");
         }
     }
 }

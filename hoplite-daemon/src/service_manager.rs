@@ -41,20 +41,20 @@ mod tests {
     fn notices_arrive_at_sockets_by_path_and_by_abstract_name() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("notify");
-        let heard = |listener: UnixDatagram| {
+        let received_by = |listener: UnixDatagram| {
             let mut received = [0; 64];
             let length = listener.recv(&mut received).unwrap();
             String::from_utf8_lossy(&received[..length]).into_owned()
         };
         let listener = UnixDatagram::bind(&path).unwrap();
         send(path.as_os_str(), "READY=1").unwrap();
-        assert_eq!(heard(listener), "READY=1");
+        assert_eq!(received_by(listener), "READY=1");
 
         let name = format!("hoplite-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let listener = UnixDatagram::bind_addr(&address).unwrap();
         send(OsStr::new(&format!("@{name}")), "STOPPING=1").unwrap();
-        assert_eq!(heard(listener), "STOPPING=1");
+        assert_eq!(received_by(listener), "STOPPING=1");
 
         assert!(send(OsStr::new("/nonexistent/notify"), "READY=1").is_err());
     }

@@ -285,12 +285,12 @@ impl ShardOwner {
     }
 
     fn perform_effects(&mut self, effects: Vec<Effect>) {
-        let mut deaf = Vec::new();
+        let mut blocked_sessions = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Send { node, message } => {
                     if let Err((session, Full)) = self.send(&node, message) {
-                        deaf.push(session);
+                        blocked_sessions.push(session);
                     }
                 }
                 Effect::Granted { id, record } => tracing::debug!(
@@ -302,7 +302,7 @@ impl ShardOwner {
                 ),
             }
         }
-        for session in deaf {
+        for session in blocked_sessions {
             if let Some(session) = self.sessions.get(&session) {
                 tracing::warn!(node = %session.node, "the store does not read its messages: its session ends");
                 session

@@ -93,7 +93,7 @@ impl SendQueue {
             let mut drained = pin!(self.drained.notified());
             // A wake-up before the check must count.
             drained.as_mut().enable();
-            if self.lock().queue.has_room() {
+            if self.lock().queue.has_space() {
                 return Ok(());
             }
             timeout(silence_limit, drained).await.map_err(|_| Error::unavailable("the store"))?;
@@ -192,7 +192,7 @@ mod tests {
         while send_queue.push(promote(0)).is_ok() {}
         let mut stream = Box::pin(send_queue.clone().into_stream());
         let drain = async {
-            while !send_queue.lock().queue.has_room() {
+            while !send_queue.lock().queue.has_space() {
                 stream.next().await.unwrap().unwrap();
             }
         };

@@ -155,11 +155,11 @@ async fn record_handshake(server: &Server, credentials: &Credentials) -> Vec<u8>
         let mut shard = TcpStream::connect(shard).await.unwrap();
         let (mut from_shard, mut to_shard) = shard.split();
         let (mut from_member, mut to_member) = member.split();
-        let mut heard = Vec::new();
+        let mut recorded = Vec::new();
         let listening = async {
             let mut part = [0; 4096];
             while let Ok(length @ 1..) = from_member.read(&mut part).await {
-                heard.extend_from_slice(&part[..length]);
+                recorded.extend_from_slice(&part[..length]);
                 to_shard.write_all(&part[..length]).await.unwrap();
             }
         };
@@ -167,7 +167,7 @@ async fn record_handshake(server: &Server, credentials: &Credentials) -> Vec<u8>
             () = listening => {}
             _ = tokio::io::copy(&mut from_shard, &mut to_member) => {}
         }
-        heard
+        recorded
     });
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let mut member = DirectoryClient::new(credentials.channel(&endpoint, Caller::default(), Route::Network));
@@ -180,10 +180,10 @@ async fn record_handshake(server: &Server, credentials: &Credentials) -> Vec<u8>
 async fn a_replayed_handshake_opens_no_connection() {
     let credentials = token(b"a secret of the tests");
     let server = Server::start(credentials.clone()).await;
-    let heard = record_handshake(&server, &credentials).await;
-    assert!(heard.len() > 200);
+    let recorded = record_handshake(&server, &credentials).await;
+    assert!(recorded.len() > 200);
     let mut replayed = TcpStream::connect(server.address).await.unwrap();
-    replayed.write_all(&heard).await.unwrap();
+    replayed.write_all(&recorded).await.unwrap();
     let mut answer = Vec::new();
     let _ = timeout(TIME_LIMIT, replayed.read_to_end(&mut answer)).await.expect("it is closed");
     let text = String::from_utf8_lossy(&answer);
@@ -216,14 +216,14 @@ async fn health_is_open_and_reflection_is_not() {
     let server = Server::start(credentials.clone()).await;
     let mut health = HealthClient::new(server.channel().await);
     health.check(tonic_health::pb::HealthCheckRequest::default()).await.unwrap();
-    let ask = || futures::stream::once(std::future::ready(ServerReflectionRequest::default()));
+    let reflect = || futures::stream::once(std::future::ready(ServerReflectionRequest::default()));
     let mut stranger = ServerReflectionClient::new(server.channel().await);
-    let status = stranger.server_reflection_info(ask()).await.unwrap_err();
+    let status = stranger.server_reflection_info(reflect()).await.unwrap_err();
     assert_eq!(from_status(&status).code(), ErrorCode::PermissionDenied);
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
     let channel = credentials.channel(&endpoint, Caller::default(), Route::Network);
     let mut member = ServerReflectionClient::new(channel);
-    member.server_reflection_info(ask()).await.unwrap();
+    member.server_reflection_info(reflect()).await.unwrap();
     server.stop().await;
 }
 

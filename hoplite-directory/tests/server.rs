@@ -414,7 +414,7 @@ async fn health_and_reflection_answer() {
     }
 
     let mut reflection = ServerReflectionClient::new(server.channel().await);
-    let mut ask = async |question| {
+    let mut reflect = async |question| {
         let request = tonic_reflection::pb::v1::ServerReflectionRequest {
             host: String::new(),
             message_request: Some(question),
@@ -423,15 +423,16 @@ async fn health_and_reflection_answer() {
         let mut answers = reflection.server_reflection_info(requests).await.unwrap().into_inner();
         answers.message().await.unwrap().unwrap().message_response.unwrap()
     };
-    let MessageResponse::ListServicesResponse(list) = ask(MessageRequest::ListServices(String::new())).await
+    let MessageResponse::ListServicesResponse(list) =
+        reflect(MessageRequest::ListServices(String::new())).await
     else {
         panic!("not a list of services");
     };
     let services: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
     assert!(services.contains(&"hoplite.v1.Directory"), "{services:?}");
     assert!(services.contains(&"grpc.health.v1.Health"), "{services:?}");
-    // Tools look up this type of statuses' details.
-    let symbol = ask(MessageRequest::FileContainingSymbol("hoplite.v1.Error".to_owned())).await;
+    // Tools look up this type, which statuses have in their details.
+    let symbol = reflect(MessageRequest::FileContainingSymbol("hoplite.v1.Error".to_owned())).await;
     assert!(matches!(symbol, MessageResponse::FileDescriptorResponse(_)), "{symbol:?}");
     server.stop().await;
 }
@@ -476,8 +477,8 @@ async fn shutdown_ends_sessions_at_once_with_a_reason() {
 async fn a_store_that_reads_nothing_loses_its_session_without_effect_on_others() {
     let limits = Limits { max_requests_per_client: 1 << 16, ..Limits::default() };
     let server = Server::with_limits(limits).await;
-    let deaf = server.store("deaf").await;
-    deaf.send(ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations }).await;
+    let blocked = server.store("deaf").await;
+    blocked.send(ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations }).await;
     let mut busy = server.store("busy").await;
     let mut client = server.client().await;
     until(async || {
@@ -508,7 +509,7 @@ async fn a_store_that_reads_nothing_loses_its_session_without_effect_on_others()
         }
     }
     assert_eq!(busy.publish("y", 1, None).await, Verdict::Accepted);
-    assert!(matches!(deaf.end().await, Some(Error::LimitExceeded { .. })));
+    assert!(matches!(blocked.end().await, Some(Error::LimitExceeded { .. })));
     server.stop().await;
 }
 

@@ -139,11 +139,11 @@ impl Credentials {
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
     let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;
-    let heard = match shaken {
+    let read = match shaken {
         Ok(mut stream) => stream.read_u8().await.map(drop),
         Err(error) => Err(error),
     };
-    heard.err().and_then(|error| cause(&error).cloned())
+    read.err().and_then(|error| cause(&error).cloned())
 }
 
 /// Returns `true` if the peer speaks TLS. Authenticates neither side.

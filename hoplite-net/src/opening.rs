@@ -304,17 +304,17 @@ mod tests {
             });
             let (mut near, mut far) = (near, far);
             near.write_all(b"ping").await.unwrap();
-            let mut heard = [0; 4];
-            far.read_exact(&mut heard).await.unwrap();
-            assert_eq!(&heard, b"ping");
+            let mut received = [0; 4];
+            far.read_exact(&mut received).await.unwrap();
+            assert_eq!(&received, b"ping");
             far.write_all(b"pong").await.unwrap();
-            near.read_exact(&mut heard).await.unwrap();
-            assert_eq!(&heard, b"pong");
+            near.read_exact(&mut received).await.unwrap();
+            assert_eq!(&received, b"pong");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_side_learns_why_there_is_no_connection() {
+    async fn each_side_gets_the_reason_of_a_failed_opening() {
         let (one, other) = (token(b"sixteen bytes ok"), token(b"sixteen bytes no"));
         let foreign = Caller { cluster: Some(cluster("d")), ..Caller::default() };
         for (tokens, caller, expected) in [

@@ -64,8 +64,8 @@ impl<'a> HeaderHandle<'a> {
         self.0.progress.publish(valid_bytes);
     }
 
-    pub(crate) fn take_wanted(self) -> bool {
-        self.0.progress.take_wanted()
+    pub(crate) fn take_doorbell_request(self) -> bool {
+        self.0.progress.take_doorbell_request()
     }
 
     pub(crate) fn want(self, size_bytes: u64) -> u64 {
@@ -107,10 +107,10 @@ mod tests {
         let header = Header::default();
         let handle = HeaderHandle::new(&header);
         handle.initialise(100);
-        assert!(!handle.take_wanted());
+        assert!(!handle.take_doorbell_request());
         assert_eq!(handle.want(100), 0);
-        assert!(handle.take_wanted());
-        assert!(!handle.take_wanted());
+        assert!(handle.take_doorbell_request());
+        assert!(!handle.take_doorbell_request());
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Progress {
     }
 
     /// Returns `true` if the store has requested the doorbell since the last call (W2).
-    pub(crate) fn take_wanted(&self) -> bool {
+    pub(crate) fn take_doorbell_request(&self) -> bool {
         fence(Ordering::SeqCst);
         // The load leaves the cache line shared in the common case.
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0

@@ -142,7 +142,7 @@ impl Writer {
         self.published_bytes = publishable_bytes;
         let header = self.header();
         header.publish(publishable_bytes);
-        Ok(if header.take_wanted() { Doorbell::Ring } else { Doorbell::Silent })
+        Ok(if header.take_doorbell_request() { Doorbell::Ring } else { Doorbell::Silent })
     }
 
     /// Ends the writing, and returns a reader. The caller then tells the store to seal the object,

@@ -38,7 +38,7 @@ fn write_all(object: &Object, bell: &Notify) {
     for index in 0..BYTES {
         object.write(index);
         object.progress.publish(index as u64 + 1);
-        if object.progress.take_wanted() {
+        if object.progress.take_doorbell_request() {
             bell.notify();
         }
     }

@@ -282,7 +282,7 @@ fn a_store_that_dies_at_once_says_why_and_leaves_nothing() {
 }
 
 #[test]
-fn the_doctor_says_what_is_wrong_and_hurries() {
+fn the_doctor_reports_problems_quickly() {
     let home = Home::new();
     let (code, text) = home.run(&["start", "--memory", "16MiB"]);
     assert_eq!(code, 0, "{text}");

@@ -395,12 +395,12 @@ fn slow_or_many_connections_block_no_user() {
     let address = address(&cluster);
     let slow = |number: usize| {
         let mut stream = TcpStream::connect(address).unwrap();
-        let said: &[u8] = match number % 3 {
+        let request_bytes: &[u8] = match number % 3 {
             0 => b"",
             1 => b"GET /api/overview HTTP/1.1\r\nHost: localhost\r\nSlow: ",
             _ => b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\ntoken=",
         };
-        let _ = stream.write_all(said);
+        let _ = stream.write_all(request_bytes);
         stream
     };
     // The machine may be busy, so one quick answer suffices.

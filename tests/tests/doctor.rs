@@ -97,7 +97,7 @@ fn the_doctor_tells_which_side_speaks_tls_and_whose_certificate_is_refused() {
 }
 
 #[test]
-fn the_doctor_tells_a_directory_that_is_down_from_a_port_that_is_silent() {
+fn the_doctor_distinguishes_a_closed_port_from_a_silent_one() {
     let place = tempfile::tempdir().unwrap();
     let tls = certificates(&place.path().join("ours"), "n,127.0.0.1");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -22,7 +22,7 @@ fn is_parting(error: &Error) -> bool {
 }
 
 #[test]
-fn a_store_that_is_asked_to_end_does_so_in_the_middle_of_its_work() {
+fn a_signal_ends_a_busy_store() {
     let size = 4 << 20;
     let mut cluster = Cluster::of(3);
     let expected = bytes(1, size);

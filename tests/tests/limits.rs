@@ -58,7 +58,7 @@ fn the_copy_that_was_used_longest_ago_is_evicted() {
 }
 
 #[test]
-fn many_ids_of_one_user_leave_room_for_the_calls_of_others() {
+fn many_ids_of_one_user_do_not_block_the_calls_of_others() {
     let cluster = cluster(2, "64MiB", &[]);
     let (origin, other) = (cluster.client(0), cluster.client(1));
     origin.put("there", &bytes(1, 3 * MIB)).unwrap();

@@ -161,7 +161,7 @@ fn a_shard_that_is_restarted_learns_again_where_nodes_are() {
 }
 
 #[test]
-fn a_shard_that_a_probe_has_not_reached_hears_of_it_from_the_stores() {
+fn a_shard_that_missed_a_probe_learns_its_places_from_the_stores() {
     let cluster = Cluster::start(Plan { nodes: 4, shards: 2, ..Plan::default() });
     place(&cluster, 0, 5);
     await_that("the stores to pass it on", || places(&cluster) == [(5, Some(250)), (5, Some(250))]);

@@ -250,7 +250,7 @@ fn the_files_outlive_a_start_that_a_shard_refuses() {
 }
 
 #[test]
-fn without_the_flag_no_object_comes_back() {
+fn without_the_flag_no_object_is_recovered() {
     let mut spilling = Spilling::with_objects(RECOVER);
     spilling.kill();
     spilling.start_store(&[]);

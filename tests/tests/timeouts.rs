@@ -33,8 +33,8 @@ fn the_environment_sets_the_default_of_all_interfaces() {
     let socket = cluster.socket(0);
     for timeout in ["250ms", "0.25"] {
         for line in ["reduce-default sum never", "reduce-default-async sum never"] {
-            let said = text(&worker(&socket, timeout, line).stdout);
-            assert!(said.starts_with("reduce timed out after "), "{line}: {said}");
+            let output_text = text(&worker(&socket, timeout, line).stdout);
+            assert!(output_text.starts_with("reduce timed out after "), "{line}: {output_text}");
         }
         let output = command_line(&socket, timeout, &["get", "never"]).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
@@ -54,8 +54,11 @@ fn a_wrong_variable_is_an_error_that_names_it() {
         [worker(&socket, "soon", "put x 1"), command_line(&socket, "soon", &["ls"]).output().unwrap()]
     {
         assert_eq!(output.status.code(), Some(1));
-        let said = text(&output.stderr);
-        assert!(said.contains("HOPLITE_TIMEOUT") && said.contains("\"soon\" is not a timeout"), "{said}");
+        let output_text = text(&output.stderr);
+        assert!(
+            output_text.contains("HOPLITE_TIMEOUT") && output_text.contains("\"soon\" is not a timeout"),
+            "{output_text}"
+        );
     }
     assert_eq!(text(&worker(&socket, "", "put x 1").stdout), "done\n");
     assert!(command_line(&socket, "", &["get", "x"]).output().unwrap().status.success());

@@ -178,10 +178,10 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
     trace.assert_whole();
     let get = trace.one("get", Some("node-1"));
     assert_eq!(get.parent_span_id, CALLER);
-    let ask = trace.one("ask directory", Some("node-1"));
-    assert_eq!(ask.parent_span_id, get.span_id);
+    let query = trace.one("ask directory", Some("node-1"));
+    assert_eq!(query.parent_span_id, get.span_id);
     let query = trace.one("query", None);
-    assert_eq!(query.parent_span_id, ask.span_id);
+    assert_eq!(query.parent_span_id, query.span_id);
     assert_eq!(text(&query.attributes, "hoplite.sender").as_deref(), Some("node-0"));
     let pull = trace.one("pull", Some("node-1"));
     assert_eq!(pull.parent_span_id, get.span_id);
@@ -259,7 +259,7 @@ fn a_reduce_is_one_trace_with_its_hops() {
     let reduce = trace.one("reduce", Some("node-0"));
     assert_eq!(reduce.parent_span_id, CALLER);
     let asked = trace.named("ask directory", Some("node-0"));
-    assert!(asked.iter().all(|ask| ask.parent_span_id == reduce.span_id), "{}", trace.tree());
+    assert!(asked.iter().all(|query| query.parent_span_id == reduce.span_id), "{}", trace.tree());
     assert!(trace.named("subscribe", None).len() >= 3, "{}", trace.tree());
     let hop = trace.one("hop", Some("node-0"));
     assert_eq!(hop.parent_span_id, reduce.span_id);
@@ -282,8 +282,11 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
             let client = cluster.client(rank);
             scope.spawn(move || {
                 let _traced = (rank == 0).then(|| enter_trace(caller(true)));
-                let options =
-                    AllreduceOptions { op: ReduceOp::Sum, timeout: TIME_LIMIT, ..AllreduceOptions::default() };
+                let options = AllreduceOptions {
+                    op: ReduceOp::Sum,
+                    timeout: TIME_LIMIT,
+                    ..AllreduceOptions::default()
+                };
                 client.allreduce("sum", ["a", "b"], rank, options).unwrap()
             });
         }
@@ -333,8 +336,11 @@ fn an_unsampled_rank_is_not_in_the_traces_of_other_ranks() {
             let client = cluster.client(rank % 2);
             scope.spawn(move || {
                 let _traced = (rank > 0).then(|| enter_trace(caller(true)));
-                let options =
-                    AllreduceOptions { op: ReduceOp::Sum, timeout: TIME_LIMIT, ..AllreduceOptions::default() };
+                let options = AllreduceOptions {
+                    op: ReduceOp::Sum,
+                    timeout: TIME_LIMIT,
+                    ..AllreduceOptions::default()
+                };
                 client.allreduce("sum", sources, rank, options).unwrap()
             });
         }
@@ -353,7 +359,7 @@ fn an_unsampled_rank_is_not_in_the_traces_of_other_ranks() {
 }
 
 #[test]
-fn callers_and_the_ratio_decide_what_is_recorded() {
+fn the_caller_and_the_ratio_select_the_recorded_traces() {
     let collector = Collector::start();
     let mut cluster = cluster(&collector.endpoint, &["--otlp-sample-ratio", "0"]);
     let client = cluster.client(0);
@@ -394,9 +400,9 @@ fn an_unreachable_collector_delays_no_call() {
 
 #[test]
 fn a_silent_collector_delays_no_call() {
-    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = format!("http://{}", deaf.local_addr().unwrap());
-    let accepting = deaf.try_clone().unwrap();
+    let silent_listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", silent_listener.local_addr().unwrap());
+    let accepting = silent_listener.try_clone().unwrap();
     std::thread::spawn(move || {
         for mut stream in accepting.incoming().map_while(Result::ok) {
             std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));

@@ -78,7 +78,7 @@ pub(crate) enum Action {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) existence: RequestId,
-    pub(crate) asks: Vec<RequestId>,
+    pub(crate) source_queries: Vec<RequestId>,
     pub(crate) locations: Vec<Option<Locations>>,
 }
 

@@ -74,8 +74,8 @@ impl Attempt {
     }
 
     pub(super) fn awaits(&self, enlistment: EnlistmentId) -> bool {
-        let is_meant = |member: &AttemptMember| member.enlistment == enlistment;
-        self.members.iter().any(|member| is_meant(member) && member.state != MemberState::Out)
+        let is_of_enlistment = |member: &AttemptMember| member.enlistment == enlistment;
+        self.members.iter().any(|member| is_of_enlistment(member) && member.state != MemberState::Out)
     }
 
     /// Returns the member at the coordinator's store.

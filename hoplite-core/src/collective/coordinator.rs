@@ -114,20 +114,19 @@ impl Coordinator {
         searches.chain(attempts).map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
-    /// Begins to coordinate a collective. `existence` is the query for the target, `asks` are the
-    /// queries for its sources.
+    /// Coordinates a collective. `existence` is the query for the target.
     pub(crate) fn coordinate(
         &mut self,
         ctx: &mut Context<'_>,
         key: CallKey,
         (kind, request): (Collective, Reduce),
         existence: RequestId,
-        asks: Vec<RequestId>,
+        source_queries: Vec<RequestId>,
     ) {
         let target = request.target.clone();
         let (key, existence) = (Some(key), Some(existence));
         let call = CoordinatedCall { key, started: ctx.now, kind, request, existence };
-        self.searches.insert(target.clone(), Search::new(call, ctx.next_attempt(), asks));
+        self.searches.insert(target.clone(), Search::new(call, ctx.next_attempt(), source_queries));
         self.reconsider(ctx, &target);
     }
 
@@ -183,13 +182,15 @@ impl Coordinator {
             }
             SearchState::Ready(_) if !search.is_new => {}
             SearchState::Ready(members) => {
-                let Some(Search { call, asks, .. }) = self.end_search(ctx, target) else { return };
-                ctx.withdraw(asks);
+                let Some(Search { call, source_queries, .. }) = self.end_search(ctx, target) else { return };
+                ctx.withdraw(source_queries);
                 self.begin_attempt(ctx, call, members);
             }
             SearchState::General(reason) => {
-                let Some(Search { call, asks, news, .. }) = self.end_search(ctx, target) else { return };
-                self.fall_back(ctx, call, reason, Some((asks, news)));
+                let Some(Search { call, source_queries, news, .. }) = self.end_search(ctx, target) else {
+                    return;
+                };
+                self.fall_back(ctx, call, reason, Some((source_queries, news)));
             }
         }
     }
@@ -206,8 +207,8 @@ impl Coordinator {
     }
 
     fn drop_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<CallKey> {
-        let Search { call, asks, .. } = self.end_search(ctx, target)?;
-        ctx.withdraw(asks.into_iter().chain(call.existence));
+        let Search { call, source_queries, .. } = self.end_search(ctx, target)?;
+        ctx.withdraw(source_queries.into_iter().chain(call.existence));
         call.key
     }
 
@@ -320,13 +321,15 @@ impl Coordinator {
         found: Option<(Vec<RequestId>, Vec<Option<Locations>>)>,
     ) {
         if !call.kind.properties().makes_target {
-            ctx.withdraw(found.map(|(asks, _)| asks).into_iter().flatten());
+            ctx.withdraw(found.map(|(source_queries, _)| source_queries).into_iter().flatten());
             let plan = format!("general path: {reason}");
             ctx.push(Action::Remember(call.record(ctx.link, ctx.now, 0, plan)));
             return self.announce(ctx, call);
         }
         let found = match (found, call.existence) {
-            (Some((asks, locations)), Some(existence)) => Some(Found { existence, asks, locations }),
+            (Some((source_queries, locations)), Some(existence)) => {
+                Some(Found { existence, source_queries, locations })
+            }
             (_, existence) => {
                 ctx.withdraw(existence);
                 None

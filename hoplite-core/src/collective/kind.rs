@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kinds_differ_as_their_definitions_say() {
+    fn kinds_have_their_defined_properties() {
         for kind in
             [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll]
         {

@@ -29,7 +29,7 @@ pub enum MemberStage {
 #[derive(Debug)]
 pub struct Membership {
     pub(super) plan: Box<Plan>,
-    pub(super) asked_at: Time,
+    pub(super) enlisted_at: Time,
     stage: MemberStage,
     /// Time until which the member waits for memory, or for this node's participants.
     pub(super) deadline: Option<Time>,
@@ -46,7 +46,7 @@ impl Membership {
     pub const fn new(plan: Box<Plan>, now: Time) -> Self {
         Self {
             plan,
-            asked_at: now,
+            enlisted_at: now,
             stage: MemberStage::AwaitingRoom,
             deadline: None,
             running: None,

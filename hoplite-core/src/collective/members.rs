@@ -42,13 +42,14 @@ impl Memberships {
         self.find(|member| member.plan.target == *target && member.growing_copy().is_some())
     }
 
-    fn find(&self, is_meant: impl Fn(&Membership) -> bool) -> Option<(MembershipId, &Membership)> {
-        self.members.iter().find(|(_, member)| is_meant(member)).map(|(id, member)| (*id, member))
+    fn find(&self, predicate: impl Fn(&Membership) -> bool) -> Option<(MembershipId, &Membership)> {
+        self.members.iter().find(|(_, member)| predicate(member)).map(|(id, member)| (*id, member))
     }
 
     pub(super) fn latest_for(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
         let members = self.members.iter().filter(|(_, member)| member.plan.target == *target);
-        let latest = members.max_by_key(|(_, member)| (member.stage() != MemberStage::Over, member.asked_at));
+        let latest =
+            members.max_by_key(|(_, member)| (member.stage() != MemberStage::Over, member.enlisted_at));
         latest.map(|(id, member)| (*id, member))
     }
 

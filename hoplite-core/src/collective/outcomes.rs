@@ -137,11 +137,11 @@ mod tests {
         let attempt = AttemptId { run: 1, number: 5 };
         let mut outcomes = Outcomes::default();
         outcomes.reject(Time::ZERO, &target, attempt, Some(&error));
-        let told_at = |outcomes: &Outcomes, seconds| {
+        let has_error_at = |outcomes: &Outcomes, seconds| {
             outcomes.rejection(Time::ZERO + Duration::from_secs(seconds), &target).is_some()
         };
-        assert!(told_at(&outcomes, 12) && !told_at(&outcomes, 13));
+        assert!(has_error_at(&outcomes, 12) && !has_error_at(&outcomes, 13));
         outcomes.forget_rejections(&target);
-        assert!(!told_at(&outcomes, 0) && outcomes.is_over(&target, attempt));
+        assert!(!has_error_at(&outcomes, 0) && outcomes.is_over(&target, attempt));
     }
 }

@@ -57,7 +57,7 @@ struct Disagreement {
     attempt: AttemptId,
     error: Error,
     until: Time,
-    asks: BTreeMap<usize, RequestId>,
+    source_queries: BTreeMap<usize, RequestId>,
 }
 
 impl Disagreements {
@@ -75,7 +75,10 @@ impl Disagreements {
         if is_disagreement(&error) && !missing.is_empty() && self.0.len() < MAX_REJECTIONS {
             let until = ctx.now + REJECTION_TTL;
             ctx.schedule(until, Timer::Disagreement(target.clone()));
-            self.0.insert(target.clone(), Disagreement { attempt, error, until, asks: BTreeMap::new() });
+            self.0.insert(
+                target.clone(),
+                Disagreement { attempt, error, until, source_queries: BTreeMap::new() },
+            );
             ctx.push(Action::Follow(target, missing));
         }
     }
@@ -84,11 +87,11 @@ impl Disagreements {
         &mut self,
         ctx: &mut Context<'_>,
         target: &ObjectId,
-        asks: BTreeMap<usize, RequestId>,
+        source_queries: BTreeMap<usize, RequestId>,
     ) {
         match self.0.get_mut(target) {
-            Some(disagreement) => disagreement.asks = asks,
-            None => ctx.withdraw(asks.into_values()),
+            Some(disagreement) => disagreement.source_queries = source_queries,
+            None => ctx.withdraw(source_queries.into_values()),
         }
     }
 
@@ -101,11 +104,11 @@ impl Disagreements {
     ) -> bool {
         let Some(disagreement) = self.0.get_mut(target) else { return false };
         if !locations.locations.is_empty()
-            && let Some(ask) = disagreement.asks.remove(&rank)
+            && let Some(query) = disagreement.source_queries.remove(&rank)
         {
-            ctx.withdraw([ask]);
+            ctx.withdraw([query]);
             reject_at(ctx, members_at(locations), (target, disagreement.attempt), &disagreement.error);
-            if disagreement.asks.is_empty() {
+            if disagreement.source_queries.is_empty() {
                 self.end(ctx, target);
             }
         }
@@ -115,7 +118,7 @@ impl Disagreements {
     pub(super) fn end(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         let Some(disagreement) = self.0.remove(target) else { return };
         ctx.unschedule(disagreement.until, Timer::Disagreement(target.clone()));
-        ctx.withdraw(disagreement.asks.into_values());
+        ctx.withdraw(disagreement.source_queries.into_values());
     }
 }
 

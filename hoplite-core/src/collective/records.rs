@@ -92,7 +92,7 @@ pub(super) fn record_of(
         reduced: (agreement.participants as usize, agreement.participants as usize),
         hops: members.len(),
         plan,
-        elapsed: member.ended_at.unwrap_or(now).since(member.asked_at),
+        elapsed: member.ended_at.unwrap_or(now).since(member.enlisted_at),
         is_running: !member.has_ended(),
         position: Some(position(id, member)),
         ..ReduceRecord::of_another_store(target, agreement, link)

@@ -38,7 +38,7 @@ impl Resumes {
         Self { count: 0, since: now, received_bytes: 0, requested_at: now }
     }
 
-    /// Notes that a stream broke after `received_bytes` in all. Returns the pause before it resumes;
+    /// Notes that a stream broke after `received_bytes`. Returns the pause before it resumes;
     /// `None` if it must end.
     pub fn broke(&mut self, now: Time, received_bytes: u64, cause: Break) -> Option<Duration> {
         // The peer had time to begin: its plan will not come, or it has sent everything.

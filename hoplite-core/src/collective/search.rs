@@ -82,9 +82,9 @@ impl Members {
         if self.members.iter().all(|member| member.slow_peers.is_empty()) {
             return SlowLinks::new();
         }
-        let said =
+        let reported =
             |member: &SourceMember| (member.member.node.clone(), member.path, member.slow_peers.clone());
-        let reports = Reports::new(self.members.iter().map(said));
+        let reports = Reports::new(self.members.iter().map(reported));
         let members = || self.members.iter().map(|member| &member.member.node).enumerate();
         let pairs = members().flat_map(|from| members().map(move |to| (from, to)));
         let slow = pairs.filter(|((_, from), (_, to))| reports.is_slow(from, to));
@@ -104,7 +104,7 @@ pub(super) enum SearchState {
 pub(super) struct Search {
     pub(super) call: CoordinatedCall,
     pub(super) attempt: AttemptId,
-    pub(super) asks: Vec<RequestId>,
+    pub(super) source_queries: Vec<RequestId>,
     pub(super) news: Vec<Option<Locations>>,
     first_at: Option<Time>,
     pub(super) is_new: bool,
@@ -112,9 +112,9 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn new(call: CoordinatedCall, attempt: AttemptId, asks: Vec<RequestId>) -> Self {
+    pub(super) fn new(call: CoordinatedCall, attempt: AttemptId, source_queries: Vec<RequestId>) -> Self {
         let news = vec![None; call.request.sources.len()];
-        Self { call, attempt, asks, news, first_at: None, is_new: false, due: None }
+        Self { call, attempt, source_queries, news, first_at: None, is_new: false, due: None }
     }
 
     pub(super) fn located(&mut self, now: Time, index: usize, news: Locations) {

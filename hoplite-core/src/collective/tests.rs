@@ -63,9 +63,9 @@ impl Store {
 
     /// Coordinates a collective of source `a` here and source `b` at `n1`.
     fn coordinate(&mut self, kind: Collective) -> Vec<Action> {
-        let asks = vec![RequestId(101), RequestId(102)];
+        let source_queries = vec![RequestId(101), RequestId(102)];
         let mut actions = self.feed(|machine, ctx| {
-            machine.coordinator.coordinate(ctx, KEY, (kind, request()), EXISTENCE, asks)
+            machine.coordinator.coordinate(ctx, KEY, (kind, request()), EXISTENCE, source_queries)
         });
         for (index, (name, node)) in [("a", "here"), ("b", "n1")].into_iter().enumerate() {
             let located = |machine: &mut Collectives, ctx: &mut Context<'_>| {
@@ -148,7 +148,7 @@ fn a_store_frees_its_copy_of_parts_before_it_announces_the_end() {
     assert_eq!(referred, [], "the other member has not reported");
     let report = CollectiveEvent::Reported { enlistment, report: Report::Filled };
     let actions = store.feed(|machine, ctx| machine.apply(ctx, report));
-    let at = |is_meant: fn(&Action) -> bool| actions.iter().position(is_meant).expect("it is done");
+    let at = |predicate: fn(&Action) -> bool| actions.iter().position(predicate).expect("it is done");
     let ended = at(|action| matches!(action, Action::EndMember { copy: Some(COPY), .. }));
     let announced = at(|action| matches!(action, Action::Announce(..)));
     assert!(ended < announced, "{actions:?}");
@@ -194,9 +194,11 @@ fn an_attempt_ends_at_both_stores() {
 #[test]
 fn a_failed_search_rejects_its_participants() {
     let mut store = Store::new("here", 1);
-    let asks = vec![RequestId(101), RequestId(102)];
+    let source_queries = vec![RequestId(101), RequestId(102)];
     let kind = Collective::Allreduce;
-    store.feed(|machine, ctx| machine.coordinator.coordinate(ctx, KEY, (kind, request()), EXISTENCE, asks));
+    store.feed(|machine, ctx| {
+        machine.coordinator.coordinate(ctx, KEY, (kind, request()), EXISTENCE, source_queries)
+    });
     store.feed(|machine, ctx| drop(machine.coordinator.source_located(ctx, &id("t"), 1, located("b", "n1"))));
     let error = Error::AlreadyExists { id: id("t") };
     let actions =

@@ -239,11 +239,11 @@ impl Adapter<'_> {
         let Self { objects, reductions, .. } = self;
         let target = request.target.clone();
         let fallback = Some(Fallback { agreement: Agreement::of(Collective::Allreduce, &request), reason });
-        let Some(Found { existence, asks, locations }) = found else {
+        let Some(Found { existence, source_queries, locations }) = found else {
             reductions.start(objects, key, request, fallback);
             return reductions.expect_sources(&target);
         };
-        reductions.begin(objects, (key, request, fallback), (existence, asks));
+        reductions.begin(objects, (key, request, fallback), (existence, source_queries));
         for (index, locations) in locations.into_iter().enumerate() {
             if let Some(locations) = locations {
                 reductions.source_located(objects, &target, index, locations);

@@ -149,8 +149,12 @@ mod tests {
                     longest_bytes = longest_bytes.max(block_bytes);
                     left_bytes -= block_bytes;
                 }
-                let said = longest_block_bytes(rate, size_bytes);
-                assert_eq!(said / BLOCK_BYTES, longest_bytes / BLOCK_BYTES, "{size_bytes} bytes at {rate}");
+                let predicted = longest_block_bytes(rate, size_bytes);
+                assert_eq!(
+                    predicted / BLOCK_BYTES,
+                    longest_bytes / BLOCK_BYTES,
+                    "{size_bytes} bytes at {rate}"
+                );
             }
         }
         assert_eq!(longest_block_bytes(u64::MAX, u64::MAX), MAX_BLOCK_BYTES);

@@ -40,7 +40,7 @@ impl Reduction {
             Some(to) => reports.is_slow(&from.node, &to.node),
             None => is_full && reports.is_slow(&from.node, &here),
         };
-        let changed = self.tree.go_around(is_slow);
+        let changed = self.tree.reroute(is_slow);
         if self.tree.slow_streams(&is_slow).next().is_some() {
             self.rerouting.remark = Some("over a slow link");
         } else if !changed.is_empty() || self.rerouting.remark.is_some() {

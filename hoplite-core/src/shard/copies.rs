@@ -1,8 +1,8 @@
 //! The copies of one object, in the order in which the shard offers them.
 //!
 //! Each copy has *slots*: the right of one receiver to pull from it. Most objects have one copy or
-//! two: a short vector, which each operation scans. An object with more than [`MAX_UNINDEXED`] copies has
-//! indices, so that no cost grows with their number.
+//! two: a short vector, which each operation scans. Beyond [`MAX_UNINDEXED`] copies,
+//! indices prevent that a cost grows with their number.
 
 mod indexed;
 mod record;
@@ -145,7 +145,7 @@ impl Copies {
     pub(super) fn connected_count(&self, group: Path) -> usize {
         match self {
             Self::Unindexed(records) => {
-                records.iter().filter(|record| !record.is_away && is_in(record.path, group)).count()
+                records.iter().filter(|record| !record.is_disconnected && is_in(record.path, group)).count()
             }
             Self::IndexedCopies(indexed) => indexed.connected_count(group),
         }
@@ -206,7 +206,7 @@ mod tests {
         Remove(u32),
         Complete(u32),
         Grant(u32),
-        Away(u32, bool),
+        Disconnect(u32, bool),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -216,7 +216,7 @@ mod tests {
             2 => node.clone().prop_map(Step::Remove),
             2 => node.clone().prop_map(Step::Complete),
             2 => node.clone().prop_map(Step::Grant),
-            1 => (node, any::<bool>()).prop_map(|(node, away)| Step::Away(node, away)),
+            1 => (node, any::<bool>()).prop_map(|(node, disconnected)| Step::Disconnect(node, disconnected)),
         ]
     }
 
@@ -227,7 +227,7 @@ mod tests {
             path: [0, node % 3, node % 4, 0],
             state: states[usize::from(state)],
             retention: if pinned { Retention::Pinned } else { Retention::Evictable },
-            is_away: false,
+            is_disconnected: false,
             is_published: true,
             leads: false,
             free_slots: 1,
@@ -259,13 +259,15 @@ mod tests {
                         record.free_slots = 1 - record.free_slots;
                         record.last_grant = at;
                     })),
-                    Step::Away(node, away) => drop(copies.change(NodeIndex(node), |record| record.is_away = away)),
+                    Step::Disconnect(node, disconnected) => {
+                        copies.change(NodeIndex(node), |record| record.is_disconnected = disconnected);
+                    }
                 }
                 let all: Vec<&LocationRecord> = copies.iter().collect();
                 prop_assert!(all.is_sorted_by_key(|record| record.node) && all.len() == copies.len());
                 prop_assert_eq!(copies.complete(), all.iter().filter(|r| r.state == LocationState::Complete).count());
-                let at_hand = all.iter().filter(|r| r.state == LocationState::Complete && !r.is_away);
-                prop_assert_eq!(copies.complete_connected_count(), at_hand.count());
+                let connected = all.iter().filter(|r| r.state == LocationState::Complete && !r.is_disconnected);
+                prop_assert_eq!(copies.complete_connected_count(), connected.count());
                 prop_assert_eq!(copies.is_pinned(), all.iter().any(|r| r.retention == Retention::Pinned));
                 let rooted: Vec<NodeIndex> = copies.rooted().map(|r| r.node).collect();
                 prop_assert_eq!(rooted, all.iter().filter(|r| r.is_rooted()).map(|r| r.node).collect::<Vec<_>>());
@@ -283,7 +285,7 @@ mod tests {
                         let found: Vec<Rank> = copies.free(group, class).filter_map(LocationRecord::rank).collect();
                         prop_assert_eq!(&found, &free);
                     }
-                    prop_assert_eq!(copies.connected_count(group), members().filter(|r| !r.is_away).count());
+                    prop_assert_eq!(copies.connected_count(group), members().filter(|r| !r.is_disconnected).count());
                 }
                 let now = Time::from_micros(20);
                 let later = all.iter().filter(|r| r.class() == Class::Unfinished && r.rank().is_some() && r.since > now);

@@ -84,9 +84,9 @@ impl Shard {
             .filter(|(_, entry)| entry.has_root());
         let mut locations = 0;
         let fits = |(_, entry): &(&ObjectId, &Entry)| {
-            let has_room = locations < MAX_LISTED_LOCATIONS;
+            let is_within_limit = locations < MAX_LISTED_LOCATIONS;
             locations += entry.copies.len();
-            has_room
+            is_within_limit
         };
         let page: Vec<Locations> = matching
             .clone()

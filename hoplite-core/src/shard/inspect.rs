@@ -218,7 +218,7 @@ impl Shard {
                 node: node.clone(),
                 state: copy.state,
                 retention: copy.retention,
-                away: copy.is_away,
+                away: copy.is_disconnected,
                 grant: grant.map(|grant| (grant.reason, grant.at)),
                 sender,
             })

@@ -26,8 +26,8 @@ impl Page {
     /// The merged page ends where the first unfinished page ends, because the caller continues
     /// after the last object.
     pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
-        let away = pages.iter().filter(|page| page.is_none()).count();
-        if away == pages.len() || away >= REPLICAS {
+        let unreachable = pages.iter().filter(|page| page.is_none()).count();
+        if unreachable == pages.len() || unreachable >= REPLICAS {
             return None;
         }
         let pages: Vec<Self> = pages.into_iter().flatten().collect();

@@ -106,8 +106,8 @@ impl Shard {
                 continue;
             };
             let may_be_beaten = yields_to_others || nearest.steps > 0;
-            if best.as_ref().is_none_or(|(best_gives, best)| {
-                (yields_to_others, nearest.steps) < (*best_gives, best.steps)
+            if best.as_ref().is_none_or(|(best_yields, best)| {
+                (yields_to_others, nearest.steps) < (*best_yields, best.steps)
             }) {
                 best = Some((yields_to_others, nearest));
             }
@@ -202,7 +202,7 @@ impl Shard {
                     .copies
                     .iter()
                     .take(MAX_CONSIDERED)
-                    .any(|copy| is_in(copy.path, group) && !copy.is_away && is_other(copy))
+                    .any(|copy| is_in(copy.path, group) && !copy.is_disconnected && is_other(copy))
             {
                 continue;
             }

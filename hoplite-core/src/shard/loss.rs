@@ -102,11 +102,11 @@ impl Shard {
         turn: &mut Turn<'_>,
         id: &ObjectId,
         error: &Error,
-        are_meant: impl Fn(&WaitingQuery) -> bool,
+        predicate: impl Fn(&WaitingQuery) -> bool,
     ) {
         let queue = self.waiting.get(id).into_iter().flat_map(|queue| queue.values());
         let meant =
-            queue.filter(|(node, request)| self.waiting_query(*node, *request).is_some_and(&are_meant));
+            queue.filter(|(node, request)| self.waiting_query(*node, *request).is_some_and(&predicate));
         let meant: Vec<(NodeIndex, RequestId)> = meant.copied().collect();
         for (node, request) in meant {
             self.remove_query(node, request);

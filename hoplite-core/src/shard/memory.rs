@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_loss_breaks_the_memory_for_stores_that_were_away() {
+    fn a_forgotten_loss_invalidates_the_memory_for_disconnected_stores() {
         let mut memory = LossMemory::default();
         let lost = |number: usize| id(&format!("x{number}"));
         for number in 0..=MAX_REMEMBERED {

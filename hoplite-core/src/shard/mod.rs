@@ -151,7 +151,7 @@ pub struct Shard {
     /// The end of the time in which the shard holds deletes of unknown ids.
     deletes_from: Time,
     nodes: Nodes,
-    keys_said: BTreeSet<PlaceKeys>,
+    reported_keys: BTreeSet<PlaceKeys>,
     entries: BTreeMap<ObjectId, Entry>,
     inline_bytes: u64,
     grants: BTreeMap<GrantId, ObjectId>,
@@ -221,7 +221,7 @@ impl Shard {
                 + if config.warm_up.is_zero() { config.warm_up } else { config.warm_up.max(LEASE) },
             config,
             nodes: Nodes::default(),
-            keys_said: BTreeSet::new(),
+            reported_keys: BTreeSet::new(),
             entries: BTreeMap::new(),
             inline_bytes: 0,
             grants: BTreeMap::new(),

@@ -80,13 +80,13 @@ impl Shard {
         }
         // Both shards of the id choose the same store, and different objects get different stores.
         let place = mix(entry.put.0);
-        let is_anybody_there = self.nodes.receivers_after(place).next().is_some();
+        let has_connected_store = self.nodes.receivers_after(place).next().is_some();
         let untried = self.nodes.receivers_after(place).find(|index| !orphan.offered.contains(index));
         let (put, metadata, size_bytes) = (entry.put, entry.metadata.clone(), entry.size_bytes);
         let Some(chosen) = untried.filter(|_| orphan.offered.len() < MAX_OFFERS) else {
             let again_at = turn.now + ROUND_PAUSE;
             orphan.again_at = Some(again_at);
-            if is_anybody_there {
+            if has_connected_store {
                 self.set_orphan_due(again_at, id);
             }
             return;

@@ -96,7 +96,7 @@ impl Shard {
         if let (Some(ours), Some(theirs)) = (&entry.inline, &publish.inline) {
             return if ours == theirs { Equality::Equal } else { Equality::Different };
         }
-        let others = entry.copies.rooted().filter(|copy| copy.node != node && !copy.is_away);
+        let others = entry.copies.rooted().filter(|copy| copy.node != node && !copy.is_disconnected);
         let usable = others.take(MAX_COMPARED).filter_map(|copy| {
             let record = self.nodes.get(copy.node)?;
             Some((copy.state, &record.info))
@@ -230,7 +230,7 @@ impl Shard {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.pin = Pin::Missing;
         let complete = entry.copies.rooted().filter(|copy| copy.state == LocationState::Complete);
-        let connected = complete.filter(|copy| !copy.is_away);
+        let connected = complete.filter(|copy| !copy.is_disconnected);
         let (leaving, staying): (Vec<_>, Vec<_>) =
             connected.partition(|copy| self.nodes.is_draining(copy.node));
         let best = if staying.is_empty() { leaving } else { staying };

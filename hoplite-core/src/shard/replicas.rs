@@ -175,7 +175,7 @@ impl Shard {
         if nodes < wanted {
             shortage.obstacle = Some(Obstacle::NoNode);
             if shortage.is_new || shortage.is_drain {
-                self.replicas.to_tell.insert(id.clone());
+                self.replicas.unreported.insert(id.clone());
             }
         }
         self.replicas.set_rank(id, rank);
@@ -185,14 +185,15 @@ impl Shard {
     fn count_copies(&self, entry: &Entry) -> Count {
         let mut count = Count::default();
         for copy in entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned) {
-            count.leads |= copy.leads && !copy.is_away;
+            count.leads |= copy.leads && !copy.is_disconnected;
             if self.nodes.is_draining(copy.node) {
-                count.is_drain |= !copy.is_away;
+                count.is_drain |= !copy.is_disconnected;
                 continue;
             }
             count.kept += 1;
             count.paths.push(copy.path);
-            let is_present = copy.state == LocationState::Complete && !copy.is_away && copy.is_published;
+            let is_present =
+                copy.state == LocationState::Complete && !copy.is_disconnected && copy.is_published;
             count.present += usize::from(is_present);
         }
         count
@@ -245,7 +246,7 @@ impl Shard {
     }
 
     pub(super) fn assign_replicas(&mut self, turn: &mut Turn<'_>) {
-        while let Some(id) = self.replicas.to_tell.pop_first() {
+        while let Some(id) = self.replicas.unreported.pop_first() {
             self.notify_leaders(turn, &id);
         }
         if !std::mem::take(&mut self.replicas.is_dirty) {

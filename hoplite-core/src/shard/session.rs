@@ -46,8 +46,8 @@ impl Shard {
     /// Logs differing label keys, once for each set of keys.
     fn compare_keys(&mut self, turn: &mut Turn<'_>) {
         let counts = self.nodes.keys();
-        if counts.differ() && counts.iter().any(|(keys, _)| !self.keys_said.contains(&keys)) {
-            self.keys_said.extend(counts.iter().map(|(keys, _)| keys));
+        if counts.differ() && counts.iter().any(|(keys, _)| !self.reported_keys.contains(&keys)) {
+            self.reported_keys.extend(counts.iter().map(|(keys, _)| keys));
             turn.effects.push(Effect::PlaceKeysDiffer { counts: counts.clone() });
         }
     }
@@ -93,7 +93,7 @@ impl Shard {
         self.compare_keys(turn);
         let Some(path) = self.nodes.get(index).map(|record| record.place.path) else { return };
         self.mark_copies(index, |copy| {
-            copy.is_away = false;
+            copy.is_disconnected = false;
             copy.path = path;
             copy.leads = false;
         });
@@ -132,7 +132,7 @@ impl Shard {
         for grant in receiving {
             self.release(index, grant);
         }
-        self.mark_copies(index, |copy| copy.is_away = true);
+        self.mark_copies(index, |copy| copy.is_disconnected = true);
         self.end_assignments(turn.now, index);
         self.reconsider_replicas_at(turn.now, index);
         // Queries that waited for this node may now have to accept a slow or avoided sender.

@@ -22,7 +22,7 @@ pub(super) struct Replicas {
     pub(super) queue: BTreeSet<(Rank, ObjectId)>,
     pub(super) assigned: BTreeMap<NodeIndex, BTreeSet<ObjectId>>,
     /// Objects whose stores must hear that the cluster has too few stores.
-    pub(super) to_tell: BTreeSet<ObjectId>,
+    pub(super) unreported: BTreeSet<ObjectId>,
     pub(super) next_arrival: u64,
     pub(super) next_repair: Time,
     pub(super) is_paced: bool,

@@ -93,7 +93,7 @@ impl Shard {
         let is_slow =
             |record: &LocationRecord| reason == GrantReason::SlowButOnly && self.is_slow(entry, record, node);
         let is_better = |record: &LocationRecord| {
-            !record.is_away
+            !record.is_disconnected
                 && !query.avoid.contains(&record.node)
                 && !is_slow(record)
                 && !self.is_behind(entry, record, node, serves)

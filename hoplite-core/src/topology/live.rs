@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_link_is_known_by_what_the_node_receives() {
+    fn a_slow_link_is_measured_by_its_receiver() {
         let mut links = PeerLinks::default();
         assert_eq!(news(&mut links, 0, 30, &[8000]), [], "nothing to compare it with");
         links.received(1_000_000_000);

@@ -126,10 +126,10 @@ fn refine(paths: &mut [Path], labels: &[Path]) {
         labelled.entry(*label).or_default().push(node);
     }
     for (label, nodes) in labelled {
-        let said = label.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
+        let labelled_levels = label.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
         let mut inside: Vec<Path> = nodes.iter().map(|node| paths[*node]).collect();
-        inside.iter_mut().for_each(|path| path[..said].copy_from_slice(&label[..said]));
-        for level in said..MAX_LEVELS {
+        inside.iter_mut().for_each(|path| path[..labelled_levels].copy_from_slice(&label[..labelled_levels]));
+        for level in labelled_levels..MAX_LEVELS {
             if !divides(&inside, level) {
                 inside.iter_mut().for_each(|path| path[level] = 0);
             }

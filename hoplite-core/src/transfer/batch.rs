@@ -132,7 +132,7 @@ impl AnswerQueue {
 
     /// Returns `true` if the shard may read the store's requests. A store that does not read its
     /// answers slows down long before it loses its session.
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         self.messages.len() <= PAUSE_ABOVE_ANSWERS
     }
 
@@ -211,11 +211,11 @@ mod tests {
     fn answers_are_bounded_and_reading_pauses_long_before() {
         let mut queue = AnswerQueue::default();
         for number in 0..MAX_QUEUED_ANSWERS {
-            assert_eq!(queue.has_room(), number <= PAUSE_ABOVE_ANSWERS);
+            assert_eq!(queue.has_space(), number <= PAUSE_ABOVE_ANSWERS);
             queue.push(promote(0)).unwrap();
         }
         assert_eq!(queue.push(promote(0)), Err(Full));
-        while !queue.has_room() {
+        while !queue.has_space() {
             assert!(!queue.take_batch().is_empty());
         }
         queue.clear();

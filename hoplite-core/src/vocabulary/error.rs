@@ -522,24 +522,24 @@ mod tests {
 
     #[test]
     fn a_timeout_names_the_missing_objects() {
-        let said = |missing: Missing| {
+        let text_of = |missing: Missing| {
             let waited = Duration::from_secs(2);
             let missing = Some(Box::new(missing));
             Error::Timeout { operation: Operation::Reduce, waited, missing }.to_string()
         };
         let participants = Named::of([Absent { rank: 2, source: id("x/2") }]);
         assert_eq!(
-            said(Missing::Participants { participants }),
+            text_of(Missing::Participants { participants }),
             "reduce timed out after 2s: rank 2 (x/2) has not joined"
         );
         let sources = Named::of((0..10).map(|number| id(&format!("s{number}"))));
         assert_eq!(
-            said(Missing::Sources { sources }),
+            text_of(Missing::Sources { sources }),
             "reduce timed out after 2s: no store offers sources s0, s1, s2, s3, s4, s5, s6, s7 and 2 more"
         );
         let reason = Box::new(Error::permission_denied("another token"));
         assert_eq!(
-            said(Missing::Shard { address: "a:1".into(), reason }),
+            text_of(Missing::Shard { address: "a:1".into(), reason }),
             "reduce timed out after 2s: directory shard a:1: permission denied: another token"
         );
         let plain = Error::timeout(Operation::Get, Duration::from_secs(1));

@@ -1,7 +1,7 @@
 //! Metrics and health checks over HTTP: `/metrics`, `/healthz` and `/readyz`.
 //!
-//! Counters and histograms count events. A [`GaugeUpdate`] updates gauges at each scrape, a request of
-//! Prometheus for `/metrics`.
+//! Counters and histograms count events. A [`GaugeUpdate`] updates gauges at each scrape of
+//! `/metrics`.
 
 mod process;
 mod register;

@@ -216,17 +216,18 @@ mod tests {
         let login = login();
         let [session, known] = log_in(&login);
         assert!(known.contains("HttpOnly") && !known.contains("token"), "{known}");
-        let (nobody, elsewhere) = (HeaderMap::new(), "10.1.2.3".parse().unwrap());
-        let wait =
-            (0..1000).find_map(|_| match login.log_in(b"a wrong token of the tests", &nobody, ADDRESS) {
+        let (without_cookies, other_address) = (HeaderMap::new(), "10.1.2.3".parse().unwrap());
+        let wait = (0..1000).find_map(|_| {
+            match login.log_in(b"a wrong token of the tests", &without_cookies, ADDRESS) {
                 LoginOutcome::RetryAfter(wait) => Some(wait),
                 other => {
                     assert_eq!(other, LoginOutcome::WrongToken);
                     None
                 }
-            });
-        assert_eq!(login.log_in(TOKEN, &nobody, ADDRESS), LoginOutcome::RetryAfter(wait.unwrap()));
-        assert!(matches!(login.log_in(TOKEN, &nobody, elsewhere), LoginOutcome::Accepted(_)));
+            }
+        });
+        assert_eq!(login.log_in(TOKEN, &without_cookies, ADDRESS), LoginOutcome::RetryAfter(wait.unwrap()));
+        assert!(matches!(login.log_in(TOKEN, &without_cookies, other_address), LoginOutcome::Accepted(_)));
         assert!(matches!(login.log_in(TOKEN, &with(&known), ADDRESS), LoginOutcome::Accepted(_)));
         let forged = known.replace(|digit: char| digit.is_ascii_digit(), "0");
         for unknown in [&session, &forged, &"hoplite_known=".to_owned()] {
@@ -236,7 +237,7 @@ mod tests {
             );
         }
         tokio::time::advance(wait.unwrap()).await;
-        assert!(matches!(login.log_in(TOKEN, &nobody, ADDRESS), LoginOutcome::Accepted(_)));
+        assert!(matches!(login.log_in(TOKEN, &without_cookies, ADDRESS), LoginOutcome::Accepted(_)));
     }
 
     #[tokio::test(start_paused = true)]

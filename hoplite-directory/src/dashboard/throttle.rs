@@ -103,14 +103,14 @@ mod tests {
 
     fn checked_tokens(
         throttle: &mut Throttle,
-        who: impl Fn(u32) -> Source,
+        source_of: impl Fn(u32) -> Source,
         tries: u32,
         pause: Duration,
     ) -> u32 {
         let begun = Instant::now();
         let mut checked_tokens = 0;
         for number in 0..tries {
-            let (now, source) = (begun + pause * number, who(number));
+            let (now, source) = (begun + pause * number, source_of(number));
             if throttle.wait(source, now).is_zero() {
                 throttle.record_wrong_token(source, now);
                 checked_tokens += 1;

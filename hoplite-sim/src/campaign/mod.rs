@@ -72,7 +72,7 @@ pub struct Summary {
     /// Participants that had to make their parts alone.
     pub parts_left: u64,
     /// Results of probes that reached a shard, counted at each shard.
-    pub probes_heard: u64,
+    pub probes_received: u64,
     /// Reduces that succeeded after repairs.
     pub repaired_reduces: u64,
     /// Reduces that succeeded after restarts.
@@ -95,7 +95,7 @@ impl Summary {
         self.exchanged += other.exchanged;
         self.parts += other.parts;
         self.parts_left += other.parts_left;
-        self.probes_heard += other.probes_heard;
+        self.probes_received += other.probes_received;
         self.repaired_reduces += other.repaired_reduces;
         self.restarted_reduces += other.restarted_reduces;
     }

@@ -41,7 +41,7 @@ impl Simulation {
             if self.random.chance(70) {
                 let places = MeasuredPlaces { version, uplink, paths: places };
                 self.after(delay, move |sim| {
-                    sim.app.summary.probes_heard += u64::from(sim.shards[shard].is_alive);
+                    sim.app.summary.probes_received += u64::from(sim.shards[shard].is_alive);
                     sim.send_event_to_shard(shard, Event::Places(places));
                 });
             }

@@ -79,7 +79,7 @@ impl<A: Application> Cluster<A> {
     fn receive_input(&mut self, reader: Reader, transfer: &mut Transfer) -> Result<(), PullOutcome> {
         let (now, size_bytes) = (self.now(), transfer.size_bytes);
         let output = self.copy(transfer.store, transfer.copy);
-        let (heard, needed_bytes) = (output.heard, output.valid_bytes + transfer.job.unit_bytes());
+        let (last_sign, needed_bytes) = (output.last_sign, output.valid_bytes + transfer.job.unit_bytes());
         let is_alone = transfer.inputs.len() == 1;
         let input = &mut transfer.inputs[reader.1];
         let (sender, copy) = match &mut input.origin {
@@ -89,7 +89,7 @@ impl<A: Application> Cluster<A> {
                 if input.at_hand_bytes < needed_bytes {
                     *connection = Connection::Opening;
                     input.heard_at = now;
-                    input.stall = StallDetector::new(now, heard, STALL_TIMEOUT);
+                    input.stall = StallDetector::new(now, last_sign, STALL_TIMEOUT);
                     self.connect_input(reader);
                 }
                 return Ok(());
@@ -123,7 +123,7 @@ impl<A: Application> Cluster<A> {
         let limit_bytes = offered_bytes.saturating_sub(input.base_bytes).min(size_bytes).min(most_bytes);
         let is_remote = matches!(input.origin, Origin::Elsewhere { .. });
         if limit_bytes <= input.at_hand_bytes {
-            let sign = Sign::of(copy.producer, copy.heard, now);
+            let sign = Sign::of(copy.producer, copy.last_sign, now);
             return if is_remote { self.receive_sign(transfer, reader.1, sign) } else { Ok(()) };
         }
         input.stall.arrived(now);
@@ -156,7 +156,7 @@ impl<A: Application> Cluster<A> {
         }
         input.sign_at = now;
         match input.stall.heard(now, sign) {
-            Heard::News => self.copy(transfer.store, transfer.copy).heard = sign,
+            Heard::News => self.copy(transfer.store, transfer.copy).last_sign = sign,
             Heard::Nothing => {}
             Heard::Stalled => return Err(PullOutcome::SenderStalled),
         }

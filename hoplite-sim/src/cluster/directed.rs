@@ -293,10 +293,10 @@ impl<A: Application> Cluster<A> {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Breaks the connections that `is_meant` selects. Each side notices at a separate time.
-    pub(super) fn break_directed(&mut self, cause: Break, is_meant: impl Fn(&DirectedConnection) -> bool) {
-        let meant = self.directed_connections.iter().filter(|(_, connection)| is_meant(connection));
-        let broken: Vec<u64> = meant.map(|(number, _)| *number).collect();
+    /// Breaks the connections that `predicate` selects. Each side notices at a separate time.
+    pub(super) fn break_directed(&mut self, cause: Break, predicate: impl Fn(&DirectedConnection) -> bool) {
+        let matching = self.directed_connections.iter().filter(|(_, connection)| predicate(connection));
+        let broken: Vec<u64> = matching.map(|(number, _)| *number).collect();
         for number in broken {
             let Some(connection) = self.directed_connections.get_mut(&number) else { continue };
             if std::mem::replace(&mut connection.is_broken, true) {

@@ -157,11 +157,11 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    pub(super) fn break_sessions(&mut self, cause: Break, is_meant: impl Fn(&Session) -> bool) {
+    pub(super) fn break_sessions(&mut self, cause: Break, predicate: impl Fn(&Session) -> bool) {
         let broken: Vec<u64> = self
             .sessions
             .iter()
-            .filter(|(_, session)| is_meant(session))
+            .filter(|(_, session)| predicate(session))
             .map(|(number, _)| *number)
             .collect();
         for number in broken {

@@ -25,7 +25,7 @@ fn bytes_that_are_not_grpc_do_not_stop_the_shard() {
     let address = cluster.shard_addresses[0].clone();
     let oversized_frame = [PREFACE, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]].concat();
     let garbage = [PREFACE, &[0xa5; 4096]].concat();
-    for (what, said) in [
+    for (what, bad_input) in [
         ("nothing", &b""[..]),
         ("eight zeros", &[0; 8]),
         ("text", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
@@ -35,7 +35,7 @@ fn bytes_that_are_not_grpc_do_not_stop_the_shard() {
         ("a preface and garbage", &garbage),
     ] {
         let mut peer = RawPeer::connect(&address);
-        peer.send_bytes(said);
+        peer.send_bytes(bad_input);
         peer.finish();
         peer.await_close();
         cluster.assert_serves();
@@ -69,8 +69,8 @@ fn headers_are_bounded() {
     let mut peer = TcpStream::connect(&address).expect("it listens");
     peer.set_write_timeout(Some(super::TIME_LIMIT)).expect("a socket has a timeout");
     let (headers, continuation) = (frame(1, &piece), frame(9, &piece));
-    let said = [PREFACE, &SETTINGS, &headers].concat();
-    let mut sent = peer.write_all(&said).map(|()| said.len());
+    let bad_input = [PREFACE, &SETTINGS, &headers].concat();
+    let mut sent = peer.write_all(&bad_input).map(|()| bad_input.len());
     while let Ok(bytes) = sent
         && bytes < 64 << 20
     {
@@ -98,9 +98,9 @@ fn with_hello(hello: Hello) -> StoreMessages {
     StoreMessages { hello: Some(hello), messages: vec![] }
 }
 
-async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
+async fn rejection(address: &str, bad_input: Vec<StoreMessages>) -> Error {
     let mut client = DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
-    let open = futures::StreamExt::chain(futures::stream::iter(said), futures::stream::pending());
+    let open = futures::StreamExt::chain(futures::stream::iter(bad_input), futures::stream::pending());
     let ended = async {
         let mut answers = client.session(open).await?.into_inner();
         loop {
@@ -165,7 +165,7 @@ fn invalid_attempts_are_refused_with_a_reason() {
         ..StoreMessage::default()
     };
     let then = |messages| vec![with_hello(hello()), StoreMessages { hello: None, messages }];
-    for (what, said, code) in [
+    for (what, bad_input, code) in [
         ("another version", vec![with_hello(Hello { version: 99, ..hello() })], ErrorCode::VersionMismatch),
         (
             "another cluster",
@@ -204,7 +204,7 @@ fn invalid_attempts_are_refused_with_a_reason() {
         ("no message in a message", then(vec![StoreMessage::default()]), ErrorCode::Malformed),
         ("too many messages", then(vec![publish(vec![1]); 5000]), ErrorCode::LimitExceeded),
     ] {
-        let error = runtime.block_on(rejection(&address, said));
+        let error = runtime.block_on(rejection(&address, bad_input));
         assert_eq!(error.code(), code, "{what}: {error}");
         cluster.assert_serves();
     }

@@ -22,7 +22,7 @@ fn a_peer_without_a_hello_is_disconnected() {
     *damaged.last_mut().unwrap() ^= 1;
     let mut damaged_header = right.clone();
     damaged_header[9] ^= 1;
-    for (what, said) in [
+    for (what, bad_input) in [
         ("nothing", vec![]),
         ("eight zeros", vec![0; 8]),
         ("text", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
@@ -41,7 +41,7 @@ fn a_peer_without_a_hello_is_disconnected() {
         ("a pull before the hello", data_frame(Kind::Pull, &Pull::default().encode_to_vec())),
     ] {
         let mut peer = RawPeer::connect(&address);
-        peer.send_bytes(&said);
+        peer.send_bytes(&bad_input);
         peer.finish();
         peer.await_close();
         cluster.assert_serves();
@@ -85,7 +85,7 @@ fn invalid_requests_are_refused_or_end_the_connection() {
     peer.send(Kind::DigestRequest, &DigestRequest { id: b"unknown".to_vec().into(), put: 1 });
     assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::End as u8));
 
-    for (what, said) in [
+    for (what, bad_input) in [
         ("an empty id", data_frame(Kind::Pull, &pull(b"", 1, 1, 0).encode_to_vec())),
         ("a long id", data_frame(Kind::Pull, &pull(&[7; 256], 1, 1, 0).encode_to_vec())),
         ("a pull that is no message", data_frame(Kind::Pull, &[0xff; 40])),
@@ -108,7 +108,7 @@ fn invalid_requests_are_refused_or_end_the_connection() {
         ),
     ] {
         let mut peer = RawPeer::greeted(&address);
-        peer.send_bytes(&said);
+        peer.send_bytes(&bad_input);
         peer.finish();
         peer.await_close();
         cluster.assert_serves();
@@ -221,7 +221,7 @@ fn invalid_hops_end_the_connection() {
         cluster.assert_serves();
         eprintln!("{what} was survived");
     }
-    for (what, said) in [
+    for (what, bad_input) in [
         ("no message", data_frame(Kind::Combine, &[0xff; 40])),
         ("an oversized one", data_frame_claiming(Kind::Combine as u8, 1, (64 << 10) + 1, b"")),
         ("half of one", data_frame(Kind::Combine, &combine(&cluster, put).encode_to_vec())[..60].to_vec()),
@@ -229,7 +229,7 @@ fn invalid_hops_end_the_connection() {
         ("a release with a payload", data_frame(Kind::Release, b"x")),
     ] {
         let mut peer = RawPeer::greeted(&address);
-        peer.send_bytes(&said);
+        peer.send_bytes(&bad_input);
         peer.finish();
         peer.await_close();
         cluster.assert_serves();

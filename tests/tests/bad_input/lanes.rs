@@ -96,14 +96,14 @@ fn peers_that_open_no_lanes_get_all_bytes_over_one_connection() {
     let (mut cluster, _client, contents, pull) = cluster();
     let address = cluster.data_address(0);
     let pull = Pull { max_lanes: u32::MAX, ..pull };
-    let mut was_asked = false;
+    let mut was_requested = false;
     await_that("the store asks for lanes", || {
         let mut peer = RawPeer::greeted(&address);
         peer.send(Kind::Pull, &pull);
         let (read, asked) = read_stream(&mut peer);
         assert!(read == contents, "each stream is whole");
-        was_asked |= asked.is_some();
-        was_asked
+        was_requested |= asked.is_some();
+        was_requested
     });
     assert_eq!(open_lanes(&cluster), 0);
     cluster.assert_serves();

@@ -24,7 +24,7 @@ fn a_peer_without_a_hello_is_disconnected() {
         .encode_to_vec();
     let long_frame = [u32::try_from(long.len()).unwrap().to_le_bytes().as_slice(), &long].concat();
     let endless = u32::MAX.to_le_bytes();
-    for (what, said) in [
+    for (what, bad_input) in [
         ("nothing", &b""[..]),
         ("text", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
         ("a length that is cut off", &[9, 0]),
@@ -34,7 +34,7 @@ fn a_peer_without_a_hello_is_disconnected() {
         ("a hello that is no message", &[3, 0, 0, 0, 0xff, 0xff, 0xff]),
     ] {
         let mut client = RawClient::connect(&socket);
-        client.send_bytes(said);
+        client.send_bytes(bad_input);
         client.finish();
         client.await_close();
         cluster.assert_serves();
@@ -65,14 +65,14 @@ fn invalid_frames_end_only_their_connection() {
     bystander.put("object", b"contents").unwrap();
     let view = bystander.get("object", super::TIME_LIMIT).unwrap();
     let endless = u32::MAX.to_le_bytes();
-    for (what, said) in [
+    for (what, bad_input) in [
         ("a frame that is no message", &[4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff][..]),
         ("a frame that is cut off", &[200, 0, 0, 0, 8, 1]),
         ("an endless frame", &endless),
         ("zeros and text", b"\0\0\0\0GET / HTTP/1.1\r\n\r\n"),
     ] {
         let mut client = RawClient::greeted(&cluster.socket(0));
-        client.send_bytes(said);
+        client.send_bytes(bad_input);
         client.finish();
         client.await_close();
         cluster.assert_serves();

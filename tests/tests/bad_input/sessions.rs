@@ -116,7 +116,7 @@ fn invalid_attempts_end_the_connection() {
         eprintln!("{what} was survived");
     }
     let beyond = Take { target: right.target.clone(), put: 1000, index: 256, ..Take::default() };
-    for (what, said) in [
+    for (what, bad_input) in [
         ("no message", data_frame(Kind::Enlist, &[0xff; 40])),
         ("an oversized plan", data_frame_claiming(Kind::Enlist as u8, 1, (64 << 10) + 1, b"")),
         ("half of one", data_frame(Kind::Enlist, &right.encode_to_vec())[..60].to_vec()),
@@ -127,7 +127,7 @@ fn invalid_attempts_end_the_connection() {
         ("what is asked for by nobody", data_frame(Kind::Take, &beyond.encode_to_vec())),
     ] {
         let mut peer = RawPeer::greeted(&address);
-        peer.send_bytes(&said);
+        peer.send_bytes(&bad_input);
         peer.finish();
         peer.await_close();
         eprintln!("{what} was survived");
@@ -187,7 +187,7 @@ fn a_member_accepts_only_the_next_block_of_its_stream() {
         ("more than a frame", data_block(0, &[0; (16 << 10) + 4])),
         ("what is no block", data_frame(Kind::Take, &Take::default().encode_to_vec())),
     ];
-    for ((what, said), number) in wrong.into_iter().zip(4000..) {
+    for ((what, bad_input), number) in wrong.into_iter().zip(4000..) {
         let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
         coordinator.send(
             Kind::Enlist,
@@ -201,7 +201,7 @@ fn a_member_accepts_only_the_next_block_of_its_stream() {
                     assert_eq!(kind, Kind::Take as u8);
                     let take = Take::decode(payload.as_slice()).unwrap();
                     assert_eq!((take.put, take.index, take.offset_bytes), (number, 0, 0), "{what}");
-                    sender.send_bytes(&said);
+                    sender.send_bytes(&bad_input);
                     sender.await_close();
                 }
             });

@@ -97,12 +97,12 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
 
 fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
     stream.set_read_timeout(Some(patience)).unwrap();
-    let mut said = Vec::new();
-    match stream.read_to_end(&mut said) {
+    let mut transferred = Vec::new();
+    match stream.read_to_end(&mut transferred) {
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             panic!("the connection lives on")
         }
-        _ => said.len(),
+        _ => transferred.len(),
     }
 }
 
@@ -243,10 +243,10 @@ fn a_visitor_that_sends_and_never_reads_is_disconnected() {
     // SETTINGS, then PING frames (RFC 9113, sections 6.5 and 6.7).
     visitor.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     let pings = b"\0\0\x08\x06\0\0\0\0\0a number".repeat(4096);
-    let (began, mut said, mut is_stuck) = (Instant::now(), 0, false);
+    let (began, mut transferred, mut is_stuck) = (Instant::now(), 0, false);
     loop {
-        match visitor.write(&pings[said % pings.len()..]) {
-            Ok(bytes) => said += bytes,
+        match visitor.write(&pings[transferred % pings.len()..]) {
+            Ok(bytes) => transferred += bytes,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 is_stuck = true
             }
@@ -254,7 +254,7 @@ fn a_visitor_that_sends_and_never_reads_is_disconnected() {
         }
         assert!(began.elapsed() < HANDSHAKE_LIMIT, "the visitor is still there");
     }
-    assert!(is_stuck, "the shard has answered {said} bytes of pings to nobody");
+    assert!(is_stuck, "the shard has answered {transferred} bytes of pings to nobody");
     cluster.assert_serves();
     assert_eq!(cluster.shards[0].as_mut().unwrap().terminate(), 0);
 }

@@ -193,7 +193,7 @@ fn stat_and_status_show_the_location_of_objects() {
 }
 
 #[test]
-fn wait_prints_what_is_ready() {
+fn wait_prints_ready_objects() {
     let up = Up::start(1, 1);
     assert!(up.put(0, "b", b"1", &[]).status.success());
     assert_eq!(up.succeed(0, &["wait", "a", "b", "--num", "1"]), b"b\n");
@@ -347,7 +347,7 @@ fn a_barrier_holds_until_all_participants_arrive() {
 }
 
 #[test]
-fn a_timeout_of_zero_takes_what_is_there() {
+fn a_timeout_of_zero_returns_available_objects() {
     let up = Up::start(2, 1);
     let bytes = pattern(5_000_001);
     assert!(up.put(0, "large", &bytes, &["--timeout", "0s"]).status.success());
@@ -509,7 +509,7 @@ fn up_leaves_nothing_behind() {
 }
 
 #[test]
-fn up_ends_with_a_daemon_and_says_which() {
+fn up_ends_with_a_daemon_and_names_it() {
     let place = tempfile::tempdir().unwrap();
     let mut up = up(place.path(), 2, 1).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

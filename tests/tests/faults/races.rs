@@ -7,7 +7,7 @@ use hoplite_tests::contents::bytes;
 use super::{TIME_LIMIT, await_received, begin, finish, gets};
 
 #[test]
-fn a_delete_ends_what_is_being_streamed() {
+fn a_delete_ends_running_streams() {
     let (nodes, size) = (4, 4 << 20);
     let mut cluster = Cluster::of(nodes);
     let old = bytes(1, size);

@@ -112,11 +112,11 @@ fn a_frozen_holder_delays_no_get_if_another_node_has_the_object() {
     for id in &ids {
         assert!(client.get(id, Duration::from_secs(3)).unwrap()[..] == expected, "{id}");
     }
-    let was_asked = |id: &String| {
+    let was_requested = |id: &String| {
         let grants = client.describe(id).unwrap().grants;
         grants.iter().any(|grant| (&grant.receiver[..], &grant.sender[..]) == ("node-2", "node-1"))
     };
-    assert!(ids.iter().any(was_asked), "the frozen store was asked for some object");
+    assert!(ids.iter().any(was_requested), "the frozen store was asked for some object");
     cluster.store(1).signal(Signal::CONT);
     cluster.await_sessions(1);
     cluster.assert_serves();

@@ -84,21 +84,21 @@ fn a_coordinator_that_freezes_for_a_moment_costs_nothing_but_that() {
 }
 
 #[test]
-fn a_coordinator_that_freezes_before_all_have_their_plan_does_not_let_others_wait() {
+fn a_coordinator_that_freezes_before_all_have_their_plan_does_not_block_others() {
     let (mut cluster, links) = linked(3);
     let results = frozen((&mut cluster, &links), "target", (Phase::Plan, LONG));
     check(&mut cluster, &links, results, &[1, 2]);
 }
 
 #[test]
-fn a_coordinator_that_freezes_in_the_exchange_does_not_let_others_wait() {
+fn a_coordinator_that_freezes_in_the_exchange_does_not_block_others() {
     let (mut cluster, links) = linked(3);
     let results = frozen((&mut cluster, &links), "target", (Phase::Exchange, LONG));
     check(&mut cluster, &links, results, &[1, 2]);
 }
 
 #[test]
-fn a_coordinator_that_freezes_before_it_decides_does_not_let_others_wait() {
+fn a_coordinator_that_freezes_before_it_decides_does_not_block_others() {
     let (mut cluster, links) = linked(3);
     let results = frozen((&mut cluster, &links), "target", (Phase::BeforeCommit, LONG));
     check(&mut cluster, &links, results, &[1, 2]);

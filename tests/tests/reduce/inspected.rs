@@ -6,7 +6,7 @@ use std::thread::scope;
 use hoplite_core::error::Missing;
 use hoplite_core::missing::Absent;
 
-use super::links::{FIRST_HALF, SENDER, RECEIVER, assert_sums, call, linked};
+use super::links::{FIRST_HALF, RECEIVER, SENDER, assert_sums, call, linked};
 use super::*;
 
 fn known(cluster: &Cluster, node: usize) -> Option<ReduceRecord> {
@@ -14,7 +14,7 @@ fn known(cluster: &Cluster, node: usize) -> Option<ReduceRecord> {
 }
 
 #[test]
-fn each_member_tells_the_plan_and_how_far_it_is() {
+fn each_member_reports_its_plan_and_progress() {
     let (mut cluster, links) = linked(4);
     for node in 0..4 {
         assert_eq!(known(&cluster, node), None);

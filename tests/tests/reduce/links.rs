@@ -367,7 +367,7 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
 }
 
 #[test]
-fn the_only_shard_may_be_away_while_sources_gather_and_while_results_are_published() {
+fn the_only_shard_may_be_unreachable_during_a_reduce() {
     let (mut cluster, links) = linked(3);
     for is_gathering in [true, false] {
         if is_gathering {

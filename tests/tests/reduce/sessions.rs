@@ -59,7 +59,7 @@ fn assert_sums(results: Vec<Result<Vec<u8>>>) {
 }
 
 #[test]
-fn all_ranks_are_told_which_store_is_full() {
+fn all_ranks_learn_which_store_is_full() {
     let cluster = Cluster::of(3);
     let length = 12 << 20;
     let full = cluster.client(0);

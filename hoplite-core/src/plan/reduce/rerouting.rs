@@ -17,7 +17,7 @@ impl<S> Tree<S> {
     /// and returns `true` if their link is slow.
     ///
     /// Source: Cloud Collectives first swaps the node at a ring's worst hop (Luo et al.).
-    pub fn go_around(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
+    pub fn reroute(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
         let mut changed = BTreeSet::new();
         let slow: Vec<VertexId> = self.slow_streams(&is_slow).take(MAX_REROUTED).collect();
         for stream in slow {
@@ -177,7 +177,7 @@ mod tests {
                 let is_slow = |node: &usize, consumer: Option<&usize>| {
                     *node == from && consumer.map_or(from == to, |consumer| from != to && *consumer == to)
                 };
-                tree.go_around(is_slow);
+                tree.reroute(is_slow);
                 check(&tree);
                 assert_eq!(sources(&tree), (0..count).collect::<Vec<_>>());
                 assert_eq!(tree.slow_streams(&is_slow).count(), 0, "{shape} {count} {from} {to}");
@@ -193,7 +193,7 @@ mod tests {
                 let mut tree = grow(&schedule(shape, count, 1), count, |_| EVERYWHERE);
                 let is_slow =
                     |node: &usize, consumer: Option<&usize>| *node == slow || consumer == Some(&slow);
-                tree.go_around(is_slow);
+                tree.reroute(is_slow);
                 check(&tree);
                 let (_, vertex) = tree.iter().find(|(_, vertex)| vertex.state == slow).unwrap();
                 assert!(vertex.is_plain(), "{shape} {count} {slow}");
@@ -234,7 +234,7 @@ mod tests {
                 let streams: Vec<(VertexId, Option<VertexId>)> =
                     tree.iter().map(|(id, vertex)| (id, vertex.consumer)).collect();
                 let slow = tree.slow_streams(&is_slow).count();
-                let changed = tree.go_around(is_slow);
+                let changed = tree.reroute(is_slow);
                 check(&tree);
                 prop_assert_eq!(before, (sources(&tree), tree.crossings(EVERYWHERE), tree.loose().len()));
                 let slow_now = tree.slow_streams(&is_slow).count();

@@ -68,8 +68,8 @@ impl ReduceSchedule {
     /// Returns the shortest chain of chains with `dimensions` about equal dimensions for
     /// `vertices`.
     pub fn chain_of_chains(vertices: usize, dimensions: u32) -> Self {
-        let has_room = |length: usize| length.saturating_pow(dimensions) >= vertices;
-        let longest = (1..=vertices.max(1)).find(|length| has_room(*length)).unwrap_or(1);
+        let fits = |length: usize| length.saturating_pow(dimensions) >= vertices;
+        let longest = (1..=vertices.max(1)).find(|length| fits(*length)).unwrap_or(1);
         let mut lengths = vec![longest; dimensions.max(1) as usize];
         // The last dimensions may be shorter, as for 6 = 3 x 2.
         for dimension in 0..lengths.len() {
@@ -88,10 +88,12 @@ impl ReduceSchedule {
 
     /// Returns the number of streams that the vertex at `position`, from zero, takes in. With
     /// groups, positions count within the vertex's group.
-    pub fn takes_in(&self, position: usize) -> usize {
+    pub fn input_count(&self, position: usize) -> usize {
         match self {
             Self::Star => 0,
-            Self::Chain { lengths } | Self::Groups { lengths, .. } => takes_in_of_chains(lengths, position),
+            Self::Chain { lengths } | Self::Groups { lengths, .. } => {
+                input_count_of_chains(lengths, position)
+            }
             Self::Tree { vertices } => children_in_post_order(position, *vertices),
         }
     }
@@ -125,23 +127,23 @@ impl ReduceSchedule {
 /// Returns the number of streams that a vertex takes in. The digits of `position` count along the
 /// dimensions. A vertex takes in its predecessor in each dimension, unless it is the first there. A
 /// dimension's last vertex also belongs to the next dimension.
-fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
+fn input_count_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {
         // Vertices beyond the plan, as when a source joins again, extend the chain.
         return 1;
     }
-    let mut taken = 0;
+    let mut inputs_taken = 0;
     let mut rest = position;
     for length in lengths {
         let place = rest % length;
-        taken += usize::from(place > 0);
+        inputs_taken += usize::from(place > 0);
         if place + 1 < *length {
-            return taken;
+            return inputs_taken;
         }
         rest /= length;
     }
-    taken
+    inputs_taken
 }
 
 fn depth_of_chains(lengths: &[usize]) -> usize {
@@ -204,9 +206,9 @@ mod tests {
         let mut loose: Vec<usize> = Vec::new();
         let mut inflow = 0;
         for position in 0..vertices {
-            let taken = schedule.takes_in(position).min(loose.len());
-            let inputs = loose.split_off(loose.len() - taken);
-            inflow = inflow.max(taken);
+            let inputs_taken = schedule.input_count(position).min(loose.len());
+            let inputs = loose.split_off(loose.len() - inputs_taken);
+            inflow = inflow.max(inputs_taken);
             loose.push(1 + inputs.into_iter().max().unwrap_or(0));
         }
         (loose.iter().copied().max().unwrap_or(0), inflow.max(loose.len()), loose.len())
@@ -224,13 +226,13 @@ mod tests {
             ];
             for schedule in shapes {
                 let (depth, inflow, ends) = grow(&schedule, vertices);
-                let said = (schedule.depth(vertices), schedule.busiest_inflow(vertices));
+                let predicted = (schedule.depth(vertices), schedule.busiest_inflow(vertices));
                 assert!(
-                    depth <= said.0 && inflow <= said.1,
-                    "{schedule:?} of {vertices}: {depth} {inflow}, said {said:?}"
+                    depth <= predicted.0 && inflow <= predicted.1,
+                    "{schedule:?} of {vertices}: {depth} {inflow}, said {predicted:?}"
                 );
                 assert!(
-                    schedule == ReduceSchedule::Star || ends <= said.1,
+                    schedule == ReduceSchedule::Star || ends <= predicted.1,
                     "{schedule:?} of {vertices} leaves {ends}"
                 );
             }
@@ -243,8 +245,8 @@ mod tests {
     fn sixteen_in_two_dimensions_are_four_chains_of_four() {
         let schedule = ReduceSchedule::chain_of_chains(16, 2);
         assert_eq!(schedule, ReduceSchedule::Chain { lengths: vec![4, 4] });
-        let taken: Vec<usize> = (0..16).map(|position| schedule.takes_in(position)).collect();
-        assert_eq!(taken, [0, 1, 1, 1, 0, 1, 1, 2, 0, 1, 1, 2, 0, 1, 1, 2]);
+        let inputs_taken: Vec<usize> = (0..16).map(|position| schedule.input_count(position)).collect();
+        assert_eq!(inputs_taken, [0, 1, 1, 1, 0, 1, 1, 2, 0, 1, 1, 2, 0, 1, 1, 2]);
         assert_eq!(schedule.to_string(), "2D chain of 4 x 4");
     }
 
@@ -255,7 +257,7 @@ mod tests {
             ReduceSchedule::chain_of_chains(4, 2),
             ReduceSchedule::Tree { vertices: 4 },
         ] {
-            assert!((4..100).all(|position| schedule.takes_in(position) == 1), "{schedule:?}");
+            assert!((4..100).all(|position| schedule.input_count(position) == 1), "{schedule:?}");
         }
     }
 }

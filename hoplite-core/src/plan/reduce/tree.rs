@@ -68,11 +68,11 @@ impl<S> Tree<S> {
         state: S,
     ) -> VertexId {
         let joined = self.joined.entry(group).or_default();
-        let taken = schedule.takes_in(*joined);
+        let inputs_taken = schedule.input_count(*joined);
         *joined += 1;
-        let inputs = self.take_loose(group, taken);
+        let inputs = self.take_loose(group, inputs_taken);
         if inputs.is_empty()
-            && taken > 0
+            && inputs_taken > 0
             && let Some(end) = self.end_of(group)
         {
             return self.add_behind(end, sources, state);
@@ -92,24 +92,24 @@ impl<S> Tree<S> {
     }
 
     fn take_loose(&mut self, group: Path, count: usize) -> Vec<VertexId> {
-        let mut taken = Vec::new();
+        let mut inputs_taken = Vec::new();
         let mut place = self.loose.len();
-        while place > 0 && taken.len() < count {
+        while place > 0 && inputs_taken.len() < count {
             place -= 1;
             if self.vertices.get(&self.loose[place]).is_some_and(|vertex| vertex.group == group) {
-                taken.push(self.loose.remove(place));
+                inputs_taken.push(self.loose.remove(place));
             }
         }
-        taken.reverse();
-        taken
+        inputs_taken.reverse();
+        inputs_taken
     }
 
     fn end_of(&self, group: Path) -> Option<VertexId> {
-        let goes_on_elsewhere = |vertex: &Vertex<S>| {
+        let continues_elsewhere = |vertex: &Vertex<S>| {
             let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));
             vertex.group == group && consumer.is_some_and(|consumer| consumer.group != group)
         };
-        self.iter().find(|(_, vertex)| goes_on_elsewhere(vertex)).map(|(id, _)| id)
+        self.iter().find(|(_, vertex)| continues_elsewhere(vertex)).map(|(id, _)| id)
     }
 
     fn add(&mut self, inputs: Vec<VertexId>, group: Path, sources: Vec<usize>, state: S) -> VertexId {

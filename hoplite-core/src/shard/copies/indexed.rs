@@ -105,8 +105,9 @@ impl IndexedCopies {
 
 impl Indices {
     fn update(&mut self, before: Option<&LocationRecord>, after: Option<&LocationRecord>) {
-        let at_hand = |copy: &LocationRecord| (!copy.is_away).then(|| (copy.path, copy.rank()));
-        match difference(before, after, at_hand) {
+        let connected_rank =
+            |copy: &LocationRecord| (!copy.is_disconnected).then(|| (copy.path, copy.rank()));
+        match difference(before, after, connected_rank) {
             (Some((path, old)), Some((to, new))) if path == to => {
                 for group in groups_of(path) {
                     if let Some(group) = self.groups.get_mut(&group) {

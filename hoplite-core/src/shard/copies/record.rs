@@ -11,7 +11,7 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) state: LocationState,
     pub(in crate::shard) retention: Retention,
     /// `true` while the node has no session with this shard.
-    pub(in crate::shard) is_away: bool,
+    pub(in crate::shard) is_disconnected: bool,
     /// `false` while the shard only assumes the copy after its answer, or its pin after a
     /// promotion.
     pub(in crate::shard) is_published: bool,
@@ -52,7 +52,7 @@ impl LocationRecord {
             path,
             state,
             retention,
-            is_away: false,
+            is_disconnected: false,
             is_published: false,
             leads: false,
             free_slots: 0,
@@ -87,13 +87,13 @@ impl LocationRecord {
     }
 
     pub(super) fn is_complete_and_connected(&self) -> bool {
-        self.state == LocationState::Complete && !self.is_away
+        self.state == LocationState::Complete && !self.is_disconnected
     }
 
     pub(super) fn rank(&self) -> Option<Rank> {
         let class = self.class();
         let since = if class == Class::Complete { Time::ZERO } else { self.since };
-        let is_free = self.free_slots > 0 && !self.is_away;
+        let is_free = self.free_slots > 0 && !self.is_disconnected;
         is_free.then_some((class, since, self.last_grant, self.node))
     }
 }

@@ -238,9 +238,9 @@ impl Scenario {
                 return "-".to_owned();
             }
             let labels = self.labels.values().flatten();
-            let mut said =
+            let mut values =
                 labels.filter(|label| Place::of_labels(&[(*label).clone()]).path.contains(&number));
-            if let Some((_, value)) = said.next() {
+            if let Some((_, value)) = values.next() {
                 return value.clone();
             }
             let known = self.measured.iter().position(|known| *known == number);

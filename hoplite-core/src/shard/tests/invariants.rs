@@ -85,7 +85,7 @@ fn entries(shard: &Shard) {
             assert!(record.holdings.contains(id));
             let taken = slots.get(&location.node).copied().unwrap_or(0);
             assert_eq!(location.free_slots + taken, limits.slots_per_location);
-            assert_eq!(location.is_away, !record.is_connected());
+            assert_eq!(location.is_disconnected, !record.is_connected());
             assert_eq!(location.path, record.place.path);
             assert!(location.pulling_from.is_none() || location.state == LocationState::Partial);
         }

@@ -277,24 +277,24 @@ fn messages_are_counted() {
 #[test]
 fn differing_label_keys_are_reported_once_for_each_set_of_keys() {
     let mut world = small_shard(Limits::default());
-    let mut said_of = |name: &str, incarnation: u64, keys: &[&str]| {
+    let mut logged_keys = |name: &str, incarnation: u64, keys: &[&str]| {
         let labels = keys.iter().map(|key| ((*key).to_owned(), "7".to_owned())).collect();
         let effects = world.receive(NodeInfo { labels, ..info(name, incarnation) }).1;
-        let said = effects.into_iter().filter_map(|effect| match effect {
+        let logged = effects.into_iter().filter_map(|effect| match effect {
             Effect::PlaceKeysDiffer { counts } => Some(counts.to_string()),
             _ => None,
         });
-        said.collect::<Vec<_>>()
+        logged.collect::<Vec<_>>()
     };
-    assert_eq!(said_of("c", 1, &["disk"]), Vec::<String>::new(), "no place labels, like a and b");
-    assert_eq!(said_of("d", 1, &["rack"]), ["3 nodes by nothing, 1 node by rack"]);
-    assert_eq!(said_of("e", 1, &["rack"]), Vec::<String>::new());
+    assert_eq!(logged_keys("c", 1, &["disk"]), Vec::<String>::new(), "no place labels, like a and b");
+    assert_eq!(logged_keys("d", 1, &["rack"]), ["3 nodes by nothing, 1 node by rack"]);
+    assert_eq!(logged_keys("e", 1, &["rack"]), Vec::<String>::new());
     assert_eq!(
-        said_of("f", 1, &["rack", "zone"]),
+        logged_keys("f", 1, &["rack", "zone"]),
         ["3 nodes by nothing, 2 nodes by rack, 1 node by zone+rack"]
     );
-    assert_eq!(said_of("f", 1, &["zone"]), ["3 nodes by nothing, 1 node by zone, 2 nodes by rack"]);
-    assert_eq!(said_of("f", 1, &["rack", "zone"]), Vec::<String>::new(), "already reported");
+    assert_eq!(logged_keys("f", 1, &["zone"]), ["3 nodes by nothing, 1 node by zone, 2 nodes by rack"]);
+    assert_eq!(logged_keys("f", 1, &["rack", "zone"]), Vec::<String>::new(), "already reported");
 }
 
 /// Returns the places that stores hear: node, version, rack, and the uplink in thousandths.

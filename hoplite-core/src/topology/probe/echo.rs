@@ -221,8 +221,8 @@ impl EchoResponder {
             return None;
         }
         self.busy_until_ns = busy_until_ns + REPLY_NS;
-        let heard = self.last.filter(|(number, _)| is_prompt && packet.number == number + 1);
-        let round_trip_ns = heard.map_or(0, |(_, replied_ns)| now_ns.saturating_sub(replied_ns));
+        let previous = self.last.filter(|(number, _)| is_prompt && packet.number == number + 1);
+        let round_trip_ns = previous.map_or(0, |(_, replied_ns)| now_ns.saturating_sub(replied_ns));
         self.last = Some((packet.number, now_ns));
         Some(Packet { kind: PacketKind::Reply, nonce: self.nonce, number: packet.number, round_trip_ns })
     }
@@ -237,14 +237,14 @@ mod tests {
 
     const NONCE: u64 = 7;
 
-    fn asker_address() -> SocketAddr {
+    fn requester_address() -> SocketAddr {
         "10.0.0.1:4000".parse().unwrap()
     }
 
     fn exchange(delay_ns: u64, lost_percent: u64, seed: u64, probes: Probes) -> (Option<Echoes>, u64, usize) {
         let mut random = Random::new(seed);
         let mut asker = EchoRequester::new(0, NONCE, probes);
-        let mut answerer = EchoResponder::new(NONCE, asker_address());
+        let mut answerer = EchoResponder::new(NONCE, requester_address());
         let mut replies = 0;
         let mut now_ns = 0;
         let mut arriving: Vec<(u64, Packet)> = Vec::new();
@@ -255,7 +255,7 @@ mod tests {
                     for _ in 0..1 + random.below(2) {
                         let at_ns = now_ns + delay_ns + random.below(delay_ns / 50 + 1);
                         if random.below(100) >= lost_percent
-                            && let Some(reply) = answerer.reply(at_ns, asker_address(), &packet)
+                            && let Some(reply) = answerer.reply(at_ns, requester_address(), &packet)
                             && random.below(100) >= lost_percent
                         {
                             replies += 1;
@@ -327,35 +327,45 @@ mod tests {
 
     #[test]
     fn each_expected_request_gets_one_reply() {
-        let mut answerer = EchoResponder::new(NONCE, asker_address());
-        let ask = |number| Packet {
+        let mut answerer = EchoResponder::new(NONCE, requester_address());
+        let request_packet = |number| Packet {
             kind: PacketKind::Ask { is_prompt: true },
             nonce: NONCE,
             number,
             round_trip_ns: 0,
         };
         let elsewhere = "10.0.0.1:4001".parse().unwrap();
-        assert_eq!(answerer.reply(0, elsewhere, &ask(0)), None);
-        assert_eq!(answerer.reply(0, asker_address(), &Packet { nonce: 8, ..ask(0) }), None);
-        assert_eq!(answerer.reply(0, asker_address(), &Packet { kind: PacketKind::Reply, ..ask(0) }), None);
-        let reply = answerer.reply(1000, asker_address(), &ask(0)).unwrap();
+        assert_eq!(answerer.reply(0, elsewhere, &request_packet(0)), None);
+        assert_eq!(answerer.reply(0, requester_address(), &Packet { nonce: 8, ..request_packet(0) }), None);
+        assert_eq!(
+            answerer.reply(0, requester_address(), &Packet { kind: PacketKind::Reply, ..request_packet(0) }),
+            None
+        );
+        let reply = answerer.reply(1000, requester_address(), &request_packet(0)).unwrap();
         assert_eq!((reply.kind, reply.number, reply.round_trip_ns), (PacketKind::Reply, 0, 0));
-        assert_eq!(answerer.reply(2000, asker_address(), &ask(0)), None, "a duplicate");
-        assert_eq!(answerer.reply(3000, asker_address(), &ask(1)).unwrap().round_trip_ns, 2000);
-        assert_eq!(answerer.reply(3000, asker_address(), &ask(0)), None, "an old request");
+        assert_eq!(answerer.reply(2000, requester_address(), &request_packet(0)), None, "a duplicate");
+        assert_eq!(
+            answerer.reply(3000, requester_address(), &request_packet(1)).unwrap().round_trip_ns,
+            2000
+        );
+        assert_eq!(answerer.reply(3000, requester_address(), &request_packet(0)), None, "an old request");
     }
 
     #[test]
     fn replies_are_capped() {
-        let mut answerer = EchoResponder::new(NONCE, asker_address());
+        let mut answerer = EchoResponder::new(NONCE, requester_address());
         let mut replies = |numbers: std::ops::Range<u32>, now_ns| {
-            let ask = |number| Packet {
+            let request_packet = |number| Packet {
                 kind: PacketKind::Ask { is_prompt: false },
                 nonce: NONCE,
                 number,
                 round_trip_ns: 0,
             };
-            numbers.filter(|&number| answerer.reply(now_ns, asker_address(), &ask(number)).is_some()).count()
+            numbers
+                .filter(|&number| {
+                    answerer.reply(now_ns, requester_address(), &request_packet(number)).is_some()
+                })
+                .count()
         };
         assert_eq!(replies(0..100_000, 0) as u64, MAX_BURST + 1);
         assert_eq!(replies(100_000..200_000, 1_000_000) as u64, 1_000_000 / REPLY_NS);

@@ -105,7 +105,7 @@ impl Exchange {
         self.steps[block.step].notify_waiters();
     }
 
-    /// Notes that a sender has sent a block that its stream skipped, and all blocks before it.
+    /// Notes that a skipped block, and all blocks before it, were sent.
     pub(in super::super) fn sent(&self, block: &Block) {
         self.progress().sent(block);
         self.steps[block.step].notify_waiters();

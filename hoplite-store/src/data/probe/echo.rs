@@ -131,7 +131,7 @@ mod tests {
         let mut probe = EchoRequester::new(0, 7, Probes::Auto);
         let Action::Send(packet) = probe.next_action(0) else { panic!("nothing to send") };
         let request = encode_packet(&packet);
-        let heard = async {
+        let replies = async {
             forger.send_to(&request, answerer).await.unwrap();
             let mut other = request;
             other[8] ^= 1;
@@ -146,7 +146,7 @@ mod tests {
         };
         tokio::select! {
             () = answering.answer() => unreachable!("it answers for ever"),
-            () = heard => {}
+            () = replies => {}
         }
         let mut bytes = [0; 64];
         assert!(stranger.socket.try_recv_from(&mut bytes).is_err(), "one reply");

@@ -116,8 +116,8 @@ async fn bad_input_closes_only_its_connection() {
 
 #[tokio::test]
 async fn a_silent_peer_is_closed_at_the_handshake_deadline() {
-    let hasty = DataConfig { handshake_timeout: Duration::from_millis(50), ..config("a") };
-    let sender = TestNode::start_with(hasty, Duration::ZERO).await;
+    let short_timeouts = DataConfig { handshake_timeout: Duration::from_millis(50), ..config("a") };
+    let sender = TestNode::start_with(short_timeouts, Duration::ZERO).await;
     let part = hello(PROTOCOL_VERSION, "test", "tester");
     for bytes in [&[][..], &part[..11], &part[..part.len() - 1]] {
         send_until_closed(&sender, bytes, Close::Never).await;

@@ -106,8 +106,8 @@ async fn a_cancelled_pull_ends_at_once_and_so_does_the_serve() {
 
 #[tokio::test]
 async fn a_silent_sender_counts_as_stalled() {
-    let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("b") };
-    let receiver = TestNode::start_with(hasty, Duration::ZERO).await;
+    let short_timeouts = DataConfig { silence_timeout: Duration::from_millis(100), ..config("b") };
+    let receiver = TestNode::start_with(short_timeouts, Duration::ZERO).await;
     let (sender, address) = FakePeer::start("a").await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(100));
     let mut connection = sender.accept().await;
@@ -167,8 +167,8 @@ async fn a_sender_that_is_silent_within_a_block_is_left_early() {
 
 #[tokio::test]
 async fn a_receiver_that_stops_reading_is_disconnected() {
-    let hasty = DataConfig { write_stall_timeout: Duration::from_millis(200), ..config("a") };
-    let sender = TestNode::start_with(hasty, Duration::ZERO).await;
+    let short_timeouts = DataConfig { write_stall_timeout: Duration::from_millis(200), ..config("a") };
+    let sender = TestNode::start_with(short_timeouts, Duration::ZERO).await;
     let source = empty(BIG_BYTES);
     source.complete();
     sender.test_store.add("x", &source);

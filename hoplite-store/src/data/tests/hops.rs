@@ -193,8 +193,8 @@ async fn a_coordinator_that_vanishes_frees_its_hop() {
 
 #[tokio::test]
 async fn a_coordinator_that_falls_silent_frees_its_hop() {
-    let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("h") };
-    let mut host = TestNode::start_with(hasty, Duration::ZERO).await;
+    let short_timeouts = DataConfig { silence_timeout: Duration::from_millis(100), ..config("h") };
+    let mut host = TestNode::start_with(short_timeouts, Duration::ZERO).await;
     let mut coordinator = connect(&host).await;
     coordinator.write_control(Kind::Combine, &encode_hop(&hop(&[]))).await.unwrap();
     let (_, _reports) = receive_hop_request(&mut host).await;
@@ -234,8 +234,8 @@ async fn a_host_that_vanishes_has_failed() {
 
 #[tokio::test]
 async fn a_silent_or_malformed_host_has_failed() {
-    let hasty = DataConfig { silence_timeout: Duration::from_millis(100), ..config("c") };
-    let hasty = TestNode::start_with(hasty, Duration::ZERO).await;
+    let short_timeouts = DataConfig { silence_timeout: Duration::from_millis(100), ..config("c") };
+    let short_timeouts = TestNode::start_with(short_timeouts, Duration::ZERO).await;
     let patient = TestNode::start("c").await;
     let no_such_input = v1::End {
         outcome: v1::end::Outcome::InputFailed.into(),
@@ -244,7 +244,7 @@ async fn a_silent_or_malformed_host_has_failed() {
     };
     let complete = v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
     for (coordinator, end, corrupt_frames) in
-        [(&hasty, None, 0), (&patient, Some(no_such_input), 1), (&patient, Some(complete), 2)]
+        [(&short_timeouts, None, 0), (&patient, Some(no_such_input), 1), (&patient, Some(complete), 2)]
     {
         let (host, address) = FakePeer::start("h").await;
         let mut directed = Directed::start(coordinator, "h", address, hop(&[]));

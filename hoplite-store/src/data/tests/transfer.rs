@@ -60,7 +60,7 @@ async fn connections_for_small_objects_carry_no_large_objects() {
 }
 
 #[tokio::test]
-async fn transfers_show_what_the_link_does() {
+async fn transfers_update_the_link_estimate() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let assumed = LinkEstimate::default();
     assert_eq!(receiver.puller.link(), assumed);
@@ -338,8 +338,8 @@ async fn idle_connections_expire() {
 async fn a_slow_decision_does_not_look_like_a_dead_sender() {
     let slow = DataConfig { keepalive_interval: Duration::from_millis(20), ..config("a") };
     let sender = TestNode::start_with(slow, Duration::from_secs(3)).await;
-    let hasty = DataConfig { silence_timeout: Duration::from_secs(1), ..config("b") };
-    let receiver = TestNode::start_with(hasty, Duration::ZERO).await;
+    let short_timeouts = DataConfig { silence_timeout: Duration::from_secs(1), ..config("b") };
+    let receiver = TestNode::start_with(short_timeouts, Duration::ZERO).await;
     sender.test_store.add("x", &filled(&content(5000)));
     assert_eq!(receiver.pull(&sender, "x", &empty(5000)).await, (5000, PullOutcome::Complete));
 }
