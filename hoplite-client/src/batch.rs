@@ -218,7 +218,9 @@ async fn put_part(
             Ok(Response::Sealed) => Ok(()),
             Ok(Response::Existing(view)) => compared(connection, object, view),
             Ok(_) => Err(connection.unexpected()),
-            Err(ObjectError::StoreFull { .. } | ObjectError::Timeout { .. }) if !is_patient => {
+            Err(
+                ObjectError::StoreFull { .. } | ObjectError::QuotaExceeded(_) | ObjectError::Timeout { .. },
+            ) if !is_patient => {
                 delayed.push(index);
                 Ok(())
             }

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hoplite_core::lifetime::Owner;
+use hoplite_core::quota::{Quota, QuotaLimits, QuotaSubject};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::Locations;
 use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId, Version};
@@ -237,6 +238,12 @@ macro_rules! calls {
 }
 
 calls! {
+    "Lists the quotas of the store"
+    quotas() -> Vec<Quota>;
+
+    "Sets or removes a quota"
+    set_quota(subject: QuotaSubject, limits: Option<QuotaLimits>) -> Quota;
+
     "Puts plain bytes"
     put(id: impl AsRef<[u8]>, bytes: &[u8]) -> ();
 

@@ -159,7 +159,7 @@ impl Client {
     ///
     /// # Errors
     /// `AlreadyExists` if the id names another object; `InvalidMetadata`; `ObjectTooLarge`;
-    /// `StoreFull` if no memory becomes free in time; `Timeout` if another writer of the id, or the
+    /// `StoreFull` if no memory becomes free in time; `QuotaExceeded`; `Timeout` if another writer of the id, or the
     /// directory, takes longer.
     ///
     /// # Cancel safety

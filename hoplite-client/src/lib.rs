@@ -82,6 +82,7 @@ mod collective;
 mod delete;
 mod location_watch;
 mod many;
+mod quota;
 mod report;
 
 mod arena;
@@ -111,6 +112,7 @@ pub use hoplite_core::node::{
     ByteRange, DrainReport, DrainState, LifetimeReport, LongWait as WaitingCall, Ownerless, OwnerlessPage,
     ReduceOrder, SpillStatus, Unmoved,
 };
+pub use hoplite_core::quota::{Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{
     DeleteWait, Location, LocationState, Locations, ObjectSummary, Origin, Retention,

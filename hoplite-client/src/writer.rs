@@ -209,7 +209,9 @@ async fn once_more_if_full(
     let deadline = Deadline::after(timeout);
     if connection.has_on_full() {
         match connection.call_node(request(Duration::ZERO), Operation::Put, Duration::ZERO).await {
-            Err(Error::Object(hoplite_core::Error::StoreFull { .. })) => {
+            Err(Error::Object(
+                hoplite_core::Error::StoreFull { .. } | hoplite_core::Error::QuotaExceeded(_),
+            )) => {
                 connection.give_back_unneeded().await;
             }
             // The next call waits for another put of the id.

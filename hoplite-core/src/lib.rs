@@ -42,7 +42,7 @@ pub mod node;
 pub use transfer::{batch, merge, peer, session, stall};
 pub use vocabulary::{
     block, checksum, dtype, error, fault, id, lifetime, limits, link, load, metadata, missing, placement,
-    problem, tally, text, time, trace, version,
+    problem, quota, tally, text, time, trace, version,
 };
 
 pub use error::{Error, ErrorCode, Operation, Result};

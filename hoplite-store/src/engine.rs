@@ -269,16 +269,17 @@ impl Engine {
         self.lock().sessions.iter().map(Option::is_some).collect()
     }
 
-    /// Adds a client that holds `owners`. Returns the queue of its answers.
+    /// Adds a client of this user that holds `owners`. Returns the queue of its answers.
     pub(crate) fn client_connected(
         self: &Arc<Self>,
         name: String,
+        user: u32,
         owners: Vec<Owner>,
     ) -> (ClientId, Arc<Answers>) {
         let client = ClientId(self.next_number());
         let answers = Arc::new(Answers::of(name));
         self.clients.insert(client, Arc::clone(&answers));
-        self.apply(Event::ClientConnected { client, owners });
+        self.apply(Event::ClientConnected { client, user, owners });
         (client, answers)
     }
 

@@ -21,6 +21,7 @@ use hoplite_core::node::{
 };
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::collective::{Collective, Schedule};
+use hoplite_core::quota::{Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DeleteTerms, DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location,
@@ -156,6 +157,7 @@ fn missing() -> impl Strategy<Value = Missing> {
         named(absent).prop_map(|participants| Missing::Participants { participants }),
         id().prop_map(|target| Missing::Coordinator { target }),
         id().prop_map(|id| Missing::Seal { id }),
+        excess().prop_map(|excess| Missing::Quota { excess: Box::new(excess) }),
     ];
     let of_stores = prop_oneof![
         named(node()).prop_map(|nodes| Missing::Stores { nodes }),
@@ -220,6 +222,7 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
                 holders,
             }
         ),
+        excess().prop_map(|excess| Error::QuotaExceeded(Box::new(excess))),
         id().prop_map(|id| Error::ObjectLost { id }),
         id().prop_map(|id| Error::Deleted { id }),
         (id(), text(".{0,60}")).prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),
@@ -490,6 +493,9 @@ fn node_request() -> impl Strategy<Value = node::Request> {
             let bytes = |id: ObjectId| Bytes::copy_from_slice(id.as_bytes());
             node::Request::ListOwnerless { prefix: bytes(prefix), after: bytes(after), limit }
         }),
+        Just(node::Request::ListQuotas),
+        (quota_subject(), option::of(quota_limits()))
+            .prop_map(|(subject, limits)| node::Request::SetQuota { subject, limits }),
         copy().prop_map(|copy| node::Request::Abort { copy }),
         (id(), select(vec![Until::Started, Until::Complete, Until::Contents]), timeout(), any::<bool>())
             .prop_map(|(id, until, timeout, allow_stale)| {
@@ -622,6 +628,32 @@ fn view() -> impl Strategy<Value = ObjectView> {
     )
 }
 
+fn quota_subject() -> impl Strategy<Value = QuotaSubject> {
+    prop_oneof![any::<u32>().prop_map(QuotaSubject::User), id().prop_map(QuotaSubject::Prefix)]
+}
+
+fn quota_limits() -> impl Strategy<Value = QuotaLimits> {
+    any::<(Option<u64>, Option<u64>)>()
+        .prop_map(|(memory_bytes, objects)| QuotaLimits { memory_bytes, objects })
+}
+
+fn quota() -> impl Strategy<Value = Quota> {
+    (quota_subject(), quota_limits(), any::<(u64, u64)>()).prop_map(
+        |(subject, limits, (memory_bytes, objects))| Quota {
+            subject,
+            limits,
+            used: QuotaUse { memory_bytes, objects },
+        },
+    )
+}
+
+fn excess() -> impl Strategy<Value = QuotaExcess> {
+    let resource = select(vec![QuotaResource::Memory, QuotaResource::Objects]);
+    (quota_subject(), resource, any::<(u64, u64, u64)>()).prop_map(
+        |(subject, resource, (needed, used, limit))| QuotaExcess { subject, resource, needed, used, limit },
+    )
+}
+
 fn ownerless() -> impl Strategy<Value = OwnerlessPage> {
     let object = (id(), any::<u64>(), option::of(owner()));
     let object = object.prop_map(|(id, size_bytes, owner)| Ownerless { id, size_bytes, owner });
@@ -661,6 +693,7 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         locations().prop_map(node::Response::Locations),
         any::<u64>().prop_map(|valid_bytes| node::Response::Progress { valid_bytes }),
         ownerless().prop_map(node::Response::Ownerless),
+        prop::collection::vec(quota(), 0..5).prop_map(node::Response::Quotas),
     ];
     prop_oneof![
         4 => node.prop_map(|response| Ok(Response::Node(response))),

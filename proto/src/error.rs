@@ -11,6 +11,7 @@ use hoplite_core::text::escape;
 
 use crate::bounds::{MAX_TEXT_BYTES, check_count, encode_id};
 use crate::metadata::{decode_dtype, encode_dtype};
+use crate::quota::{decode_excess, encode_excess};
 use crate::v1;
 use crate::v1::MissingKind;
 
@@ -53,6 +54,13 @@ pub fn encode(error: &Error) -> v1::Error {
             b: *free_bytes,
             c: *capacity_bytes,
             text: holders.clone(),
+            ..Default::default()
+        },
+        Error::QuotaExceeded(excess) => v1::Error {
+            code,
+            // For peers that do not know the error.
+            text: error.to_string(),
+            excess: Some(encode_excess(excess)),
             ..Default::default()
         },
         Error::Timeout { operation, waited, missing } => v1::Error {
@@ -125,6 +133,9 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
             capacity_bytes: error.c,
             holders: text.clone(),
         }),
+        code if code == ErrorCode::QuotaExceeded as u32 => {
+            decode_excess(error.excess).map(Error::QuotaExceeded)
+        }
         code if code == ErrorCode::Timeout as u32 => decode_operation(error.a).map(|operation| {
             let missing = error.missing.and_then(|missing| decode_missing(*missing, plane)).map(Box::new);
             Error::Timeout { operation, waited: Duration::from_micros(error.b), missing }
@@ -310,6 +321,11 @@ pub(crate) fn encode_missing(missing: &Missing) -> v1::Missing {
             capacity_bytes: *capacity_bytes,
             ..Default::default()
         },
+        Missing::Quota { excess } => v1::Missing {
+            kind: MissingKind::Quota.into(),
+            excess: Some(encode_excess(excess)),
+            ..Default::default()
+        },
         Missing::Seal { id } => of_ids(MissingKind::Seal, [id]),
         Missing::Bytes { id, from } => {
             v1::Missing { ids: vec![encode_id(id)], ..of_nodes(MissingKind::Bytes, [from]) }
@@ -382,6 +398,7 @@ pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missi
             free_bytes: missing.free_bytes,
             capacity_bytes: missing.capacity_bytes,
         },
+        MissingKind::Quota => Missing::Quota { excess: decode_excess(missing.excess)? },
         MissingKind::Seal => Missing::Seal { id: id()? },
         MissingKind::Bytes => Missing::Bytes { id: id()?, from: node()? },
         MissingKind::Peer => Missing::Peer { node: node()?, reason: reason(missing.reason)? },

@@ -50,4 +50,5 @@ pub mod framing;
 #[cfg(test)]
 mod arbitrary;
 mod enumeration;
+mod quota;
 mod reduce;

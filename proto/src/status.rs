@@ -25,7 +25,9 @@ pub fn to_status(error: &Error) -> Status {
             Code::AlreadyExists
         }
         Error::ObjectTooLarge { .. } => Code::OutOfRange,
-        Error::StoreFull { .. } | Error::LimitExceeded { .. } => Code::ResourceExhausted,
+        Error::StoreFull { .. } | Error::QuotaExceeded(_) | Error::LimitExceeded { .. } => {
+            Code::ResourceExhausted
+        }
         Error::Timeout { .. } => Code::DeadlineExceeded,
         Error::ObjectLost { .. } => Code::DataLoss,
         Error::Deleted { .. } => Code::NotFound,

@@ -79,7 +79,7 @@ class Limit:
 LIMITS = {
     "Rust": Limit(1, 8, 20, 102_700),
     "Python": Limit(1, 8, 5, 22_200),
-    "pages for users": Limit(0, 1, 0, 25_700),
+    "pages for users": Limit(0, 1, 0, 26_250),
     "pages for maintainers": Limit(0, 4, 2, 11_750),
 }
 

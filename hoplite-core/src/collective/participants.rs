@@ -18,7 +18,7 @@ use crate::vocabulary::local::CallKey;
 /// The participants of one collective at the nodes of the sources, while rank 0's call is open.
 #[derive(Debug)]
 pub(crate) struct Participants {
-    pub(super) key: Option<CallKey>,
+    pub(crate) key: Option<CallKey>,
     pub(crate) since: Time,
     pub(super) attempt: AttemptId,
     members: Vec<Member>,

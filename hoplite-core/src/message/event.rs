@@ -47,6 +47,8 @@ pub enum Event {
     },
     ClientConnected {
         client: ClientId,
+        /// The user of the client's process.
+        user: u32,
         /// Owners that the client holds while connected, at most
         /// [`MAX_OWNERS_PER_CLIENT`](crate::lifetime::MAX_OWNERS_PER_CLIENT).
         owners: Vec<Owner>,

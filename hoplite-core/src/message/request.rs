@@ -7,6 +7,7 @@ use crate::collective::Agreement;
 use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
 use crate::plan::collective::Collective;
+use crate::quota::{QuotaLimits, QuotaSubject};
 use crate::shard::DeleteWait;
 use crate::topology::probe::survey::SurveyOptions;
 use crate::version::Version;
@@ -140,6 +141,13 @@ pub enum Request {
         after: Bytes,
         limit: usize,
     },
+    /// Requests all quotas of this store. Answered by `Quotas`.
+    ListQuotas,
+    /// Sets both limits of a quota, or removes the quota. Answered by `Quotas` with this one quota.
+    SetQuota {
+        subject: QuotaSubject,
+        limits: Option<QuotaLimits>,
+    },
     /// Ends a call, whose answer may be under way. Not answered.
     Cancel {
         call: CallId,
@@ -171,6 +179,8 @@ impl Request {
             }
             Self::Delete { wait: DeleteWait::All, .. }
             | Self::ListOwnerless { .. }
+            | Self::ListQuotas
+            | Self::SetQuota { .. }
             | Self::Inspect(Inspection::DrainNode { .. }) => Version::VERSION_WITH_TERMS,
             Self::Batch(requests) => requests.iter().map(Self::oldest_version).max().unwrap_or_default(),
             _ => Version::OLDEST.number(),
@@ -205,6 +215,7 @@ impl Request {
                 | Self::Cancel { .. }
                 | Self::DrainProgress
                 | Self::ListOwnerless { .. }
+                | Self::ListQuotas
                 | Self::Inspect(
                     Inspection::List { .. }
                         | Inspection::Describe { .. }

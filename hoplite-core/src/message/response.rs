@@ -6,6 +6,7 @@ use crate::extent::Extent;
 use crate::id::{NodeId, PutId};
 use crate::metadata::Metadata;
 use crate::missing::Named;
+use crate::quota::Quota;
 use crate::shard::Locations;
 
 /// A copy in the arena, for the client that maps it.
@@ -64,6 +65,7 @@ pub enum Response {
     Locations(Locations),
     Drain(DrainReport),
     Ownerless(OwnerlessPage),
+    Quotas(Vec<Quota>),
     Progress {
         valid_bytes: u64,
     },

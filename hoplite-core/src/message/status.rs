@@ -52,6 +52,8 @@ pub struct NodeStatus {
     pub abandoned: u64,
     /// Puts so far that lost to another put of their id.
     pub put_conflicts: u64,
+    /// Puts and reduces so far that did not fit a quota.
+    pub over_quota_puts: u64,
     /// Hops of the reduces that this store coordinates, here or elsewhere.
     pub directed_hops: usize,
     pub combinations: usize,

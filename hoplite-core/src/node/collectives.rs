@@ -18,6 +18,7 @@ use crate::objects::Objects;
 use crate::objects::calls::{Access, Call, Contents, CreateCall, GetTerms};
 use crate::objects::gather::Gathered;
 use crate::objects::notice::{Deadline, SpaceWaiter};
+use crate::objects::quotas::Payer;
 use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::collective::Collective;
@@ -125,13 +126,22 @@ impl Adapter<'_> {
     /// for example the target of the previous round.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
-        let is_waiting = objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone()));
+        let waiter = SpaceWaiter::Target(target.clone());
+        let lacks_quota = objects.copies.quotas.is_waiting(&waiter);
+        let is_waiting = lacks_quota || objects.copies.is_waiting_for_space(&waiter);
         let participants = self.collectives.coordinator.participants(target).filter(|_| is_waiting);
         let Some(since) = participants.map(|participants| participants.since) else { return };
         let Some(size_bytes) = self.reductions.target_size(target) else { return };
         let now = objects.ctx.now();
         if now < since + ROOM_TIMEOUT {
             return objects.ctx.schedule(since + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
+        }
+        if lacks_quota {
+            let checked = self.objects.copies.check_quota(self.payer_of(target), target, size_bytes);
+            if let Err(excess) = checked {
+                self.fail_target(target, Error::QuotaExceeded(Box::new(excess)));
+            }
+            return;
         }
         if objects.copies.may_come_to_fit(size_bytes) {
             return objects.ctx.schedule(now + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
@@ -253,7 +263,9 @@ impl Adapter<'_> {
 
     pub(super) fn open_member(&mut self, membership: MembershipId) {
         let Some(plan) = self.collectives.members.awaits_space(membership).cloned() else { return };
-        let checked = self.check_plan(&plan);
+        let stays = plan.properties().makes_target && matches!(membership, MembershipId::Here(_));
+        let payer = if stays { self.payer_of(&plan.target) } else { Payer::Nobody };
+        let checked = self.check_plan(&plan, payer);
         let Self { objects, collectives, .. } = self;
         let sources = match checked {
             Ok(sources) => sources,
@@ -279,8 +291,7 @@ impl Adapter<'_> {
         objects.set_default_replicas(&mut metadata);
         let object = Object { id: id.clone(), put: plan.put, size_bytes, metadata };
         let opening = LocalCopy::begin(object, room, Phase::Combining { combine: None }).private();
-        let stays = plan.properties().makes_target && matches!(membership, MembershipId::Here(_));
-        let opening = if stays { opening } else { opening.evictable() };
+        let opening = if stays { opening.paid_by(payer) } else { opening.evictable() };
         let copy = objects.copies.open(&mut objects.ctx, opening);
         for source in &sources {
             objects.copies.touch(*source);
@@ -291,7 +302,13 @@ impl Adapter<'_> {
         objects.wake(&id);
     }
 
-    fn check_plan(&self, plan: &Plan) -> Result<Vec<CopyId>, Failure> {
+    /// Returns the payer of a target that stays at its coordinator.
+    fn payer_of(&self, target: &ObjectId) -> Payer {
+        let key = self.collectives.coordinator.participants(target).and_then(|known| known.key);
+        key.map_or(Payer::Unknown, |key| self.objects.copies.quotas.payer(key.client))
+    }
+
+    fn check_plan(&self, plan: &Plan, payer: Payer) -> Result<Vec<CopyId>, Failure> {
         let Self { objects, reductions, .. } = self;
         if objects.ctx.is_shutting_down() {
             return Err(Failure::Refused(Error::ShuttingDown));
@@ -301,6 +318,8 @@ impl Adapter<'_> {
         }
         let checked = objects.check_incoming(&plan.target, plan.copy_bytes(), &plan.metadata);
         checked.map_err(Failure::Refused)?;
+        let fits = objects.copies.check_quota(payer, &plan.target, plan.copy_bytes());
+        fits.map_err(|excess| Failure::Refused(Error::QuotaExceeded(Box::new(excess))))?;
         for (_, agreement) in participants_of(objects, &plan.target) {
             agreement.check(&plan.target, &plan.agreement).map_err(Failure::Disagrees)?;
         }

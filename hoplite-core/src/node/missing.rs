@@ -30,10 +30,9 @@ impl View<'_> {
     pub(super) fn missing(&self, key: CallKey) -> Option<Missing> {
         match self.objects.calls.get(key)? {
             Call::Create(create) => {
-                if self.objects.copies.is_waiting_for_space(&SpaceWaiter::Create(key)) {
-                    return Some(self.objects.copies.lacks_room(create.size_bytes));
-                }
-                self.missing_of_object(&create.id)
+                let (waiter, object) = (SpaceWaiter::Create(key), (&create.id, create.size_bytes));
+                let room = self.objects.missing_of_room(&waiter, key.client, object);
+                room.or_else(|| self.missing_of_object(&create.id))
             }
             Call::Seal { copy } => self.objects.missing_of_verdict(*copy),
             Call::Get { id, terms } => {
@@ -47,7 +46,10 @@ impl View<'_> {
             Call::Follow { copy } => self.missing_of_copy(self.objects.copies.get(copy)?),
             Call::Delete(delete) => self.objects.missing_of_delete(delete),
             call @ (Call::Locate { .. } | Call::Wait(_)) => self.objects.missing_of_queries(&call.queries()),
-            Call::Reduce { target, .. } => self.missing_of_target(target),
+            Call::Reduce { target, .. } => {
+                let quota = self.missing_of_reduce(key, target);
+                quota.or_else(|| self.missing_of_target(target))
+            }
             Call::Inspect | Call::Drain | Call::Subscription { .. } => None,
         }
     }
@@ -83,6 +85,13 @@ impl View<'_> {
             return Some(self.objects.copies.lacks_room(local.size_bytes));
         }
         self.objects.missing_of_verdict(copy)
+    }
+
+    /// Returns the memory or the quota for which a call waits to open its target.
+    fn missing_of_reduce(&self, key: CallKey, target: &ObjectId) -> Option<Missing> {
+        let waiter = SpaceWaiter::Target(target.clone());
+        let size_bytes = self.reductions.target_size(target)?;
+        self.objects.missing_of_room(&waiter, key.client, (target, size_bytes))
     }
 
     /// Returns the cause of a wait for the target of a coordinated reduce or collective.

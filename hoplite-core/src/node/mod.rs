@@ -82,6 +82,7 @@ impl Node {
             }
         }
         self.objects.spill_cold();
+        debug_assert!(self.objects.copies.are_quotas_exact(), "each copy is charged once");
         if self.objects.ctx.is_draining() {
             let status = self.status();
             self.objects.settle_drain(status.reductions + status.hops + status.directed_hops > 0);
@@ -97,7 +98,8 @@ impl Node {
                 objects.followed(CallKey::of(client, call), progress);
             }
             Event::Inspected { client, call } => objects.inspected(CallKey::of(client, call)),
-            Event::ClientConnected { client, owners } => {
+            Event::ClientConnected { client, user, owners } => {
+                objects.copies.quotas.client_connected(client, user);
                 objects.lifetimes.client_connected(&mut objects.ctx, client, owners);
             }
             Event::ClientGone { client } => objects.client_gone(client),

@@ -35,6 +35,7 @@ pub(crate) struct Context {
     is_shutting_down: bool,
     pub(super) batches: Batches,
     is_draining: bool,
+    over_quota_puts: u64,
 }
 
 impl Context {
@@ -55,6 +56,7 @@ impl Context {
             is_shutting_down: false,
             batches: Batches::default(),
             is_draining: false,
+            over_quota_puts: 0,
         }
     }
 
@@ -167,7 +169,10 @@ impl Context {
         match &response {
             Ok(Response::Object(_) | Response::Contents { .. }) => self.tally.got(waited),
             Ok(_) => {}
-            Err(_) => self.tally.failures += 1,
+            Err(error) => {
+                self.tally.failures += 1;
+                self.over_quota_puts += u64::from(matches!(error, Error::QuotaExceeded(_)));
+            }
         }
         if key.is_item() {
             if self.batches.answered(key, response) {
@@ -176,6 +181,10 @@ impl Context {
             return;
         }
         self.push(Effect::Reply { client, call, response });
+    }
+
+    pub(crate) const fn over_quota_puts(&self) -> u64 {
+        self.over_quota_puts
     }
 
     pub(crate) const fn tally(&self) -> Tally {

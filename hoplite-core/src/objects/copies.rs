@@ -3,6 +3,7 @@
 use super::Objects;
 use super::calls::Access;
 use super::notice::{Deadline, Notice};
+use super::quotas::Payer;
 use super::table::{LocalCopy, Object, Phase, Room, Table};
 use crate::error::Error;
 use crate::extent::Extent;
@@ -48,8 +49,8 @@ impl Objects {
         room
     }
 
-    pub(crate) fn open(&mut self, object: Object, room: Extent, phase: Phase) -> CopyId {
-        self.copies.open(&mut self.ctx, LocalCopy::begin(object, room, phase))
+    pub(crate) fn open(&mut self, object: Object, room: Extent, phase: Phase, payer: Payer) -> CopyId {
+        self.copies.open(&mut self.ctx, LocalCopy::begin(object, room, phase).paid_by(payer))
     }
 
     pub(crate) fn wake(&mut self, id: &ObjectId) {

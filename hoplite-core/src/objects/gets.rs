@@ -9,6 +9,7 @@ use super::calls::{Access, Call, GetTerms};
 use super::fetch::FetchStep;
 use super::notice::SpaceWaiter;
 use super::queries::Purpose;
+use super::quotas::Payer;
 use super::spill::Fetched;
 use super::table::{ActivePull, Object, Phase};
 use crate::error::{Error, Operation};
@@ -203,7 +204,7 @@ impl Objects {
             self.reconsider_fetch(id);
             return None;
         };
-        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }))
+        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }, Payer::Nobody))
     }
 
     pub(crate) fn granted(&mut self, shard: usize, grant: Grant) {
@@ -361,7 +362,7 @@ impl Objects {
     fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
         self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
         let room = self.allocate(object.size_bytes)?;
-        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }))
+        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }, Payer::Nobody))
     }
 
     /// Keeps an inline object whose last copy elsewhere is gone, if there is memory.

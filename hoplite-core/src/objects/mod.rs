@@ -19,6 +19,7 @@
 //! | `quorum` | put only if both shards of an id accept it |
 //! | `endings`, `lifetimes`, `owners` | end objects after their time to live or their owner |
 //! | `replicas`, `orders` | keep ordered copies, and let puts wait for copies elsewhere |
+//! | `quotas`, `charges` | limit the objects of a user or a prefix |
 //! | `spill` | moves pinned copies to files, and reads them on demand |
 //! | `recovery`, `witnesses` | bring objects in the files of killed stores back |
 //! | `drain`, `draining` | move all pinned copies to other stores |
@@ -28,6 +29,7 @@
 mod batch;
 mod batches;
 pub(crate) mod calls;
+mod charges;
 pub(crate) mod combinations;
 mod combine;
 mod conflicts;
@@ -56,6 +58,7 @@ mod put;
 pub(crate) mod queries;
 mod queue;
 mod quorum;
+pub(crate) mod quotas;
 mod recent_ends;
 mod recovery;
 mod replicas;
@@ -134,6 +137,7 @@ impl Objects {
             combinations: self.combinations.len(),
             place: self.ctx.place(),
             is_draining: self.ctx.is_draining(),
+            over_quota_puts: self.ctx.over_quota_puts(),
             ..self.copies.status()
         }
     }

@@ -41,6 +41,8 @@ enum Attempt {
     /// Another writer makes the object, or has made it without the directory's acceptance.
     IsBusy,
     LacksSpace,
+    /// The put does not fit its quota now.
+    LacksQuota,
 }
 
 impl Objects {
@@ -61,9 +63,9 @@ impl Objects {
                 {
                     return self.ctx.reply(key, Err(error));
                 }
-                let (id, lacks_space) = (create.id.clone(), attempt == Attempt::LacksSpace);
+                let id = create.id.clone();
                 self.calls.enter(&mut self.ctx, key, Call::Create(create), Operation::Put, timeout);
-                self.wait_to_create(&id, key, lacks_space);
+                self.wait_to_create(&id, key, &attempt);
             }
         }
     }
@@ -77,7 +79,7 @@ impl Objects {
                 self.forget_call(key);
                 self.answer_create(key, create, response, left);
             }
-            attempt => self.wait_to_create(&create.id, key, attempt == Attempt::LacksSpace),
+            attempt => self.wait_to_create(&create.id, key, &attempt),
         }
     }
 
@@ -111,13 +113,19 @@ impl Objects {
         if let Err(error) = self.calls.check_may_refer(self.ctx.limits(), client, Access::Write) {
             return Attempt::Answered(Err(error));
         }
+        let payer = self.copies.quotas.payer(client);
+        match self.fits_quota(payer, &create.id, create.size_bytes) {
+            Ok(true) => {}
+            Ok(false) => return Attempt::LacksQuota,
+            Err(error) => return Attempt::Answered(Err(error)),
+        }
         let Some(room) = self.allocate(create.size_bytes) else { return Attempt::LacksSpace };
         // Waiting calls get this copy.
         self.end_fetch(&create.id);
         let put = self.ctx.next_put();
         let phase = Phase::Writing { client };
         let CreateCall { id, size_bytes, metadata, contents: _ } = create.clone();
-        let copy = self.open(Object { id, put, size_bytes, metadata }, room, phase);
+        let copy = self.open(Object { id, put, size_bytes, metadata }, room, phase, payer);
         self.copies.publication_mut(copy).writer = Some(client);
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
@@ -185,12 +193,13 @@ impl Objects {
         self.release(key.client, copy);
     }
 
-    fn wait_to_create(&mut self, id: &ObjectId, key: CallKey, lacks_space: bool) {
+    fn wait_to_create(&mut self, id: &ObjectId, key: CallKey, attempt: &Attempt) {
         self.calls.wait_for_copy(id, key);
-        if lacks_space {
-            self.copies.wait_for_space(SpaceWaiter::Create(key));
-        } else {
-            self.copies.stop_waiting_for_space(&SpaceWaiter::Create(key));
+        let waiter = SpaceWaiter::Create(key);
+        match attempt {
+            Attempt::LacksSpace => self.copies.wait_for_space(waiter),
+            Attempt::LacksQuota => self.copies.wait_for_quota(waiter),
+            Attempt::IsBusy | Attempt::Answered(_) => self.copies.stop_waiting_for_space(&waiter),
         }
     }
 
@@ -245,9 +254,10 @@ impl Objects {
             return Err(Error::AlreadyExists { id: id.clone() });
         }
         self.end_fetch(id);
+        let payer = self.copies.quotas.end_reservation(id);
         let put = self.ctx.next_put();
         let object = Object { id: id.clone(), put, size_bytes, metadata };
-        let copy = self.open(object, room, Phase::Combining { combine: None });
+        let copy = self.open(object, room, Phase::Combining { combine: None }, payer);
         if !self.ctx.is_small(size_bytes) {
             self.publish(copy);
         }

@@ -58,6 +58,14 @@ impl Objects {
                 let page = self.ownerless(&prefix, &after, limit);
                 self.ctx.reply(key, Ok(Response::Ownerless(page)));
             }
+            Request::ListQuotas => {
+                let quotas = self.copies.quotas.list().collect();
+                self.ctx.reply(key, Ok(Response::Quotas(quotas)));
+            }
+            Request::SetQuota { subject, limits } => {
+                let quota = self.copies.set_quota(subject, limits);
+                self.ctx.reply(key, quota.map(|quota| Response::Quotas(vec![quota])));
+            }
             request => self.take_back(key, &request),
         }
     }
@@ -154,6 +162,7 @@ impl Objects {
                 Some(Missing::Room { needed_bytes, free_bytes, capacity_bytes }) => {
                     Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders: String::new() }
                 }
+                Some(Missing::Quota { excess }) => Error::QuotaExceeded(excess),
                 missing => Error::Timeout { operation, waited, missing: missing.map(Box::new) },
             }),
         };
@@ -182,6 +191,7 @@ impl Objects {
         self.calls.forget_client(client);
         self.conflicts.forget_client(client);
         self.lifetimes.client_gone(&mut self.ctx, client);
+        self.copies.quotas.client_gone(client);
     }
 
     pub(crate) fn changed(&mut self, id: &ObjectId) {

@@ -88,12 +88,19 @@ impl Reduction {
         self.target_metadata(common).validate(size_bytes)?;
         objects.copies.check_size(objects.ctx.limits(), target, size_bytes)?;
         let waiter = SpaceWaiter::Target(target.clone());
+        let payer = objects.copies.quotas.payer(self.key().client);
+        if !objects.fits_quota(payer, target, size_bytes)? {
+            objects.copies.wait_for_quota(waiter);
+            objects.ctx.notify(Notice::TargetLacksRoom(target.clone()));
+            return Ok(false);
+        }
         let Some(extent) = objects.allocate(size_bytes) else {
             objects.copies.wait_for_space(waiter);
             objects.ctx.notify(Notice::TargetLacksRoom(target.clone()));
             return Ok(false);
         };
         objects.copies.stop_waiting_for_space(&waiter);
+        objects.copies.reserve_quota(payer, target, extent);
         self.target = TargetState::Reserved { extent };
         Ok(true)
     }
@@ -192,6 +199,7 @@ impl Reduction {
         let state = std::mem::replace(&mut self.target, TargetState::None);
         if let TargetState::Reserved { extent } = state {
             objects.copies.give_back(extent);
+            objects.copies.quotas.end_reservation(target);
         }
         match state.copy() {
             Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),

@@ -13,6 +13,7 @@ use crate::vocabulary::missing::{Absent, Named, list};
 use crate::vocabulary::text::{escape, rounded};
 
 pub use crate::vocabulary::call::{Operation, Plane};
+pub use crate::vocabulary::quota::QuotaExcess;
 
 /// The result of an operation on objects.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -88,6 +89,9 @@ pub enum Error {
         /// A description of the store, and of the users of its memory; empty if unknown.
         holders: String,
     },
+    /// A put or reduce did not fit its quota before the deadline, or is larger than the quota.
+    #[error("{0}")]
+    QuotaExceeded(Box<QuotaExcess>),
     /// The deadline of a call passed.
     #[error("{operation} timed out after {:?}{}", rounded(*waited), MissingSuffix(missing))]
     Timeout {
@@ -265,6 +269,7 @@ pub enum ErrorCode {
     Draining = 31,
     SpillFailed = 40,
     PutConflict = 41,
+    QuotaExceeded = 45,
 }
 
 impl Error {
@@ -309,6 +314,7 @@ impl Error {
             Self::PutConflict { .. } => ErrorCode::PutConflict,
             Self::ObjectTooLarge { .. } => ErrorCode::ObjectTooLarge,
             Self::StoreFull { .. } => ErrorCode::StoreFull,
+            Self::QuotaExceeded(_) => ErrorCode::QuotaExceeded,
             Self::Timeout { .. } => ErrorCode::Timeout,
             Self::ObjectLost { .. } => ErrorCode::ObjectLost,
             Self::Deleted { .. } => ErrorCode::Deleted,
@@ -336,6 +342,7 @@ impl Error {
         matches!(
             self,
             Self::StoreFull { .. }
+                | Self::QuotaExceeded(_)
                 | Self::Timeout { .. }
                 | Self::LimitExceeded { .. }
                 | Self::NodeIdInUse { .. }
@@ -387,6 +394,12 @@ pub enum Missing {
         free_bytes: u64,
         /// The arena's size.
         capacity_bytes: u64,
+    },
+    /// A put or reduce exceeds its quota. A call that times out for this cause fails with
+    /// [`Error::QuotaExceeded`] instead.
+    Quota {
+        /// The exceeded quota.
+        excess: Box<QuotaExcess>,
     },
     /// A local client that writes the object has not sealed it.
     Seal {
@@ -440,6 +453,7 @@ impl Missing {
             Self::Coordinator { .. } => "coordinator",
             Self::Stores { .. } => "stores",
             Self::Room { .. } => "room",
+            Self::Quota { .. } => "quota",
             Self::Seal { .. } => "seal",
             Self::Bytes { .. } => "bytes",
             Self::Peer { .. } => "peer",
@@ -485,6 +499,7 @@ impl fmt::Display for Missing {
                     "the store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free"
                 )
             }
+            Self::Quota { excess } => write!(f, "{excess}"),
             Self::Seal { id } => write!(f, "the client that creates object {id} here has not sealed it"),
             Self::Bytes { id, from } => {
                 write!(f, "store {} has not sent all bytes of object {id}", from.as_str())

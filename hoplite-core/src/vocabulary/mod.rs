@@ -23,6 +23,7 @@ pub mod op;
 pub mod place;
 pub mod placement;
 pub mod problem;
+pub mod quota;
 pub mod reduce;
 pub mod tally;
 pub mod text;

@@ -195,7 +195,7 @@ fn what_was_given_up_here_is_no_rival() {
 #[test]
 fn a_put_that_was_accepted_and_has_lost_is_reported_once_to_its_client() {
     let mut h = Harness::disconnected(2, limits());
-    h.event(Event::ClientConnected { client: A, owners: Vec::new() });
+    h.event(Event::ClientConnected { client: A, user: 1, owners: Vec::new() });
     let ranked = h.shards.ranked(&id("x"));
     h.event(up(ranked[1]));
     let (view, call, publish) = sealed(&mut h, SIZE);

@@ -36,7 +36,7 @@ fn metadata(lifetime: Option<Arc<Lifetime>>) -> Metadata {
 impl Harness {
     fn connect(&mut self, client: ClientId, owners: &[&str]) {
         let owners = owners.iter().map(|name| owner(name)).collect();
-        self.event(Event::ClientConnected { client, owners });
+        self.event(Event::ClientConnected { client, user: 1, owners });
     }
 
     fn begin_put(&mut self, client: ClientId, name: &str, metadata: Metadata) -> (ClientId, CallId) {

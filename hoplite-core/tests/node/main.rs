@@ -20,6 +20,7 @@ mod members;
 mod parts;
 mod properties;
 mod puts;
+mod quotas;
 mod recovery;
 mod reduce_failures;
 mod reduces;

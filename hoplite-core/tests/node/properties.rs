@@ -12,6 +12,7 @@ use hoplite_core::metadata::Replicas;
 use hoplite_core::missing::Named;
 use hoplite_core::node::*;
 use hoplite_core::plan::link::LinkEstimate;
+use hoplite_core::quota::{QuotaLimits, QuotaSubject};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DeleteWait, DropReason, Equality, LocationState, PullOutcome, Query, Replicate, Replication, RequestId,
@@ -56,6 +57,7 @@ enum Step {
     Subscribe { client: u64, id: usize },
     Cancel { client: u64, back: u64 },
     ClientGone { client: u64 },
+    SetQuota { client: u64, of_prefix: bool, limits: u8 },
     ShardUp { shard: usize },
     ShardDown { shard: usize },
     AnswerQuery { which: usize, put: u64, answer: u8 },
@@ -132,6 +134,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (client.clone(), 0..4_usize).prop_map(|(client, id)| Step::Wait { client, id }),
         1 => (client.clone(), 0..4_usize).prop_map(|(client, id)| Step::Subscribe { client, id }),
         3 => (client.clone(), 0..4_u64).prop_map(|(client, back)| Step::Cancel { client, back }),
+        2 => (client.clone(), any::<bool>(), 0..16_u8)
+            .prop_map(|(client, of_prefix, limits)| Step::SetQuota { client, of_prefix, limits }),
         1 => client.prop_map(|client| Step::ClientGone { client }),
         2 => (0..SHARDS).prop_map(|shard| Step::ShardUp { shard }),
         1 => (0..SHARDS).prop_map(|shard| Step::ShardDown { shard }),
@@ -406,10 +410,26 @@ impl World {
                     self.request(client, Request::Cancel { call });
                 }
             }
+            Step::SetQuota { client, of_prefix, limits } => {
+                let number = usize::try_from(client).expect("a small number");
+                let user = u32::try_from(client).expect("a small number");
+                let subject =
+                    if of_prefix { QuotaSubject::Prefix(object(number)) } else { QuotaSubject::User(user) };
+                // The node checks the use of all quotas after each event.
+                let limits = (limits < 12).then(|| QuotaLimits {
+                    memory_bytes: (limits % 4 > 0).then_some(u64::from(limits) * SIZE),
+                    objects: Some(u64::from(limits % 5) + 1),
+                });
+                self.request(client, Request::SetQuota { subject, limits });
+            }
             Step::ClientGone { client } => {
                 self.h.gone(ClientId(client));
                 let owners = if client == 0 { Vec::new() } else { vec![job()] };
-                self.h.event(Event::ClientConnected { client: ClientId(client), owners });
+                self.h.event(Event::ClientConnected {
+                    client: ClientId(client),
+                    user: client as u32,
+                    owners,
+                });
             }
             step => self.take_of_reduce(step),
         }

@@ -140,7 +140,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
     let process = process_id.map_or_else(String::new, |process| format!(" (process {process})"));
     let name = if program.is_empty() { "a program" } else { &program };
     let name = format!("{}{process}", escape(name));
-    let mut connection = Connection::new(plane, seat, role, (name, owners));
+    let mut connection = Connection::new(plane, seat, role, (name, user, owners));
     let client = connection.client;
     tracing::debug!(?client, program, protocol = version.number(), user, ?role, "client connected");
     if let Err(error) = connection.run(&socket, inbox, &shutdown).await {
@@ -225,6 +225,9 @@ fn check_right(role: Role, request: &node::Request) -> Result<(), Error> {
             Role::Writer,
             node::Request::Drain { .. } | node::Request::Inspect(Inspection::DrainNode { .. }),
         ) => Err(Error::permission_denied("only root and the user of the store may drain stores")),
+        (Role::Writer, node::Request::SetQuota { .. }) => {
+            Err(Error::permission_denied("only root and the user of the store may change quotas"))
+        }
         (Role::Writer, node::Request::Inspect(Inspection::Probe { options, .. })) if options.apply => {
             Err(Error::permission_denied("only root and the user of the store may apply a probe"))
         }
@@ -233,8 +236,13 @@ fn check_right(role: Role, request: &node::Request) -> Result<(), Error> {
 }
 
 impl Connection {
-    fn new(plane: Arc<LocalPlane>, seat: Seat, role: Role, (name, owners): (String, Vec<Owner>)) -> Self {
-        let (client, answers) = plane.engine.client_connected(name, owners);
+    fn new(
+        plane: Arc<LocalPlane>,
+        seat: Seat,
+        role: Role,
+        (name, user, owners): (String, u32, Vec<Owner>),
+    ) -> Self {
+        let (client, answers) = plane.engine.client_connected(name, user, owners);
         let entry = Entry { engine: Arc::clone(&plane.engine), client };
         Self {
             plane,

@@ -65,7 +65,7 @@ pub(crate) struct SocketAccess {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Root or the store's user, who may also drain stores.
+    /// Root or the store's user, who may also drain stores and change quotas.
     Owner,
     Writer,
     /// A client that may only read: it never gets writable memory.

@@ -36,6 +36,7 @@ struct Levels {
     abandoned: IntCounter,
     spill: SpillLevels,
     put_conflicts: IntCounter,
+    over_quota_puts: IntCounter,
     transfer_bytes: IntCounterVec,
     slow_links: IntGauge,
     link_rate: IntGaugeVec,
@@ -90,6 +91,10 @@ impl Levels {
             spill: SpillLevels::new(metrics),
             put_conflicts: metrics
                 .counter("hoplite_store_put_conflicts_total", "Puts that met another put of the same id."),
+            over_quota_puts: metrics.counter(
+                "hoplite_store_over_quota_puts_total",
+                "Puts and reduces that were refused because of a quota.",
+            ),
             transfer_bytes: metrics.counters(
                 "hoplite_store_transfer_bytes_total",
                 "Bytes of objects to and from other stores.",
@@ -203,6 +208,7 @@ impl Levels {
         follow(&self.expired, status.expired);
         follow(&self.abandoned, status.abandoned);
         follow(&self.put_conflicts, status.put_conflicts);
+        follow(&self.over_quota_puts, status.over_quota_puts);
         self.spill.update(&status.spill);
         let data = engine.metrics();
         self.lanes.set(level(data.lanes.load(Ordering::Relaxed)));

@@ -2,6 +2,7 @@
 
 mod drain;
 mod ownerless;
+mod quota;
 mod request;
 mod response;
 

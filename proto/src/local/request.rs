@@ -10,6 +10,7 @@ use hoplite_core::shard::DeleteWait;
 use hoplite_core::topology::probe::survey::{Bandwidth, MAX_NODES, SurveyOptions};
 use prost::Message;
 
+use super::quota::{decode_set, encode_set};
 use crate::bounds::{
     MAX_BATCH_PUT_BYTES, MAX_LISTED_OBJECTS, MAX_PUT_BYTES, check_count, decode_delete_wait, decode_timeout,
     encode_id, encode_timeout,
@@ -148,6 +149,8 @@ fn encode_node_request(request: node::Request) -> wire::Body {
                 limit: u32::try_from(limit).unwrap_or(u32::MAX),
             })
         }
+        node::Request::ListQuotas => wire::Body::ListQuotas(wire::ListQuotas {}),
+        node::Request::SetQuota { subject, limits } => wire::Body::SetQuota(encode_set(&subject, limits)),
         node::Request::Reduce(reduce) => wire::Body::Reduce(encode_reduce(&reduce)),
         node::Request::Inspect(Inspection::List { prefix, after, limit }) => {
             wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
@@ -249,6 +252,8 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         },
         wire::Body::List(list) => node::Request::Inspect(decode_list(list)?),
         wire::Body::ListOwnerless(list) => decode_ownerless(list)?,
+        wire::Body::ListQuotas(_) => node::Request::ListQuotas,
+        wire::Body::SetQuota(set) => decode_set(set)?,
         wire::Body::Describe(describe) => {
             node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? })
         }

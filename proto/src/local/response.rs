@@ -10,6 +10,7 @@ use hoplite_core::topology::probe::survey::SurveyProgress;
 
 use super::drain::{decode_drain, encode_drain};
 use super::ownerless::{decode_ownerless, encode_ownerless};
+use super::quota::{decode_quotas, encode_quotas};
 use crate::bounds::{MAX_LISTED_OBJECTS, check_count, decode_named_nodes};
 use crate::directory::{decode_locations, encode_locations, encode_nodes};
 use crate::v1::{request, response as wire};
@@ -103,6 +104,7 @@ fn encode_node_response(response: node::Response) -> wire::Body {
         node::Response::Locations(locations) => wire::Body::Locations(encode_locations(&locations)),
         node::Response::Drain(report) => wire::Body::Drain(encode_drain(report)),
         node::Response::Ownerless(page) => wire::Body::Ownerless(encode_ownerless(page)),
+        node::Response::Quotas(quotas) => wire::Body::Quotas(encode_quotas(quotas)),
         node::Response::Progress { valid_bytes } => wire::Body::Progress(wire::Progress { valid_bytes }),
     }
 }
@@ -130,6 +132,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         }
         wire::Body::Drain(report) => node::Response::Drain(decode_drain(report)?),
         wire::Body::Ownerless(page) => node::Response::Ownerless(decode_ownerless(page)?),
+        wire::Body::Quotas(quotas) => node::Response::Quotas(decode_quotas(quotas)?),
         wire::Body::Progress(progress) => node::Response::Progress { valid_bytes: progress.valid_bytes },
         wire::Body::Listing(listing) => return decode_listing(listing),
         wire::Body::Description(description) => return Ok(Response::Description(Box::new(description))),

@@ -268,7 +268,7 @@ impl World {
         self.apply(Event::ClientGone { client: self.clients[which] });
         let client = ClientId(self.next_number());
         self.clients[which] = client;
-        self.apply(Event::ClientConnected { client, owners: vec![job()] });
+        self.apply(Event::ClientConnected { client, user: 1, owners: vec![job()] });
     }
 
     fn end_pull(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {

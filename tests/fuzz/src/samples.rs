@@ -15,6 +15,7 @@ use hoplite_core::node::{
     OwnerlessPage, Reduce, ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
+use hoplite_core::quota::{Quota, QuotaLimits, QuotaSubject, QuotaUse};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DeleteTerms, DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location,
@@ -80,6 +81,12 @@ pub fn requests() -> Vec<Vec<u8>> {
         node::Request::Drain { timeout: TIMEOUT },
         node::Request::DrainProgress,
         node::Request::ListOwnerless { prefix: Bytes::from_static(b"w"), after: Bytes::new(), limit: 10 },
+        node::Request::ListQuotas,
+        node::Request::SetQuota {
+            subject: QuotaSubject::User(1000),
+            limits: Some(QuotaLimits { memory_bytes: Some(SIZE), objects: Some(1) }),
+        },
+        node::Request::SetQuota { subject: QuotaSubject::Prefix(object()), limits: None },
         node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT, allow_stale: true },
         node::Request::Delete { ids: ids(), timeout: TIMEOUT, wait: DeleteWait::Reachable },
         node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },
@@ -136,6 +143,11 @@ pub fn responses() -> Vec<Vec<u8>> {
         node::Response::Reduced { indices: vec![2, 0] },
         node::Response::Locations(locations()),
         node::Response::Progress { valid_bytes: 4096 },
+        node::Response::Quotas(vec![Quota {
+            subject: QuotaSubject::Prefix(object()),
+            limits: QuotaLimits { memory_bytes: Some(SIZE), objects: None },
+            used: QuotaUse { memory_bytes: SIZE, objects: 1 },
+        }]),
         node::Response::Ownerless(OwnerlessPage {
             objects: vec![Ownerless { id: object(), size_bytes: SIZE, owner: Some(owner()) }],
             next: Some(object()),

@@ -1,11 +1,13 @@
 use super::super::context::Context;
 use super::super::publication::Publication;
+use super::super::quotas::{Charge, Payer};
 use super::spills::Spilled;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::message::{ClientId, CombineId, Effect, PullId};
 use crate::metadata::Metadata;
+use crate::quota::QuotaUse;
 use crate::shard::{GrantId, LocationState, PullOutcome, Retention};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +66,7 @@ pub(crate) struct LocalCopy {
     pub(super) phase: Phase,
     pub(crate) retention: Retention,
     pub(crate) creator: Option<ClientId>,
+    pub(super) payer: Payer,
     /// `true` if the directory may know the copy. Only nodes that were told its id request a
     /// private copy.
     pub(crate) is_public: bool,
@@ -93,6 +96,7 @@ impl LocalCopy {
             phase,
             retention,
             creator,
+            payer: Payer::Nobody,
             is_public: true,
             detached: None,
             references: 0,
@@ -114,8 +118,22 @@ impl LocalCopy {
         Self { is_public: false, ..self }
     }
 
+    pub(crate) fn paid_by(self, payer: Payer) -> Self {
+        Self { payer, ..self }
+    }
+
     pub(crate) fn evictable(self) -> Self {
         Self { retention: Retention::Evictable, ..self }
+    }
+
+    pub(super) const fn charge(&self) -> Charge<'_> {
+        let used = QuotaUse { memory_bytes: self.extent.length_bytes, objects: 1 };
+        Charge { payer: self.payer, id: &self.id, used }
+    }
+
+    pub(super) const fn charge_of_memory(&self) -> Charge<'_> {
+        let used = QuotaUse { memory_bytes: self.extent.length_bytes, objects: 0 };
+        Charge { payer: self.payer, id: &self.id, used }
     }
 
     pub(crate) const fn is_live(&self) -> bool {

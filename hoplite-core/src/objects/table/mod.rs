@@ -4,6 +4,7 @@
 //! combination writes it and no comparison reads it.
 
 mod awaiting;
+mod charges;
 mod copy;
 mod recovery;
 mod serves;
@@ -20,6 +21,7 @@ use super::context::Context;
 use super::notice::SpaceWaiter;
 use super::publication::Publication;
 use super::queue::Queue;
+use super::quotas::{Payer, Quotas};
 use crate::error::Error;
 use crate::extent::{Allocator, Extent};
 use crate::id::{ObjectId, PutId};
@@ -60,6 +62,7 @@ pub(crate) struct Table {
     has_new_space: bool,
     evictions: u64,
     spills: Option<Box<Spills>>,
+    pub(crate) quotas: Quotas,
 }
 
 impl Table {
@@ -79,6 +82,7 @@ impl Table {
             has_new_space: false,
             evictions: 0,
             spills: None,
+            quotas: Quotas::default(),
         }
     }
 
@@ -167,6 +171,7 @@ impl Table {
         if opening.is_pinned() {
             self.pinned_bytes += extent.length_bytes;
         }
+        self.quotas.add(opening.charge());
         self.copies.insert(copy, Box::new(opening));
         copy
     }
@@ -227,6 +232,9 @@ impl Table {
         if local.is_pinned() {
             local.retention = Retention::Evictable;
             self.pinned_bytes -= local.extent.length_bytes;
+            // It is a cache now, like a copy that a get has brought.
+            self.quotas.subtract(self.copies[&copy].charge());
+            self.copy_mut(copy).payer = Payer::Nobody;
             self.keep(copy);
             self.settle(ctx, copy);
         }
@@ -392,6 +400,7 @@ impl Table {
             self.keep(copy);
         } else if local.detached.is_some() {
             let (extent, is_pinned) = (local.extent, local.is_pinned());
+            self.quotas.subtract(local.charge());
             self.copies.remove(&copy);
             if is_pinned {
                 self.pinned_bytes -= extent.length_bytes;

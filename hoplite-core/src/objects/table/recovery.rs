@@ -1,6 +1,7 @@
 //! Copies in the spill files of killed stores.
 
 use super::super::context::Context;
+use super::super::quotas::Payer;
 use super::spill::NO_EXTENT;
 use super::spills::{SpillStep, Spilled};
 use super::{LocalCopy, Object, Phase, Table};
@@ -22,12 +23,13 @@ impl Table {
         let copy = CopyId(ctx.next_number());
         let SpilledObject { id, put, size_bytes, metadata, .. } = object;
         let object = Object { id: id.clone(), put, size_bytes, metadata };
-        let mut local = LocalCopy::begin(object, NO_EXTENT, Phase::Complete);
+        let mut local = LocalCopy::begin(object, NO_EXTENT, Phase::Complete).paid_by(Payer::Unknown);
         local.retention = Retention::Pinned;
         local.publication.recover();
         local.spilled = Some(Box::new(Spilled { record, step: SpillStep::Away, fault: None }));
         let previous = self.index.insert(id, copy);
         debug_assert!(previous.is_none(), "an id has one live copy");
+        self.quotas.add(local.charge());
         self.copies.insert(copy, Box::new(local));
         if let Some(spills) = &mut self.spills {
             spills.status.objects += 1;

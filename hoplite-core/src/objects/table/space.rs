@@ -127,6 +127,7 @@ impl Table {
     }
 
     pub(crate) fn wait_for_space(&mut self, waiter: SpaceWaiter) {
+        self.quotas.stop_waiting(&waiter);
         self.space_waiters.push(waiter);
     }
 
@@ -136,9 +137,15 @@ impl Table {
 
     pub(crate) fn stop_waiting_for_space(&mut self, waiter: &SpaceWaiter) {
         self.space_waiters.remove(waiter);
+        self.quotas.stop_waiting(waiter);
     }
 
     pub(crate) fn take_space_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
-        std::mem::take(&mut self.has_new_space).then(|| self.space_waiters.take().collect())
+        let of_space = std::mem::take(&mut self.has_new_space).then(|| self.space_waiters.take());
+        let of_quotas = self.quotas.take_waiters();
+        if of_space.is_none() && of_quotas.is_none() {
+            return None;
+        }
+        Some(of_space.into_iter().flatten().chain(of_quotas.into_iter().flatten()).collect())
     }
 }

@@ -220,6 +220,7 @@ impl Table {
         spilled.step = SpillStep::Away;
         spills.status.objects += 1;
         spills.status.bytes += local.size_bytes;
+        self.quotas.subtract(local.charge_of_memory());
         let extent = std::mem::replace(&mut local.extent, NO_EXTENT);
         if local.is_pinned() {
             self.pinned_bytes -= extent.length_bytes;
@@ -239,6 +240,7 @@ impl Table {
         if local.is_pinned() {
             self.pinned_bytes += extent.length_bytes;
         }
+        self.quotas.add(self.copies[&copy].charge_of_memory());
         self.count_away(size_bytes);
         ctx.push(Effect::CopyOpened { copy, extent, size_bytes, producer: Producer::Store });
         ctx.push(Effect::Load { copy, size_bytes, record });

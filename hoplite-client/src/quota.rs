@@ -1,0 +1,46 @@
+//! Quotas of the store.
+
+use std::pin::pin;
+
+use hoplite_core::Operation;
+use hoplite_core::node::{self, Response};
+use hoplite_core::quota::{Quota, QuotaLimits, QuotaSubject};
+
+use crate::begun::{REPORT_TIMEOUT, Repeat, Wait};
+use crate::client::Client;
+use crate::error::Result;
+
+impl Client {
+    /// Lists the quotas of the store with their use: by user, then by prefix.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn quotas(&self) -> Result<Vec<Quota>> {
+        self.call_for_quotas(node::Request::ListQuotas).await
+    }
+
+    /// Sets both limits of a quota until the store ends. `None` removes the quota. Only root and the
+    /// store's user may change quotas.
+    ///
+    /// Returns the new or removed quota. Existing objects stay, also above the limit.
+    ///
+    /// # Errors
+    /// `PermissionDenied`; `LimitExceeded` for more than 1,024 quotas; `InvalidRequest` without a
+    /// limit, or if there is no quota to remove. See [`Client`].
+    pub async fn set_quota(&self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Result<Quota> {
+        let quotas = self.call_for_quotas(node::Request::SetQuota { subject, limits }).await?;
+        quotas.into_iter().next().ok_or_else(|| self.connection().unexpected())
+    }
+
+    async fn call_for_quotas(&self, request: node::Request) -> Result<Vec<Quota>> {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        let connection = &call.connection;
+        let list = pin!(async {
+            match connection.call_node(request, Operation::Connect, REPORT_TIMEOUT).await? {
+                Response::Quotas(quotas) => Ok(quotas),
+                _ => Err(connection.unexpected()),
+            }
+        });
+        call.run(Wait { operation: "quotas", id: None, needs: &[] }, Repeat::Harmless, list).await
+    }
+}

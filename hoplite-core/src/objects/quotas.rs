@@ -1,0 +1,449 @@
+//! Quotas: limits for the objects that programs of this node put here.
+//!
+//! A put is charged to its user, and to each quota whose prefix begins its id, from its creation
+//! until its copy has no user and no place in memory or a file. The target of a reduce is charged
+//! from the reservation of its memory. Copies that gets bring, and copies that the directory orders,
+//! are charged to no quota.
+//!
+//! A put that does not fit waits until the use falls or the quota changes. Reloads of spilled copies
+//! are always permitted, so the use of memory may exceed the limit.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::notice::SpaceWaiter;
+use super::queue::Queue;
+use crate::error::{Error, Result};
+use crate::id::ObjectId;
+use crate::message::ClientId;
+use crate::quota::{MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
+
+/// The user to whom a copy is charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Payer {
+    /// Not charged: the copy is not a put of a program of this node.
+    Nobody,
+    /// Charged to prefixes only, for example a recovered copy.
+    Unknown,
+    User(u32),
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    limits: QuotaLimits,
+    used: QuotaUse,
+}
+
+/// Something that quotas count: a copy, or memory for one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charge<'a> {
+    pub(crate) payer: Payer,
+    pub(crate) id: &'a ObjectId,
+    pub(crate) used: QuotaUse,
+}
+
+impl Charge<'_> {
+    pub(crate) fn is_of(&self, subject: &QuotaSubject) -> bool {
+        match subject {
+            _ if self.payer == Payer::Nobody => false,
+            QuotaSubject::User(user) => self.payer == Payer::User(*user),
+            QuotaSubject::Prefix(prefix) => self.id.as_bytes().starts_with(prefix.as_bytes()),
+        }
+    }
+}
+
+/// Returns the use that these charges cause of one quota.
+pub(crate) fn use_of<'a>(subject: &QuotaSubject, charges: impl Iterator<Item = Charge<'a>>) -> QuotaUse {
+    let mut sum = QuotaUse::default();
+    for Charge { used, .. } in charges.filter(|charge| charge.is_of(subject)) {
+        sum.memory_bytes += used.memory_bytes;
+        sum.objects += used.objects;
+    }
+    sum
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Quotas {
+    users: BTreeMap<u32, Entry>,
+    prefixes: BTreeMap<ObjectId, Entry>,
+    clients: BTreeMap<ClientId, u32>,
+    /// Memory for targets of reduces that are not open yet.
+    reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
+    waiters: Queue<SpaceWaiter>,
+    /// `true` if a quota may have room since the waiters last tried.
+    has_new_room: bool,
+}
+
+impl Quotas {
+    pub(crate) fn client_connected(&mut self, client: ClientId, user: u32) {
+        self.clients.insert(client, user);
+    }
+
+    pub(crate) fn client_gone(&mut self, client: ClientId) {
+        self.clients.remove(&client);
+    }
+
+    pub(crate) fn payer(&self, client: ClientId) -> Payer {
+        match self.clients.get(&client) {
+            Some(user) => Payer::User(*user),
+            None if client == ClientId::STORE => Payer::Nobody,
+            None => Payer::Unknown,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.users.is_empty() && self.prefixes.is_empty()
+    }
+
+    /// Makes a quota with this use, or changes the limits of an existing one.
+    pub(crate) fn set(
+        &mut self,
+        subject: QuotaSubject,
+        limits: QuotaLimits,
+        used: QuotaUse,
+    ) -> Result<Quota> {
+        if limits == QuotaLimits::default() {
+            return Err(Error::invalid_request("a quota needs a limit of memory or of objects"));
+        }
+        let is_full = self.users.len() + self.prefixes.len() >= MAX_QUOTAS;
+        if is_full && self.entry(&subject).is_none() {
+            return Err(Error::limit_exceeded("quotas of a store", MAX_QUOTAS as u64));
+        }
+        let entry = Entry { limits, used };
+        match subject.clone() {
+            QuotaSubject::User(user) => self.users.insert(user, entry),
+            QuotaSubject::Prefix(prefix) => self.prefixes.insert(prefix, entry),
+        };
+        self.has_new_room = true;
+        Ok(Quota { subject, limits, used })
+    }
+
+    pub(crate) fn remove(&mut self, subject: QuotaSubject) -> Result<Quota> {
+        let removed = match &subject {
+            QuotaSubject::User(user) => self.users.remove(user),
+            QuotaSubject::Prefix(prefix) => self.prefixes.remove(prefix),
+        };
+        let Some(Entry { limits, used }) = removed else {
+            return Err(Error::InvalidRequest { reason: format!("there is no quota of {subject}").into() });
+        };
+        self.has_new_room = true;
+        Ok(Quota { subject, limits, used })
+    }
+
+    /// Returns all quotas: by user, then by prefix.
+    pub(crate) fn list(&self) -> impl Iterator<Item = Quota> {
+        let users = self.users.iter().map(|(user, entry)| (QuotaSubject::User(*user), entry));
+        let prefixes = self.prefixes.iter();
+        let prefixes = prefixes.map(|(prefix, entry)| (QuotaSubject::Prefix(prefix.clone()), entry));
+        let quota = |(subject, entry): (_, &Entry)| Quota { subject, limits: entry.limits, used: entry.used };
+        users.chain(prefixes).map(quota)
+    }
+
+    pub(crate) fn add(&mut self, charge: Charge<'_>) {
+        let added = charge.used;
+        self.change(charge, |used| {
+            used.memory_bytes += added.memory_bytes;
+            used.objects += added.objects;
+        });
+    }
+
+    pub(crate) fn subtract(&mut self, charge: Charge<'_>) {
+        let gone = charge.used;
+        let is_charged = self.change(charge, |used| {
+            used.memory_bytes -= gone.memory_bytes;
+            used.objects -= gone.objects;
+        });
+        self.has_new_room |= is_charged;
+    }
+
+    /// Checks that a new object fits all its quotas.
+    pub(crate) fn check(&self, charge: Charge<'_>) -> Result<(), QuotaExcess> {
+        if self.is_empty() || charge.payer == Payer::Nobody {
+            return Ok(());
+        }
+        if let Payer::User(user) = charge.payer
+            && let Some(entry) = self.users.get(&user)
+        {
+            entry.check(charge.used, || QuotaSubject::User(user))?;
+        }
+        let mut rest = charge.id.as_bytes();
+        while let Some((prefix, entry)) = longest_prefix(&self.prefixes, rest) {
+            entry.check(charge.used, || QuotaSubject::Prefix(prefix.clone()))?;
+            rest = &rest[..prefix.as_bytes().len() - 1];
+        }
+        Ok(())
+    }
+
+    pub(crate) fn reserve(&mut self, charge: Charge<'_>) {
+        self.add(charge);
+        self.reserved.insert(charge.id.clone(), (charge.payer, charge.used));
+    }
+
+    /// Ends a reservation. Returns its payer.
+    pub(crate) fn end_reservation(&mut self, id: &ObjectId) -> Payer {
+        let Some((payer, used)) = self.reserved.remove(id) else { return Payer::Nobody };
+        self.subtract(Charge { payer, id, used });
+        payer
+    }
+
+    pub(crate) fn reserved(&self) -> impl Iterator<Item = Charge<'_>> {
+        self.reserved.iter().map(|(id, (payer, used))| Charge { payer: *payer, id, used: *used })
+    }
+
+    pub(crate) fn wait(&mut self, waiter: SpaceWaiter) {
+        self.waiters.push(waiter);
+    }
+
+    pub(crate) fn is_waiting(&self, waiter: &SpaceWaiter) -> bool {
+        self.waiters.contains(waiter)
+    }
+
+    pub(crate) fn stop_waiting(&mut self, waiter: &SpaceWaiter) {
+        self.waiters.remove(waiter);
+    }
+
+    pub(crate) fn take_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
+        let has_new_room = std::mem::take(&mut self.has_new_room);
+        (has_new_room && !self.waiters.is_empty()).then(|| self.waiters.take().collect())
+    }
+
+    fn entry(&self, subject: &QuotaSubject) -> Option<&Entry> {
+        match subject {
+            QuotaSubject::User(user) => self.users.get(user),
+            QuotaSubject::Prefix(prefix) => self.prefixes.get(prefix),
+        }
+    }
+
+    /// Changes the use of each quota of a charge. Returns `true` if there is one.
+    fn change(&mut self, charge: Charge<'_>, change: impl Fn(&mut QuotaUse)) -> bool {
+        if self.is_empty() || charge.payer == Payer::Nobody {
+            return false;
+        }
+        let mut is_charged = false;
+        if let Payer::User(user) = charge.payer
+            && let Some(entry) = self.users.get_mut(&user)
+        {
+            change(&mut entry.used);
+            is_charged = true;
+        }
+        let mut rest = charge.id.as_bytes();
+        while let Some(length) =
+            longest_prefix(&self.prefixes, rest).map(|(prefix, _)| prefix.as_bytes().len())
+        {
+            if let Some(entry) = self.prefixes.get_mut(&rest[..length]) {
+                change(&mut entry.used);
+            }
+            is_charged = true;
+            rest = &rest[..length - 1];
+        }
+        is_charged
+    }
+}
+
+impl Entry {
+    fn check(&self, needed: QuotaUse, subject: impl Fn() -> QuotaSubject) -> Result<(), QuotaExcess> {
+        let (limits, used) = (self.limits, self.used);
+        let both = [
+            (QuotaResource::Memory, needed.memory_bytes, used.memory_bytes, limits.memory_bytes),
+            (QuotaResource::Objects, needed.objects, used.objects, limits.objects),
+        ];
+        for (resource, needed, used, limit) in both {
+            if let Some(limit) = limit
+                && used.saturating_add(needed) > limit
+            {
+                return Err(QuotaExcess { subject: subject(), resource, needed, used, limit });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Finds the longest prefix of `id`. Each step of the search shortens the rest of the id to the
+/// bytes that it shares with the greatest prefix before it.
+fn longest_prefix<'a>(
+    prefixes: &'a BTreeMap<ObjectId, Entry>,
+    id: &[u8],
+) -> Option<(&'a ObjectId, &'a Entry)> {
+    let mut rest = id;
+    while !rest.is_empty() {
+        let up_to = (Bound::Unbounded, Bound::Included(rest));
+        let (prefix, entry) = prefixes.range::<[u8], _>(up_to).next_back()?;
+        let shared = prefix.as_bytes().iter().zip(rest).take_while(|(ours, theirs)| ours == theirs).count();
+        if shared == prefix.as_bytes().len() {
+            return Some((prefix, entry));
+        }
+        rest = &rest[..shared];
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(name: &str) -> ObjectId {
+        ObjectId::new(name).unwrap()
+    }
+
+    fn prefix(name: &str) -> QuotaSubject {
+        QuotaSubject::Prefix(id(name))
+    }
+
+    const fn limits(memory_bytes: Option<u64>, objects: Option<u64>) -> QuotaLimits {
+        QuotaLimits { memory_bytes, objects }
+    }
+
+    const fn one(memory_bytes: u64) -> QuotaUse {
+        QuotaUse { memory_bytes, objects: 1 }
+    }
+
+    fn charge(payer: Payer, id: &ObjectId, memory_bytes: u64) -> Charge<'_> {
+        Charge { payer, id, used: one(memory_bytes) }
+    }
+
+    #[test]
+    fn all_quotas_of_an_object_count() {
+        let mut quotas = Quotas::default();
+        let none = QuotaUse::default();
+        quotas.set(QuotaSubject::User(7), limits(Some(1000), None), none).unwrap();
+        for name in ["a", "a/", "a/b/", "a0", "b"] {
+            quotas.set(prefix(name), limits(None, Some(2)), none).unwrap();
+        }
+        quotas.add(charge(Payer::User(7), &id("a/b/c"), 100));
+        quotas.add(charge(Payer::User(8), &id("a/x"), 50));
+        quotas.add(charge(Payer::Unknown, &id("a"), 1));
+        quotas.add(charge(Payer::Nobody, &id("b"), 1));
+        let used: Vec<_> = quotas.list().map(|quota| (quota.subject.to_string(), quota.used)).collect();
+        let expected = [
+            ("user 7", 100, 1),
+            ("prefix a", 151, 3),
+            ("prefix a/", 150, 2),
+            ("prefix a/b/", 100, 1),
+            ("prefix a0", 0, 0),
+            ("prefix b", 0, 0),
+        ];
+        let expected = expected
+            .map(|(subject, memory_bytes, objects)| (subject.to_owned(), QuotaUse { memory_bytes, objects }));
+        assert_eq!(used, expected);
+        let excess = quotas.check(charge(Payer::User(7), &id("a/b/d"), 1)).unwrap_err();
+        assert_eq!((excess.subject, excess.used, excess.limit), (prefix("a/"), 2, 2));
+        let excess = quotas.check(charge(Payer::User(7), &id("c"), 901)).unwrap_err();
+        assert_eq!(
+            excess.to_string(),
+            "the quota of user 7 is exceeded: 100 of 1000 bytes of memory used, 901 more needed"
+        );
+        assert!(!excess.is_final());
+        assert!(quotas.check(charge(Payer::User(7), &id("c"), 1001)).unwrap_err().is_final());
+        assert_eq!(quotas.check(charge(Payer::User(7), &id("c"), 900)), Ok(()));
+        assert_eq!(quotas.check(charge(Payer::Nobody, &id("a"), 9000)), Ok(()));
+    }
+
+    #[test]
+    fn the_number_of_quotas_is_limited_and_changes_are_checked() {
+        let mut quotas = Quotas::default();
+        let (limits, none) = (limits(None, Some(0)), QuotaUse::default());
+        for user in 0..u32::try_from(MAX_QUOTAS).unwrap() {
+            quotas.set(QuotaSubject::User(user), limits, none).unwrap();
+        }
+        let error = quotas.set(prefix("x"), limits, none).unwrap_err();
+        assert_eq!(error.to_string(), "quotas of a store are limited to 1024");
+        quotas.set(QuotaSubject::User(3), limits, none).unwrap();
+        quotas.remove(QuotaSubject::User(3)).unwrap();
+        let error = quotas.remove(QuotaSubject::User(3)).unwrap_err();
+        assert_eq!(error.to_string(), "invalid request: there is no quota of user 3");
+        quotas.set(prefix("x"), limits, none).unwrap();
+        let error = quotas.set(prefix("x"), QuotaLimits::default(), none).unwrap_err();
+        assert!(matches!(error, Error::InvalidRequest { .. }), "{error}");
+    }
+
+    #[test]
+    fn waiters_try_again_when_a_quota_has_room() {
+        let mut quotas = Quotas::default();
+        let waiter = SpaceWaiter::Target(id("t"));
+        let charged = id("x");
+        quotas.set(QuotaSubject::User(1), limits(None, Some(1)), QuotaUse::default()).unwrap();
+        assert_eq!(quotas.take_waiters(), None);
+        quotas.add(charge(Payer::User(1), &charged, 1));
+        quotas.add(charge(Payer::User(2), &charged, 1));
+        quotas.wait(waiter.clone());
+        quotas.subtract(charge(Payer::User(2), &charged, 1));
+        assert_eq!(quotas.take_waiters(), None);
+        quotas.subtract(charge(Payer::User(1), &charged, 1));
+        assert_eq!(quotas.take_waiters(), Some(vec![waiter]));
+        assert_eq!(quotas.take_waiters(), None);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Add(u32, String, u64),
+        Remove(prop::sample::Index),
+        Reserve(u32, String, u64),
+        EndReservation(String),
+        Set(Result<u32, String>),
+        RemoveQuota(Result<u32, String>),
+    }
+
+    fn name() -> impl Strategy<Value = String> {
+        "[ab]{1,4}"
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let subject = || prop_oneof![(0_u32..3).prop_map(Ok), name().prop_map(Err)];
+        let charge = || (0_u32..4, name(), 0_u64..1000);
+        prop_oneof![
+            4 => charge().prop_map(|(user, name, bytes)| Step::Add(user, name, bytes)),
+            3 => any::<prop::sample::Index>().prop_map(Step::Remove),
+            1 => charge().prop_map(|(user, name, bytes)| Step::Reserve(user, name, bytes)),
+            1 => name().prop_map(Step::EndReservation),
+            2 => subject().prop_map(Step::Set),
+            1 => subject().prop_map(Step::RemoveQuota),
+        ]
+    }
+
+    fn subject(of: Result<u32, String>) -> QuotaSubject {
+        of.map_or_else(|name| prefix(&name), QuotaSubject::User)
+    }
+
+    proptest! {
+        #[test]
+        fn the_use_is_the_sum_over_charged_objects(steps in prop::collection::vec(step(), 1..60)) {
+            let mut quotas = Quotas::default();
+            let mut objects: Vec<(Payer, ObjectId, u64)> = Vec::new();
+            let payer = |user| [Payer::Nobody, Payer::Unknown, Payer::User(1), Payer::User(2)][user as usize];
+            for step in steps {
+                match step {
+                    Step::Add(user, name, bytes) => {
+                        objects.push((payer(user), id(&name), bytes));
+                        quotas.add(charge(payer(user), &id(&name), bytes));
+                    }
+                    Step::Remove(which) if !objects.is_empty() => {
+                        let (payer, id, bytes) = objects.swap_remove(which.index(objects.len()));
+                        quotas.subtract(charge(payer, &id, bytes));
+                    }
+                    Step::Reserve(user, name, bytes) => {
+                        quotas.end_reservation(&id(&name));
+                        quotas.reserve(charge(payer(user), &id(&name), bytes));
+                    }
+                    Step::EndReservation(name) => {
+                        quotas.end_reservation(&id(&name));
+                    }
+                    Step::Set(of) => {
+                        let subject = subject(of);
+                        let all = objects.iter().map(|(payer, id, bytes)| charge(*payer, id, *bytes));
+                        let used = use_of(&subject, all.chain(quotas.reserved()));
+                        quotas.set(subject, limits(Some(1), None), used).unwrap();
+                    }
+                    Step::RemoveQuota(of) => drop(quotas.remove(subject(of))),
+                    Step::Remove(_) => {}
+                }
+                let quotas = &quotas;
+                for Quota { subject, used, .. } in quotas.list() {
+                    let all = objects.iter().map(|(payer, id, bytes)| charge(*payer, id, *bytes));
+                    prop_assert_eq!(use_of(&subject, all.chain(quotas.reserved())), used, "{}", subject);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The charges of copies to quotas.
+
+use super::super::notice::SpaceWaiter;
+use super::super::quotas::{Charge, Payer, use_of};
+use super::Table;
+use crate::error::Result;
+use crate::extent::{Extent, GRANULE_BYTES, HEADER_BYTES};
+use crate::id::ObjectId;
+use crate::quota::{Quota, QuotaExcess, QuotaLimits, QuotaSubject, QuotaUse};
+
+/// Returns the charge for a new object of this size.
+const fn charge_of(payer: Payer, id: &ObjectId, size_bytes: u64) -> Charge<'_> {
+    let memory_bytes = (HEADER_BYTES.saturating_add(size_bytes)).div_ceil(GRANULE_BYTES) * GRANULE_BYTES;
+    Charge { payer, id, used: QuotaUse { memory_bytes, objects: 1 } }
+}
+
+impl Table {
+    fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
+        self.copies.values().map(|local| local.charge()).chain(self.quotas.reserved())
+    }
+
+    /// Sets the limits of a quota, or removes it.
+    ///
+    /// Takes time linear in the number of copies for a new quota.
+    pub(crate) fn set_quota(&mut self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Result<Quota> {
+        match limits {
+            Some(limits) => {
+                let used = use_of(&subject, self.charges());
+                self.quotas.set(subject, limits, used)
+            }
+            None => self.quotas.remove(subject),
+        }
+    }
+
+    /// Returns `true` if the use of each quota is the sum over its copies. For checks of debug
+    /// builds.
+    pub(crate) fn are_quotas_exact(&self) -> bool {
+        self.quotas.list().all(|quota| quota.used == use_of(&quota.subject, self.charges()))
+    }
+
+    pub(crate) fn check_quota(
+        &self,
+        payer: Payer,
+        id: &ObjectId,
+        size_bytes: u64,
+    ) -> Result<(), QuotaExcess> {
+        self.quotas.check(charge_of(payer, id, size_bytes))
+    }
+
+    /// Charges memory for the target of a reduce, until it is opened or given up.
+    pub(crate) fn reserve_quota(&mut self, payer: Payer, id: &ObjectId, room: Extent) {
+        let used = QuotaUse { memory_bytes: room.length_bytes, objects: 1 };
+        self.quotas.reserve(Charge { payer, id, used });
+    }
+
+    pub(crate) fn wait_for_quota(&mut self, waiter: SpaceWaiter) {
+        self.space_waiters.remove(&waiter);
+        self.quotas.wait(waiter);
+    }
+}

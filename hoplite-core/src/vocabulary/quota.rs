@@ -1,0 +1,104 @@
+//! Quotas: a store's limits for the objects of a user, or of a prefix of ids.
+
+use std::fmt;
+
+use crate::vocabulary::id::ObjectId;
+
+/// Most quotas of a store. Each put compares its id with them in logarithmic time.
+pub const MAX_QUOTAS: usize = 1024;
+
+/// The objects that a quota limits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum QuotaSubject {
+    /// The objects put by the programs of this user.
+    User(u32),
+    /// The objects whose id begins with these bytes.
+    Prefix(ObjectId),
+}
+
+impl fmt::Display for QuotaSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(user) => write!(f, "user {user}"),
+            Self::Prefix(prefix) => write!(f, "prefix {prefix}"),
+        }
+    }
+}
+
+/// The limits of a quota. `None` sets no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct QuotaLimits {
+    /// Bytes of shared memory.
+    pub memory_bytes: Option<u64>,
+    /// Number of objects.
+    pub objects: Option<u64>,
+}
+
+/// The use of a quota, or a part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct QuotaUse {
+    /// Bytes of shared memory, with the header of each object.
+    pub memory_bytes: u64,
+    /// Number of objects, in memory or only in a spill file.
+    pub objects: u64,
+}
+
+/// A quota and its use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Quota {
+    pub subject: QuotaSubject,
+    pub limits: QuotaLimits,
+    pub used: QuotaUse,
+}
+
+/// The limited quantity of a quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum QuotaResource {
+    Memory,
+    Objects,
+}
+
+impl QuotaResource {
+    /// Returns a stable name, for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Objects => "objects",
+        }
+    }
+}
+
+/// A put that does not fit a quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaExcess {
+    /// The objects that the quota limits.
+    pub subject: QuotaSubject,
+    /// The quantity that the put lacks.
+    pub resource: QuotaResource,
+    /// Bytes or objects that the put needs.
+    pub needed: u64,
+    /// Bytes or objects in use.
+    pub used: u64,
+    /// The quota's limit.
+    pub limit: u64,
+}
+
+impl QuotaExcess {
+    /// Returns `true` if the put can never fit this quota.
+    pub const fn is_final(&self) -> bool {
+        self.needed > self.limit
+    }
+}
+
+impl fmt::Display for QuotaExcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subject, resource, needed, used, limit } = self;
+        let unit = match resource {
+            QuotaResource::Memory => "bytes of memory",
+            QuotaResource::Objects => "objects",
+        };
+        write!(f, "the quota of {subject} is exceeded: {used} of {limit} {unit} used, {needed} more needed")
+    }
+}

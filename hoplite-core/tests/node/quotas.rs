@@ -1,0 +1,245 @@
+//! Quotas: charges, and puts that do not fit.
+
+use std::time::Duration;
+
+use hoplite_core::error::{Missing, QuotaExcess};
+use hoplite_core::extent::HEADER_BYTES;
+use hoplite_core::node::*;
+use hoplite_core::quota::{Quota, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
+use hoplite_core::shard::{DropReason, PullOutcome};
+use hoplite_core::{Error, ObjectId};
+
+use crate::harness::*;
+use crate::reducing::*;
+
+const ALICE: u32 = 1000;
+const BOB: u32 = 1001;
+const SHORT: Duration = Duration::from_millis(10);
+const EXTENT: u64 = HEADER_BYTES + SIZE;
+
+const MEMORY: QuotaLimits = QuotaLimits { memory_bytes: Some(2 * EXTENT), objects: None };
+const TWO: QuotaLimits = QuotaLimits { memory_bytes: None, objects: Some(2) };
+
+impl Harness {
+    /// Connects the clients `A` of Alice, and `B` of Bob.
+    fn with_users(mut self) -> Self {
+        for (client, user) in [(A, ALICE), (B, BOB)] {
+            self.event(Event::ClientConnected { client, user, owners: Vec::new() });
+        }
+        self
+    }
+
+    #[track_caller]
+    fn quota(&mut self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Quota {
+        let call = self.request(B, Request::SetQuota { subject, limits });
+        match self.answer(call) {
+            Some(Ok(Response::Quotas(quotas))) => quotas.into_iter().next().expect("it is this quota"),
+            other => panic!("expected a quota, got {other:?}"),
+        }
+    }
+
+    /// Returns the memory in extents and the number of objects of each quota.
+    #[track_caller]
+    fn used(&mut self) -> Vec<(u64, u64)> {
+        let call = self.request(B, Request::ListQuotas);
+        let Some(Ok(Response::Quotas(quotas))) = self.answer(call) else { panic!("no quotas") };
+        let used = quotas.into_iter().map(|quota| quota.used);
+        used.map(|QuotaUse { memory_bytes, objects }| (memory_bytes / EXTENT, objects)).collect()
+    }
+}
+
+fn prefix(name: &str) -> QuotaSubject {
+    QuotaSubject::Prefix(id(name))
+}
+
+#[track_caller]
+fn excess(error: Error) -> QuotaExcess {
+    match error {
+        Error::QuotaExceeded(excess) => *excess,
+        other => panic!("expected an exceeded quota, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_put_over_its_quota_waits_until_an_object_is_deleted() {
+    let mut h = Harness::new().with_users();
+    h.quota(QuotaSubject::User(ALICE), Some(TWO));
+    h.put(A, "a", SIZE);
+    let put = h.put(A, "b", SIZE).put;
+    let call = h.create(A, "c", SIZE);
+    h.assert_waits(call);
+    h.put(B, "of another user", SIZE);
+    h.drop_put(0, "b", put, DropReason::Deleted);
+    let view = h.view(call);
+    assert_eq!(h.used(), [(2, 2)]);
+    h.request(A, Request::Abort { copy: view.copy });
+    assert_eq!(h.used(), [(1, 1)]);
+    assert_eq!(h.node.status().over_quota_puts, 0);
+}
+
+#[test]
+fn a_put_over_its_quota_fails_at_its_timeout_and_a_larger_one_at_once() {
+    let mut h = Harness::new().with_users();
+    h.quota(prefix("x/"), Some(MEMORY));
+    h.put(A, "x/1", SIZE);
+    let call = h.create_within(B, "x/2", 2 * SIZE, SHORT);
+    h.assert_waits(call);
+    assert_eq!(h.troubles().full_waiters, 0, "the store has room");
+    h.pass(SHORT);
+    let late = excess(h.error(call));
+    let expected = QuotaExcess {
+        subject: prefix("x/"),
+        resource: QuotaResource::Memory,
+        needed: 2 * SIZE + HEADER_BYTES,
+        used: EXTENT,
+        limit: 2 * EXTENT,
+    };
+    assert_eq!(late, expected);
+    let call = h.create(B, "x/3", 3 * SIZE);
+    assert!(excess(h.error(call)).is_final());
+    let call = h.create(B, "y/3", 3 * SIZE);
+    h.view(call);
+    assert_eq!(h.node.status().over_quota_puts, 2);
+    h.pass(LONG_WAIT);
+    let waiting = h.create(B, "x/4", 2 * SIZE);
+    h.pass(LONG_WAIT);
+    let waits = h.troubles().waits;
+    assert!(matches!(&waits[..], [LongWait { missing: Some(Missing::Quota { .. }), .. }]), "{waits:?}");
+    h.quota(prefix("x/"), Some(QuotaLimits { memory_bytes: Some(CAPACITY), objects: None }));
+    h.view(waiting);
+}
+
+#[test]
+fn a_quota_below_its_use_deletes_nothing_and_its_removal_admits_puts() {
+    let mut h = Harness::new().with_users();
+    let views = ["a", "b", "c"].map(|name| h.put(A, name, SIZE));
+    assert_eq!(h.quota(QuotaSubject::User(ALICE), Some(TWO)).used.objects, 3);
+    let call = h.create(A, "d", SIZE);
+    h.drop_put(0, "a", views[0].put, DropReason::Deleted);
+    h.assert_waits(call);
+    assert!(!h.is_failed(views[1].copy));
+    assert_eq!(h.quota(QuotaSubject::User(ALICE), None).used.objects, 2);
+    h.view(call);
+    assert_eq!(h.used(), []);
+    let call = h.request(A, Request::SetQuota { subject: prefix("a"), limits: None });
+    assert!(matches!(h.error(call), Error::InvalidRequest { .. }));
+}
+
+#[test]
+fn a_deleted_object_counts_until_its_last_view_is_gone() {
+    let mut h = Harness::new().with_users();
+    h.quota(QuotaSubject::User(ALICE), Some(TWO));
+    let held = h.put_held(A, "a", SIZE);
+    h.drop_put(0, "a", held.put, DropReason::Deleted);
+    assert_eq!(h.used(), [(1, 1)]);
+    h.release(A, held.copy);
+    assert_eq!(h.used(), [(0, 0)]);
+}
+
+#[test]
+fn copies_of_other_nodes_are_charged_to_no_quota() {
+    let mut h = Harness::new().with_users();
+    h.quota(prefix("x"), Some(QuotaLimits { memory_bytes: Some(0), objects: Some(0) }));
+    h.fetch(A, "x", 1, SIZE);
+    let call = h.get(A, "xy");
+    let pull = h.grant("xy", 2, SIZE, "n1");
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    h.view(call);
+    assert_eq!(h.used(), [(0, 0)]);
+}
+
+#[test]
+fn the_objects_of_a_client_that_is_gone_stay_charged_and_its_unfinished_put_is_not() {
+    let mut h = Harness::new().with_users();
+    h.quota(QuotaSubject::User(ALICE), Some(TWO));
+    h.put(A, "a", SIZE);
+    let call = h.create(A, "b", SIZE);
+    h.view(call);
+    let call = h.create(A, "c", SIZE);
+    h.assert_waits(call);
+    assert_eq!(h.used(), [(2, 2)]);
+    h.gone(A);
+    assert_eq!(h.used(), [(1, 1)]);
+}
+
+#[test]
+fn spilled_objects_take_no_memory_of_a_quota_but_count() {
+    let mut h = Harness::spilling(None).with_users();
+    h.quota(QuotaSubject::User(ALICE), Some(QuotaLimits { memory_bytes: Some(9 * EXTENT), objects: None }));
+    let views = h.put_many(10 - 1);
+    h.write_all();
+    h.quota(prefix("0"), Some(TWO));
+    assert_eq!(h.used(), [(9, 9), (1, 1)]);
+    let large = h.create(B, "large", 4 * SIZE);
+    h.write_all();
+    let large = h.view(large);
+    let used = h.used();
+    assert!(used[0].0 < 9 && used[0].1 == 9, "{used:?}");
+    h.release(B, large.copy);
+    h.event(Event::ClientGone { client: B });
+    for name in 0..9 {
+        let call = h.get(A, &name.to_string());
+        h.write_all();
+        h.read_all();
+        let view = h.view(call);
+        h.release(A, view.copy);
+    }
+    for (number, view) in views.iter().enumerate() {
+        h.drop_put(0, &number.to_string(), view.put, DropReason::Deleted);
+    }
+    assert_eq!(h.used(), [(0, 0), (0, 0)]);
+}
+
+#[test]
+fn the_target_of_a_reduce_is_charged_from_its_reservation() {
+    let mut h = Harness::with_slow_links().with_users();
+    h.quota(QuotaSubject::User(ALICE), Some(QuotaLimits { memory_bytes: None, objects: Some(1) }));
+    let call = h.reduce("t", &["a", "b", "c"]);
+    h.ready("a", 1, "n1");
+    h.ready("b", 2, "n2");
+    h.hop_at("n2");
+    assert!(h.has_no_combine(), "a source is missing");
+    assert_eq!(h.used(), [(1, 1)]);
+    let put = h.create_within(A, "c", SIZE, SHORT);
+    h.pass(SHORT);
+    assert_eq!(excess(h.error(put)).resource, QuotaResource::Objects);
+    let (client, call) = call;
+    h.request(client, Request::Cancel { call });
+    assert_eq!(h.used(), [(0, 0)]);
+}
+
+#[test]
+fn a_reduce_over_its_quota_waits_for_room_in_it() {
+    let mut h = Harness::with_slow_links().with_users();
+    h.quota(prefix("t"), Some(QuotaLimits { memory_bytes: None, objects: Some(1) }));
+    let put = h.put(A, "t0", SIZE).put;
+    let timeout = Duration::from_secs(5);
+    let waits = h.request_reduce(Reduce { timeout, ..reduce("t1", &["a", "b"]) });
+    h.ready("a", 1, "n1");
+    h.ready("b", 2, "n2");
+    h.assert_waits(waits);
+    assert!(h.has_no_combine());
+    h.pass(timeout);
+    assert_eq!(excess(h.error(waits)).subject, prefix("t"));
+    h.drop_put(0, "t0", put, DropReason::Deleted);
+    assert_eq!(h.used(), [(0, 0)]);
+}
+
+#[test]
+fn ids_of_a_batch_are_charged_one_by_one() {
+    let mut h = Harness::new().with_users();
+    h.quota(prefix("x"), Some(TWO));
+    let put = |name: &ObjectId| Request::Put {
+        id: name.clone(),
+        metadata: Default::default(),
+        bytes: vec![1; 100].into(),
+        confirm: Confirm::No,
+        timeout: SHORT,
+    };
+    let ids = ["x1", "x2", "x3"].map(id);
+    let call = h.request(A, Request::Batch(ids.iter().map(put).collect()));
+    h.pass(SHORT);
+    let Some(Ok(Response::Batch(answers))) = h.answer(call) else { panic!("no batch") };
+    assert!(matches!(answers[..], [Ok(_), Ok(_), Err(Error::QuotaExceeded(_))]), "{answers:?}");
+    assert_eq!(h.used(), [(0, 2)]);
+}

@@ -1,0 +1,44 @@
+//! Quotas in errors and requests.
+
+use hoplite_core::error::{Error, Plane, Result};
+use hoplite_core::id::ObjectId;
+use hoplite_core::quota::{QuotaExcess, QuotaResource, QuotaSubject};
+
+use crate::bounds::encode_id;
+use crate::enumeration::enumeration;
+use crate::v1;
+use crate::v1::quota_subject::Of;
+
+enumeration!(encode_resource, decode_resource: QuotaResource, v1::QuotaResource, "resource of a quota" { Memory, Objects });
+
+pub(crate) fn encode_subject(subject: &QuotaSubject) -> v1::QuotaSubject {
+    let of = match subject {
+        QuotaSubject::User(user) => Of::User(*user),
+        QuotaSubject::Prefix(prefix) => Of::Prefix(encode_id(prefix)),
+    };
+    v1::QuotaSubject { of: Some(of) }
+}
+
+pub(crate) fn decode_subject(subject: Option<v1::QuotaSubject>) -> Result<QuotaSubject> {
+    match subject.and_then(|subject| subject.of) {
+        Some(Of::User(user)) => Ok(QuotaSubject::User(user)),
+        Some(Of::Prefix(prefix)) => Ok(QuotaSubject::Prefix(ObjectId::new(&prefix)?)),
+        None => Err(Error::malformed(Plane::Local, "a quota without a user or a prefix")),
+    }
+}
+
+pub(crate) fn encode_excess(excess: &QuotaExcess) -> v1::QuotaExcess {
+    v1::QuotaExcess {
+        subject: Some(encode_subject(&excess.subject)),
+        resource: encode_resource(excess.resource),
+        needed: excess.needed,
+        used: excess.used,
+        limit: excess.limit,
+    }
+}
+
+pub(crate) fn decode_excess(excess: Option<v1::QuotaExcess>) -> Option<Box<QuotaExcess>> {
+    let v1::QuotaExcess { subject, resource, needed, used, limit } = excess?;
+    let (subject, resource) = (decode_subject(subject).ok()?, decode_resource(resource, Plane::Local).ok()?);
+    Some(Box::new(QuotaExcess { subject, resource, needed, used, limit }))
+}
