@@ -32,8 +32,8 @@ use hoplite_daemon::settings::without_empty_variables;
 use arguments::StoreArguments;
 use cluster::Ended;
 use verbs::{
-    allreduce, barrier, certs, completion, delete, doctor, drain, gc, get, ls, man, put, reduce, start, stat,
-    status, stop, up, wait,
+    allreduce, barrier, certs, completion, delete, doctor, drain, gc, get, ls, man, put, quota, reduce,
+    start, stat, status, stop, up, wait,
 };
 
 const EXAMPLES: &str = "Examples:
@@ -77,6 +77,8 @@ enum Command {
     Wait(wait::Arguments),
     /// List ownerless objects of this store, and delete them on request
     Gc(gc::Arguments),
+    /// List the quotas of this store, set one, or remove one
+    Quota(quota::Arguments),
     /// List the objects of the cluster
     Ls(ls::Arguments),
     /// Show where an object is, and which nodes fetched it from which, and why
@@ -141,6 +143,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Delete(command) => delete::run(&store, command).await,
         Command::Wait(command) => wait::run(&store, command).await,
         Command::Gc(command) => gc::run(&store, command).await,
+        Command::Quota(command) => quota::run(&store, command).await,
         Command::Ls(command) => ls::run(&store, command).await,
         Command::Stat(command) => stat::run(&store, command).await,
         Command::Status(command) => status::run(&store, command).await,
@@ -230,6 +233,11 @@ mod tests {
             "hoplite put x f --ttl-action free",
             "hoplite put x f --ttl 1s --ttl-action evict",
             "hoplite gc --unowned",
+            "hoplite quota set --user root",
+            "hoplite quota set --memory 1GiB",
+            "hoplite quota set --user root --prefix x --objects 1",
+            "hoplite quota set --user root --objects many",
+            "hoplite quota remove",
             "hoplite reduce",
             "hoplite reduce target",
             "hoplite reduce target x --op mean",

@@ -18,6 +18,13 @@ pub struct NoSuchAccount {
     name: String,
 }
 
+impl User {
+    /// Returns the user's name; `None` if this machine does not know it.
+    pub fn name(self) -> Option<String> {
+        nix::unistd::User::from_uid(self.0.into()).ok().flatten().map(|user| user.name)
+    }
+}
+
 impl FromStr for User {
     type Err = NoSuchAccount;
 
@@ -46,6 +53,8 @@ mod tests {
     fn users_and_groups_are_parsed_from_numbers_and_names() {
         assert_eq!("1234".parse::<User>().unwrap(), User(1234));
         assert_eq!("root".parse::<User>().unwrap(), User(0));
+        assert_eq!(User(0).name().as_deref(), Some("root"));
+        assert_eq!(User(4_000_001).name(), None);
         assert_eq!("1234".parse::<Group>().unwrap(), Group(1234));
         assert_eq!("root".parse::<Group>().unwrap(), Group(0));
         for unknown in ["", "no such name here", "-1", "99999999999", "a\0b"] {

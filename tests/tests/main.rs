@@ -22,6 +22,7 @@ mod metrics;
 mod names;
 mod probe;
 mod problems;
+mod quotas;
 mod reconnecting;
 mod recovery;
 mod reduce;

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use hoplite_core::Error as ObjectError;
 use hoplite_core::error::Missing;
+use hoplite_core::quota::{QuotaLimits, QuotaSubject};
 use hoplite_net::{Authority, IssuedCertificate};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use hoplite_tests::TIME_LIMIT;
@@ -535,10 +536,30 @@ fn users_are_distinguished_on_the_local_socket() {
     let stranger = as_user(4_000_003, &socket, &["get", "x"]);
     assert_eq!(stranger.status.code(), Some(1));
     assert!(text(&stranger).contains("this user may not use the store"), "{}", text(&stranger));
-    for command in [&["drain"][..], &["drain", "node-0"], &["topology", "probe", "--apply"]] {
+    for command in [
+        &["drain"][..],
+        &["drain", "node-0"],
+        &["topology", "probe", "--apply"],
+        &["quota", "set", "--prefix", "x", "--objects", "1"],
+        &["quota", "remove", "--prefix", "x"],
+    ] {
         let refused = as_user(4_000_001, &socket, command);
         assert_eq!(refused.status.code(), Some(1), "{command:?}");
         assert!(text(&refused).contains("only root and the user of the store"), "{}", text(&refused));
     }
+    for reader in [4_000_001, 4_000_002] {
+        assert!(as_user(reader, &socket, &["quota"]).status.success());
+    }
+    let (limits, user) = (Some(QuotaLimits { memory_bytes: None, objects: Some(0) }), 4_000_001);
+    let quota = cluster.client(0).set_quota(QuotaSubject::User(user), limits).unwrap();
+    assert_eq!(quota.used.objects, 1, "the object of this user");
+    let over = as_user(user, &socket, &["put", "y", "/proc/self/cmdline"]);
+    assert_eq!(over.status.code(), Some(1));
+    assert!(
+        text(&over).contains("the quota of user 4000001 is exceeded: 1 of 0 objects used"),
+        "{}",
+        text(&over)
+    );
+    cluster.client(0).put("y", b"of another user").unwrap();
     assert!(as_user(4_000_001, &socket, &["delete", "x"]).status.success());
 }

@@ -15,6 +15,7 @@ mod lifetime;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod put;
+pub(crate) mod quota;
 pub(crate) mod reduce;
 pub(crate) mod start;
 pub(crate) mod stat;

@@ -1,0 +1,156 @@
+//! `hoplite quota`.
+
+use std::io::{self, Write};
+
+use anyhow::Context;
+use hoplite_client::{ObjectId, Quota, QuotaLimits, QuotaSubject};
+use hoplite_core::text::escape;
+use hoplite_daemon::User;
+use serde::Serialize;
+
+use crate::arguments::{StoreArguments, id_parser, parse_size};
+use crate::output::{self, Alignment, Id, Table};
+
+const EXAMPLES: &str = "Examples:
+  hoplite quota
+  hoplite quota set --user alice --memory 2GiB --objects 1000
+  hoplite quota set --prefix tmp/ --memory 512MiB
+  hoplite quota remove --user alice
+
+A quota limits the objects that programs of this machine put at this store. It lasts until the store ends. Only root and the
+user of the store may set and remove quotas.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    change: Option<Change>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Change {
+    /// Set both limits of a quota; a limit that is left out is none
+    Set {
+        #[command(flatten)]
+        subject: Subject,
+        #[command(flatten)]
+        limits: Limits,
+    },
+    /// Remove a quota
+    Remove {
+        #[command(flatten)]
+        subject: Subject,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Subject {
+    /// User whose programs put the objects, by name or number
+    #[arg(long, value_name = "USER")]
+    user: Option<User>,
+    /// Start of the ids of the objects
+    #[arg(long, value_parser = id_parser())]
+    prefix: Option<ObjectId>,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+struct Limits {
+    /// Most shared memory of the objects together, such as 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Most objects
+    #[arg(long, value_name = "NUMBER")]
+    objects: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    /// Name of the user; the number if this machine knows no name.
+    user: Option<String>,
+    uid: Option<u32>,
+    prefix: Option<Id>,
+    memory_bytes: u64,
+    memory_limit_bytes: Option<u64>,
+    objects: u64,
+    objects_limit: Option<u64>,
+}
+
+impl Subject {
+    fn named(self) -> anyhow::Result<QuotaSubject> {
+        let prefix = self.prefix.map(QuotaSubject::Prefix);
+        prefix
+            .or(self.user.map(|User(user)| QuotaSubject::User(user)))
+            .context("--user or --prefix is missing")
+    }
+}
+
+impl Row {
+    fn of(quota: &Quota) -> Self {
+        let Quota { subject, limits, used } = quota;
+        let (uid, prefix) = match subject {
+            QuotaSubject::User(user) => (Some(*user), None),
+            QuotaSubject::Prefix(prefix) => (None, Some(Id::new(prefix))),
+        };
+        Self {
+            user: uid.map(|user| User(user).name().unwrap_or_else(|| user.to_string())),
+            uid,
+            prefix,
+            memory_bytes: used.memory_bytes,
+            memory_limit_bytes: limits.memory_bytes,
+            objects: used.objects,
+            objects_limit: limits.objects,
+        }
+    }
+
+    fn subject(&self) -> String {
+        match (&self.user, &self.prefix) {
+            (Some(user), _) => format!("user {}", escape(user)),
+            (None, Some(prefix)) => format!("prefix {}", prefix.readable()),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let client = store.connect().await?;
+    let mut out = io::stdout().lock();
+    let quotas = match arguments.change {
+        None => client.quotas().await?,
+        Some(Change::Set { subject, limits }) => {
+            let limits = QuotaLimits { memory_bytes: limits.memory, objects: limits.objects };
+            vec![client.set_quota(subject.named()?, Some(limits)).await?]
+        }
+        Some(Change::Remove { subject }) => {
+            let removed = client.set_quota(subject.named()?, None).await?;
+            return Ok(writeln!(out, "removed the quota of {}", Row::of(&removed).subject())?);
+        }
+    };
+    let rows: Vec<Row> = quotas.iter().map(Row::of).collect();
+    if arguments.json { Ok(output::json(&mut out, &rows)?) } else { Ok(print(&mut out, &rows)?) }
+}
+
+fn print(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+    let mut table = Table::new([
+        ("QUOTA", Alignment::Left),
+        ("MEMORY", Alignment::Right),
+        ("LIMIT", Alignment::Right),
+        ("OBJECTS", Alignment::Right),
+        ("LIMIT", Alignment::Right),
+    ]);
+    let limit = |limit: Option<String>| limit.unwrap_or_else(|| "-".to_owned());
+    for row in rows {
+        table.row([
+            row.subject(),
+            output::size(row.memory_bytes),
+            limit(row.memory_limit_bytes.map(output::size)),
+            row.objects.to_string(),
+            limit(row.objects_limit.map(|limit| limit.to_string())),
+        ]);
+    }
+    table.print(out)
+}
