@@ -34,6 +34,7 @@ __all__ = [
     "PermissionDenied",
     "PickleRefused",
     "PutConflict",
+    "QuotaExceeded",
     "RanksMissing",
     "ShardListMismatch",
     "ShuttingDown",
@@ -175,6 +176,26 @@ class StoreFull(HopliteError):
     free_bytes: int
     capacity_bytes: int
     holders: str = ""
+
+
+class QuotaExceeded(HopliteError):
+    """The put or reduce did not fit a quota before the timeout, or is larger than the quota.
+
+    Attributes:
+        user: The number of the user that the quota limits; `None` for a quota of a prefix.
+        prefix: The start of the ids that the quota limits; `None` for a quota of a user.
+        resource: The exceeded limit: `"memory"`, in bytes, or `"objects"`.
+        needed: The bytes or objects that the put needs.
+        used: The bytes or objects in use.
+        limit: The limit in bytes or objects.
+    """
+
+    user: int | None = None
+    prefix: str | bytes | None = None
+    resource: str
+    needed: int
+    used: int
+    limit: int
 
 
 class Timeout(HopliteError, TimeoutError):

@@ -5,7 +5,7 @@
 
 use std::any::Any;
 
-use hoplite_client::{ConnectFailure, Distrust, Error, Missing, NodeId, ObjectId};
+use hoplite_client::{ConnectFailure, Distrust, Error, Missing, NodeId, ObjectId, QuotaSubject};
 use hoplite_core::Error as ObjectError;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -157,6 +157,19 @@ fn set_object_fields(
             fields.set_item("capacity_bytes", capacity_bytes)?;
             fields.set_item("holders", holders)?;
             "StoreFull"
+        }
+        ObjectError::QuotaExceeded(excess) => {
+            let (user, prefix) = match &excess.subject {
+                QuotaSubject::User(user) => (Some(user), None),
+                QuotaSubject::Prefix(prefix) => (None, Some(report::id(py, prefix))),
+            };
+            fields.set_item("user", user)?;
+            fields.set_item("prefix", prefix)?;
+            fields.set_item("resource", excess.resource.name())?;
+            fields.set_item("needed", excess.needed)?;
+            fields.set_item("used", excess.used)?;
+            fields.set_item("limit", excess.limit)?;
+            "QuotaExceeded"
         }
         ObjectError::Timeout { operation, waited, missing } => {
             fields.set_item("operation", operation.to_string())?;

@@ -23,6 +23,7 @@ WITHOUT = {
     "Malformed",
     "NodeIdInUse",
     "PermissionDenied",
+    "QuotaExceeded",
     "ShardListMismatch",
     "ShuttingDown",
     "SizeMismatch",
