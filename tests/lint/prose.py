@@ -77,8 +77,8 @@ class Limit:
 
 
 LIMITS = {
-    "Rust": Limit(1, 8, 20, 102_700),
-    "Python": Limit(1, 8, 5, 22_200),
+    "Rust": Limit(1, 8, 20, 102_000),
+    "Python": Limit(1, 8, 5, 21_800),
     "pages for users": Limit(0, 1, 0, 26_250),
     "pages for maintainers": Limit(0, 4, 2, 11_750),
 }
