@@ -2,7 +2,7 @@
 //!
 //! The shard queues messages without waiting; the connection sends them in batches. A store that
 //! does not read fills the queue and loses its session. One that sends faster than it reads is
-//! slowed down earlier: its session waits for [`SendQueue::room`].
+//! slowed down earlier: its session waits for [`SendQueue::wait_for_space`].
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
