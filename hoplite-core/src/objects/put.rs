@@ -86,7 +86,8 @@ impl Objects {
     fn try_create(&mut self, key: CallKey, create: &CreateCall) -> Attempt {
         let client = key.client;
         if let Some((copy, local)) = self.copies.live(&create.id) {
-            if self.is_in_doubt(copy) {
+            let may_be_deleted = local.is_complete() && !self.may_serve(copy);
+            if self.is_in_doubt(copy) || may_be_deleted {
                 return Attempt::IsBusy;
             }
             if local.size_bytes != create.size_bytes || !local.metadata.describes_same(&create.metadata) {
@@ -97,7 +98,7 @@ impl Objects {
                 && !self.is_accepted(copy);
             let lacks_quorum =
                 create.metadata.replicas.quorum && self.is_put(copy) && !self.is_accepted_by_both(copy);
-            if !local.is_complete() || awaits_verdict || lacks_quorum || !self.may_serve(copy) {
+            if !local.is_complete() || awaits_verdict || lacks_quorum {
                 return Attempt::IsBusy;
             }
             match self.bring(copy) {
@@ -329,8 +330,9 @@ impl Objects {
             }
             // The winner may have ended while the shard was away. Another store will tell the shard.
             Verdict::Conflict { .. }
-                if self.copies[&copy].publication.was_accepted()
-                    && self.ctx.sessions.has_just_returned(shard) =>
+                if self.ctx.sessions.has_just_returned(shard)
+                    && (self.copies[&copy].publication.was_accepted()
+                        || self.ctx.reading_shard(id) != Some(shard)) =>
             {
                 self.copies.publication_mut(copy).contest();
                 self.publish_again_later(copy);

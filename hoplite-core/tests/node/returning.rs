@@ -151,11 +151,14 @@ fn a_create_and_a_wait_do_not_count_on_a_copy_without_a_lease() {
     h.put(A, "x", SIZE);
     h.pass(Duration::from_secs(10));
     let create = h.create(A, "x", SIZE);
+    let other = h.create(B, "x", SIZE + 1);
     let wait = h.request(A, Request::Wait { ids: vec![id("x")], count: 1, timeout: LONG });
-    h.assert_waits(create);
-    h.assert_waits(wait);
+    for call in [create, other, wait] {
+        h.assert_waits(call);
+    }
     h.event(Event::ShardAnswered { shard: 0, pinged_at: at(10) });
     h.view(create);
+    assert_eq!(h.error(other), Error::AlreadyExists { id: id("x") });
 }
 
 #[test]
