@@ -69,6 +69,12 @@ impl Split {
         });
     }
 
+    /// Lets a store reach a shard again.
+    pub fn restore(&self, node: usize, shard: usize) {
+        lock(&self.shared).cut.remove(&(node, shard));
+    }
+
+    /// Lets all stores reach all shards again.
     pub fn heal(&self) {
         lock(&self.shared).cut.clear();
     }

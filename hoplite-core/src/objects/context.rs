@@ -245,6 +245,14 @@ impl Context {
         self.responsible_shards(id).min_by_key(|shard| !self.sessions.is_trusted(*shard))
     }
 
+    /// Returns the shard for reads of `id`. A shard that was away may list puts that were deleted
+    /// during its absence, so another connected shard comes first for a while.
+    pub(crate) fn reading_shard(&self, id: &ObjectId) -> Option<usize> {
+        let sessions = &self.sessions;
+        let doubts = |shard: &usize| (!sessions.is_trusted(*shard), sessions.has_just_returned(*shard));
+        self.responsible_shards(id).min_by_key(doubts)
+    }
+
     pub(crate) fn tell_shard(&mut self, shard: usize, message: ToShard) {
         let urgency = match message {
             ToShard::Unpublish { reason: UnpublishReason::Evicted, .. } => Urgency::Deferrable,

@@ -368,6 +368,10 @@ impl Objects {
     /// Keeps an inline object whose last copy elsewhere is gone, if there is memory.
     pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let id = object.id.clone();
+        if self.ctx.sessions.has_just_returned(shard) && self.ctx.reading_shard(&id) != Some(shard) {
+            // The object may be deleted. If it still exists, the shard offers it again.
+            return;
+        }
         if self.copies.live(&id).is_some() {
             return self.promoted(shard, &id, object.put);
         }

@@ -1,5 +1,6 @@
 //! Queries to the directory. Each query waits at the first connected shard of its id, and moves
 //! when another shard becomes the first. So the loss of a shard delays calls, but fails none.
+//! Reads prefer a shard that was not away.
 
 use std::collections::BTreeMap;
 
@@ -34,6 +35,10 @@ impl Purpose {
     const fn is_confirmation(&self) -> bool {
         matches!(self, Self::Delete(_, step) if step.is_confirmation())
     }
+
+    fn shard(&self, ctx: &Context, id: &ObjectId) -> Option<usize> {
+        if matches!(self, Self::Delete(..)) { ctx.first_shard(id) } else { ctx.reading_shard(id) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -44,7 +49,7 @@ pub(crate) struct Queries {
 impl Queries {
     pub(crate) fn enter(&mut self, ctx: &mut Context, id: ObjectId, purpose: Purpose) -> RequestId {
         let request = RequestId(ctx.next_number());
-        let shard = ctx.first_shard(&id);
+        let shard = purpose.shard(ctx, &id);
         self.open.insert(request, OpenQuery { id, shard, purpose });
         request
     }
@@ -90,7 +95,7 @@ impl Queries {
     pub(crate) fn rehome(&mut self, ctx: &mut Context, changed: Option<usize>) -> Vec<RequestId> {
         let mut moved = Vec::new();
         for (request, query) in &mut self.open {
-            let responsible = ctx.first_shard(&query.id);
+            let responsible = query.purpose.shard(ctx, &query.id);
             let is_changed = query.shard.is_some() && query.shard == changed;
             let is_in_place = query.shard == responsible || query.purpose.is_confirmation();
             if is_in_place && !is_changed {

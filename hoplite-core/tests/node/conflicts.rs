@@ -254,6 +254,31 @@ fn an_accepted_put_outlasts_the_memory_of_a_shard_that_was_away() {
 }
 
 #[test]
+fn a_new_put_waits_for_the_end_of_doubts_about_a_shard_that_was_away() {
+    for is_deleted in [false, true] {
+        let mut h = Harness::with_shards(2);
+        let first = h.shards.ranked(&id("x"))[0];
+        h.event(Event::ShardDown { shard: first });
+        h.event(up(first));
+        let call = h.create(A, "x", SIZE);
+        let view = h.view(call);
+        let call = h.seal(A, view.copy);
+        for rounds in 0..30 {
+            for (shard, publish) in h.publications() {
+                // Another store may tell the first shard that the other put is deleted.
+                let is_refused = shard == first && (!is_deleted || rounds < 5);
+                let refusal = conflict(Equality::Different);
+                h.verdict(shard, &publish, if is_refused { refusal } else { Verdict::Accepted });
+            }
+            h.pass(Duration::from_millis(100));
+        }
+        let expected =
+            if is_deleted { Ok(Response::Sealed) } else { Err(Error::AlreadyExists { id: id("x") }) };
+        assert_eq!(h.answer(call), Some(expected));
+    }
+}
+
+#[test]
 fn an_accepted_put_loses_to_a_put_that_outlasts_the_return_of_its_shard() {
     for other_is_lost in [false, true] {
         let mut h = Harness::with_shards(2);

@@ -29,6 +29,8 @@ pub(crate) const SIZE: u64 = 40_960;
 pub(crate) const SMALL: u64 = 1000;
 /// An object that is not inline, and is confirmed only on request.
 pub(crate) const UNCONFIRMED: u64 = 5000;
+/// The time until a shard that was away decides again.
+pub(crate) const SETTLING: Duration = Duration::from_secs(2);
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) type Answer = Result<Response, Error>;

@@ -86,7 +86,7 @@ fn the_directory_never_hears_of_a_hop() {
     h.event(Event::ShardDown { shard: 1 });
     h.event(up(1));
     h.release_hop(hosting);
-    h.pass(Duration::from_secs(2));
+    h.pass(SETTLING);
     assert_eq!(h.told(), Vec::<String>::new());
     h.assert_empty();
 }

@@ -11,7 +11,7 @@ use hoplite_core::shard::{
     DeleteTerms, DeleteWait, DropReason, LocationState, Placed, PullOutcome, RequestId, ShardRun, ToShard,
     ToStore, Verdict,
 };
-use hoplite_core::{Error, Operation, PutId, Time, Version};
+use hoplite_core::{Error, Metadata, Operation, PutId, Time, Version};
 
 use crate::harness::*;
 
@@ -62,8 +62,37 @@ fn a_query_moves_to_the_next_shard_and_back() {
     h.event(Event::ShardDown { shard: first });
     assert_eq!(h.told(), [format!("{second} query x")]);
     h.event(up(first));
+    assert_eq!(h.told(), Vec::<String>::new(), "other stores may have to tell the shard of a delete");
+    h.pass(SETTLING);
     assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} query x")]);
     h.assert_waits(call);
+}
+
+#[test]
+fn a_shard_that_was_away_answers_no_get_while_another_one_decides() {
+    let mut h = Harness::with_shards(2);
+    let [first, second] = h.shards.ranked(&id("x")).try_into().unwrap();
+    h.event(Event::ShardDown { shard: first });
+    h.event(up(first));
+    h.get(A, "x");
+    assert_eq!(h.told(), [format!("{second} query x")]);
+    h.event(Event::ShardDown { shard: second });
+    assert_eq!(h.told(), [format!("{first} query x")], "it is the only one");
+}
+
+#[test]
+fn a_shard_that_was_away_hands_no_object_over_while_another_one_decides() {
+    let mut h = Harness::with_shards(2);
+    let [first, _] = h.shards.ranked(&id("x")).try_into().unwrap();
+    h.event(Event::ShardDown { shard: first });
+    h.event(up(first));
+    for is_taken in [false, true] {
+        let bytes = bytes::Bytes::from_static(b"bytes").into();
+        let message = ToStore::TakeOver { id: id("x"), put: PutId(5), metadata: Metadata::default(), bytes };
+        h.event(Event::FromShard { shard: first, message });
+        assert_eq!(!h.told().is_empty(), is_taken);
+        h.pass(SETTLING);
+    }
 }
 
 #[test]
@@ -84,6 +113,7 @@ fn an_answer_of_a_shard_that_is_no_longer_asked_returns_its_slot() {
     h.event(Event::ShardDown { shard: first });
     h.sent();
     h.event(up(first));
+    h.pass(SETTLING);
     let request = match &h.sent()[..] {
         [(_, ToShard::Cancel { request }), _] => *request,
         other => panic!("{other:?}"),

@@ -171,7 +171,7 @@ fn a_put_in_a_file_that_cannot_be_read_learns_later_if_it_was_the_first() {
     let publications = h.publications();
     let (shard, publish) =
         publications.into_iter().find(|(_, publish)| publish.put == views[0].put).expect("it is published");
-    h.pass(Duration::from_secs(2));
+    h.pass(SETTLING);
     let holder = Some((node_id("holder"), address("holder")));
     let conflict = Verdict::Conflict { winner: PutId(77), equality: Equality::Unknown { holder } };
     h.verdict(shard, &publish, conflict.clone());

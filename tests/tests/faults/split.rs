@@ -19,6 +19,10 @@ fn with_quorum() -> PutOptions {
     PutOptions { metadata, timeout: TIME_LIMIT, ..PutOptions::default() }
 }
 
+fn confirmed() -> PutOptions {
+    PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() }
+}
+
 fn await_connected(split: &Split, node: usize, count: usize) {
     let client = split.cluster.client(node);
     await_that("the sessions of a store", || {
@@ -97,7 +101,6 @@ fn after_a_split_the_client_of_the_lost_put_is_notified_once() {
     for node in 0..2 {
         await_connected(&split, node, 1);
     }
-    let confirmed = || PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
     winner.put_with("x", &won, confirmed()).unwrap();
     loser.put_with("x", &lost, confirmed()).unwrap();
     for client in [&winner, &loser] {
@@ -118,4 +121,41 @@ fn after_a_split_the_client_of_the_lost_put_is_notified_once() {
     let error = refusal(loser.put_with("y", &lost, with_quorum()));
     assert!(matches!(error, ObjectError::AlreadyExists { .. }), "{error}");
     assert!(loser.get("y", TIME_LIMIT).unwrap()[..] == *won);
+}
+
+#[test]
+fn the_memory_of_a_shard_that_was_cut_off_beats_no_newer_put() {
+    let split = Split::start(4);
+    let client = |node: usize| split.cluster.client(node);
+    let ids = (0..64).map(|number| format!("x{number}")).filter(|id| split.shards_of(id)[0] == 0);
+    let ids: Vec<String> = ids.take(8).collect();
+    for id in &ids {
+        client(0).put(id, b"old").unwrap();
+        assert_eq!(client(1).get(id, TIME_LIMIT).unwrap()[..], *b"old");
+    }
+    for node in 0..4 {
+        split.cut(node, 0);
+    }
+    for node in 0..4 {
+        await_connected(&split, node, 1);
+    }
+    assert_eq!(client(1).delete(&ids, TIME_LIMIT).unwrap(), ids.len());
+    for id in &ids {
+        client(2).put_with(id, b"newer", confirmed()).unwrap();
+    }
+    // The stores that know of the deletes connect after the others.
+    split.restore(2, 0);
+    split.restore(3, 0);
+    await_connected(&split, 2, 2);
+    split.heal();
+    for id in &ids {
+        assert_eq!(client(3).get(id, TIME_LIMIT).unwrap()[..], *b"newer", "{id}");
+    }
+    for node in 0..4 {
+        split.cluster.await_sessions(node);
+        for id in &ids {
+            assert_eq!(client(node).get(id, TIME_LIMIT).unwrap()[..], *b"newer", "node {node}: {id}");
+        }
+    }
+    assert_eq!(client(2).status().unwrap().put_conflicts, 0);
 }
