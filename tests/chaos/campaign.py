@@ -109,7 +109,7 @@ class Campaign:
     def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
         self.settings = settings
         self.say = say
-        self.history = History(settings.seed, settings.keys)
+        self.history = History(settings.seed, settings.keys, say)
         self.random = random.Random(f"{settings.seed} faults")
         self.report = Report(settings)
         self.spilled: Counter[str] = Counter()
@@ -236,11 +236,13 @@ class Campaign:
                         and client.contains(key.name)
                     ):
                         self.history.violate(
-                            f"returned: {key.name} exists on {where} after its delete"
+                            f"returned: {key.name} exists on {where} after its delete",
+                            key,
                         )
             except EXPECTED as error:
                 self.history.violate(
-                    f"lost: {key.name} version {key.present} on {where}: {type(error).__name__}: {error}"
+                    f"lost: {key.name} version {key.present} on {where}: {type(error).__name__}: {error}",
+                    key,
                 )
 
     def _check_empty(self, target: Target, cluster: Cluster) -> None:
@@ -257,7 +259,8 @@ class Campaign:
                     ids = [*names, *(entry.id for entry in client.list())]
                     for begin in range(0, len(ids), _DELETED_AT_ONCE):
                         client.delete(
-                            ids[begin : begin + _DELETED_AT_ONCE], self.settings.timeout_s
+                            ids[begin : begin + _DELETED_AT_ONCE],
+                            self.settings.timeout_s,
                         )
             except EXPECTED as error:
                 self.say(f"deleting the rest: {error}")

@@ -6,7 +6,9 @@ its put. A put or delete without an answer may take effect at any later time.
 
 import random
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 HEADER_BYTES = 64
@@ -35,6 +37,7 @@ class Key:
         present: the version that an acknowledged put has stored, until its delete begins.
         replicas: the number of copies of `present`.
         unanswered: the versions whose put got no answer.
+        writes: the latest puts and deletes, with their time, for the report of a violation.
     """
 
     name: str
@@ -44,13 +47,19 @@ class Key:
     present: int | None = None
     replicas: int = 1
     unanswered: set[int] = field(default_factory=set)
+    writes: deque[str] = field(default_factory=lambda: deque(maxlen=12))
 
 
 class History:
-    """Checks results against the writes before them, and counts operations. Safe for threads."""
+    """Checks results against the writes before them, and counts operations. Safe for threads.
 
-    def __init__(self, seed: int, keys: int) -> None:
+    `say` gets each violation at once, with the writes of its key.
+    """
+
+    def __init__(self, seed: int, keys: int, say: Callable[[str], None] = lambda _: None) -> None:
         self.seed = seed
+        self.say = say
+        self.began = time.monotonic()
         self.keys = [Key(f"k{number}") for number in range(keys)]
         self.names = [key.name for key in self.keys]
         self.violations: list[str] = []
@@ -58,9 +67,15 @@ class History:
         self.longest_overrun_s = 0.0
         self._lock = threading.Lock()
 
-    def violate(self, what: str) -> None:
+    def violate(self, what: str, key: Key | None = None) -> None:
         with self._lock:
             self.violations.append(what)
+        self.say("\n    ".join([f"VIOLATION: {what}", *(key.writes if key else ())]))
+
+    def wrote(self, key: Key, began: float, what: str, done: bool) -> None:
+        """Notes a put or delete that began at this time of the monotonic clock."""
+        begin_s, end_s = began - self.began, time.monotonic() - self.began
+        key.writes.append(f"{begin_s:.2f} to {end_s:.2f} s: {what}: {'ok' if done else 'failed'}")
 
     def count(self, operation: str, outcome: str) -> None:
         with self._lock:
@@ -75,19 +90,25 @@ class History:
         try:
             name, version, size = version_of(value)
         except ValueError:
-            self.violate(f"wrong bytes: {key.name} on {where} begins with {value[:HEADER_BYTES]!r}")
+            self.violate(
+                f"wrong bytes: {key.name} on {where} begins with {value[:HEADER_BYTES]!r}",
+                key,
+            )
             return
         if name != key.name or value != contents(self.seed, name, version, size):
             self.violate(
-                f"wrong bytes: {key.name} on {where} has the header {name} {version}, {len(value)} bytes"
+                f"wrong bytes: {key.name} on {where} has the header {name} {version}, {len(value)} bytes",
+                key,
             )
         elif version > key.begun:
             self.violate(
-                f"value from nowhere: {key.name} version {version} on {where}, of {key.begun} puts"
+                f"value from nowhere: {key.name} version {version} on {where}, of {key.begun} puts",
+                key,
             )
         elif version in key.unanswered and version <= floor:
             self.count("get", "value of a put without an answer")
         elif version <= floor:
             self.violate(
-                f"old value: {key.name} version {version} on {where}, after the delete of version {floor}"
+                f"old value: {key.name} version {version} on {where}, after the delete of version {floor}",
+                key,
             )

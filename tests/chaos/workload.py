@@ -89,7 +89,13 @@ class Worker(threading.Thread):
         for client in self.clients.values():
             client.close()
 
-    def perform(self, operation: str, where: str, call: Callable[[hoplite.Client], T]) -> T | None:
+    def perform(
+        self,
+        operation: str,
+        where: str,
+        call: Callable[[hoplite.Client], T],
+        key: Key | None = None,
+    ) -> T | None:
         """Performs one call with the deadline `timeout_s`; returns `None` after an expected error."""
         client = self.client(where)
         if client is None:
@@ -103,7 +109,9 @@ class Worker(threading.Thread):
             return None
         except hoplite.HopliteError as error:
             outcome = type(error).__name__
-            self.history.violate(f"unexpected error: {operation} on {where}: {outcome}: {error}")
+            self.history.violate(
+                f"unexpected error: {operation} on {where}: {outcome}: {error}", key
+            )
             return None
         finally:
             overrun = time.monotonic() - began - self.timeout_s
@@ -147,6 +155,7 @@ class Worker(threading.Thread):
         value = contents(self.history.seed, key.name, version, self.random.choice(SIZES))
         key.unanswered.add(version)
         key.begun = version
+        began = time.monotonic()
         done = self.perform(
             "put",
             where,
@@ -157,7 +166,10 @@ class Worker(threading.Thread):
                 confirm=replicas if replicas > 1 else True,
                 replicas=replicas,
             ),
+            key,
         )
+        what = f"put of version {version} on {where}, {len(value)} bytes, {replicas} replicas"
+        self.history.wrote(key, began, what, done is not None)
         if done is not None:
             key.replicas = replicas
             key.present = version
@@ -168,11 +180,14 @@ class Worker(threading.Thread):
         key.present = None
         if version == key.deleted:
             return True
+        began, where = time.monotonic(), self.somewhere()
         done = self.perform(
             "delete",
-            self.somewhere(),
+            where,
             lambda client: client.delete(key.name, self.timeout_s),
+            key,
         )
+        self.history.wrote(key, began, f"delete of version {version} on {where}", done is not None)
         if done is None:
             return False
         key.deleted = version
@@ -190,7 +205,12 @@ class Worker(threading.Thread):
     def command_line(self) -> None:
         key, where = self.random.choice(self.history.keys), self.somewhere()
         floor = key.deleted
-        store = ["--socket", self.cluster.sockets[where], "--timeout", f"{self.timeout_s}s"]
+        store = [
+            "--socket",
+            self.cluster.sockets[where],
+            "--timeout",
+            f"{self.timeout_s}s",
+        ]
         began = time.monotonic()
         got = subprocess.run(
             [self.cluster.program, *store, "get", key.name, "-o", "-"],
@@ -260,7 +280,9 @@ class Worker(threading.Thread):
 
     def put_array(self, name: str, array: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> bool:
         put = self.perform(
-            "put", self.somewhere(), lambda client: client.put(name, array, self.timeout_s)
+            "put",
+            self.somewhere(),
+            lambda client: client.put(name, array, self.timeout_s),
         )
         return put is not None
 
