@@ -28,6 +28,7 @@ use crate::guard::Guard;
 use crate::levels;
 use crate::metrics::ShardMetrics;
 use crate::owner::ShardOwner;
+use crate::pauses::Pauses;
 use crate::refusals::Refusals;
 use crate::service::DirectoryService;
 use crate::session::Host;
@@ -167,12 +168,15 @@ pub async fn run(
 
     let run = ShardRun(random_number().map_err(DirectoryError::Random)?);
     let newest = config.newest_version;
+    let pauses = Pauses::new();
+    tasks.spawn(pauses.clone().watch(stop.clone()));
     let host = Host {
         shard,
         cluster: config.cluster.clone(),
         run,
         newest,
         loads,
+        pauses,
         refusals: refusals.clone(),
         events: events.clone(),
         stop: stop.clone(),

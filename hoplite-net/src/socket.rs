@@ -87,6 +87,18 @@ impl Socket {
         }
     }
 
+    /// Makes the connection discard its unsent bytes when it is dropped.
+    ///
+    /// # Errors
+    /// System errors.
+    pub fn discard_unsent(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_zero_linger(),
+            Self::Tls(stream) => stream.get_ref().0.set_zero_linger(),
+            Self::InProcess(_) => Ok(()),
+        }
+    }
+
     /// Detaches the connection from its tokio runtime.
     ///
     /// # Errors

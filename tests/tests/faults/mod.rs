@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod chances;
+mod paused;
 mod races;
 mod shards;
 mod split;

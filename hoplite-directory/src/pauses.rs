@@ -1,0 +1,61 @@
+//! Detects pauses of this process, such as the time between SIGSTOP and SIGCONT.
+//!
+//! During a pause, stores give up their sessions. They may delete an object and put it again with
+//! the other shard of its id. Frames that they sent before are still in the buffers of this
+//! process's sockets, and are out of date: a delete among them would remove the new object.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hoplite_core::session::STORE_PINGS;
+use tokio::time::{Instant, interval};
+use tokio_util::sync::CancellationToken;
+
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Shorter than the silence after which a store gives up a session.
+const SHORTEST_PAUSE: Duration = STORE_PINGS.timeout.saturating_sub(Duration::from_millis(100));
+
+/// Counts the pauses of this process.
+#[derive(Debug, Clone)]
+pub(crate) struct Pauses(Arc<Mutex<(Instant, u64)>>);
+
+impl Pauses {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new((Instant::now(), 0))))
+    }
+
+    /// Returns the number of pauses until now.
+    pub(crate) fn count(&self) -> u64 {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (latest, count) = &mut *state;
+        if latest.elapsed() >= SHORTEST_PAUSE {
+            *count += 1;
+        }
+        *latest = Instant::now();
+        *count
+    }
+
+    /// Calls [`count`](Self::count) often enough that each long gap between two calls is a pause.
+    pub(crate) async fn watch(self, stop: CancellationToken) {
+        let mut ticks = interval(INTERVAL);
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            self.count();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_long_gaps_are_pauses() {
+        let pauses = Pauses::new();
+        for (gap, count) in [(0, 0), (899, 0), (900, 1), (0, 1), (60_000, 2)] {
+            advance(Duration::from_millis(gap)).await;
+            assert_eq!(pauses.count(), count, "after {gap} ms");
+        }
+    }
+}
