@@ -178,10 +178,10 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
     trace.assert_whole();
     let get = trace.one("get", Some("node-1"));
     assert_eq!(get.parent_span_id, CALLER);
-    let query = trace.one("ask directory", Some("node-1"));
-    assert_eq!(query.parent_span_id, get.span_id);
+    let request = trace.one("ask directory", Some("node-1"));
+    assert_eq!(request.parent_span_id, get.span_id);
     let query = trace.one("query", None);
-    assert_eq!(query.parent_span_id, query.span_id);
+    assert_eq!(query.parent_span_id, request.span_id);
     assert_eq!(text(&query.attributes, "hoplite.sender").as_deref(), Some("node-0"));
     let pull = trace.one("pull", Some("node-1"));
     assert_eq!(pull.parent_span_id, get.span_id);

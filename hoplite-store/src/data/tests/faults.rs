@@ -133,16 +133,17 @@ async fn a_silent_sender_is_left_early_if_another_one_is_known() {
 async fn a_slow_sender_is_not_left_early_while_bytes_arrive() {
     let receiver = TestNode::start("b").await;
     let (sender, address) = FakePeer::start("a").await;
-    let silence_limit = Some(Duration::from_millis(500));
+    let limit = Duration::from_secs(3);
     let copy = empty(8);
+    let silence_limit = Some(limit);
     let (pull, _) = receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &copy);
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    tokio::time::sleep(limit + Duration::from_millis(100)).await;
     let mut connection = sender.accept().await;
     connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
     let header = Header::block(0, 8, crc32c(&[7; 8])).unwrap().encode();
     connection.write_raw(&header).await.unwrap();
     for _ in 0..8 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(limit / 7).await;
         connection.write_raw(&[7]).await.unwrap();
     }
     connection.write_control(Kind::End, &end_message(Ending::Complete)).await.unwrap();
