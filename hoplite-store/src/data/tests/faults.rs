@@ -131,19 +131,29 @@ async fn a_silent_sender_is_left_early_if_another_one_is_known() {
 
 #[tokio::test]
 async fn a_slow_sender_is_not_left_early_while_bytes_arrive() {
+    let limit = Duration::from_secs(3);
+    slow_sender(limit, Duration::ZERO, limit / 7).await;
+}
+
+#[tokio::test]
+async fn the_limit_of_silence_begins_with_the_connection() {
+    let limit = Duration::from_millis(500);
+    slow_sender(limit, limit + Duration::from_millis(100), Duration::ZERO).await;
+}
+
+async fn slow_sender(silence_limit: Duration, until_accepted: Duration, between_bytes: Duration) {
     let receiver = TestNode::start("b").await;
     let (sender, address) = FakePeer::start("a").await;
-    let limit = Duration::from_secs(3);
+    let silence_limit = Some(silence_limit);
     let copy = empty(8);
-    let silence_limit = Some(limit);
     let (pull, _) = receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &copy);
-    tokio::time::sleep(limit + Duration::from_millis(100)).await;
+    tokio::time::sleep(until_accepted).await;
     let mut connection = sender.accept().await;
     connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
     let header = Header::block(0, 8, crc32c(&[7; 8])).unwrap().encode();
     connection.write_raw(&header).await.unwrap();
     for _ in 0..8 {
-        tokio::time::sleep(limit / 7).await;
+        tokio::time::sleep(between_bytes).await;
         connection.write_raw(&[7]).await.unwrap();
     }
     connection.write_control(Kind::End, &end_message(Ending::Complete)).await.unwrap();
