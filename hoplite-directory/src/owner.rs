@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::batch::TracedMessage;
 use crate::events::{EventKind, Events};
 use crate::metrics::{SessionEnd, ShardMetrics};
+use crate::pauses::Pauses;
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
@@ -119,6 +120,9 @@ pub(crate) struct ShardOwner {
     metrics: Option<ShardMetrics>,
     traces: Option<Traces>,
     events: Events,
+    pauses: Pauses,
+    /// Number of pauses after which sessions were ended.
+    handled_pauses: u64,
 }
 
 #[derive(Debug)]
@@ -133,6 +137,7 @@ impl ShardOwner {
         config: ShardConfig,
         metrics: Option<ShardMetrics>,
         events: Events,
+        pauses: Pauses,
     ) -> (Self, ShardHandle) {
         let (sender, commands) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let started = Instant::now();
@@ -146,6 +151,8 @@ impl ShardOwner {
             metrics,
             traces: None,
             events,
+            handled_pauses: pauses.count(),
+            pauses,
         };
         (owner, ShardHandle { commands: sender, started })
     }
@@ -167,9 +174,13 @@ impl ShardOwner {
                         break;
                     }
                 }
-                () = sleep_until(self.started, deadline) => self.apply(Event::Tick),
+                () = sleep_until(self.started, deadline) => {
+                    self.end_sessions_after_pause();
+                    self.apply(Event::Tick);
+                }
             }
             for command in commands.drain(..) {
+                self.end_sessions_after_pause();
                 self.execute(command);
             }
         }
@@ -276,6 +287,21 @@ impl ShardOwner {
         self.events.push(EventKind::Disconnected, &node, why);
         self.count(|metrics| metrics.ended(end));
         self.apply(Event::Disconnected { node, incarnation });
+    }
+
+    /// Ends all sessions if this process has paused, because their messages may be out of date.
+    fn end_sessions_after_pause(&mut self) {
+        let pauses = self.pauses.count();
+        if std::mem::replace(&mut self.handled_pauses, pauses) == pauses {
+            return;
+        }
+        tracing::warn!(sessions = self.sessions.len(), "this process has paused: its sessions end");
+        for session in self.sessions.keys().copied().collect::<Vec<_>>() {
+            if let Some(session) = self.sessions.get(&session) {
+                session.send_queue.fail(Error::unavailable("the directory shard, which has paused,"));
+            }
+            self.close(session, SessionEnd::Gone);
+        }
     }
 
     fn apply(&mut self, event: Event) {

@@ -1,8 +1,10 @@
 //! Detects pauses of this process, such as the time between SIGSTOP and SIGCONT.
 //!
 //! During a pause, stores give up their sessions. They may delete an object and put it again with
-//! the other shard of its id. Frames that they sent before are still in the buffers of this
-//! process's sockets, and are out of date: a delete among them would remove the new object.
+//! the other shard of its id. Messages that they sent before still wait in queues and socket buffers
+//! of this process, and are out of date: a delete among them would remove the new object. So the
+//! [owner](crate::owner) of the shard ends all sessions after a pause. Stores send no messages
+//! before the shard has answered their hello, so sessions that open later have none from before.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

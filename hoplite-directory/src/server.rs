@@ -143,8 +143,10 @@ pub async fn run(
     }
     let (events, refusals) = (Events::new(), Arc::<Refusals>::default());
     let loads = Loads::new(events.clone());
-    let (owner, shard) =
-        ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new), events.clone());
+    let pauses = Pauses::new();
+    tasks.spawn(pauses.clone().watch(stop.clone()));
+    let shard_metrics = metrics.as_ref().map(ShardMetrics::new);
+    let (owner, shard) = ShardOwner::new(shard_config(&config), shard_metrics, events.clone(), pauses);
     let owner = owner.traced(config.tracer.clone());
     if let Some(metrics) = &metrics {
         levels::register_gauges(metrics, shard.clone(), refusals.clone());
@@ -168,15 +170,12 @@ pub async fn run(
 
     let run = ShardRun(random_number().map_err(DirectoryError::Random)?);
     let newest = config.newest_version;
-    let pauses = Pauses::new();
-    tasks.spawn(pauses.clone().watch(stop.clone()));
     let host = Host {
         shard,
         cluster: config.cluster.clone(),
         run,
         newest,
         loads,
-        pauses,
         refusals: refusals.clone(),
         events: events.clone(),
         stop: stop.clone(),

@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use crate::batch::decode;
 use crate::events::Events;
 use crate::owner::{SessionId, ShardHandle};
-use crate::pauses::Pauses;
 use crate::refusals::Refusals;
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
@@ -29,7 +28,6 @@ pub(crate) struct Host {
     pub(crate) run: ShardRun,
     pub(crate) newest: Version,
     pub(crate) loads: Loads,
-    pub(crate) pauses: Pauses,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) events: Events,
     pub(crate) stop: CancellationToken,
@@ -38,18 +36,14 @@ pub(crate) struct Host {
 /// Serves one session's frames, and closes the session in any case.
 ///
 /// `opened` receives the send queue, or the reason of a refusal. The session ends if the store
-/// sends no frame, or takes none, for `silence_limit`, or if this process has paused.
+/// sends no frame, or takes none, for `silence_limit`.
 pub(crate) async fn serve(
     host: Host,
     inbound: impl Stream<Item = Result<StoreMessages>>,
     silence_limit: Duration,
     opened: oneshot::Sender<Result<Arc<SendQueue>>>,
 ) {
-    let (pauses, before) = (host.pauses.clone(), host.pauses.count());
-    let is_current = move |batch| {
-        if pauses.count() == before { batch } else { Err(Error::unavailable("a shard that has paused")) }
-    };
-    let mut inbound = pin!(inbound.map(is_current));
+    let mut inbound = pin!(inbound);
     let opening = tokio::select! {
         opening = open(&host, &mut inbound) => opening,
         () = host.stop.cancelled() => Err(Error::ShuttingDown),
