@@ -16,6 +16,15 @@ pub const HEADER_BYTES: u64 = 64;
 /// The unit of allocation and alignment: a cache line, so that headers never share one.
 pub const GRANULE_BYTES: u64 = 64;
 
+/// Returns the length of the extent that [`Allocator::allocate`] returns for `length_bytes`.
+pub const fn allocated_bytes(length_bytes: u64) -> u64 {
+    granules(length_bytes).saturating_mul(GRANULE_BYTES)
+}
+
+const fn granules(length_bytes: u64) -> u64 {
+    if length_bytes == 0 { 1 } else { length_bytes.div_ceil(GRANULE_BYTES) }
+}
+
 /// The bins per power of two. With 32, lengths in a bin differ by at most 3%, which bounds the
 /// excess of a split range.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
@@ -128,7 +137,7 @@ impl Allocator {
     /// Returns `None` only if no free range is long enough. Takes constant time, except for the
     /// search of one bin.
     pub fn allocate(&mut self, length_bytes: u64) -> Option<Extent> {
-        let length = length_bytes.div_ceil(GRANULE_BYTES).max(1);
+        let length = granules(length_bytes);
         if length > self.free {
             return None;
         }

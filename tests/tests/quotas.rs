@@ -119,6 +119,11 @@ fn the_command_sets_lists_and_removes_quotas() {
     let said = String::from_utf8(put.stderr).unwrap();
     assert!(said.contains(": the quota of prefix tmp/ is exceeded: "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
+    let set = hoplite(&cluster, &["quota", "set", "--prefix", "json/", "--objects", "7", "--json"]);
+    for output in [set, hoplite(&cluster, &["quota", "remove", "--prefix", "json/", "--json"])] {
+        let quotas: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&quotas[0]["prefix"]["id"], &quotas[0]["objects_limit"]), (&"json/".into(), &7.into()));
+    }
     let removed = hoplite(&cluster, &["quota", "remove", "--prefix", "tmp/"]);
     assert_eq!(String::from_utf8(removed.stdout).unwrap(), "removed the quota of prefix tmp/\n");
     let again = hoplite(&cluster, &["quota", "remove", "--prefix", "tmp/"]);

@@ -32,17 +32,23 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Change {
-    /// Set both limits of a quota; a limit that is left out is none
+    /// Set both limits of a quota; one that is left out no longer applies
     Set {
         #[command(flatten)]
         subject: Subject,
         #[command(flatten)]
         limits: Limits,
+        /// Print the quota as a JSON array
+        #[arg(long)]
+        json: bool,
     },
     /// Remove a quota
     Remove {
         #[command(flatten)]
         subject: Subject,
+        /// Print the removed quota as a JSON array
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -118,20 +124,23 @@ impl Row {
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let client = store.connect().await?;
-    let mut out = io::stdout().lock();
-    let quotas = match arguments.change {
-        None => client.quotas().await?,
-        Some(Change::Set { subject, limits }) => {
+    let (quotas, json) = match arguments.change {
+        None => (client.quotas().await?, arguments.json),
+        Some(Change::Set { subject, limits, json }) => {
             let limits = QuotaLimits { memory_bytes: limits.memory, objects: limits.objects };
-            vec![client.set_quota(subject.named()?, Some(limits)).await?]
+            (vec![client.set_quota(subject.named()?, Some(limits)).await?], json)
         }
-        Some(Change::Remove { subject }) => {
+        Some(Change::Remove { subject, json }) => {
             let removed = client.set_quota(subject.named()?, None).await?;
-            return Ok(writeln!(out, "removed the quota of {}", Row::of(&removed).subject())?);
+            if !json {
+                return Ok(writeln!(io::stdout(), "removed the quota of {}", Row::of(&removed).subject())?);
+            }
+            (vec![removed], json)
         }
     };
     let rows: Vec<Row> = quotas.iter().map(Row::of).collect();
-    if arguments.json { Ok(output::json(&mut out, &rows)?) } else { Ok(print(&mut out, &rows)?) }
+    let mut out = io::stdout().lock();
+    if json { Ok(output::json(&mut out, &rows)?) } else { Ok(print(&mut out, &rows)?) }
 }
 
 fn print(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {

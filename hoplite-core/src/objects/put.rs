@@ -140,7 +140,7 @@ impl Objects {
         let is_more = replicas.wanted > local.metadata.replicas.wanted;
         // An older shard tells no more nodes than the copies that the object had.
         let first = self.ctx.first_shard(&local.id);
-        let tells_all = first.is_none_or(|shard| self.ctx.sessions.knows(shard, Version::VERSION_WITH_TERMS));
+        let tells_all = first.is_none_or(|shard| self.ctx.sessions.knows(shard, Version::WITH_TERMS));
         if is_more && !tells_all {
             self.copies.want_replicas(copy, replicas);
             self.copies.publication_mut(copy).set_lead(None);
@@ -255,7 +255,7 @@ impl Objects {
             return Err(Error::AlreadyExists { id: id.clone() });
         }
         self.end_fetch(id);
-        let payer = self.copies.quotas.end_reservation(id);
+        let payer = self.copies.quotas.take_reservation(id);
         let put = self.ctx.next_put();
         let object = Object { id: id.clone(), put, size_bytes, metadata };
         let copy = self.open(object, room, Phase::Combining { combine: None }, payer);

@@ -1,9 +1,10 @@
 //! Quotas: limits for the objects that programs of this node put here.
 //!
-//! A put is charged to its user, and to each quota whose prefix begins its id, from its creation
-//! until its copy has no user and no place in memory or a file. The target of a reduce is charged
-//! from the reservation of its memory. Copies that gets bring, and copies that the directory orders,
-//! are charged to no quota.
+//! A put is charged to its user, and to each quota whose prefix begins its id, from its creation.
+//! The charge ends when the copy becomes evictable, or is removed. A deleted copy is removed after
+//! the last client has released it. A copy that is only in a file counts as an object without
+//! memory. The target of a reduce is charged from the reservation of its memory. Copies that gets
+//! bring, and copies that the directory orders, are charged to no quota.
 //!
 //! A put that does not fit waits until the use falls or the quota changes. Reloads of spilled copies
 //! are always permitted, so the use of memory may exceed the limit.
@@ -70,7 +71,7 @@ pub(crate) struct Quotas {
     /// Memory for targets of reduces that are not open yet.
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
-    /// `true` if a quota may have room since the waiters last tried.
+    /// `true` if a quota may have gained room since the waiters last tried.
     has_new_room: bool,
 }
 
@@ -156,22 +157,23 @@ impl Quotas {
         self.has_new_room |= is_charged;
     }
 
-    /// Checks that a new object fits all its quotas.
+    /// Checks that a new object fits all its quotas. Prefers an excess for which a wait is in vain.
     pub(crate) fn check(&self, charge: Charge<'_>) -> Result<(), QuotaExcess> {
         if self.is_empty() || charge.payer == Payer::Nobody {
             return Ok(());
         }
+        let mut excess = None;
         if let Payer::User(user) = charge.payer
             && let Some(entry) = self.users.get(&user)
         {
-            entry.check(charge.used, || QuotaSubject::User(user))?;
+            entry.check(charge.used, || QuotaSubject::User(user), &mut excess);
         }
         let mut rest = charge.id.as_bytes();
         while let Some((prefix, entry)) = longest_prefix(&self.prefixes, rest) {
-            entry.check(charge.used, || QuotaSubject::Prefix(prefix.clone()))?;
+            entry.check(charge.used, || QuotaSubject::Prefix(prefix.clone()), &mut excess);
             rest = &rest[..prefix.as_bytes().len() - 1];
         }
-        Ok(())
+        excess.map_or(Ok(()), Err)
     }
 
     pub(crate) fn reserve(&mut self, charge: Charge<'_>) {
@@ -183,6 +185,15 @@ impl Quotas {
     pub(crate) fn end_reservation(&mut self, id: &ObjectId) -> Payer {
         let Some((payer, used)) = self.reserved.remove(id) else { return Payer::Nobody };
         self.subtract(Charge { payer, id, used });
+        payer
+    }
+
+    /// Ends the reservation of memory that a copy takes over. Returns its payer. Wakes no waiter,
+    /// because no room was gained.
+    pub(crate) fn take_reservation(&mut self, id: &ObjectId) -> Payer {
+        let has_new_room = self.has_new_room;
+        let payer = self.end_reservation(id);
+        self.has_new_room = has_new_room;
         payer
     }
 
@@ -241,7 +252,8 @@ impl Quotas {
 }
 
 impl Entry {
-    fn check(&self, needed: QuotaUse, subject: impl Fn() -> QuotaSubject) -> Result<(), QuotaExcess> {
+    /// Notes an excess of this quota, if none is known, or if only this one is final.
+    fn check(&self, needed: QuotaUse, subject: impl Fn() -> QuotaSubject, excess: &mut Option<QuotaExcess>) {
         let (limits, used) = (self.limits, self.used);
         let both = [
             (QuotaResource::Memory, needed.memory_bytes, used.memory_bytes, limits.memory_bytes),
@@ -250,11 +262,11 @@ impl Entry {
         for (resource, needed, used, limit) in both {
             if let Some(limit) = limit
                 && used.saturating_add(needed) > limit
+                && excess.as_ref().is_none_or(|known| needed > limit && !known.is_final())
             {
-                return Err(QuotaExcess { subject: subject(), resource, needed, used, limit });
+                *excess = Some(QuotaExcess { subject: subject(), resource, needed, used, limit });
             }
         }
-        Ok(())
     }
 }
 
@@ -338,6 +350,10 @@ mod tests {
         assert!(quotas.check(charge(Payer::User(7), &id("c"), 1001)).unwrap_err().is_final());
         assert_eq!(quotas.check(charge(Payer::User(7), &id("c"), 900)), Ok(()));
         assert_eq!(quotas.check(charge(Payer::Nobody, &id("a"), 9000)), Ok(()));
+        quotas.set(prefix("b"), limits(None, Some(0)), none).unwrap();
+        let excess = quotas.check(charge(Payer::User(7), &id("b/x"), 901)).unwrap_err();
+        assert_eq!(excess.subject, prefix("b"), "room in the quota of the user would not help");
+        assert!(excess.is_final());
     }
 
     #[test]

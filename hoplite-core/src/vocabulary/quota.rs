@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Most quotas of a store. Each put compares its id with them in logarithmic time.
+/// Most quotas of a store. A put searches them in logarithmic time, at most once for each byte of
+/// its id.
 pub const MAX_QUOTAS: usize = 1024;
 
 /// The objects that a quota limits.

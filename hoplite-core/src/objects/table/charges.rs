@@ -4,13 +4,13 @@ use super::super::notice::SpaceWaiter;
 use super::super::quotas::{Charge, Payer, use_of};
 use super::Table;
 use crate::error::Result;
-use crate::extent::{Extent, GRANULE_BYTES, HEADER_BYTES};
+use crate::extent::{Extent, HEADER_BYTES, allocated_bytes};
 use crate::id::ObjectId;
 use crate::quota::{Quota, QuotaExcess, QuotaLimits, QuotaSubject, QuotaUse};
 
 /// Returns the charge for a new object of this size.
 const fn charge_of(payer: Payer, id: &ObjectId, size_bytes: u64) -> Charge<'_> {
-    let memory_bytes = (HEADER_BYTES.saturating_add(size_bytes)).div_ceil(GRANULE_BYTES) * GRANULE_BYTES;
+    let memory_bytes = allocated_bytes(HEADER_BYTES.saturating_add(size_bytes));
     Charge { payer, id, used: QuotaUse { memory_bytes, objects: 1 } }
 }
 
@@ -21,7 +21,7 @@ impl Table {
 
     /// Sets the limits of a quota, or removes it.
     ///
-    /// Takes time linear in the number of copies for a new quota.
+    /// With limits, takes time linear in the number of copies.
     pub(crate) fn set_quota(&mut self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Result<Quota> {
         match limits {
             Some(limits) => {
