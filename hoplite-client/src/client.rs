@@ -45,8 +45,9 @@ const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// * [`Error::ConnectionLost`], as soon as the connection breaks;
 /// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
-/// * `Timeout`, because every call has a deadline. If the store is suspended, the client reports it
-///   2 s later. Reconnecting takes additional time.
+/// * `Timeout`, because every call has a deadline. The store reports the timeout. If the store is
+///   suspended, the client reports it 2 s later, or within 7 s if a wait or a locate has a
+///   timeout of zero. Reconnecting takes additional time.
 ///
 /// # Cancel safety
 /// Each future may be dropped at any time, which cancels the call at the store.
@@ -159,8 +160,8 @@ impl Client {
     ///
     /// # Errors
     /// `AlreadyExists` if the id names another object; `InvalidMetadata`; `ObjectTooLarge`;
-    /// `StoreFull` if no memory becomes free in time; `QuotaExceeded`; `Timeout` if another writer of the id, or the
-    /// directory, takes longer.
+    /// `StoreFull` if no memory becomes free in time; `QuotaExceeded`; `Timeout` if another writer
+    /// of the id, or the directory, takes longer.
     ///
     /// # Cancel safety
     /// The object is aborted, unless the store has all bytes.

@@ -43,10 +43,12 @@ pub(crate) use recent_puts::{Description, RecentPuts};
 /// overloaded.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// Returns the longest wait for an answer. With a timeout of zero, the store itself waits up to
-/// [`ANSWER_TIMEOUT`] for the directory.
-const fn answer_limit(timeout: Duration) -> Duration {
-    let at_store = if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout };
+/// Returns the longest wait for an answer. With a timeout of zero, the store queries the directory
+/// for up to [`ANSWER_TIMEOUT`], but answers puts, gets, deletes and reduces at once.
+const fn answer_limit(operation: Operation, timeout: Duration) -> Duration {
+    let is_at_once =
+        matches!(operation, Operation::Put | Operation::Get | Operation::Delete | Operation::Reduce);
+    let at_store = if timeout.is_zero() && !is_at_once { ANSWER_TIMEOUT } else { timeout };
     at_store.saturating_add(TIMEOUT_SLACK)
 }
 
@@ -205,7 +207,7 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Response> {
         let mut call = self.begin(request.into())?;
-        let limit = answer_limit(timeout);
+        let limit = answer_limit(operation, timeout);
         match self.within(limit, &mut call.answer).await {
             Some(Ok(answer)) => Ok(answer?),
             Some(Err(_)) => Err(self.shared.lost()),
@@ -245,7 +247,7 @@ impl Connection {
         timeout: Duration,
     ) -> Result<()> {
         let position = self.shared.tell(requests)?;
-        let limit = answer_limit(timeout);
+        let limit = answer_limit(operation, timeout);
         let sent = pin!(self.shared.sender.sent(position));
         if self.within(limit, sent).await.is_none() {
             return Err(Error::timeout(operation, limit));
@@ -265,14 +267,15 @@ impl Connection {
 
     /// Performs `work`, which makes several calls, for at most [`answer_limit`].
     ///
-    /// The caller pins `work` to keep the future small.
+    /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
+    /// caller pins `work` to keep the future small.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,
         timeout: Duration,
         work: Pin<&mut impl Future<Output = Result<T>>>,
     ) -> Result<T> {
-        let limit = answer_limit(timeout);
+        let limit = answer_limit(operation, timeout);
         let done = self.within(limit, work).await;
         let mut done = done.unwrap_or_else(|| Err(Error::timeout(operation, limit)));
         // The calls within `work` have other names and the remaining time.
