@@ -1,5 +1,6 @@
 //! The directory shard in the store's process, if one is configured.
 
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hoplite_daemon::metrics::Metrics;
@@ -84,16 +85,24 @@ fn own(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Returns `None` if there are no addresses, and the last address's error if none is free.
+/// Listens on the first address that no other program has. Returns `None` without addresses.
+///
+/// # Errors
+/// An error with another cause, or the last address's error if other programs have all addresses.
 async fn bind_first_free(addresses: &[SocketAddr]) -> Result<Option<(TcpListener, SocketAddr)>, StoreError> {
     let mut failure = None;
     for address in addresses {
         match bind(*address).await {
             Ok(bound) => return Ok(Some(bound)),
-            Err(error) => failure = Some(error),
+            Err(error) if is_in_use(&error) => failure = Some(error),
+            Err(error) => return Err(error),
         }
     }
     failure.map_or(Ok(None), Err)
+}
+
+fn is_in_use(error: &StoreError) -> bool {
+    matches!(error, StoreError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
 }
 
 async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StoreError> {
@@ -101,4 +110,19 @@ async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StoreErr
     let listener = TcpListener::bind(address).await.map_err(error)?;
     let bound = listener.local_addr().map_err(error)?;
     Ok((listener, bound))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_in_use_is_skipped_and_an_impossible_one_is_an_error() {
+        let (_listener, taken) = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let (free, elsewhere) = ("127.0.0.1:0".parse().unwrap(), "192.0.2.1:1".parse().unwrap());
+        assert!(bind_first_free(&[]).await.unwrap().is_none());
+        assert_ne!(bind_first_free(&[taken, free]).await.unwrap().unwrap().1, taken);
+        assert!(is_in_use(&bind_first_free(&[taken, taken]).await.unwrap_err()));
+        assert!(!is_in_use(&bind_first_free(&[elsewhere, free]).await.unwrap_err()));
+    }
 }

@@ -37,6 +37,8 @@ impl SpillFiles {
         loop {
             let mut ledger = self.ledger();
             if std::mem::take(&mut ledger.has_gap) {
+                // No later run reads the indices, so only the removals matter.
+                ledger.queue.retain(|change| matches!(change, Change::Remove(_)));
                 drop(ledger);
                 self.directories.iter().for_each(RunDirectory::end_log);
                 warn_repeated!("the disks are too slow: spilled objects cannot be recovered after a crash");
