@@ -15,7 +15,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // Would be rounded to 1024.0.
+    // Rounding would print 1023.95 as 1024.0.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;

@@ -180,7 +180,8 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Sends one notice if `work` takes long. The caller pins `work` to keep the future small.
+    /// Performs `work`, and sends one notice if it takes long. The caller pins `work` to keep the
+    /// future small.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,

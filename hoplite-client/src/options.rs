@@ -32,8 +32,8 @@ pub struct ConnectOptions {
     ///
     /// The client refuses stores of other users, and a socket that another user could replace.
     pub daemon_user: Option<String>,
-    /// Runs once when a put finds no free memory. For programs that may hold unneeded views, such
-    /// as an interpreter with a garbage collector.
+    /// Runs once when a put finds no free memory or exceeds a quota. For programs that may hold
+    /// unneeded views, such as an interpreter with a garbage collector.
     pub on_full: Option<fn()>,
     /// Behaviour after a loss of the connection; by default the next call reconnects.
     pub after_loss: AfterLoss,

@@ -19,14 +19,14 @@ impl Client {
         self.call_for_quotas(node::Request::ListQuotas).await
     }
 
-    /// Sets both limits of a quota until the store ends. `None` removes the quota. Only root and the
-    /// store's user may change quotas.
+    /// Sets both limits of a quota until the store ends. `None` removes the quota. Only root and
+    /// the store's user may change quotas.
     ///
     /// Returns the new or removed quota. Existing objects stay, also above the limit.
     ///
     /// # Errors
-    /// `PermissionDenied`; `LimitExceeded` for more than 1,024 quotas; `InvalidRequest` without a
-    /// limit, or if there is no quota to remove. See [`Client`].
+    /// `PermissionDenied`; `LimitExceeded` for more than 1,024 quotas; `InvalidRequest` if `limits`
+    /// has neither limit, or if there is no quota to remove. See [`Client`].
     pub async fn set_quota(&self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Result<Quota> {
         let quotas = self.call_for_quotas(node::Request::SetQuota { subject, limits }).await?;
         quotas.into_iter().next().ok_or_else(|| self.connection().unexpected())

@@ -100,7 +100,7 @@ impl ObjectView {
         &self.metadata
     }
 
-    /// Put that created the object; another put changes it.
+    /// Put that created the object. A later put of the id has another [`PutId`].
     pub fn put_id(&self) -> PutId {
         self.put
     }

@@ -200,7 +200,8 @@ impl ObjectWriter {
     }
 }
 
-/// Requests memory for a put. If none is free, drops unneeded views and retries once.
+/// Requests memory for a put. If none is free, or a quota is exceeded, drops unneeded views and
+/// retries once.
 async fn once_more_if_full(
     connection: &Arc<Connection>,
     timeout: Duration,
@@ -214,7 +215,7 @@ async fn once_more_if_full(
             )) => {
                 connection.give_back_unneeded().await;
             }
-            // The next call waits for another put of the id.
+            // Another put of the id is under way: the next call waits for it.
             Err(Error::Object(hoplite_core::Error::Timeout { .. })) => {}
             answer => return answer,
         }

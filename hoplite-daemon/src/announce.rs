@@ -1,6 +1,6 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
-//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens, and
+//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens. It prints
 //! [`READY`] once a store has a session with each shard and has touched its memory. For a service
 //! manager, a listening daemon is started: an unreachable directory must not block a boot.
 

@@ -1,4 +1,4 @@
-//! Starts daemons on this machine, which print their addresses and readiness.
+//! Commands that start daemons on this machine, which print their addresses and readiness.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;

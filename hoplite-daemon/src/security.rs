@@ -75,8 +75,8 @@ impl Security {
         self.token_file.is_some() || self.tls_cert.is_some() || !matches!(self.insecure, Some(true))
     }
 
-    /// Reads the named files, or without them and `--insecure` the secret that this user's programs
-    /// share.
+    /// Reads the named files. Without named files and without `--insecure`, reads the secret that
+    /// this user's programs share.
     ///
     /// # Errors
     /// [`SecurityError`].

@@ -17,7 +17,7 @@ pub(crate) fn notify(state: &str) {
     }
 }
 
-/// The daemon needs up to `time` to end.
+/// Tells the service manager that the daemon needs up to `time` to end.
 pub fn extend_stop_timeout(time: std::time::Duration) {
     notify(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
 }

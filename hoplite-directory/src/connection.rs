@@ -80,7 +80,8 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = acceptor.accept(&*listener, || listener.accept()).await;
-                // Grants are small. A failure only slows the connection.
+                // Avoids a delay of small messages, such as grants. A failure only slows the
+                // connection.
                 let _ = stream.set_nodelay(true);
                 Some((Socket::Tcp(stream), Peer(Some(address))))
             }

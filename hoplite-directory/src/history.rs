@@ -145,7 +145,7 @@ impl Series {
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// The last step's number, from 1; 0 before.
+    /// Number of the last step, from 1; 0 before the first step.
     last: u64,
     all: Series,
     nodes: BTreeMap<NodeId, Series>,

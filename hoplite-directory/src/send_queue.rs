@@ -91,7 +91,7 @@ impl SendQueue {
     pub(crate) async fn wait_for_space(&self, silence_limit: Duration) -> Result<(), Error> {
         loop {
             let mut drained = pin!(self.drained.notified());
-            // A wake-up before the check must count.
+            // Registers before the check, so that a wake-up between them counts.
             drained.as_mut().enable();
             if self.lock().queue.has_space() {
                 return Ok(());

@@ -23,7 +23,7 @@ use tonic::{Status, Streaming};
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
 
-/// Most stores with a report: a shard's most.
+/// Most stores with a report, as many as a shard has.
 const MAX_LOADS: usize = 1 << 16;
 /// Most nodes with detailed reports, whose page a user looks at.
 const MAX_DETAILED: usize = 16;

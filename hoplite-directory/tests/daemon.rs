@@ -108,7 +108,7 @@ fn usage_errors_exit_with_two() {
 }
 
 #[test]
-fn an_insecure_bind_needs_a_flag() {
+fn an_insecure_bind_is_possible_with_a_flag() {
     let daemon = Daemon::start(command().args(["--listen", "0.0.0.0:0", "--insecure"]));
     assert_eq!(daemon.stop(Signal::TERM).0, Some(0));
 }

@@ -58,7 +58,8 @@ impl Credentials {
     ) -> io::Result<(FrameReader, FrameWriter)> {
         let (socket, records) = self.connect(uri, caller, route, Preface::Direct).await?;
         socket.prepare()?;
-        // The caller of a lost session goes on with another shard. Later, its bytes are out of date.
+        // A store whose session is lost uses each id's other shard. Bytes that arrive later are out
+        // of date.
         socket.discard_unsent()?;
         Ok(frames(socket, records))
     }

@@ -7,7 +7,7 @@ use super::secret::{self, SecretError};
 use super::tls::{Tls, TlsError};
 use super::token::{Token, TokenError};
 
-/// Secrets of a program, for itself and to check its peers.
+/// Secrets with which a program authenticates itself and its peers.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// Secret of the cluster, or of the user.

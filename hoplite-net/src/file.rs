@@ -70,7 +70,7 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// Byte-order marks of UTF-8 and both UTF-16, which some editors write first.
+/// Byte-order marks of UTF-8 and both forms of UTF-16. Some editors begin a file with one.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
 /// Returns `true` for a byte-order mark, which is invisible and would become part of a secret.

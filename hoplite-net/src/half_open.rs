@@ -13,10 +13,10 @@ pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// A bounded number of places for half-open connections.
+/// A bounded number of slots for half-open connections.
 ///
-/// A new connection replaces the oldest one if necessary. So silent peers cannot lock out daemons,
-/// which need a place only for a moment.
+/// If no slot is free, a new connection evicts the oldest one. So silent peers cannot lock out
+/// daemons, which need a slot only for a moment.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,
@@ -29,7 +29,7 @@ struct State {
     slots: BTreeMap<u64, CancellationToken>,
 }
 
-/// Place of a half-open connection, freed when dropped.
+/// Slot of a half-open connection, freed when dropped.
 #[derive(Debug)]
 pub struct HalfOpenSlot {
     half_open: Arc<HalfOpen>,
@@ -38,13 +38,13 @@ pub struct HalfOpenSlot {
 }
 
 impl HalfOpen {
-    /// Makes `limit` places, at most one per eight descriptors of this process.
+    /// Makes `limit` slots, at most one per eight descriptors of this process.
     pub fn new(limit: usize) -> Arc<Self> {
         let most = usize::try_from(descriptor_limit() / DESCRIPTORS_PER_SLOT).unwrap_or(usize::MAX);
         Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })
     }
 
-    /// Takes a place for a new connection.
+    /// Takes a slot for a new connection.
     pub fn admit(self: &Arc<Self>) -> HalfOpenSlot {
         let mut state = self.lock();
         if state.slots.len() >= self.limit
@@ -64,7 +64,7 @@ impl HalfOpen {
 }
 
 impl HalfOpenSlot {
-    /// Completes when another connection takes this place.
+    /// Completes when another connection takes this slot.
     pub fn evicted(&self) -> WaitForCancellationFutureOwned {
         self.evicted.clone().cancelled_owned()
     }
@@ -85,7 +85,7 @@ mod tests {
         let half_open = HalfOpen::new(2);
         let [first, second] = [(); 2].map(|()| half_open.admit());
         let third = half_open.admit();
-        let evicted = |place: &HalfOpenSlot| place.evicted.is_cancelled();
+        let evicted = |slot: &HalfOpenSlot| slot.evicted.is_cancelled();
         assert_eq!([&first, &second, &third].map(evicted), [true, false, false]);
         drop(first);
         drop(second);

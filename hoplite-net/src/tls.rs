@@ -84,7 +84,7 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "the port of the peer is for another protocol: of control plane, data plane and dashboard, is it the right one?"
         }
-        // An authority with the right name but another key.
+        // A bad signature: the authority has the right name but another key.
         rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => {
             "the certificate of the peer does not come from the authority that --tls-ca names here"
         }
@@ -273,7 +273,7 @@ impl Tls {
         self.current().expiry
     }
 
-    /// Returns the name that a peer's certificate at `host` must contain.
+    /// Returns the name that the certificate of a peer at `host` must contain.
     ///
     /// # Errors
     /// [`TlsError::Name`].
@@ -539,7 +539,7 @@ fn check_own(
 }
 
 impl CertificateFacts {
-    /// Returns the facts of the file's certificates, in order, but for unparsable ones.
+    /// Returns the facts of the file's certificates, in order. Skips unparsable certificates.
     ///
     /// # Errors
     /// [`TlsError`] if the file is unreadable or has no certificate.

@@ -29,7 +29,8 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the start of a signed message. Equal lengths keep purposes apart.
+    /// Returns the start of a signed message. Labels have equal lengths, so no message has two
+    /// purposes.
     const fn label(self) -> &'static [u8; 16] {
         match self {
             Self::Control => b"hoplite control2",

@@ -124,7 +124,7 @@ impl Mapping {
         }
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("hoplite-populate".to_owned());
-            // Otherwise the copy fills the page tables.
+            // If no thread can start, the copy fills the page tables.
             let _ = builder.spawn_scoped(scope, || self.prepare(ahead));
             copy()
         })
@@ -139,7 +139,7 @@ impl Mapping {
         let piece = start / PIECE_BYTES;
         let (word, bit) = (&self.populated[piece / 64], 1 << (piece % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
-            // Otherwise pages fault in one by one.
+            // If the advice fails, pages fault in one by one.
             let _ =
                 self.region.advise(Advice::PopulateRead, start..self.region.len().min(start + PIECE_BYTES));
             word.fetch_or(bit, Ordering::Relaxed);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tcp_sockets_have_a_delivery_rate() {
+    fn a_tcp_socket_has_no_groups() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(peer_groups(socket.as_fd()).is_err());
     }

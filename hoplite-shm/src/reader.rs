@@ -51,7 +51,7 @@ impl Reader {
         self.span.size_bytes()
     }
 
-    /// Valid leading bytes: the header's or the store's number, if larger.
+    /// Valid leading bytes: the larger of the header's and the store's number.
     ///
     /// Clients can forge the header, so a caller that waits must query the store.
     pub fn valid_bytes(&self) -> u64 {
@@ -74,7 +74,7 @@ impl Reader {
     }
 
     /// Acts as [`copy_to`](Self::copy_to) for an object whose bytes become valid out of order. The
-    /// requested bytes must be among the first `counted_bytes`.
+    /// requested bytes must be among the first `counted_bytes` in that order.
     ///
     /// # Errors
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.

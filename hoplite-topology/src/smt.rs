@@ -12,7 +12,7 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// Most nodes in a question. Its text grows with the fourth power of the nodes, and no solver
+/// Most nodes in a query. Its text grows with the fourth power of the nodes, and no solver
 /// finishes with more nodes.
 pub const MAX_NODES: usize = 16;
 
@@ -27,7 +27,7 @@ pub enum Answer {
     Unknown,
 }
 
-/// Writes the question for an order that costs less than `below_ps`.
+/// Writes the query for an order that costs less than `below_ps`.
 ///
 /// # Errors
 /// Fails for too many nodes, or a model that does not fit. Chains and hierarchies are not

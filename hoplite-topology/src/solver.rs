@@ -29,7 +29,7 @@ pub enum SolverError {
         /// The cause.
         source: io::Error,
     },
-    /// The question cannot be written, or the answer is invalid.
+    /// The query cannot be written, or the answer is invalid.
     #[error(transparent)]
     Question(#[from] Error),
 }
@@ -61,7 +61,7 @@ fn run(program: &Path, query: String, time: Duration) -> io::Result<String> {
         .stderr(Stdio::null())
         .spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    // A solver may exit before it has read the whole question.
+    // A solver may exit before it has read the whole query.
     thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(query.as_bytes())));
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

@@ -1,5 +1,8 @@
 //! Strategies that generate values of wire types, for property tests.
 
+mod errors;
+mod quotas;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,21 +10,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::collective::{Agreement, AttemptId, Failure, Member, Plan, Report};
 use hoplite_core::dtype::Dtype;
-use hoplite_core::error::Missing;
-use hoplite_core::error::{Error, MetadataError, Operation, Plane};
+use hoplite_core::error::Error;
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::link::Uplink;
 use hoplite_core::metadata::{MAX_REPLICAS, Metadata, Replicas};
-use hoplite_core::missing::{Absent, MAX_NAMED, Named};
+use hoplite_core::missing::{MAX_NAMED, Named};
 use hoplite_core::node::{
     self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
     OwnerlessPage, Reduce, ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::collective::{Collective, Schedule};
-use hoplite_core::quota::{Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DeleteTerms, DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location,
@@ -40,6 +41,9 @@ use crate::bounds::MAX_LISTED_OBJECTS;
 use crate::data::Pull;
 use crate::data::probe::probes;
 use crate::local::{Request, Response};
+
+pub(crate) use self::errors::error;
+use self::quotas::{quota, quota_limits, quota_subject};
 
 fn id() -> impl Strategy<Value = ObjectId> {
     prop::collection::vec(any::<u8>(), 1..=255).prop_map(|bytes| ObjectId::new(bytes).unwrap())
@@ -125,123 +129,9 @@ fn text(pattern: &'static str) -> impl Strategy<Value = String> {
     pattern.prop_map(|text| escape(&text))
 }
 
-fn metadata_error() -> impl Strategy<Value = MetadataError> {
-    prop_oneof![
-        ".{0,32}".prop_map(|name| MetadataError::UnknownDtype { name }),
-        any::<usize>().prop_map(|dimensions| MetadataError::TooManyDimensions { dimensions }),
-        (dtype(), any::<u64>())
-            .prop_map(|(dtype, size_bytes)| MetadataError::ShapeDisagrees { dtype, size_bytes }),
-        text(".{1,60}").prop_map(|text| MetadataError::Reported { reason: text.into() }),
-        any::<usize>().prop_map(|length_bytes| MetadataError::UserTooLong { length_bytes }),
-    ]
-}
-
 fn named<T: std::fmt::Debug>(one: impl Strategy<Value = T>) -> impl Strategy<Value = Named<T>> {
     (prop::collection::vec(one, 0..=MAX_NAMED), 0..1000_u64)
         .prop_map(|(first, more)| Named { count: first.len() as u64 + more, first })
-}
-
-fn missing() -> impl Strategy<Value = Missing> {
-    let reason = || {
-        prop_oneof![
-            text(".{0,60}").prop_map(|text| Error::PermissionDenied { reason: text.into() }),
-            text(".{0,60}").prop_map(|text| Error::Unavailable { what: text.into() }),
-        ]
-        .prop_map(Box::new)
-    };
-    let absent = (any::<u32>(), id()).prop_map(|(rank, source)| Absent { rank, source });
-    let shard = || "[a-z.]{1,20}:[0-9]{1,5}";
-    let of_objects = prop_oneof![
-        id().prop_map(|id| Missing::Object { id }),
-        named(id()).prop_map(|sources| Missing::Sources { sources }),
-        named(absent).prop_map(|participants| Missing::Participants { participants }),
-        id().prop_map(|target| Missing::Coordinator { target }),
-        id().prop_map(|id| Missing::Seal { id }),
-        excess().prop_map(|excess| Missing::Quota { excess: Box::new(excess) }),
-    ];
-    let of_stores = prop_oneof![
-        named(node()).prop_map(|nodes| Missing::Stores { nodes }),
-        any::<(u64, u64, u64)>().prop_map(|(needed_bytes, free_bytes, capacity_bytes)| {
-            Missing::Room { needed_bytes, free_bytes, capacity_bytes }
-        }),
-        (id(), node()).prop_map(|(id, from)| Missing::Bytes { id, from }),
-        (node(), reason()).prop_map(|(node, reason)| Missing::Peer { node, reason }),
-        (shard(), reason()).prop_map(|(address, reason)| Missing::Shard { address, reason }),
-        shard().prop_map(|address| Missing::Answer { address }),
-        (id(), any::<(u64, u64)>()).prop_map(|(id, (wanted, present))| Missing::Replicas {
-            id,
-            wanted,
-            present
-        }),
-    ];
-    prop_oneof![of_objects, of_stores]
-}
-
-/// Generates errors, except version mismatches, because decoding swaps their two versions.
-pub(crate) fn error() -> impl Strategy<Value = Error> {
-    let operation = select(vec![
-        Operation::Put,
-        Operation::Get,
-        Operation::Delete,
-        Operation::Wait,
-        Operation::Locate,
-        Operation::Connect,
-        Operation::Reduce,
-        Operation::Allreduce,
-        Operation::ReduceScatter,
-        Operation::Allgather,
-        Operation::AllToAll,
-        Operation::Gather,
-        Operation::Barrier,
-    ]);
-    let plane = select(vec![Plane::Local, Plane::Control, Plane::Data]);
-    let of_requests = prop_oneof![
-        any::<usize>().prop_map(|length_bytes| Error::InvalidId { length_bytes }),
-        ".{0,60}".prop_map(|name| Error::InvalidName { name }),
-        metadata_error().prop_map(Error::InvalidMetadata),
-        text(".{0,60}").prop_map(|text| Error::InvalidRequest { reason: text.into() }),
-        (text(".{0,60}"), any::<u64>())
-            .prop_map(|(text, maximum)| Error::LimitExceeded { what: text.into(), maximum }),
-        any::<u64>().prop_map(|reference| Error::UnknownReference { reference }),
-        (operation, any::<u64>(), option::of(missing())).prop_map(|(operation, micros, missing)| {
-            let missing = missing.map(Box::new);
-            Error::Timeout { operation, waited: Duration::from_micros(micros), missing }
-        }),
-    ];
-    let of_objects = prop_oneof![
-        id().prop_map(|id| Error::AlreadyExists { id }),
-        id().prop_map(|id| Error::PutConflict { id }),
-        (id(), any::<u64>(), any::<u64>()).prop_map(|(id, size_bytes, limit_bytes)| {
-            Error::ObjectTooLarge { id, size_bytes, limit_bytes }
-        }),
-        (any::<(u64, u64, u64)>(), text(".{0,60}")).prop_map(
-            |((needed_bytes, free_bytes, capacity_bytes), holders)| Error::StoreFull {
-                needed_bytes,
-                free_bytes,
-                capacity_bytes,
-                holders,
-            }
-        ),
-        excess().prop_map(|excess| Error::QuotaExceeded(Box::new(excess))),
-        id().prop_map(|id| Error::ObjectLost { id }),
-        id().prop_map(|id| Error::Deleted { id }),
-        (id(), text(".{0,60}")).prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),
-        (id(), text(".{0,60}")).prop_map(|(id, text)| Error::SpillFailed { id, reason: text.into() }),
-        id().prop_map(|id| Error::DuplicateId { id }),
-        id().prop_map(|id| Error::Superseded { id }),
-    ];
-    let of_daemons = prop_oneof![
-        node().prop_map(|node| Error::NodeIdInUse { node }),
-        text(".{0,60}").prop_map(|text| Error::PermissionDenied { reason: text.into() }),
-        (text(".{0,60}"), text(".{0,60}"))
-            .prop_map(|(refused, in_use)| Error::ShardListMismatch { refused, in_use }),
-        (plane, text(".{0,60}")).prop_map(|(plane, text)| Error::Malformed { plane, reason: text.into() }),
-        text(".{0,60}").prop_map(|text| Error::Unavailable { what: text.into() }),
-        Just(Error::ShuttingDown),
-        Just(Error::Draining),
-        any::<(u64, u64)>().prop_map(|(wanted, present)| Error::NotEnoughNodes { wanted, present }),
-    ];
-    prop_oneof![of_requests, of_objects, of_daemons]
 }
 
 pub(crate) fn node_info() -> impl Strategy<Value = NodeInfo> {
@@ -625,32 +515,6 @@ fn view() -> impl Strategy<Value = ObjectView> {
             metadata,
             is_stale,
         },
-    )
-}
-
-fn quota_subject() -> impl Strategy<Value = QuotaSubject> {
-    prop_oneof![any::<u32>().prop_map(QuotaSubject::User), id().prop_map(QuotaSubject::Prefix)]
-}
-
-fn quota_limits() -> impl Strategy<Value = QuotaLimits> {
-    any::<(Option<u64>, Option<u64>)>()
-        .prop_map(|(memory_bytes, objects)| QuotaLimits { memory_bytes, objects })
-}
-
-fn quota() -> impl Strategy<Value = Quota> {
-    (quota_subject(), quota_limits(), any::<(u64, u64)>()).prop_map(
-        |(subject, limits, (memory_bytes, objects))| Quota {
-            subject,
-            limits,
-            used: QuotaUse { memory_bytes, objects },
-        },
-    )
-}
-
-fn excess() -> impl Strategy<Value = QuotaExcess> {
-    let resource = select(vec![QuotaResource::Memory, QuotaResource::Objects]);
-    (quota_subject(), resource, any::<(u64, u64, u64)>()).prop_map(
-        |(subject, resource, (needed, used, limit))| QuotaExcess { subject, resource, needed, used, limit },
     )
 }
 

@@ -2,9 +2,8 @@
 
     python examples/weights.py --workers 8 --megabytes 64 --versions 6 --compare
 
-The trainer puts each new version, and does not wait until workers have it. Workers get the newest
-version into their parameters. One leaves, one is killed during a get, and then one joins; the
-others are not affected.
+The trainer puts versions without waiting for the gets. Workers get the newest version into their
+parameters. One leaves, one is killed during a get, and then one joins; the others are not affected.
 
 `--compare` repeats this with Gloo's broadcast, whose members cannot join, leave or die.
 """

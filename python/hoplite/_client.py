@@ -196,9 +196,9 @@ class Client(Many):
 
         Args:
             id: The name; `None` for a new random one.
-            value: An array of numpy, torch (also on CUDA) or JAX, a table or array of Arrow, a frame
-                or series of polars, anything with DLPack or the buffer protocol, `bytes`, or any
-                value that can be pickled. Arrays inside it stay outside the pickle. cloudpickle, if
+            value: An array of numpy, torch (also on CUDA) or JAX; a table or array of Arrow; a frame
+                or series of polars; anything with DLPack or the buffer protocol; `bytes`; any value
+                that can be pickled. Arrays inside it stay outside the pickle. cloudpickle, if
                 installed, also pickles lambdas, and functions and classes of `__main__`.
             timeout: Seconds to wait for room, and for the copies.
             confirm: `True` waits until the directory knows an object below 64 KiB; it always knows
@@ -221,6 +221,7 @@ class Client(Many):
         Raises:
             AlreadyExists: The id names another value.
             StoreFull: There was no room before the timeout.
+            QuotaExceeded: A quota had no room before the timeout.
             ObjectTooLarge: The value can never fit.
             InvalidId: The id is empty, or longer than 255 bytes.
             Timeout: The directory did not answer, or not enough copies were made, in time.
@@ -304,8 +305,8 @@ class Client(Many):
         """Waits for an object, and returns its value.
 
         Blocks until the value is on this node. Arrays, also inside a pickled value, are read-only and
-        in shared memory, which the store keeps as long as an array or a view of it lives. Tensors,
-        `bytes`, and arrays of at most 4 KiB are private copies.
+        in shared memory. The store keeps it while an array or a view lives. Tensors, `bytes`, and
+        arrays of at most 4 KiB are private copies.
 
         Args:
             id: The object; it need not exist yet.
@@ -398,7 +399,8 @@ class Client(Many):
             target: The id of the new object.
             sources: The ids of arrays of one dtype and shape. They need not exist yet.
             op: `"sum"`, `"min"`, `"max"` or `"prod"`.
-            num_objects: Combine the first so many ready sources; `None` means all.
+            num_objects: Combine only this number of sources, the first ready ones; `None`
+                means all.
             deterministic: Combine in the order of `sources`, with the same bits in every run;
                 slower.
             replicas: As for `put`, for the target.
@@ -414,6 +416,7 @@ class Client(Many):
             DuplicateId: A source is named twice.
             InvalidRequest: There are fewer sources than `num_objects`, or none.
             StoreFull: There was no room for the target.
+            QuotaExceeded: As for `put`.
             Timeout: Sources were missing; `missing_ids` names them.
 
         Examples:
@@ -561,6 +564,7 @@ class Client(Many):
             InvalidRequest: No source has this rank.
             Timeout: Participants were missing; `missing_ranks` names them.
             StoreFull: The store of rank 0 had no room for the result.
+            QuotaExceeded: As for `put`, at this store.
 
         Examples:
             >>> from concurrent.futures import ThreadPoolExecutor

@@ -42,8 +42,8 @@ def init(
 
     Every call returns the same client, unless it was closed, disconnected or inherited by a fork. The store is
     the one at `socket`, else `$HOPLITE_SOCKET`, else the default socket. If no store listens there, and you
-    named none, this starts a private store with a separate cluster, and warns with the logger `hoplite`. It
-    ends with this process, and child processes find it.
+    named none, this starts a private store with a separate cluster, and warns with the logger `hoplite`. The
+    private store ends with this process, and child processes find it.
 
     Blocks until the store has answered: some milliseconds, and up to 30 s for a private store.
 

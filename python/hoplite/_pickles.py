@@ -165,7 +165,7 @@ class _ByName(_Reducer, pickle.Pickler):
 
 
 class _Pickler(_ByName):
-    """Stops at a name in `__main__` that cloudpickle can pickle."""
+    """Stops at a name in `__main__` that cloudpickle can pickle by value."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType)):

@@ -130,8 +130,8 @@ def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encod
         id: of the object, for errors.
         limit: the maximum size of an object.
     Raises:
-        ObjectTooLarge: before a copy of more than `limit`.
-        TypeError: for a tensor on an unknown device, or a value without a pickle.
+        ObjectTooLarge: for a value above `limit`, before a copy.
+        TypeError: for a tensor on an unknown device, or a value that cannot be pickled.
     """
     try:
         return _encode(value, limit)

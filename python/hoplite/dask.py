@@ -98,7 +98,7 @@ class _Handles:
         return (
             type(array) is np.ndarray
             and array.nbytes >= self.threshold
-            # Dask sends repeated elements once.
+            # Dask sends repeated elements once; a put copies each.
             and 0 not in array.strides
             # The receiver may refuse pickles.
             and not needs_pickle(array)

@@ -41,8 +41,8 @@ class Ref(Generic[T_co]):
     A handle can be pickled, and replaces the id in every call. Pass handles to other processes
     instead of arrays. A `Ref[T]` has a value of type `T`.
 
-    A handle may *own* its object, and delete it at the end of a `with` block, or when nothing
-    refers to the handle any more (`own`). Copies own nothing.
+    A handle that *owns* its object (`own`) deletes it at the end of a `with` block, or with the
+    last reference. Copies own nothing.
 
     Examples:
         >>> import pickle

@@ -32,7 +32,7 @@ def test_a_put_over_a_quota_of_its_user_says_so(node: Cluster) -> None:
         client.put("b", np.zeros(100_000, np.uint8), timeout=PATIENCE)
 
 
-def test_many_puts_over_a_quota_of_a_prefix_fail_one_by_one(node: Cluster) -> None:
+def test_a_put_larger_than_a_quota_of_its_prefix_fails_at_once(node: Cluster) -> None:
     quota(node, "set", "--prefix", "x/", "--memory", "10KiB")
     with node.connect() as client:
         with pytest.raises(hoplite.QuotaExceeded) as caught:

@@ -37,7 +37,7 @@ class Key:
         present: the version that an acknowledged put has stored, until its delete begins.
         replicas: the number of copies of `present`.
         unanswered: the versions whose put got no answer.
-        writes: the latest puts and deletes, with their time, for the report of a violation.
+        writes: the latest puts and deletes, with their times.
     """
 
     name: str
@@ -70,12 +70,15 @@ class History:
     def violate(self, what: str, key: Key | None = None) -> None:
         with self._lock:
             self.violations.append(what)
-        self.say("\n    ".join([f"VIOLATION: {what}", *(key.writes if key else ())]))
+            writes = list(key.writes) if key else []
+        self.say("\n    ".join([f"VIOLATION: {what}", *writes]))
 
     def wrote(self, key: Key, began: float, what: str, done: bool) -> None:
-        """Notes a put or delete that began at this time of the monotonic clock."""
+        """Notes a put or delete that began at this monotonic time."""
         begin_s, end_s = began - self.began, time.monotonic() - self.began
-        key.writes.append(f"{begin_s:.2f} to {end_s:.2f} s: {what}: {'ok' if done else 'failed'}")
+        outcome = "ok" if done else "failed"
+        with self._lock:
+            key.writes.append(f"{begin_s:.2f} to {end_s:.2f} s: {what}: {outcome}")
 
     def count(self, operation: str, outcome: str) -> None:
         with self._lock:

@@ -135,7 +135,7 @@ class Browser:
         self.wait_for("return document.querySelector(arguments[1])?.innerText.includes(arguments[0])", text, selector)
 
     def log(self) -> list[str]:
-        """Messages of the console, except refusals of a busy shard: the page asks again."""
+        """Messages of the console, without refusals of a busy shard: the page retries."""
         busy = "the server responded with a status of 503"
         entries = self._call("POST", "/se/log", {"type": "browser"})
         return [entry["message"] for entry in entries if busy not in entry["message"]]

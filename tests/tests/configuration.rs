@@ -13,7 +13,7 @@ fn table(daemon: &str) -> String {
     assert!(output.status.success());
     let rows = String::from_utf8(output.stdout).unwrap();
     assert!(rows.lines().count() > 5, "{rows}");
-    format!("| flag | variable | what it is |\n| --- | --- | --- |\n{rows}")
+    format!("| flag | variable | meaning |\n| --- | --- | --- |\n{rows}")
 }
 
 #[test]

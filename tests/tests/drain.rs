@@ -23,13 +23,13 @@ fn drain_other(cluster: &Cluster, node: &str, timeout: &str) -> Output {
     command.args(["--timeout", timeout, "drain", node, "--json"]).output().unwrap()
 }
 
-/// Drains a store without hurry until `is_far`, then at once ends the time of the drain. A fixed
-/// time could end before a busy machine has moved anything.
+/// Starts a drain with a long timeout, and ends it once its progress satisfies `is_far`. A fixed
+/// timeout could pass before a busy machine has moved an object.
 fn drain_until(cluster: &Cluster, node: usize, is_far: impl Fn(&DrainReport) -> bool) -> Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime can be made");
     std::thread::scope(|scope| {
-        let draining = scope.spawn(|| drain(cluster, node, "1h"));
+        let draining = scope.spawn(|| drain(cluster, node, "600s"));
         let progress = || async {
             let client = Client::connect(cluster.socket(node)).await?;
             client.drain_progress(None).await

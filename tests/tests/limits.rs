@@ -21,7 +21,8 @@ fn cluster(nodes: usize, memory: &str, store_arguments: &[&str]) -> Cluster {
     Cluster::start(Plan { nodes, memory: memory.to_owned(), store_arguments, ..Plan::default() })
 }
 
-/// Gets until the directory has answered before the end of a get: only then does the get need room.
+/// Repeats a get until it fails with another error than a timeout. On a busy machine, the answer of
+/// the directory may come after the timeout of the get.
 fn refused_for_room(mut get: impl FnMut() -> ObjectError) -> ObjectError {
     let mut refused = None;
     await_that("an answer of the directory in time", || {

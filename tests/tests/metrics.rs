@@ -371,7 +371,7 @@ fn the_page_lists_all_that_is_exported_and_nothing_else() {
     work(&cluster);
     let rows = rows(&[text(&cluster.stores[0]), text(&cluster.shards[0])]);
     let table: String = rows.into_values().collect();
-    let table = format!("| metric | type | labels | what it is |\n| --- | --- | --- | --- |\n{table}");
+    let table = format!("| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n{table}");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once(TABLE[0]).unwrap();

@@ -69,9 +69,9 @@ fn a_stranger_without_the_token_can_do_nothing() {
     let pull = v1::Pull { id: b"x".as_slice().into(), put: 1, size_bytes: 17, ..v1::Pull::default() };
     for challenge in [0, 32] {
         let mut peer = RawPeer::connect(&cluster.data_address(0));
-        let proof =
+        let greeting =
             v1::DataHello { challenge: vec![7; challenge].into(), ..hello("hoplite", PROTOCOL_VERSION) };
-        peer.send(Kind::Hello, &proof);
+        peer.send(Kind::Hello, &greeting);
         peer.send(Kind::Pull, &pull);
         assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::Hello as u8));
         assert_eq!(peer.receive(), None);

@@ -54,7 +54,7 @@ struct Comparison {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Broadcast {
-    /// Each receiver's median time since its arrival.
+    /// Each receiver's median time since its arrival, in order of arrival.
     pub(super) receivers_s: Vec<f64>,
     pub(super) last_s: f64,
     pub(super) origin_sent_objects: f64,
@@ -262,8 +262,8 @@ fn sorted(samples: &[Duration]) -> Vec<f64> {
     seconds
 }
 
-/// Returns the smallest of the sorted `numbers` up to which at least `quantile` of them lie, or
-/// zero.
+/// Returns the smallest of the sorted `numbers` up to which at least the share `quantile` of them
+/// lies; zero without numbers.
 fn quantile(numbers: &[f64], quantile: f64) -> f64 {
     let count = numbers.len();
     let rank = (0..count).find(|rank| (rank + 1) as f64 >= quantile * count as f64);

@@ -54,8 +54,8 @@ impl Client {
     /// and receives 2S(n-1)/n bytes for sources of S bytes. The result is copied out while it
     /// arrives.
     ///
-    /// For small sources, a fixed order, more than 256 nodes, or after a node fails, one reduce at
-    /// rank 0's node and one broadcast replace the schedule, with 2S bytes through each node.
+    /// One reduce at rank 0's node and one broadcast replace the schedule for small sources, a fixed
+    /// order, or more than 256 nodes, or after a node fails. Then 2S bytes pass through each node.
     /// `hoplite stat TARGET` shows the schedule, its reason, and the progress.
     ///
     /// The sources and the target stay. [Delete](Client::delete) them when all participants have

@@ -172,8 +172,8 @@ impl Coordinator {
 
     pub(super) fn reconsider(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         let Some(search) = self.searches.get_mut(target) else { return };
-        let outlook = search.outlook(ctx.now, ctx.link, ctx.node);
-        match outlook {
+        let state = search.state(ctx.now, ctx.link, ctx.node);
+        match state {
             SearchState::Waiting(due) => {
                 if let Some(time) = due.filter(|_| search.due != due) {
                     search.due = due;

@@ -126,7 +126,7 @@ impl Search {
         }
     }
 
-    pub(super) fn outlook(&self, now: Time, link: LinkEstimate, coordinator: &NodeId) -> SearchState {
+    pub(super) fn state(&self, now: Time, link: LinkEstimate, coordinator: &NodeId) -> SearchState {
         let (size_bytes, metadata) = match self.result() {
             Ok(Some(result)) => result,
             Ok(None) => return SearchState::Waiting(None),

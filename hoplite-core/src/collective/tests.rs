@@ -132,12 +132,12 @@ fn the_coordinators_member_completes_the_target_before_the_commit_is_sent() {
         Action::Withdraw(EXISTENCE),
         Action::Remember(record),
         Action::CompleteTarget(COPY, Some((KEY, 2))),
-        Action::Perform(CollectiveEffect::Tell { enlistment: rejection, decision: Decision::Commit }),
+        Action::Perform(CollectiveEffect::Tell { enlistment: committed, decision: Decision::Commit }),
     ] = &actions[..]
     else {
         panic!("{actions:?}")
     };
-    assert_eq!((record.hops, *rejection), (2, enlistment));
+    assert_eq!((record.hops, *committed), (2, enlistment));
 }
 
 #[test]

@@ -172,16 +172,14 @@ impl Request {
             Self::Create { metadata, .. } | Self::Put { metadata, .. }
                 if metadata.lifetime.is_some() || metadata.replicas.quorum =>
             {
-                Version::VERSION_WITH_TERMS
+                Version::WITH_TERMS
             }
-            Self::Reduce(reduce) | Self::Collective(_, reduce) if reduce.replicas > 0 => {
-                Version::VERSION_WITH_TERMS
-            }
+            Self::Reduce(reduce) | Self::Collective(_, reduce) if reduce.replicas > 0 => Version::WITH_TERMS,
             Self::Delete { wait: DeleteWait::All, .. }
             | Self::ListOwnerless { .. }
             | Self::ListQuotas
             | Self::SetQuota { .. }
-            | Self::Inspect(Inspection::DrainNode { .. }) => Version::VERSION_WITH_TERMS,
+            | Self::Inspect(Inspection::DrainNode { .. }) => Version::WITH_TERMS,
             Self::Batch(requests) => requests.iter().map(Self::oldest_version).max().unwrap_or_default(),
             _ => Version::OLDEST.number(),
         }

@@ -52,7 +52,7 @@ pub struct NodeStatus {
     pub abandoned: u64,
     /// Puts so far that lost to another put of their id.
     pub put_conflicts: u64,
-    /// Puts and reduces so far that did not fit a quota.
+    /// Puts and reduces so far that failed because of a quota.
     pub over_quota_puts: u64,
     /// Hops of the reduces that this store coordinates, here or elsewhere.
     pub directed_hops: usize,

@@ -122,8 +122,8 @@ impl Adapter<'_> {
         self.collectives.members.exchange_ended(&mut self.objects.ctx.of_collectives(), membership, failure);
     }
 
-    /// Fails a collective that has waited too long for memory, unless objects may be deleted soon,
-    /// for example the target of the previous round.
+    /// Fails a collective that has waited too long for memory or its quota. A wait for memory goes
+    /// on if objects may be deleted soon, for example the target of the previous round.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let waiter = SpaceWaiter::Target(target.clone());

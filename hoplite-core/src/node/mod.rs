@@ -310,8 +310,8 @@ impl Node {
         self.collectives.expire(&mut self.objects.ctx.of_collectives());
     }
 
-    /// Lets waiters for memory try again, in the order of their arrival; waiters that fit pass the
-    /// others. Returns `true` if there was new memory.
+    /// Lets waiters for memory, then waiters for a quota, try again in the order of their arrival.
+    /// Waiters that fit pass the others. Returns `true` if there was new memory or room in a quota.
     fn retry_space(&mut self) -> bool {
         let Some(waiters) = self.objects.copies.take_space_waiters() else { return false };
         for waiter in waiters {

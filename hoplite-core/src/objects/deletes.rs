@@ -44,7 +44,7 @@ impl Objects {
             return Ok(());
         }
         let mut shards = ids.iter().flat_map(|id| self.ctx.responsible_shards(id));
-        shards.try_for_each(|shard| self.ctx.sessions.require(shard, Version::VERSION_WITH_TERMS))
+        shards.try_for_each(|shard| self.ctx.sessions.require(shard, Version::WITH_TERMS))
     }
 
     /// Sends a delete to a shard. A shard of protocol version 8 ignores the terms, and might remove
@@ -58,7 +58,7 @@ impl Objects {
         step: DeleteStep,
     ) {
         let terms = step.terms();
-        if let Err(error) = self.ctx.sessions.require(shard, Version::VERSION_WITH_TERMS) {
+        if let Err(error) = self.ctx.sessions.require(shard, Version::WITH_TERMS) {
             if terms.wait == DeleteWait::All {
                 return self.finish(key, Err(error));
             }

@@ -82,7 +82,7 @@ impl Objects {
     /// Unpins a copy if enough other stores have a pinned one; otherwise notes the obstacle.
     pub(crate) fn drain_told(&mut self, shard: usize, copy: CopyId, news: &Replication) {
         // Sent before the shard knew of the drain, the news count this copy.
-        let may_be_early = self.ctx.sessions.knows(shard, Version::VERSION_WITH_TERMS) && !news.is_draining;
+        let may_be_early = self.ctx.sessions.knows(shard, Version::WITH_TERMS) && !news.is_draining;
         let Some(drain) = self.drain.as_mut().filter(|_| !may_be_early) else { return };
         let Some(left) = drain.left.get(&copy).copied() else { return };
         let local = &self.copies[&copy];

@@ -369,7 +369,8 @@ impl Objects {
     pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let id = object.id.clone();
         if self.ctx.sessions.has_just_returned(shard) && self.ctx.reading_shard(&id) != Some(shard) {
-            // The object may be deleted. If it still exists, the shard offers it again.
+            // The object may be deleted. If it still exists, the shard offers it to other stores, and
+            // later to this one again.
             return;
         }
         if self.copies.live(&id).is_some() {

@@ -7,7 +7,7 @@ use super::table::LocalCopy;
 use crate::message::ClientId;
 
 /// Most examined references, which bounds the time.
-const MAX_LOOKED_AT: usize = 1 << 16;
+const MAX_EXAMINED: usize = 1 << 16;
 
 /// The memory that one client's references keep in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Objects {
         for (client, calls) in calls.filter(|(client, _)| *client != ClientId::STORE) {
             found.insert(client, ClientUse { client, references: 0, bytes: 0, held_bytes: 0, calls });
         }
-        for (client, copy) in self.calls.all_references().take(MAX_LOOKED_AT) {
+        for (client, copy) in self.calls.all_references().take(MAX_EXAMINED) {
             let (Some(client), Some(local)) = (found.get_mut(&client), self.copies.get(&copy)) else {
                 continue;
             };
@@ -68,7 +68,7 @@ impl Objects {
         let mut pinned = BTreeSet::new();
         let mut pinned_bytes = 0;
         let mut found: BTreeMap<ClientId, Holder> = BTreeMap::new();
-        for (client, copy) in self.calls.all_references().take(MAX_LOOKED_AT) {
+        for (client, copy) in self.calls.all_references().take(MAX_EXAMINED) {
             let Some(local) = self.copies.get(&copy) else { continue };
             if client == ClientId::STORE || !self.is_held_by_references(local) {
                 continue;

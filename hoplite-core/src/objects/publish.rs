@@ -66,7 +66,7 @@ impl Objects {
         let must_answer = local.is_pinned() || local.publication.is_unverified_at(shard);
         let wants_answer = must_answer || local.publication.is_disputed();
         let mut metadata = local.metadata.clone();
-        metadata.replicas.quorum &= self.ctx.sessions.knows(shard, Version::VERSION_WITH_TERMS);
+        metadata.replicas.quorum &= self.ctx.sessions.knows(shard, Version::WITH_TERMS);
         let message = ToShard::Publish(Publish {
             id: local.id.clone(),
             put: local.put,

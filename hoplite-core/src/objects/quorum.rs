@@ -24,7 +24,7 @@ impl Objects {
                 let what = format!("directory shard {name}, which the put needs for its quorum,");
                 return Err(Error::Unavailable { what: what.into() });
             }
-            self.ctx.sessions.require(shard, Version::VERSION_WITH_TERMS)?;
+            self.ctx.sessions.require(shard, Version::WITH_TERMS)?;
         }
         Ok(())
     }

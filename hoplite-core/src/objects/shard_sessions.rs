@@ -21,8 +21,8 @@ use crate::shard::ShardRun;
 use crate::time::Time;
 use crate::version::Version;
 
-/// Time for other shards to connect after the first one. Longer than the pause between two attempts
-/// to connect.
+/// Time for other shards to connect after the first one, and for other stores to connect to a
+/// returned shard. Longer than the pause between two attempts to connect.
 const SETTLING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -101,8 +101,7 @@ impl ShardSessions {
         self.shards.get(shard).is_none_or(|session| session.young_until.is_none())
     }
 
-    /// Returns `true` for a while after the shard was away and has kept its memory. It may list puts
-    /// that were deleted during its absence.
+    /// Returns `true` for a while after the shard was away and has kept its memory.
     pub(crate) fn has_just_returned(&self, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|session| session.returned_until.is_some())
     }

@@ -19,7 +19,7 @@ pub(super) struct Source {
     pub(super) place: SourcePlace,
     pub(super) avoided: BTreeMap<NodeId, Time>,
     pub(super) joined_put: Option<PutId>,
-    pub(super) was_joined: bool,
+    pub(super) is_expected: bool,
     pub(super) missing_since: Option<Time>,
 }
 
@@ -76,13 +76,13 @@ impl Source {
             place: SourcePlace::Apart,
             avoided: BTreeMap::new(),
             joined_put: None,
-            was_joined: false,
+            is_expected: false,
             missing_since: None,
         }
     }
 
     pub(super) const fn expect(&mut self) {
-        self.was_joined = true;
+        self.is_expected = true;
     }
 
     pub(super) fn address_at(&self, node: &NodeId) -> Option<SocketAddr> {
@@ -113,7 +113,7 @@ impl Source {
 
     pub(super) fn set_place(&mut self, place: SourcePlace) {
         self.place = place;
-        self.was_joined = true;
+        self.is_expected = true;
         self.missing_since = None;
     }
 

@@ -213,14 +213,14 @@ impl Reduction {
             let mut due = pauses.min();
             if source.is_lost() {
                 lost.push(index);
-            } else if source.was_joined && !source.is_known() {
+            } else if source.is_expected && !source.is_known() {
                 let lost_at = *source.missing_since.get_or_insert(world.objects.ctx.now()) + MISSING_TIMEOUT;
                 if lost_at <= world.objects.ctx.now() {
                     lost.push(index);
                 }
                 due = Some(due.map_or(lost_at, |pause| pause.min(lost_at)))
                     .filter(|due| *due > world.objects.ctx.now());
-            } else if due.is_none() && !source.was_joined && !source.is_known() {
+            } else if due.is_none() && !source.is_expected && !source.is_known() {
                 // A change of the source's locations wakes the reduce.
                 self.open.remove(&index);
             }

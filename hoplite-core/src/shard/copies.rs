@@ -1,8 +1,8 @@
 //! The copies of one object, in the order in which the shard offers them.
 //!
 //! Each copy has *slots*: the right of one receiver to pull from it. Most objects have one copy or
-//! two: a short vector, which each operation scans. Beyond [`MAX_UNINDEXED`] copies,
-//! indices prevent that a cost grows with their number.
+//! two: a short vector, which each operation scans. An object with more than [`MAX_UNINDEXED`]
+//! copies has indices, so that no cost grows with the number of copies.
 
 mod indexed;
 mod record;
@@ -23,7 +23,7 @@ const MAX_UNINDEXED: usize = 32;
 pub(super) enum Copies {
     /// Sorted by node.
     Unindexed(Vec<LocationRecord>),
-    IndexedCopies(Box<IndexedCopies>),
+    Indexed(Box<IndexedCopies>),
 }
 
 impl Default for Copies {
@@ -36,7 +36,7 @@ impl Copies {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Unindexed(records) => records.len(),
-            Self::IndexedCopies(indexed) => indexed.len(),
+            Self::Indexed(indexed) => indexed.len(),
         }
     }
 
@@ -45,11 +45,11 @@ impl Copies {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &LocationRecord> {
-        let (few, indexed) = match self {
+        let (unindexed, indexed) = match self {
             Self::Unindexed(records) => (Some(records.iter()), None),
-            Self::IndexedCopies(indexed) => (None, Some(indexed.iter())),
+            Self::Indexed(indexed) => (None, Some(indexed.iter())),
         };
-        few.into_iter().flatten().chain(indexed.into_iter().flatten())
+        unindexed.into_iter().flatten().chain(indexed.into_iter().flatten())
     }
 
     pub(super) fn get(&self, node: NodeIndex) -> Option<&LocationRecord> {
@@ -58,7 +58,7 @@ impl Copies {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 records.get(position)
             }
-            Self::IndexedCopies(indexed) => indexed.get(node),
+            Self::Indexed(indexed) => indexed.get(node),
         }
     }
 
@@ -72,7 +72,7 @@ impl Copies {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 records.get_mut(position).map(change)
             }
-            Self::IndexedCopies(indexed) => indexed.change(node, change),
+            Self::Indexed(indexed) => indexed.change(node, change),
         }
     }
 
@@ -90,10 +90,10 @@ impl Copies {
                 if records.len() > MAX_UNINDEXED {
                     let mut indexed = IndexedCopies::default();
                     std::mem::take(records).into_iter().for_each(|record| indexed.insert(record));
-                    *self = Self::IndexedCopies(Box::new(indexed));
+                    *self = Self::Indexed(Box::new(indexed));
                 }
             }
-            Self::IndexedCopies(indexed) => indexed.insert(record),
+            Self::Indexed(indexed) => indexed.insert(record),
         }
     }
 
@@ -103,7 +103,7 @@ impl Copies {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 Some(records.remove(position))
             }
-            Self::IndexedCopies(indexed) => {
+            Self::Indexed(indexed) => {
                 let removed = indexed.remove(node);
                 if indexed.len() <= MAX_UNINDEXED / 2 {
                     *self = Self::Unindexed(std::mem::take(&mut **indexed).into_records());
@@ -127,7 +127,7 @@ impl Copies {
     /// Returns a group's copies with a free slot, of the class of `first`, from the rank `first`
     /// on.
     fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
-        let (few, indexed) = match self {
+        let (unindexed, indexed) = match self {
             Self::Unindexed(records) => {
                 let members = records.iter().filter(|record| is_in(record.path, group));
                 let ranked = members.filter_map(|record| Some((record.rank()?, record)));
@@ -136,9 +136,9 @@ impl Copies {
                 ranked.sort_unstable_by_key(|(rank, _)| *rank);
                 (ranked, None)
             }
-            Self::IndexedCopies(indexed) => (Vec::new(), Some(indexed.free_from(group, first))),
+            Self::Indexed(indexed) => (Vec::new(), Some(indexed.free_from(group, first))),
         };
-        few.into_iter().map(|(_, record)| record).chain(indexed.into_iter().flatten())
+        unindexed.into_iter().map(|(_, record)| record).chain(indexed.into_iter().flatten())
     }
 
     /// Counts a group's copies at connected nodes, with or without a free slot.
@@ -147,16 +147,16 @@ impl Copies {
             Self::Unindexed(records) => {
                 records.iter().filter(|record| !record.is_disconnected && is_in(record.path, group)).count()
             }
-            Self::IndexedCopies(indexed) => indexed.connected_count(group),
+            Self::Indexed(indexed) => indexed.connected_count(group),
         }
     }
 
     pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
-        let (few, indexed) = match self {
+        let (unindexed, indexed) = match self {
             Self::Unindexed(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),
-            Self::IndexedCopies(indexed) => (None, Some(indexed.rooted())),
+            Self::Indexed(indexed) => (None, Some(indexed.rooted())),
         };
-        few.into_iter().flatten().chain(indexed.into_iter().flatten())
+        unindexed.into_iter().flatten().chain(indexed.into_iter().flatten())
     }
 
     pub(super) fn complete(&self) -> usize {
@@ -164,7 +164,7 @@ impl Copies {
             Self::Unindexed(records) => {
                 records.iter().filter(|record| record.state == LocationState::Complete).count()
             }
-            Self::IndexedCopies(indexed) => indexed.complete(),
+            Self::Indexed(indexed) => indexed.complete(),
         }
     }
 
@@ -173,14 +173,14 @@ impl Copies {
             Self::Unindexed(records) => {
                 records.iter().filter(|record| record.is_complete_and_connected()).count()
             }
-            Self::IndexedCopies(indexed) => indexed.complete_connected_count(),
+            Self::Indexed(indexed) => indexed.complete_connected_count(),
         }
     }
 
     pub(super) fn is_pinned(&self) -> bool {
         match self {
             Self::Unindexed(records) => records.iter().any(|record| record.retention == Retention::Pinned),
-            Self::IndexedCopies(indexed) => indexed.is_pinned(),
+            Self::Indexed(indexed) => indexed.is_pinned(),
         }
     }
 
@@ -189,7 +189,7 @@ impl Copies {
             Self::Unindexed(records) => {
                 records.iter().any(|record| record.pulling_from.as_ref() == Some(name))
             }
-            Self::IndexedCopies(indexed) => indexed.is_pulled_from(name),
+            Self::Indexed(indexed) => indexed.is_pulled_from(name),
         }
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         Remove(u32),
         Complete(u32),
         Grant(u32),
-        Disconnect(u32, bool),
+        SetDisconnected(u32, bool),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -216,7 +216,7 @@ mod tests {
             2 => node.clone().prop_map(Step::Remove),
             2 => node.clone().prop_map(Step::Complete),
             2 => node.clone().prop_map(Step::Grant),
-            1 => (node, any::<bool>()).prop_map(|(node, disconnected)| Step::Disconnect(node, disconnected)),
+            1 => (node, any::<bool>()).prop_map(|(node, value)| Step::SetDisconnected(node, value)),
         ]
     }
 
@@ -259,7 +259,7 @@ mod tests {
                         record.free_slots = 1 - record.free_slots;
                         record.last_grant = at;
                     })),
-                    Step::Disconnect(node, disconnected) => {
+                    Step::SetDisconnected(node, disconnected) => {
                         copies.change(NodeIndex(node), |record| record.is_disconnected = disconnected);
                     }
                 }

@@ -105,10 +105,10 @@ impl Shard {
         predicate: impl Fn(&WaitingQuery) -> bool,
     ) {
         let queue = self.waiting.get(id).into_iter().flat_map(|queue| queue.values());
-        let meant =
+        let matching =
             queue.filter(|(node, request)| self.waiting_query(*node, *request).is_some_and(&predicate));
-        let meant: Vec<(NodeIndex, RequestId)> = meant.copied().collect();
-        for (node, request) in meant {
+        let matching: Vec<(NodeIndex, RequestId)> = matching.copied().collect();
+        for (node, request) in matching {
             self.remove_query(node, request);
             self.send(turn, node, ToStore::Failed { request, error: error.clone() });
         }

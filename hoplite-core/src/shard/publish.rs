@@ -42,7 +42,7 @@ impl Shard {
         let relation = self.relation(turn.now, node, &publish);
         let is_recorded = match &relation {
             Relation::Refused(_) => false,
-            Relation::New => self.evict_marker(&publish.id),
+            Relation::New => self.make_space(&publish.id),
             // A partial copy cannot bring a lost object back.
             Relation::Returned => publish.state != LocationState::Partial,
             Relation::Known => true,
@@ -105,8 +105,9 @@ impl Shard {
         Equality::Unknown { holder: holder.map(|(_, info)| (info.node.clone(), info.data_address)) }
     }
 
-    /// Makes room for an entry. At the limit, drops the marker of a lost object.
-    fn evict_marker(&mut self, id: &ObjectId) -> bool {
+    /// Makes space for an entry. At the limit, drops the oldest marker of a lost object. Returns
+    /// `false` if the shard is full.
+    fn make_space(&mut self, id: &ObjectId) -> bool {
         // `Relation::New` with an entry means a marker of a lost object.
         self.dismantle(id);
         if self.entries.len() < self.config.limits.max_objects {

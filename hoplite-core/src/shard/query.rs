@@ -306,7 +306,7 @@ impl Shard {
     }
 }
 
-/// Returns the first answer that gives no precedence to others, or else the first answer.
+/// Returns the first answer that does not yield to others, or else the first answer.
 pub(super) fn first_that_does_not_yield<A>(
     mut answers: impl Iterator<Item = (bool, A)>,
 ) -> Option<(bool, A)> {

@@ -66,7 +66,7 @@ pub struct Attempts {
     is_up: bool,
     was_accepted: bool,
     refused_since: Option<Time>,
-    told: LoggedFailures,
+    logged: LoggedFailures,
 }
 
 /// The store's next step after a failure.
@@ -90,7 +90,7 @@ impl Default for Attempts {
             is_up: false,
             was_accepted: false,
             refused_since: None,
-            told: LoggedFailures::default(),
+            logged: LoggedFailures::default(),
         }
     }
 }
@@ -117,7 +117,7 @@ impl Attempts {
         }
         let pause = self.pause;
         self.pause = (pause * 2).min(MAX_PAUSE);
-        let is_new_kind = error.is_some_and(|error| self.told.is_news(now, error));
+        let is_new_kind = error.is_some_and(|error| self.logged.is_news(now, error));
         Next::Retry { pause, is_news: was_up || is_new_kind }
     }
 

@@ -19,7 +19,7 @@ impl Version {
     /// The newest version that this program speaks.
     pub const NEWEST: Self = Self(9);
     /// The first version with terms of deletes and quorums of puts.
-    pub const VERSION_WITH_TERMS: u32 = 9;
+    pub const WITH_TERMS: u32 = 9;
 
     /// Returns the version of this number; `None` if this program does not speak it.
     pub const fn new(number: u32) -> Option<Self> {

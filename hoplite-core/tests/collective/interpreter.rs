@@ -58,7 +58,7 @@ impl Interpreter {
                 assert_eq!(
                     units(sender, &sends),
                     units(receiver, &receives),
-                    "{sender} gives what {receiver} takes"
+                    "{sender} sends what {receiver} receives"
                 );
                 if !sends.is_empty() {
                     streams.push(Stream { sender, receiver, sends, receives, next: (0, 0) });
@@ -94,7 +94,7 @@ impl Interpreter {
             &self.programs[receiver].steps()[receive],
             unit_at(&self.programs[receiver].steps()[receive], unit),
         ) else {
-            panic!("takes are takes");
+            panic!("the step receives");
         };
         let value = match mode {
             ReceiveMode::Replace => value,

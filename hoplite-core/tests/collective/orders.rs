@@ -321,10 +321,10 @@ fn with_hdrm_every_step_crosses_between_the_halves() {
     for (rank, program) in programs(&arrangement.choice.schedule, 1 << 20).iter().enumerate() {
         for step in program.steps() {
             if let Step::Send { to, .. } = step {
-                assert_ne!(half(rank), half(*to), "{rank} gives to {to}");
+                assert_ne!(half(rank), half(*to), "{rank} sends to {to}");
                 sends += 1;
             }
         }
     }
-    assert_eq!(sends, 16 * 8, "each member gives in each of eight steps");
+    assert_eq!(sends, 16 * 8, "each member sends in each of eight steps");
 }

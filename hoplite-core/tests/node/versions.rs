@@ -23,7 +23,7 @@ fn with_old_second() -> (Harness, [usize; 2]) {
 
 /// The client reads the error with swapped sides.
 fn mismatch() -> Error {
-    Error::VersionMismatch { ours: Version::OLDEST.number(), theirs: Version::VERSION_WITH_TERMS }
+    Error::VersionMismatch { ours: Version::OLDEST.number(), theirs: Version::WITH_TERMS }
 }
 
 fn delete(wait: DeleteWait) -> Request {

@@ -1,8 +1,8 @@
 //! An HTTP server for a daemon's users. Each connection serves one request within seconds.
 //!
 //! At most [`MAX_CONNECTIONS`] connections wait for a complete request. One more replaces the
-//! oldest, so idle connections cannot block others. As many complete requests are answered at a
-//! time; further ones wait.
+//! oldest, so idle connections cannot block others. At most as many complete requests are answered
+//! at a time; further ones wait.
 
 mod address;
 mod hosts;
@@ -73,7 +73,7 @@ where
     F: Future<Output = HttpResponse> + Send + 'static,
 {
     let waiting = HalfOpen::new(MAX_CONNECTIONS);
-    let connection_slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let answer_slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     let acceptor = Acceptor::new("users of HTTP");
     loop {
@@ -81,7 +81,7 @@ where
             accepted = acceptor.accept(&listener, || listener.accept()) => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let admission = Admission::new(waiting.admit(), Arc::clone(&connection_slots));
+        let admission = Admission::new(waiting.admit(), Arc::clone(&answer_slots));
         let (scheme, answer, refused) = (scheme.clone(), answer.clone(), refused.clone());
         connections.spawn(async move {
             let evicted = admission.evicted();
@@ -102,12 +102,12 @@ where
 #[derive(Debug, Clone)]
 struct Admission {
     held: Arc<Mutex<(Option<HalfOpenSlot>, Option<OwnedSemaphorePermit>)>>,
-    connection_slots: Arc<Semaphore>,
+    answer_slots: Arc<Semaphore>,
 }
 
 impl Admission {
-    fn new(place: HalfOpenSlot, connection_slots: Arc<Semaphore>) -> Self {
-        Self { held: Arc::new(Mutex::new((Some(place), None))), connection_slots }
+    fn new(place: HalfOpenSlot, answer_slots: Arc<Semaphore>) -> Self {
+        Self { held: Arc::new(Mutex::new((Some(place), None))), answer_slots }
     }
 
     fn evicted(&self) -> impl Future<Output = ()> + use<> {
@@ -127,7 +127,7 @@ impl Admission {
 
     async fn acquire_slot(&self) {
         // The semaphore is never closed.
-        let slot = Arc::clone(&self.connection_slots).acquire_owned().await.ok();
+        let slot = Arc::clone(&self.answer_slots).acquire_owned().await.ok();
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (None, slot);
     }
 }

@@ -104,7 +104,7 @@ impl Metrics {
         self.0.address
     }
 
-    /// Counts connections to `port` that ended without a request.
+    /// Returns the counter of connections to `port` that ended without a request.
     pub fn refused_connections(&self, port: &str) -> IntCounter {
         self.0.refused.with_label_values(&[port])
     }

@@ -88,7 +88,7 @@ impl PlainStream {
         wanted_bytes: usize,
         mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        // Other tasks run even if bytes always wait.
+        // Lets other tasks run even if the socket always has bytes.
         consume_budget().await;
         loop {
             match read(&self.socket) {

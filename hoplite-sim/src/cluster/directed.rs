@@ -199,7 +199,7 @@ impl<A: Application> Cluster<A> {
             (Directed::Member(enlistment), DirectedReport::Member(report)) => {
                 Event::Collective(CollectiveEvent::Reported { enlistment, report })
             }
-            (directed, report) => panic!("of {directed:?} is said: {report:?}"),
+            (directed, report) => panic!("a report of another kind about {directed:?}: {report:?}"),
         };
         self.store_event(coordinator.store, event);
         self.forget_directed(number);

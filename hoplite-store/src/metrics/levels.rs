@@ -93,7 +93,7 @@ impl Levels {
                 .counter("hoplite_store_put_conflicts_total", "Puts that met another put of the same id."),
             over_quota_puts: metrics.counter(
                 "hoplite_store_over_quota_puts_total",
-                "Puts and reduces that were refused because of a quota.",
+                "Requests for puts and reduces that were refused because of a quota.",
             ),
             transfer_bytes: metrics.counters(
                 "hoplite_store_transfer_bytes_total",
@@ -155,9 +155,8 @@ impl Levels {
             ),
             lane_changes: metrics.counters(
                 "hoplite_store_lane_changes_total",
-                "Connections that transfers to other stores have added (opened), given up because \
-                 they gained nothing (left), lost because they broke (lost), or used to the end \
-                 (ended).",
+                "Connections that transfers to other stores have added (opened), used to the end \
+                 (ended), lost because they broke (lost), or given up without a gain (left).",
                 "change",
                 &["opened", "left", "lost", "ended"],
             ),

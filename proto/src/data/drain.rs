@@ -12,7 +12,7 @@ use crate::v1;
 /// The protocol version that brought these messages.
 pub const DRAIN_STORE_SINCE: u32 = 9;
 /// Most unmoved objects in an answer, so that it fits into a frame.
-const MAX_SLOW_PEERS: usize = 200;
+const MAX_ANSWERED_UNMOVED: usize = 200;
 
 /// Encodes the request to drain a store or, without a timeout, to report the progress of its drain.
 pub fn encode_drain_store(timeout: Option<Duration>) -> v1::DrainStore {
@@ -26,7 +26,7 @@ pub fn decode_drain_store(request: &v1::DrainStore) -> Option<Duration> {
 
 /// Encodes a drain's report with its first unmoved objects.
 pub fn encode_drain_answer(mut report: DrainReport) -> v1::DrainAnswer {
-    report.unmoved.truncate(MAX_SLOW_PEERS);
+    report.unmoved.truncate(MAX_ANSWERED_UNMOVED);
     v1::DrainAnswer { report: Some(encode_drain(report)) }
 }
 
@@ -60,7 +60,7 @@ mod tests {
         let answer = encode_drain_answer(report.clone());
         assert!(answer.encoded_len() <= MAX_CONTROL_BYTES as usize, "{}", answer.encoded_len());
         let decoded = decode_drain_answer(answer).unwrap();
-        assert_eq!((decoded.left_bytes, decoded.unmoved.len()), (u64::MAX, MAX_SLOW_PEERS));
+        assert_eq!((decoded.left_bytes, decoded.unmoved.len()), (u64::MAX, MAX_ANSWERED_UNMOVED));
         assert!(decode_drain_answer(v1::DrainAnswer { report: None }).is_err());
         for timeout in [None, Some(Duration::from_secs(7))] {
             assert_eq!(decode_drain_store(&encode_drain_store(timeout)), timeout);

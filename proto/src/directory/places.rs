@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_requests_are_refused() {
+    fn invalid_places_are_refused() {
         let refused = |change: fn(&mut v1::MeasuredPlaces)| {
             let mut places = encode_places(&places(3));
             change(&mut places);

@@ -313,7 +313,7 @@ class Group:
         return []
 
     async def _reason_of(self, missing: list[int]) -> str:
-        """Returns why a missing rank failed: all ranks time out together."""
+        """Returns why a missing rank failed, if it says so in `REASON_TIMEOUT`."""
         deadline = time.monotonic() + REASON_TIMEOUT
         while missing and time.monotonic() < deadline:
             for rank in missing:

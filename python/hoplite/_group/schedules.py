@@ -33,7 +33,8 @@ from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
-#: Each rank gets all smaller buffers, within the directory's answers. A reduce takes a dozen gets.
+#: Each rank gets all smaller buffers, within the directory's answers. A reduce takes as long as a
+#: dozen gets.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 

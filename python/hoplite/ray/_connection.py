@@ -55,7 +55,7 @@ def is_absent(error: ConnectFailed) -> bool:
 
 
 def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
-    """Repeats `act` once if the store has ended and that is safe. `client` may start a store.
+    """Repeats `act` once, if safe, after the end of the store. `client` may start a store.
 
     Raises:
         ConnectionLost: if the store may have performed an unrepeatable call, such as a delete.

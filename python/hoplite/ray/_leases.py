@@ -1,8 +1,8 @@
 """Leases: a process's objects, and a lock that shows that it lives.
 
 A *lease* is a locked file on the node. The kernel unlocks it when the process ends, which the supervisor
-notices. Its name, the *token*, is part of the ids of the process's objects. A directory has a file for each
-*claim*: another process's object that this one needs.
+notices. Its name, the *token*, is part of the ids of the process's objects. A directory beside it has a
+file for each *claim*: another process's object that this one needs.
 """
 
 from __future__ import annotations

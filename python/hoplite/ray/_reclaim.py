@@ -40,7 +40,7 @@ class Reclaimer:
     _adopted: set[str] = field(default_factory=set)
 
     def adopt(self, tokens: Iterable[str]) -> None:
-        """Adds leases of ended nodes, which count like ended ones."""
+        """Adds leases of ended nodes, as of ended processes."""
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:

@@ -76,7 +76,7 @@ class HopliteGroup(BaseGroup):
     `$HOPLITE_COLLECTIVE_TIMEOUT` seconds, or else `$HOPLITE_TIMEOUT`, or else 5 minutes.
 
     The group ends for all members if a collective fails, times out (`hoplite.Timeout`) or is
-    interrupted (Ctrl-C or `ray.cancel`), or if the store of a member ends. A failed send or receive
+    interrupted (Ctrl-C or `ray.cancel`), or if a member's store ends. A failed send or receive
     does not end it. Each error after the first byte was sent is also a `RuntimeError`.
     """
 

@@ -53,7 +53,7 @@ def _create(store: Store, rank: int, size: int, name: str, timeout: timedelta) -
 
 
 class HopliteBackend(C10DBackend):
-    # torch 2.15 recurses for ever without it.
+    # torch 2.15 recurses for ever without this flag.
     supports_coalescing = False
     supports_splitting = True
     supports_shrinking = False

@@ -10,7 +10,7 @@ from hoplite.torch._tensors import Lent
 
 
 async def allreduce(round: Round, tensor: torch.Tensor) -> None:
-    """Sums tensors of different sizes: gathers the sizes, and then all elements."""
+    """Sums tensors of one shape: gathers their counts, and then all elements."""
     own = tensor.detach().coalesce()
     about = torch.tensor([own._nnz(), own.sparse_dim(), *own.shape])
     abouts = [torch.empty_like(about) for _ in range(round.size)]

@@ -3,12 +3,12 @@
 | object | content |
 | --- | --- |
 | `weights/NAME/turn/N` | the announcement of version number N: its name, token, and number of writing ranks |
-| `weights/NAME/done/TOKEN/RANK` | a mark that a rank has put its whole part |
+| `weights/NAME/done/TOKEN/RANK` | a mark: a rank has put its part |
 | `weights/NAME/failed/TOKEN` | the reason of a failure; readers stop waiting |
 | `weights-data/TOKEN/RANK/page/I` | the description of object I of a rank; without entries, the end of the rank's objects |
-| `weights-data/TOKEN/RANK/I` | tensors, and parts of tensors |
+| `weights-data/TOKEN/RANK/I` | tensors and their parts |
 
-Tokens are unique, so readers never mix versions, even if another writer takes over. A version can be read while
+Tokens are unique: readers never mix versions, even if another writer takes over. A version can be read while
 it is written: each page precedes its object. Waiting readers poll for their version's failure, and for a better
 one.
 """
@@ -242,7 +242,7 @@ class Versions:
     async def read(
         self, turn: Turn, wanted: Wanted, use: Callable[[Fetched], bool], deadline: Deadline
     ) -> AsyncIterator[Fetched]:
-        """Yields a version's objects as they arrive, but for rejects of `use`.
+        """Yields a version's objects that `use` accepts, as they arrive.
 
         Raises:
             VersionLost: if the version was deleted or has failed.
@@ -291,7 +291,7 @@ class Versions:
         except (Deleted, ObjectLost) as error:
             try:
                 known = await self.known()
-                # In an unfinished version, a lost object means a store's end, otherwise a delete.
+                # A lost object means a store's end in an unfinished version, and a delete in a finished one.
                 is_lost = isinstance(error, ObjectLost) and turn in known.under_way()
                 await queue.put(error if is_lost else self._lost(turn, known))
             except HopliteError as failure:

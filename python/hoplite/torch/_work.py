@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NO_TIMEOUT = timedelta(0)
 
-#: Callbacks may wait for operations with further callbacks.
+#: Many: callbacks may wait for operations with further callbacks.
 _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-torch-callback")
 
 

@@ -64,8 +64,8 @@ class Probe(unittest.TestCase):
                 links = json.loads(client(h0, "topology", "show", "--json"))
                 found = {(link["node"], link["is_slow"]) for link in links}
                 self.assertLessEqual(found, {("h1", False)})
-                # 200 Mbit/s are 41.8 ns per byte of payload. Estimates varied between 36 and 55 ns.
-                # A pause of the machine during a transfer gives others, until further samples come.
+                # 200 Mbit/s are 41.8 ns per byte of payload. Estimates were 36 to 55 ns.
+                # A pause of the machine gives others for a while.
                 return any(25_000 < link["ps_per_byte"] < 100_000 for link in links)
 
             await_that("the rate of the link", is_estimated)

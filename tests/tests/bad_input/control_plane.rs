@@ -149,7 +149,7 @@ fn no_reply_reveals_an_incarnation() {
 }
 
 #[test]
-fn invalid_attempts_are_refused_with_a_reason() {
+fn invalid_sessions_are_refused_with_a_reason() {
     let mut cluster = Cluster::open(2);
     let address = cluster.shard_addresses[0].clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -17,7 +17,7 @@ fn error_code(answer: Answer) -> u32 {
 }
 
 #[test]
-fn a_peer_without_a_hello_is_disconnected() {
+fn a_client_without_a_hello_is_disconnected() {
     let mut cluster = Cluster::of(1);
     let socket = cluster.socket(0);
     let long = ClientHello { version: PROTOCOL_VERSION, program: "x".repeat(4096), ..Default::default() }

@@ -177,7 +177,7 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     drop(flood);
     await_that("room for clients", || Client::connect(&socket).is_ok());
     let warnings = store.log().matches("cannot accept a connection").count() as u64;
-    assert!(warnings <= began.elapsed().as_secs() + 1, "told {warnings} times");
+    assert!(warnings <= began.elapsed().as_secs() + 1, "{warnings} warnings");
     assert_eq!(store.terminate(), 0);
     cluster.assert_serves();
 }

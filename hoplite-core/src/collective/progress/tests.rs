@@ -153,7 +153,7 @@ impl World {
         if member.progress.blocked_on(&block).is_some() {
             return false;
         }
-        let before = match block.mode.expect("it takes") {
+        let before = match block.mode.expect("it receives") {
             ReceiveMode::Replace => vec![0; values.len()],
             ReceiveMode::Combine => member.read(&block),
         };

@@ -11,7 +11,7 @@ use crate::message::{
 };
 use crate::time::Time;
 
-const MAX_LOOKED_AT: usize = 2 * MAX_BATCH_OBJECTS;
+const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
 
 pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
 
@@ -115,7 +115,7 @@ impl Table {
         let room_bytes = spills.room_in_files();
         let batch_bytes = Spills::batch_bytes(capacity_bytes);
         // The iterator begins with the most recently used one.
-        for (copy, bytes) in spills.dirty.iter().rev().take(MAX_LOOKED_AT) {
+        for (copy, bytes) in spills.dirty.iter().rev().take(MAX_EXAMINED) {
             let is_first = picked.copies.is_empty();
             let is_full = picked.copies.len() >= MAX_BATCH_OBJECTS || picked.arena_bytes >= batch_bytes;
             if !is_first && (is_full || picked.arena_bytes + bytes > batch_bytes) {

@@ -133,17 +133,17 @@ fn input_count_of_chains(lengths: &[usize], position: usize) -> usize {
         // Vertices beyond the plan, as when a source joins again, extend the chain.
         return 1;
     }
-    let mut inputs_taken = 0;
+    let mut count = 0;
     let mut rest = position;
     for length in lengths {
         let place = rest % length;
-        inputs_taken += usize::from(place > 0);
+        count += usize::from(place > 0);
         if place + 1 < *length {
-            return inputs_taken;
+            return count;
         }
         rest /= length;
     }
-    inputs_taken
+    count
 }
 
 fn depth_of_chains(lengths: &[usize]) -> usize {
@@ -229,7 +229,7 @@ mod tests {
                 let predicted = (schedule.depth(vertices), schedule.busiest_inflow(vertices));
                 assert!(
                     depth <= predicted.0 && inflow <= predicted.1,
-                    "{schedule:?} of {vertices}: {depth} {inflow}, said {predicted:?}"
+                    "{schedule:?} of {vertices}: {depth} {inflow}, predicted {predicted:?}"
                 );
                 assert!(
                     schedule == ReduceSchedule::Star || ends <= predicted.1,
@@ -245,8 +245,8 @@ mod tests {
     fn sixteen_in_two_dimensions_are_four_chains_of_four() {
         let schedule = ReduceSchedule::chain_of_chains(16, 2);
         assert_eq!(schedule, ReduceSchedule::Chain { lengths: vec![4, 4] });
-        let inputs_taken: Vec<usize> = (0..16).map(|position| schedule.input_count(position)).collect();
-        assert_eq!(inputs_taken, [0, 1, 1, 1, 0, 1, 1, 2, 0, 1, 1, 2, 0, 1, 1, 2]);
+        let counts: Vec<usize> = (0..16).map(|position| schedule.input_count(position)).collect();
+        assert_eq!(counts, [0, 1, 1, 1, 0, 1, 1, 2, 0, 1, 1, 2, 0, 1, 1, 2]);
         assert_eq!(schedule.to_string(), "2D chain of 4 x 4");
     }
 

@@ -68,11 +68,11 @@ impl<S> Tree<S> {
         state: S,
     ) -> VertexId {
         let joined = self.joined.entry(group).or_default();
-        let inputs_taken = schedule.input_count(*joined);
+        let input_count = schedule.input_count(*joined);
         *joined += 1;
-        let inputs = self.take_loose(group, inputs_taken);
+        let inputs = self.take_loose(group, input_count);
         if inputs.is_empty()
-            && inputs_taken > 0
+            && input_count > 0
             && let Some(end) = self.end_of(group)
         {
             return self.add_behind(end, sources, state);
@@ -92,16 +92,16 @@ impl<S> Tree<S> {
     }
 
     fn take_loose(&mut self, group: Path, count: usize) -> Vec<VertexId> {
-        let mut inputs_taken = Vec::new();
+        let mut taken = Vec::new();
         let mut place = self.loose.len();
-        while place > 0 && inputs_taken.len() < count {
+        while place > 0 && taken.len() < count {
             place -= 1;
             if self.vertices.get(&self.loose[place]).is_some_and(|vertex| vertex.group == group) {
-                inputs_taken.push(self.loose.remove(place));
+                taken.push(self.loose.remove(place));
             }
         }
-        inputs_taken.reverse();
-        inputs_taken
+        taken.reverse();
+        taken
     }
 
     fn end_of(&self, group: Path) -> Option<VertexId> {

@@ -19,7 +19,7 @@ struct Indices {
     groups: BTreeMap<Path, Group>,
     rooted: BTreeSet<NodeIndex>,
     complete: usize,
-    complete_at_hand: usize,
+    complete_connected: usize,
     pinned: usize,
     /// The number of copies that pull from each node, as their stores report.
     pulled: BTreeMap<NodeId, usize>,
@@ -91,7 +91,7 @@ impl IndexedCopies {
     }
 
     pub(super) fn complete_connected_count(&self) -> usize {
-        self.indices.complete_at_hand
+        self.indices.complete_connected
     }
 
     pub(super) fn is_pinned(&self) -> bool {
@@ -132,8 +132,8 @@ impl Indices {
         let is_complete = |copy: &LocationRecord| copy.state == LocationState::Complete;
         self.complete += usize::from(after.is_some_and(is_complete));
         self.complete -= usize::from(before.is_some_and(is_complete));
-        self.complete_at_hand += usize::from(after.is_some_and(LocationRecord::is_complete_and_connected));
-        self.complete_at_hand -= usize::from(before.is_some_and(LocationRecord::is_complete_and_connected));
+        self.complete_connected += usize::from(after.is_some_and(LocationRecord::is_complete_and_connected));
+        self.complete_connected -= usize::from(before.is_some_and(LocationRecord::is_complete_and_connected));
         let is_pinned = |copy: &LocationRecord| copy.retention == Retention::Pinned;
         self.pinned += usize::from(after.is_some_and(is_pinned));
         self.pinned -= usize::from(before.is_some_and(is_pinned));

@@ -36,7 +36,7 @@ fn delete(world: &mut World, request: u64) {
 }
 
 #[test]
-fn a_deleted_object_does_not_return_at_any_time() {
+fn a_deleted_object_never_returns() {
     for object_is_lost in [false, true] {
         let mut world = shard_without_a();
         if object_is_lost {

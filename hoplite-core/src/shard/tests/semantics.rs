@@ -59,7 +59,7 @@ fn messages_without_a_session_are_ignored() {
 }
 
 #[test]
-fn the_end_of_an_older_session_keeps_the_newer_one() {
+fn the_end_of_an_older_session_does_not_end_the_newer_one() {
     let mut world = World::with_nodes(&["a"]);
     world.disconnect("a", 1);
     world.connect("a", 2);

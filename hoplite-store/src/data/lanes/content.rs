@@ -25,12 +25,12 @@ pub(in super::super) enum Content {
     ProgramBlocks(ProgramBlocks),
 }
 
-/// The blocks that a member's program gives to another member.
+/// The blocks that a member's program sends to another member.
 #[derive(Debug)]
 pub(in super::super) struct ProgramBlocks {
     target: Served,
     exchange: Arc<Exchange>,
-    /// The blocks that lanes have taken, in order; `true` if a block was sent.
+    /// The blocks that lanes have claimed, in order; `true` if a block was sent.
     claimed: Mutex<VecDeque<(Block, bool)>>,
     _sending: TaskTrackerToken,
 }
@@ -91,7 +91,7 @@ impl ProgramBlocks {
             sent = sending => sent?,
             () = self.exchange.ended() => return Err(ConnectionError::Closed),
         }
-        // A block counts as given only after all blocks before it.
+        // A block counts as sent only after all blocks before it.
         let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, is_sent)) = claimed.iter_mut().find(|(claimed, _)| claimed == block) {
             *is_sent = true;

@@ -30,7 +30,7 @@ use super::super::pool::Peer;
 use super::host::echo_address;
 
 /// Maximum number of unread directions for a node: one to answer, and others to measure.
-const MAX_QUEUED_COMMANDS: usize = 4;
+const MAX_QUEUED_DIRECTIONS: usize = 4;
 /// Maximum number of queued events for the state machine. Further events block their nodes.
 const MAX_EVENTS: usize = 1024;
 
@@ -236,13 +236,13 @@ impl Participants {
         for (_, peer, joined) in joined {
             match joined {
                 Ok(Joined { connection, echo_address }) => {
-                    let (directions, commands) = mpsc::channel(MAX_QUEUED_COMMANDS);
+                    let (directions, queue) = mpsc::channel(MAX_QUEUED_DIRECTIONS);
                     let node = members.len() as u32;
-                    tasks.spawn(forward_commands(
+                    tasks.spawn(forward_directions(
                         Arc::clone(config),
                         connection,
                         node,
-                        commands,
+                        queue,
                         sender.clone(),
                     ));
                     members.push(Member { peer, echo_address, directions: Some(directions) });
@@ -317,9 +317,9 @@ async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, C
     }
 }
 
-/// Forwards commands to a store, and the store's messages to the coordinator, until the store
+/// Forwards directions to a store, and the store's messages to the coordinator, until the store
 /// leaves.
-async fn forward_commands(
+async fn forward_directions(
     config: Arc<DataConfig>,
     mut connection: PeerConnection,
     node: u32,

@@ -339,14 +339,14 @@ async fn dead_stalled_and_unreachable_senders_are_distinguished() {
     assert_eq!(task.await.unwrap(), (0, failed(0, PullOutcome::SenderUnreachable)));
 
     let short_timeouts = DataConfig { silence_timeout: Duration::from_millis(100), ..config("h") };
-    let short_timeouts = TestNode::start_with(short_timeouts, Duration::ZERO).await;
+    let quick = TestNode::start_with(short_timeouts, Duration::ZERO).await;
     let (sender, address) = FakePeer::start("b").await;
     let lanes = vec![local(&zeros), remote_at("b", address, "x", 8192)];
-    let (task, _) = start(&short_timeouts, sum(Dtype::F32, lanes), &output(8192));
+    let (task, _) = start(&quick, sum(Dtype::F32, lanes), &output(8192));
     let mut connection = sender.accept().await;
     connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
     assert_eq!(task.await.unwrap(), (0, failed(1, PullOutcome::SenderStalled)));
-    assert_eq!([&here, &short_timeouts].map(|node| read(&node.metrics.corrupt_frames)), [0; 2]);
+    assert_eq!([&here, &quick].map(|node| read(&node.metrics.corrupt_frames)), [0; 2]);
 }
 
 #[tokio::test]
@@ -369,8 +369,7 @@ async fn damaged_or_wrong_bytes_are_never_combined() {
         assert_eq!(here.puller.idle_connections(), 0, "the connection is of no more use");
     }
     let here = TestNode::start("h").await;
-    for (bad_messages, kind) in [Kind::Hello, Kind::Combined, Kind::End, Kind::Block].into_iter().enumerate()
-    {
+    for (earlier, kind) in [Kind::Hello, Kind::Combined, Kind::End, Kind::Block].into_iter().enumerate() {
         let (sender, address) = FakePeer::start("b").await;
         let lanes = vec![remote_at("b", address, "x", 8), local(&filled(&[0; 8]))];
         let (task, _) = start(&here, sum(Dtype::F32, lanes), &output(8));
@@ -386,7 +385,7 @@ async fn damaged_or_wrong_bytes_are_never_combined() {
             kind => connection.write_control(kind, &()).await.unwrap(),
         }
         assert_eq!(task.await.unwrap(), (0, failed(0, PullOutcome::Corrupt)));
-        assert_eq!(read(&here.metrics.corrupt_frames), bad_messages as u64 + 1);
+        assert_eq!(read(&here.metrics.corrupt_frames), earlier as u64 + 1);
     }
 }
 

@@ -235,8 +235,8 @@ async fn a_host_that_vanishes_has_failed() {
 #[tokio::test]
 async fn a_silent_or_malformed_host_has_failed() {
     let short_timeouts = DataConfig { silence_timeout: Duration::from_millis(100), ..config("c") };
-    let short_timeouts = TestNode::start_with(short_timeouts, Duration::ZERO).await;
-    let patient = TestNode::start("c").await;
+    let quick = TestNode::start_with(short_timeouts, Duration::ZERO).await;
+    let usual = TestNode::start("c").await;
     let no_such_input = v1::End {
         outcome: v1::end::Outcome::InputFailed.into(),
         failed_input: Some(v1::FailedInput { index: 1, outcome: v1::PullOutcome::Corrupt.into() }),
@@ -244,7 +244,7 @@ async fn a_silent_or_malformed_host_has_failed() {
     };
     let complete = v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
     for (coordinator, end, corrupt_frames) in
-        [(&short_timeouts, None, 0), (&patient, Some(no_such_input), 1), (&patient, Some(complete), 2)]
+        [(&quick, None, 0), (&usual, Some(no_such_input), 1), (&usual, Some(complete), 2)]
     {
         let (host, address) = FakePeer::start("h").await;
         let mut directed = Directed::start(coordinator, "h", address, hop(&[]));
