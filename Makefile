@@ -83,9 +83,12 @@ lint: ## Formatting, lints, the licences and sources of dependencies, the names 
 	$(PYTHON) tests/lint/prose.py
 	PYTHON=$(PYTHON) deploy/release.sh --check
 
+# Ends tests that hang. Cargo has named them by then.
+TEST_LIMIT ?= 40m
+
 # Cargo's rustdoc would warn that it cannot use make's job server, which make lends to `$(MAKE)` only.
 test-unit: tested ## Unit, property, simulation, conformance and process tests.
-	env --unset=MAKEFLAGS --unset=MFLAGS $(CARGO) test --workspace --no-fail-fast
+	env --unset=MAKEFLAGS --unset=MFLAGS timeout --verbose $(TEST_LIMIT) $(CARGO) test --workspace --no-fail-fast
 
 # Compilers get what the tests beside them leave.
 fuzz-targets: setup # What test-fuzz runs.

@@ -105,7 +105,7 @@ mod tests {
                 open.push(File::open("/dev/null").expect("accepted work finds descriptors"));
             }
             open.clear();
-            accepting.await;
+            timeout(Duration::from_secs(300), accepting).await.expect("the connection is accepted");
         });
     }
 }

@@ -3,10 +3,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use hoplite_daemon::{Addresses, READY};
 use rustix::process::{Pid, Signal, kill_process};
+
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hoplite-directory"));
@@ -18,34 +21,62 @@ fn command() -> Command {
 }
 
 fn refused(command: &mut Command) -> (Option<i32>, String) {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    assert!(stdout.is_empty(), "nothing is said on standard output");
-    (status.code(), String::from_utf8(stderr).unwrap())
+    let mut refused = Killed(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let (code, errors) = refused.end();
+    let mut said = String::new();
+    refused.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.is_empty(), "standard output is empty");
+    (code, errors)
+}
+
+/// Kills its process when it is dropped.
+struct Killed(Child);
+
+impl Killed {
+    /// Waits for the end. Returns the exit code and the standard error.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < TIME_LIMIT, "the daemon does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut errors = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (status.code(), errors)
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 struct Daemon {
-    child: Child,
+    process: Killed,
     address: SocketAddr,
 }
 
 impl Daemon {
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut process = Killed(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let mut line = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
         stdout.read_line(&mut line).unwrap();
         let addresses: Addresses = serde_json::from_str(&line).unwrap();
         line.clear();
         stdout.read_line(&mut line).unwrap();
         assert_eq!(line.trim_end(), READY);
-        Self { address: addresses.directory.unwrap(), child }
+        Self { address: addresses.directory.unwrap(), process }
     }
 
     fn stop(mut self, signal: Signal) -> (Option<i32>, String) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        (self.child.wait().unwrap().code(), log)
+        kill_process(Pid::from_child(&self.process.0), signal).unwrap();
+        self.process.end()
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use hoplite_shm::{Arena, Backing, Doorbell, Error, Extent, HEADER_BYTES, Mapping, State};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 struct Shared {
     arena: Arc<Arena>,
@@ -307,8 +308,9 @@ fn readers_see_the_bytes_that_progress_promises() {
             writer.write(&bytes, || ()).unwrap();
             buffer.set_complete();
         });
-        let mut done = 0;
+        let (mut done, began) = (0, Instant::now());
         while done < size {
+            assert!(began.elapsed() < TIME_LIMIT, "{done} bytes have been written");
             let valid_bytes = reader.valid_bytes();
             reader.copy_to(done, &mut copy[done as usize..valid_bytes as usize]).unwrap();
             done = valid_bytes;
@@ -325,25 +327,23 @@ fn prefaulting_keeps_the_bytes_of_a_concurrent_writer() {
     let place = extent(0, size);
     let bytes = pattern(size as usize);
     shared.arena.buffer(place, size).unwrap().initialise();
-    let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_done.load(Ordering::Relaxed) {
-                shared.arena.prefault(|_| ControlFlow::Continue(())).unwrap();
-                shared.writing.populate(|_| ControlFlow::Continue(()));
-                shared.reading.populate(|_| ControlFlow::Continue(()));
+        let writing = scope.spawn(|| {
+            for _ in 0..3 {
+                let buffer = shared.arena.buffer(place, size).unwrap();
+                buffer.initialise();
+                let mut writer = shared.writing.writer(place, size).unwrap();
+                writer.write(&bytes, || ()).unwrap();
+                let reader = writer.finish().unwrap();
+                buffer.set_complete();
+                assert!(reader.as_slice() == Some(&bytes));
             }
         });
-        for _ in 0..3 {
-            let buffer = shared.arena.buffer(place, size).unwrap();
-            buffer.initialise();
-            let mut writer = shared.writing.writer(place, size).unwrap();
-            writer.write(&bytes, || ()).unwrap();
-            let reader = writer.finish().unwrap();
-            buffer.set_complete();
-            assert!(reader.as_slice() == Some(&bytes));
+        while !writing.is_finished() {
+            shared.arena.prefault(|_| ControlFlow::Continue(())).unwrap();
+            shared.writing.populate(|_| ControlFlow::Continue(()));
+            shared.reading.populate(|_| ControlFlow::Continue(()));
         }
-        is_done.store(true, Ordering::Relaxed);
     });
 }
 

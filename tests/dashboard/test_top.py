@@ -134,7 +134,8 @@ class Top(unittest.TestCase):
 
     def test_what_is_no_terminal_is_told_what_to_use(self) -> None:
         command = [BINARIES / "hoplite", "top", "--socket", self.sockets[0]]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment())
+        options = {"capture_output": True, "text": True, "env": environment(), "timeout": PATIENCE_SECONDS}
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, **options)
         self.assertEqual(done.returncode, 1)
         self.assertIn("hoplite status --watch", done.stderr)
         self.assertEqual(done.stdout, "")

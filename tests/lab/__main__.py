@@ -94,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.command:
         raise LabError("run what?")
     lab = Lab.existing(arguments.lab)
-    return lab.host(arguments.host).run(arguments.command, env=lab.environment(), check=False).returncode
+    return lab.host(arguments.host).run(arguments.command, env=lab.environment(), check=False, timeout=None).returncode
 
 
 def _disturb(arguments: argparse.Namespace) -> None:

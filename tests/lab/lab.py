@@ -24,6 +24,7 @@ _FLOW_CAP: Final = _PACKAGE / "flow_cap.c"
 _DISABLED: Final = 0
 _FORWARDING: Final = 3
 
+_RUN_TIMEOUT_S: Final = 600
 _NOBODY: Final = "02:00:00:00:00:00"
 
 
@@ -54,7 +55,8 @@ class Host:
         return subprocess.Popen(self.command(command), **options)
 
     def run(self, command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[Any]:
-        return subprocess.run(self.command(command), **options)
+        """As `subprocess.run`, with a timeout of ten minutes by default."""
+        return subprocess.run(self.command(command), **{"timeout": _RUN_TIMEOUT_S, **options})
 
 
 class Lab:

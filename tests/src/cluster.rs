@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,9 +42,8 @@ pub struct Daemon {
 impl Daemon {
     pub fn start(name: &str, command: &mut Command) -> Self {
         let mut daemon = Self::spawn(name, command);
-        let stdout = daemon.child.stdout.take().expect("stdout is piped");
-        let _ = BufReader::new(stdout).read_line(&mut daemon.first_line);
-        daemon.first_line.truncate(daemon.first_line.trim_end().len());
+        let said = lines(daemon.child.stdout.take().expect("stdout is piped"));
+        daemon.first_line = said.recv_timeout(TIME_LIMIT).unwrap_or_default();
         if daemon.first_line.is_empty() {
             let code = daemon.exit_code();
             panic!("{name} ended before it was ready ({code}): {}", daemon.log());
@@ -134,6 +134,15 @@ impl Drop for Daemon {
     }
 }
 
+/// Reads lines in a thread, so that waits have a limit.
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    lines
+}
+
 pub fn run_to_end(command: &mut Command) -> (i32, String) {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
@@ -150,7 +159,7 @@ pub fn run_to_end(command: &mut Command) -> (i32, String) {
 pub struct Worker {
     child: Child,
     commands: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    answers: Receiver<String>,
 }
 
 impl Worker {
@@ -162,7 +171,7 @@ impl Worker {
             .spawn()
             .expect("the worker starts");
         let commands = child.stdin.take().expect("stdin is piped");
-        let answers = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let answers = lines(child.stdout.take().expect("stdout is piped"));
         Self { child, commands, answers }
     }
 
@@ -171,10 +180,7 @@ impl Worker {
     }
 
     pub fn answer(&mut self) -> String {
-        let mut line = String::new();
-        let length = self.answers.read_line(&mut line).expect("the worker answers in UTF-8");
-        assert!(length > 0, "the worker has ended");
-        line.trim().to_owned()
+        self.answers.recv_timeout(TIME_LIMIT).expect("the worker answers")
     }
 
     pub fn succeed(&mut self, command: &str) {
@@ -219,6 +225,7 @@ impl Plan {
 pub fn directory(address: &str) -> DirectoryClient<Channel> {
     let credentials = Security::from_environment().credentials().expect("this user has a secret");
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("it is an address");
+    let endpoint = endpoint.timeout(TIME_LIMIT);
     DirectoryClient::new(credentials.channel(&endpoint, Caller::default(), Route::Network))
 }
 
@@ -393,7 +400,7 @@ impl Cluster {
 
     pub fn senders(&self, node: usize, id: &str) -> BTreeMap<usize, usize> {
         let number = |name: &str| name.strip_prefix("node-")?.parse().ok();
-        let description = self.client(node).describe(id).expect("the directory describes");
+        let description = retry("describe", || self.client(node).describe(id));
         let pulls = description.locations.locations.iter();
         pulls
             .filter_map(|pull| {
@@ -455,6 +462,19 @@ pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
         Err(Error::Object(error)) => error,
         Err(error) => panic!("failed, and not as it should: {error}"),
         Ok(_) => panic!("did not fail"),
+    }
+}
+
+/// Repeats a call that fails with retryable errors, as after a pause of the machine.
+pub fn retry<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
+    let started = Instant::now();
+    loop {
+        match call() {
+            Ok(done) => return done,
+            Err(error) => assert!(error.is_retryable(), "{what}: {error}"),
+        }
+        assert!(started.elapsed() < TIME_LIMIT, "{what} fails for too long");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

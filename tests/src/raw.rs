@@ -4,9 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::TIME_LIMIT;
+use crate::cluster::await_that;
 use bytes::{Buf, BytesMut};
 use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES};
 use hoplite_proto::v1::request::Body;
@@ -25,6 +26,7 @@ impl RawClient {
     pub fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the store listens");
         stream.set_read_timeout(Some(TIME_LIMIT)).expect("a socket has a timeout");
+        stream.set_write_timeout(Some(TIME_LIMIT)).expect("a socket has a timeout");
         Self { stream, inbox: BytesMut::new(), last_call: 0 }
     }
 
@@ -96,7 +98,14 @@ impl RawClient {
     }
 
     pub fn await_close(&mut self) {
-        while read(&mut self.stream, &mut [0; 4096]) > 0 {}
+        await_end(&mut self.stream);
+    }
+}
+
+fn await_end(stream: &mut impl Read) {
+    let began = Instant::now();
+    while read(stream, &mut [0; 4096]) > 0 {
+        assert!(began.elapsed() < TIME_LIMIT, "the peer does not close the connection");
     }
 }
 
@@ -179,16 +188,25 @@ pub struct RawPeer {
 }
 
 impl RawPeer {
-    pub fn connect(address: &str) -> Self {
-        let stream = TcpStream::connect(address).expect("the store listens");
+    fn of(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(TIME_LIMIT)).expect("a socket has a timeout");
+        stream.set_write_timeout(Some(TIME_LIMIT)).expect("a socket has a timeout");
         Self { stream }
     }
 
+    pub fn connect(address: &str) -> Self {
+        Self::of(TcpStream::connect(address).expect("the store listens"))
+    }
+
     pub fn accepted(listener: &TcpListener) -> Self {
-        let (stream, _) = listener.accept().expect("a store connects");
-        stream.set_read_timeout(Some(TIME_LIMIT)).expect("a socket has a timeout");
-        let mut peer = Self { stream };
+        listener.set_nonblocking(true).expect("a socket can be polled");
+        let mut accepted = None;
+        await_that("a store to connect", || {
+            accepted = listener.accept().ok();
+            accepted.is_some()
+        });
+        let (stream, _) = accepted.expect("it was awaited");
+        let mut peer = Self::of(stream);
         let (kind, _) = peer.receive().expect("the store introduces itself");
         assert_eq!(kind, Kind::Hello as u8);
         peer.send(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
@@ -217,6 +235,18 @@ impl RawPeer {
         Some((header[5], payload))
     }
 
+    /// Receives the next frame that is no keepalive.
+    pub fn receive_other(&mut self) -> Option<(u8, Vec<u8>)> {
+        let began = Instant::now();
+        loop {
+            let frame = self.receive();
+            if frame.as_ref().is_none_or(|(kind, _)| *kind != Kind::Keepalive as u8) {
+                return frame;
+            }
+            assert!(began.elapsed() < TIME_LIMIT, "only keepalives arrive");
+        }
+    }
+
     fn read_exactly(&mut self, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
         let mut filled = 0;
@@ -234,7 +264,7 @@ impl RawPeer {
     }
 
     pub fn await_close(&mut self) {
-        while read(&mut self.stream, &mut [0; 4096]) > 0 {}
+        await_end(&mut self.stream);
     }
 }
 

@@ -268,7 +268,7 @@ fn a_store_that_dies_at_once_says_why_and_leaves_nothing() {
         (vec!["--memory", "16MiB", "--", "--node-id", "a b"], "not a valid name", 2),
         (vec!["--host", "192.0.2.1", "--", "--insecure"], "192.0.2.1", 1),
     ] {
-        let (code, text) = home.run(&[&["start", "--wait", "600s"], &flags[..]].concat());
+        let (code, text) = home.run(&[&["start", "--wait", "300s"], &flags[..]].concat());
         assert_eq!(code, expected, "{text}");
         assert!(text.contains(word) && text.contains("ended with"), "{flags:?}: {text}");
         assert_eq!(text.lines().count(), 1, "{text}");

@@ -3,7 +3,7 @@
 use hoplite_client::PutOptions;
 use hoplite_proto::v1::StatusRequest;
 use hoplite_tests::TIME_LIMIT;
-use hoplite_tests::cluster::{Cluster, Plan, await_that, directory};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, directory, retry};
 use hoplite_tests::contents::bytes;
 
 #[test]
@@ -117,7 +117,7 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
             client.status().unwrap().sent_bytes == expected
         });
     }
-    let description = cluster.client(0).describe("weights").unwrap();
+    let description = retry("describe", || cluster.client(0).describe("weights"));
     assert_eq!(description.grants.len(), nodes - 1);
     for (grant, receiver) in description.grants.iter().zip(1..) {
         assert_eq!(grant.receiver, format!("node-{receiver}"));

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
 use hoplite_daemon::launch;
@@ -206,8 +206,9 @@ fn a_store_reconnects_after_a_short_connection() {
 fn flipped_bits_change_no_object() {
     let relayed = Relayed::start(Fate::Flips);
     let (putter, getter) = (relayed.client(0), relayed.client(1));
-    let mut got = 0;
+    let (mut got, began) = (0, Instant::now());
     for number in 0..200_usize {
+        assert!(began.elapsed() < TIME_LIMIT * 2, "{got} of {number} objects were got in time");
         let (id, bytes) = (format!("flipped/{number}"), vec![(number % 251) as u8; 100 + number]);
         if putter.put(&id, &bytes).is_err() {
             continue;

@@ -9,7 +9,7 @@ use hoplite_client::blocking::Client;
 use hoplite_client::{Error, PutOptions, Result};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::TIME_LIMIT;
-use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal, retry};
 use hoplite_tests::contents::{bytes, seed};
 use hoplite_tests::links::Links;
 
@@ -71,7 +71,7 @@ fn ids(cluster: &Cluster) -> Vec<String> {
 }
 
 fn plan(cluster: &Cluster, node: usize) -> String {
-    cluster.client(node).describe("m").unwrap().reduce.expect("it remembers").plan
+    retry("describe", || cluster.client(node).describe("m")).reduce.expect("it remembers").plan
 }
 
 fn await_given_up(cluster: &Cluster) {

@@ -13,7 +13,7 @@ use hoplite_client::{
 use hoplite_core::Error as ObjectError;
 use hoplite_core::lifetime::MAX_TTL;
 use hoplite_tests::TIME_LIMIT;
-use hoplite_tests::cluster::{Cluster, Plan, Worker, await_that, program, refusal};
+use hoplite_tests::cluster::{Cluster, Plan, Worker, await_that, program, refusal, retry};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::RawClient;
 use serde_json::Value;
@@ -62,7 +62,9 @@ fn got_in_time(writer: &Client, reader: &Client, name: &str, action: TtlAction) 
 }
 
 fn await_deleted(client: &Client, id: &str) {
-    await_that("the end of the object", || client.describe(id).unwrap().locations.object.is_none());
+    await_that("the end of the object", || {
+        retry("describe", || client.describe(id)).locations.object.is_none()
+    });
 }
 
 fn hoplite(cluster: &Cluster, arguments: &[&str]) -> Output {

@@ -66,11 +66,14 @@ fn many_ids_of_one_user_do_not_block_the_calls_of_others() {
     let waits: Vec<Client> = (0..2).map(|_| cluster.client(1)).collect();
     let ids = |wait: usize| (0..1 << 16).map(move |number| format!("none/{wait}/{number}"));
     let is_refused = |error: &Error| error.to_string().contains("ids of a user's open requests");
-    let wait = |wait: usize, client: &Client| loop {
-        match client.wait(ids(wait), 1, TIME_LIMIT) {
-            Err(error) if is_refused(&error) => {}
-            outcome => break outcome,
-        }
+    let wait = |wait: usize, client: &Client| {
+        let mut outcome = None;
+        await_that("room for the ids of a call", || {
+            let waited = client.wait(ids(wait), 1, TIME_LIMIT);
+            outcome = Some(waited).filter(|waited| !waited.as_ref().is_err_and(is_refused));
+            outcome.is_some()
+        });
+        outcome.expect("it had room")
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = waits
@@ -163,6 +166,7 @@ fn unfreed_objects_fill_the_memory_and_deletes_free_it() {
         let error = loop {
             let number = ids.len();
             let id = format!("object-{number}");
+            assert!(number < 10_000, "the memory is never full");
             let size = 1 + number * 7919 % (300 << 10);
             match client.put_with(&id, &bytes(number as u64, size), within(SHORT)) {
                 Ok(()) => ids.push((id, size)),

@@ -1,5 +1,4 @@
 //! Objects with replicas survive the death of stores.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -8,7 +7,7 @@ use hoplite_client::{Dtype, Error, Metadata, PutOptions, ReduceOptions, Replicas
 use hoplite_core::Error as ObjectError;
 use hoplite_core::shard::Retention;
 use hoplite_tests::TIME_LIMIT;
-use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal, retry};
 use hoplite_tests::contents::bytes;
 
 fn wanting(wanted: u8, awaited: u8) -> PutOptions {
@@ -17,7 +16,7 @@ fn wanting(wanted: u8, awaited: u8) -> PutOptions {
 }
 
 fn keepers(cluster: &Cluster, node: usize, id: &str) -> BTreeSet<String> {
-    let described = cluster.client(node).describe(id).unwrap();
+    let described = retry("describe", || cluster.client(node).describe(id));
     let pinned = described.locations.locations.into_iter().filter(|copy| copy.retention == Retention::Pinned);
     pinned.map(|copy| copy.node.to_string()).collect()
 }

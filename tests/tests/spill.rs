@@ -293,6 +293,7 @@ fn a_full_disk_is_a_typed_error_and_objects_stay() {
     let client = spilling.cluster.client(0);
     let mut kept = 0;
     let error = loop {
+        assert!(kept < 1000, "the store is never full");
         let options = PutOptions { timeout: Duration::from_secs(3), ..PutOptions::default() };
         match client.put_with(format!("x{kept}"), &bytes(kept, MIB), options) {
             Ok(()) => kept += 1,
@@ -320,6 +321,7 @@ fn the_limit_of_spill_files_is_kept_and_named() {
     let client = spilling.cluster.client(0);
     let mut kept = 0;
     let error = loop {
+        assert!(kept < 1000, "the store is never full");
         let options = PutOptions { timeout: Duration::from_secs(3), ..PutOptions::default() };
         match client.put_with(format!("x{kept}"), &bytes(kept, MIB), options) {
             Ok(()) => kept += 1,

@@ -68,7 +68,7 @@ fn a_wrong_variable_is_an_error_that_names_it() {
 fn a_long_wait_prints_the_missing_objects_once() {
     let cluster = Cluster::of(1);
     cluster.client(0).put("here", b"1").unwrap();
-    let mut get = command_line(&cluster.socket(0), "never", &["wait", "here", "late"]);
+    let mut get = command_line(&cluster.socket(0), "5min", &["wait", "here", "late"]);
     let mut child = get.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();

@@ -7,13 +7,12 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
 use hoplite_client::{Dtype, Error, Metadata, PutOptions, ReduceOp};
 use hoplite_core::{Error as ObjectError, Version};
 use hoplite_tests::TIME_LIMIT;
-use hoplite_tests::cluster::{Cluster, Plan, await_that};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, retry};
 use hoplite_tests::contents::bytes;
 
 const STORES: usize = 4;
@@ -34,21 +33,9 @@ fn as_new(plan: &mut Plan) {
     plan.store_arguments = vec!["--drain".to_owned(), "60s".to_owned()];
 }
 
-fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
-    let started = Instant::now();
-    loop {
-        match call() {
-            Ok(done) => return done,
-            Err(error) => assert!(error.is_retryable(), "{what}: {error}"),
-        }
-        assert!(started.elapsed() < TIME_LIMIT, "{what} fails for too long");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn put(client: &Client, id: &str, value: &[u8], metadata: Metadata) {
     let mut is_repeated = false;
-    repeat(id, || {
+    retry(id, || {
         let put =
             client.put_with(id, value, PutOptions { metadata: metadata.clone(), ..PutOptions::default() });
         match put {
@@ -74,7 +61,7 @@ fn put_array(client: &Client, id: &str, number: i32) {
 fn reduce(client: &Client, target: &str) {
     let sources: Vec<String> = (0..STORES).map(source).collect();
     let mut is_repeated = false;
-    repeat(target, || {
+    retry(target, || {
         let reduced = client.reduce(target, &sources, ReduceOp::Sum, TIME_LIMIT);
         match reduced {
             Err(Error::Object(ObjectError::AlreadyExists { .. })) if is_repeated => Ok(()),
@@ -85,14 +72,14 @@ fn reduce(client: &Client, target: &str) {
         }
     });
     let sum: i32 = (0..STORES).map(|node| 1 << node).sum();
-    let result = repeat(target, || client.get(target, TIME_LIMIT).map(|view| view.to_vec()));
+    let result = retry(target, || client.get(target, TIME_LIMIT).map(|view| view.to_vec()));
     assert!(result == sum.to_le_bytes().repeat(ELEMENTS), "{target} has the sum");
-    repeat(target, || client.delete([target], TIME_LIMIT));
+    retry(target, || client.delete([target], TIME_LIMIT));
 }
 
 /// Returns the remaining objects: id, seed and size.
 fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> VecDeque<(String, u64, usize)> {
-    let client = repeat("connect", || Client::connect(socket));
+    let client = retry("connect", || Client::connect(socket));
     let mut kept = VecDeque::new();
     while !stop.load(Ordering::Relaxed) {
         let round = rounds.load(Ordering::Relaxed);
@@ -101,26 +88,40 @@ fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> Ve
         put(&client, &id, &bytes(round, size), Metadata::default());
         kept.push_back((id, round, size));
         let (id, seed, size) = &kept[(round * 7) as usize % kept.len()];
-        let got = repeat(id, || client.get(id, TIME_LIMIT).map(|view| view.to_vec()));
+        let got = retry(id, || client.get(id, TIME_LIMIT).map(|view| view.to_vec()));
         assert!(got == bytes(*seed, *size), "{id} has its bytes");
         let other = source((name + 1) % STORES);
-        let got = repeat(&other, || client.get(&other, TIME_LIMIT).map(|view| view.to_vec()));
+        let got = retry(&other, || client.get(&other, TIME_LIMIT).map(|view| view.to_vec()));
         assert_eq!(got.len(), 4 * ELEMENTS);
         if round.is_multiple_of(2) {
             reduce(&client, &format!("sum-{name}-{round}"));
         }
         if kept.len() > KEPT {
             let (oldest, ..) = kept.pop_front().unwrap();
-            repeat(&oldest, || client.delete([&oldest], TIME_LIMIT));
+            retry(&oldest, || client.delete([&oldest], TIME_LIMIT));
         }
         rounds.store(round + 1, Ordering::Relaxed);
     }
     kept
 }
 
+/// Stops the clients when it is dropped, also after a failed assertion.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits for all sessions, and returns their versions.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
     let of = |node| cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol);
-    let mut all: Vec<u32> = (0..STORES).flat_map(of).collect();
+    let mut all: Vec<u32> = Vec::new();
+    await_that("all sessions with the directory", || {
+        all = (0..STORES).flat_map(of).collect();
+        !all.contains(&0)
+    });
     all.sort_unstable();
     all
 }
@@ -138,6 +139,7 @@ fn an_upgrade_of_one_daemon_at_a_time_loses_nothing_and_fails_no_call() {
     let kept = std::thread::scope(|scope| {
         let sockets: Vec<PathBuf> = (0..STORES).map(|node| cluster.socket(node)).collect();
         let (rounds, stop) = (&rounds, &stop);
+        let stop_clients = Stop(stop);
         let workers: Vec<_> = sockets
             .into_iter()
             .enumerate()
@@ -169,7 +171,7 @@ fn an_upgrade_of_one_daemon_at_a_time_loses_nothing_and_fails_no_call() {
             let new = versions.iter().filter(|version| **version == Version::NEWEST.number()).count();
             assert!(new >= 2 * (node + 1), "the upgraded stores speak the new version: {versions:?}");
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stop_clients);
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(protocols(&cluster), [Version::NEWEST.number(); 2 * STORES]);

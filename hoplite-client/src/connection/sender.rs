@@ -188,6 +188,7 @@ mod tests {
 
     fn pair() -> (Arc<Sender>, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(std::time::Duration::from_secs(300))).unwrap();
         (Arc::new(Sender::new(Arc::new(ours.into()))), theirs)
     }
 

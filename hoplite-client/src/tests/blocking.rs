@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{FakeStore, LONG, pattern};
 use crate::blocking::Client;
@@ -34,7 +34,7 @@ fn every_method_does_what_the_asynchronous_one_does() {
     assert_eq!(client.node().as_str(), "fake");
     assert_eq!(client.confirmed_from_bytes(), 64 << 10);
     let mut watch = client.watch("a").unwrap();
-    assert!(watch.next().unwrap().unwrap().object.is_none());
+    assert!(watch.next_within(LONG).unwrap().unwrap().object.is_none());
     client.put_with("a", b"12345", PutOptions::default()).unwrap();
     assert!(client.contains("a").unwrap());
     assert_eq!(client.locate("a", LONG).unwrap().object.unwrap().size_bytes, 5);
@@ -134,13 +134,18 @@ fn a_frozen_store_is_given_up_and_late_references_come_back_with_the_next_call()
 fn what_another_thread_does_wakes_whoever_receives() {
     let store = FakeStore::start();
     let options = ConnectOptions { socket: store.socket(), ..ConnectOptions::default() }.with_own_owner();
-    let (_connection, pump) = Connection::pumped(handshake::greet(&options).unwrap()).unwrap();
+    let (connection, pump) = Connection::pumped(handshake::greet(&options).unwrap()).unwrap();
+    let run = |future: tokio::sync::oneshot::Receiver<()>| {
+        let began = Instant::now();
+        let woken = pump.run(connection.within(LONG, future));
+        assert!(matches!(woken, Some(Ok(()))) && began.elapsed() < LONG, "{woken:?}");
+    };
     for _ in 0..100 {
         let (leader, leads) = tokio::sync::oneshot::channel();
         let (follower, follows) = tokio::sync::oneshot::channel();
         std::thread::scope(|scope| {
-            scope.spawn(|| pump.run(leads).unwrap());
-            scope.spawn(|| pump.run(follows).unwrap());
+            scope.spawn(|| run(leads));
+            scope.spawn(|| run(follows));
             leader.send(()).unwrap();
             follower.send(()).unwrap();
         });

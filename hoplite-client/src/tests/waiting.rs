@@ -17,9 +17,12 @@ async fn reports<T>(
     ids: &[&str],
 ) -> Vec<String> {
     let give = async {
-        while notices.lock().unwrap().is_empty() {
-            tokio::time::sleep(LONG_WAIT / 10).await;
-        }
+        let noticed = async {
+            while notices.lock().unwrap().is_empty() {
+                tokio::time::sleep(LONG_WAIT / 10).await;
+            }
+        };
+        tokio::time::timeout(LONG, noticed).await.expect("the call sends a notice");
         tokio::time::sleep(LONG_WAIT).await;
         for id in ids {
             store.produce(id, b"12345678", 8);

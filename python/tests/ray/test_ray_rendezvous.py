@@ -8,7 +8,7 @@ import pytest
 import hoplite
 from hoplite.ray import _rendezvous
 from hoplite.ray._rendezvous import clean_up, meet
-from stores import PATIENCE, Cluster
+from stores import PATIENCE, Cluster, await_that
 
 Group = tuple[str, list[str]]
 
@@ -46,6 +46,12 @@ def check_that_all_met(futures: list[Future[Group]], members: list[str]) -> None
     assert all(found == members for _, found in groups)
 
 
+def has_offered(host: _rendezvous._Host) -> bool:
+    if not host._offer:
+        assert host.look() is None
+    return bool(host._offer)
+
+
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_all_meet_and_leave_nothing(meeting: Meeting, size: int) -> None:
     for _ in range(3):
@@ -59,8 +65,7 @@ def test_all_meet_and_leave_nothing(meeting: Meeting, size: int) -> None:
 def test_the_last_to_answer_counts(meeting: Meeting) -> None:
     host = meeting.host(2)
     meeting.someone_came(1, "0123")
-    while not host._offer:
-        assert host.look() is None
+    await_that("an offer", lambda: has_offered(host))
     assert host._offer.members == ["host", "dead"]
     member = meeting.begin(2, 1, "alive")
     while (group := host.look()) is None:
@@ -73,12 +78,10 @@ def test_the_last_to_answer_counts(meeting: Meeting) -> None:
 def test_one_who_does_not_accept_gives_way(meeting: Meeting, number: str) -> None:
     members = [meeting.begin(3, rank, f"alive {rank}") for rank in (1, 2)]
     client = meeting.clients[0]
-    while len(joined := list(client.list(f"{meeting.ids}join/"))) < 2:
-        pass
-    for known in joined:
+    await_that("both join", lambda: len(list(client.list(f"{meeting.ids}join/"))) >= 2)
+    for known in list(client.list(f"{meeting.ids}join/")):
         client.put(f"{meeting.ids}welcome/{str(known.id).rpartition('/')[2]}", b"")
-    while len(list(client.list(f"{meeting.ids}member/"))) < 2:
-        pass
+    await_that("both are members", lambda: len(list(client.list(f"{meeting.ids}member/"))) >= 2)
     meeting.someone_came(1, number)
     host = meeting.begin(3, 0, "host")
     check_that_all_met([host, *members], ["host", "alive 1", "alive 2"])
@@ -91,8 +94,7 @@ def test_another_rank_0_goes_on(meeting: Meeting) -> None:
         meeting.begin(3, 0, "host", 0.5).result(PATIENCE)
     meeting.someone_came(2, "0123")
     gone = meeting.host(3)
-    while not gone._offer:
-        assert gone.look() is None
+    await_that("an offer", lambda: has_offered(gone))
     last = meeting.begin(3, 2, "last")
     check_that_all_met([meeting.begin(3, 0, "host"), member, last], ["host", "first", "last"])
 

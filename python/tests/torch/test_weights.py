@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import os
+import itertools
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -171,28 +170,34 @@ def test_versions_come_one_after_the_other(client: hoplite.Client, reader: hopli
 
 def test_readers_never_see_a_mix(client: hoplite.Client, cluster: Cluster, name: str) -> None:
     stop = threading.Event()
+    seen: dict[str, set[Any]] = {socket: set() for socket in cluster.sockets[1:]}
 
-    def read(socket: str) -> set[Any]:
-        seen = set()
+    def read(socket: str) -> None:
         into = {f"{index}": torch.zeros(400_000) for index in range(6)}
         with hoplite.connect(socket) as reader:
-            while not stop.is_set() or len(seen) < 2:
+            while not stop.is_set():
                 version, got = get_state_dict(name, into, client=reader, timeout=PATIENCE)
                 for tensor in got.values():
                     assert tensor.min() == tensor.max() == version
-                seen.add(version)
-        return seen
+                seen[socket].add(version)
 
     with ThreadPoolExecutor() as pool:
-        readers = [pool.submit(read, socket) for socket in cluster.sockets[1:]]
+        readers = [pool.submit(read, socket) for socket in seen]
+        versions = itertools.count()
+
+        def put_next() -> bool:
+            version = next(versions)
+            put = {f"{index}": torch.full((400_000,), float(version)) for index in range(6)}
+            put_state_dict(name, put, version=version, client=client)
+            has_ended = any(future.done() for future in readers)
+            return has_ended or (version >= 7 and all(len(found) >= 2 for found in seen.values()))
+
         try:
-            for version in range(8):
-                put = {f"{index}": torch.full((400_000,), float(version)) for index in range(6)}
-                put_state_dict(name, put, version=version, client=client)
+            await_that("each reader sees two versions", put_next)
         finally:
             stop.set()
         for future in readers:
-            assert len(future.result()) >= 2
+            future.result()
 
 
 def test_tensors_arrive_while_others_are_still_made(
@@ -369,9 +374,11 @@ def begin_and_die(cluster: Cluster, name: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HALF, cluster.sockets[0], name], stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"half\n"
-        os.kill(process.pid, signal.SIGKILL)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"half\n"
+        finally:
+            process.kill()
 
 
 def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster, name: str) -> None:

@@ -171,15 +171,6 @@ fn combine(cluster: &Cluster, put: u64) -> Combine {
 
 type Change = fn(&mut Combine);
 
-fn receive(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
-    loop {
-        let frame = peer.receive();
-        if frame.as_ref().is_none_or(|(kind, _)| *kind != Kind::Keepalive as u8) {
-            return frame;
-        }
-    }
-}
-
 fn await_no_output(cluster: &Cluster) {
     let client = cluster.client(0);
     await_that("the output gone", || client.status().is_ok_and(|status| status.copies == 1));
@@ -254,7 +245,7 @@ fn impossible_hops_are_refused_without_leftovers() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut outcome = |combine: &Combine| {
         peer.send(Kind::Combine, combine);
-        let (kind, payload) = receive(&mut peer).expect("the store answers");
+        let (kind, payload) = peer.receive_other().expect("the store answers");
         assert_eq!(kind, Kind::End as u8);
         let end = End::decode(payload.as_slice()).unwrap();
         await_no_output(&cluster);
@@ -288,13 +279,15 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
     let mut peer = RawPeer::greeted(&address);
     for round in 0..3 {
         peer.send(Kind::Combine, &right);
-        assert_eq!(receive(&mut peer), Some((Kind::Combined as u8, vec![])), "round {round}");
+        assert_eq!(peer.receive_other(), Some((Kind::Combined as u8, vec![])), "round {round}");
         assert_eq!(client.status().unwrap().copies, 2);
         let mut puller = RawPeer::greeted(&address);
         let (id, size_bytes) = (output(1), 200_000);
         puller.send(Kind::Pull, &Pull { id, put: 1, size_bytes, awaits_hop: true, ..Pull::default() });
         let mut pulled = Vec::new();
-        while let Some((kind, payload)) = receive(&mut puller).filter(|(kind, _)| *kind != Kind::End as u8) {
+        while let Some((kind, payload)) = puller.receive_other()
+            && kind != Kind::End as u8
+        {
             assert_eq!(kind, Kind::Block as u8);
             pulled.extend(payload);
         }
@@ -302,10 +295,10 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
         assert!(!cluster.client(1).contains(output(1)).unwrap(), "no shard knows of it");
         let mut rival = RawPeer::greeted(&address);
         rival.send(Kind::Combine, &right);
-        let (_, payload) = receive(&mut rival).expect("the store refuses it");
+        let (_, payload) = rival.receive_other().expect("the store refuses it");
         assert_eq!(End::decode(payload.as_slice()).unwrap().outcome(), end::Outcome::Refused);
         peer.send(Kind::Release, &());
-        let (kind, payload) = receive(&mut peer).expect("the store confirms");
+        let (kind, payload) = peer.receive_other().expect("the store confirms");
         let end = End::decode(payload.as_slice()).unwrap();
         assert_eq!((kind, end.outcome()), (Kind::End as u8, end::Outcome::Released));
         await_no_output(&cluster);
@@ -317,7 +310,7 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
         await_that("the output", || client.status().unwrap().copies == 2);
         if is_released {
             peer.send(Kind::Release, &());
-            assert_eq!(receive(&mut peer).map(|(kind, _)| kind), Some(Kind::End as u8));
+            assert_eq!(peer.receive_other().map(|(kind, _)| kind), Some(Kind::End as u8));
         }
     }
     drop(peer);

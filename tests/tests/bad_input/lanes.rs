@@ -27,10 +27,9 @@ fn cluster() -> (Cluster, Client, Vec<u8>, Pull) {
 fn read_stream(peer: &mut RawPeer) -> (Vec<u8>, Option<Lanes>) {
     let (mut contents, mut asked) = (Vec::new(), None);
     loop {
-        let (kind, payload) = peer.receive().expect("the stream has an end");
+        let (kind, payload) = peer.receive_other().expect("the stream has an end");
         match kind {
             kind if kind == Kind::Block as u8 => contents.extend(payload),
-            kind if kind == Kind::Keepalive as u8 => {}
             kind if kind == Kind::Lanes as u8 => {
                 asked.get_or_insert(Lanes::decode(payload.as_slice()).unwrap());
             }
@@ -51,7 +50,7 @@ fn await_request(address: &str, pull: &Pull) -> (RawPeer, Lanes) {
         let mut peer = RawPeer::greeted(address);
         peer.send(Kind::Pull, pull);
         loop {
-            let (kind, payload) = peer.receive().expect("the stream has an end");
+            let (kind, payload) = peer.receive_other().expect("the stream has an end");
             if kind == Kind::Lanes as u8 {
                 found = Some((peer, Lanes::decode(payload.as_slice()).unwrap()));
                 return true;
@@ -126,7 +125,7 @@ fn forged_and_malformed_keys_join_nothing() {
         peer.await_close();
     }
     assert_eq!(open_lanes(&cluster), 0, "no connection has joined the stream");
-    while main.receive().expect("the stream has an end").0 != Kind::End as u8 {}
+    while main.receive_other().expect("the stream has an end").0 != Kind::End as u8 {}
     assert_eq!(outcome_of(&mut peer, &lanes.key), end::Outcome::NoCopy);
     peer.send(Kind::Pull, &Pull { offset_bytes: SIZE as u64 - 100, ..pull });
     assert_eq!(peer.receive().map(|(kind, payload)| (kind, payload.len())), Some((Kind::Block as u8, 100)));

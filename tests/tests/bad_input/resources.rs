@@ -188,12 +188,6 @@ fn private_bytes(pid: u32) -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-fn wait_until(is_back: impl Fn() -> bool) {
-    while !is_back() {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn requests_that_never_end_are_bounded_for_all_connections_of_a_user() {
     const CONNECTIONS: usize = 60;
@@ -224,7 +218,7 @@ fn requests_that_never_end_are_bounded_for_all_connections_of_a_user() {
     drop(unfinished);
     let ids: Vec<String> = (0..20_000).map(|number| format!("{number:0>200}")).collect();
     assert_eq!(client.delete(&ids, TIME_LIMIT).unwrap(), 0);
-    wait_until(|| private_bytes(pid).saturating_sub(before) < 40 << 20);
+    await_that("the memory back", || private_bytes(pid).saturating_sub(before) < 40 << 20);
     cluster.assert_serves();
 }
 
@@ -254,7 +248,9 @@ fn memory_returns_to_the_system_after_a_peak() {
         client.delete(ids(number), TIME_LIMIT).unwrap();
     }
     // The memory of tombstones is freed after a while.
-    wait_until(|| (0..2).all(|at| used()[at].saturating_sub(before[at]) < (peak[at] - before[at]) / 2));
+    await_that("half of the memory back", || {
+        (0..2).all(|at| used()[at].saturating_sub(before[at]) < (peak[at] - before[at]) / 2)
+    });
     eprintln!("MiB of store and shard: {before:?} before, {peak:?} with objects, {:?} after", used());
     assert!((0..2).all(|at| peak[at] - before[at] > 60), "this test fills {peak:?} MiB");
     cluster.assert_serves();

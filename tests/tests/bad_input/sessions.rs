@@ -57,13 +57,9 @@ fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
 }
 
 fn ended(peer: &mut RawPeer) -> End {
-    loop {
-        let (kind, payload) = peer.receive().expect("the store answers");
-        if kind != Kind::Keepalive as u8 {
-            assert_eq!(kind, Kind::End as u8);
-            return End::decode(payload.as_slice()).unwrap();
-        }
-    }
+    let (kind, payload) = peer.receive_other().expect("the store answers");
+    assert_eq!(kind, Kind::End as u8);
+    End::decode(payload.as_slice()).unwrap()
 }
 
 fn await_no_target(cluster: &Cluster) {

@@ -194,7 +194,8 @@ async fn shout(address: SocketAddr) -> usize {
     let service = "x".repeat(4 << 20);
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(TIME_LIMIT);
+        let channel = endpoint.connect().await.unwrap();
         for _ in 0..CALLS {
             let mut client = HealthClient::new(channel.clone());
             let request = HealthCheckRequest { service: service.clone() };
@@ -227,7 +228,8 @@ fn requests_of_visitors_are_not_buffered() {
     });
     assert!(peak < MAX_SHOUTED_BYTES, "the directory grew by {peak} bytes");
     let healthy = runtime.block_on(async {
-        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(TIME_LIMIT);
+        let channel = endpoint.connect().await.unwrap();
         HealthClient::new(channel).check(HealthCheckRequest::default()).await
     });
     assert!(healthy.is_ok(), "{healthy:?}");

@@ -5,7 +5,7 @@ mod output;
 mod up;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -511,17 +511,13 @@ fn up_leaves_nothing_behind() {
 #[test]
 fn up_ends_with_a_daemon_and_names_it() {
     let place = tempfile::tempdir().unwrap();
-    let mut up = up(place.path(), 2, 1).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(up.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
-    let children = children(up.id());
+    let mut up = Daemon::start("up", &mut up(place.path(), 2, 1));
+    assert_eq!(up.first_line, "ready");
+    let children = children(up.pid());
     let victim = children.iter().find(|pid| arguments_of(**pid).contains("node-1.sock")).unwrap();
     kill_process(Pid::from_raw(*victim).unwrap(), Signal::KILL).unwrap();
-    let output = up.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("node-1 ended with signal: 9"), "{text}");
+    assert_eq!(up.exit_code(), 1);
+    up.await_log("node-1 ended with signal: 9");
     assert!(children.iter().all(|pid| !is_alive(*pid)));
     assert_eq!(names(place.path()), ["logs"]);
     assert_eq!(names(&place.path().join("logs")), ["directory-0.log", "node-0.log", "node-1.log"]);

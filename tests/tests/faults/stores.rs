@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hoplite_client::{Confirmation, Error, PutOptions};
 use hoplite_core::Error as ObjectError;
-use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal, retry};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
@@ -48,7 +48,7 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     cluster.client(1).get("object", TIME_LIMIT).unwrap();
     // The shard hears of the end of a transfer later than its receiver.
     await_that("both are known to be complete, and free", || {
-        let grants = cluster.client(2).describe("object").unwrap().grants;
+        let grants = retry("describe", || cluster.client(2).describe("object")).grants;
         grants.len() == 1 && grants.iter().all(|grant| grant.outcome.is_some())
     });
     for holder in 0..2 {
@@ -57,7 +57,7 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     std::thread::scope(|scope| {
         let receivers = gets(scope, &cluster, 2..4, "object");
         await_that("a pull from each", || {
-            let grants = cluster.client(2).describe("object").unwrap().grants;
+            let grants = retry("describe", || cluster.client(2).describe("object")).grants;
             let late = grants.iter().filter(|grant| grant.receiver != "node-1");
             let senders: BTreeSet<String> = late.map(|grant| grant.sender.clone()).collect();
             senders.len() == 2
@@ -113,7 +113,7 @@ fn a_frozen_holder_delays_no_get_if_another_node_has_the_object() {
         assert!(client.get(id, Duration::from_secs(3)).unwrap()[..] == expected, "{id}");
     }
     let was_requested = |id: &String| {
-        let grants = client.describe(id).unwrap().grants;
+        let grants = retry("describe", || client.describe(id)).grants;
         grants.iter().any(|grant| (&grant.receiver[..], &grant.sender[..]) == ("node-2", "node-1"))
     };
     assert!(ids.iter().any(was_requested), "the frozen store was asked for some object");

@@ -1,6 +1,6 @@
 //! A node dies at a random moment, many times.
 
-use hoplite_tests::cluster::{Cluster, Plan};
+use hoplite_tests::cluster::{Cluster, Plan, retry};
 use hoplite_tests::contents::{bytes, seed};
 
 use super::*;
@@ -76,7 +76,7 @@ fn survives(schedule: &str, plan: Plan) {
         // A restarted shard waits for stores that may have more bytes of an object.
         let victims = id(victim as u64);
         await_that("what died with the victim is gone", || {
-            let object = cluster.client(0).describe(&victims).unwrap().locations.object;
+            let object = retry("describe", || cluster.client(0).describe(&victims)).locations.object;
             object.is_none_or(|object| object.lost)
         });
     }

@@ -10,7 +10,7 @@ use super::links::{FIRST_HALF, RECEIVER, SENDER, assert_sums, call, linked};
 use super::*;
 
 fn known(cluster: &Cluster, node: usize) -> Option<ReduceRecord> {
-    cluster.client(node).describe("target").unwrap().reduce
+    retry("describe", || cluster.client(node).describe("target")).reduce
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn each_member_reports_its_plan_and_progress() {
             assert_eq!(position.final_bytes, position.size_bytes);
         }
     }
-    let describe = || cluster.client(3).describe("target").unwrap();
+    let describe = || retry("describe", || cluster.client(3).describe("target"));
     let mut elsewhere = describe();
     await_that("the record of the node that keeps the target", || {
         elsewhere = describe();

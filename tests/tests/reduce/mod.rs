@@ -24,7 +24,7 @@ use hoplite_client::blocking::{Client, ObjectReader, ObjectWriter};
 use hoplite_client::{ObjectId, ReduceOp, ReduceOptions, ReduceRecord, Result};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::TIME_LIMIT;
-use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal, retry};
 
 use arrays::Arrays;
 
@@ -163,14 +163,14 @@ fn await_superseded(mut reader: ObjectReader) {
 }
 
 fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
-    cluster.client(node).describe(target).unwrap().reduce.expect("the coordinator remembers")
+    retry("describe", || cluster.client(node).describe(target)).reduce.expect("the coordinator remembers")
 }
 
 /// Waits until the coordinator has dropped a silent member.
 fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &str) {
     let client = cluster.client(coordinator);
     await_that(plan, || {
-        client.describe(target).unwrap().reduce.is_some_and(|reduce| reduce.plan.contains(plan))
+        retry("describe", || client.describe(target)).reduce.is_some_and(|reduce| reduce.plan.contains(plan))
     });
 }
 

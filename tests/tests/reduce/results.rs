@@ -1,7 +1,7 @@
 //! Reduces of arrays of all types, sizes and places.
 
 use hoplite_client::{ByteRange, Dtype, ReduceOp, ReduceOptions, ReduceOrder};
-use hoplite_tests::cluster::Cluster;
+use hoplite_tests::cluster::{Cluster, retry};
 
 use super::arrays::Arrays;
 use super::*;
@@ -228,12 +228,16 @@ fn each_node_reports_how_a_target_was_made() {
     let mut elsewhere = None;
     // The coordinator has 300 ms for its answer, which a busy machine may exceed.
     await_that("an answer of its coordinator", || {
-        elsewhere = cluster.client(1).describe("target").unwrap().reduce;
+        elsewhere = retry("describe", || cluster.client(1).describe("target")).reduce;
         elsewhere.is_some()
     });
     assert_eq!(elsewhere, Some(record), "its coordinator is asked");
     for (node, id) in [(0, "unknown"), (0, "array-1"), (1, "unknown")] {
-        assert_eq!(cluster.client(node).describe(id).unwrap().reduce, None, "{id} at node {node}");
+        assert_eq!(
+            retry("describe", || cluster.client(node).describe(id)).reduce,
+            None,
+            "{id} at node {node}"
+        );
     }
     assert_nothing_left(&mut cluster);
 }

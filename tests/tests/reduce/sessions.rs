@@ -4,7 +4,7 @@ use std::thread::{self, scope};
 use std::time::{Duration, Instant};
 
 use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, ReduceOrder, Result};
-use hoplite_tests::cluster::Cluster;
+use hoplite_tests::cluster::{Cluster, retry};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
@@ -98,7 +98,7 @@ fn a_frozen_member_aborts_the_attempt_and_all_get_the_same_result() {
         frozen.finish().unwrap();
     });
     assert_sums(results);
-    let record = cluster.client(0).describe("target").unwrap().reduce.unwrap();
+    let record = retry("describe", || cluster.client(0).describe("target")).reduce.unwrap();
     assert!(record.plan.contains("no session, since member"), "{}", record.plan);
     assert_nothing_left(&mut cluster);
 }
@@ -108,7 +108,7 @@ fn a_participant_that_leaves_costs_the_others_nothing() {
     // Rank 1 never calls, but its node has its source and takes part.
     let (mut cluster, results) = Begun::disturbed(&[0, 2], |_, halves| finish_all(halves));
     assert_sums(results);
-    let record = cluster.client(0).describe("target").unwrap().reduce.unwrap();
+    let record = retry("describe", || cluster.client(0).describe("target")).reduce.unwrap();
     assert!(record.plan.starts_with("ring of 3, estimated to take"), "{}", record.plan);
     assert!(cluster.client(1).get("target", TIME_LIMIT).unwrap()[..] == LARGE.reduced(ReduceOp::Sum, &ALL));
     assert_nothing_left(&mut cluster);
@@ -252,7 +252,7 @@ fn ranks_of_one_node_are_one_member() {
             assert!(call.join().unwrap().unwrap() == expected);
         }
     });
-    let record = cluster.client(0).describe("target").unwrap().reduce.unwrap();
+    let record = retry("describe", || cluster.client(0).describe("target")).reduce.unwrap();
     assert!(record.plan.starts_with("ring of 2"), "{}", record.plan);
     for node in 0..2 {
         let status = cluster.client(node).status().unwrap();

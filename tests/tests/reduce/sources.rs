@@ -1,7 +1,7 @@
 //! Sources that vanish in the middle of a reduce.
 
 use hoplite_client::{Error, ReduceOptions};
-use hoplite_tests::cluster::{Cluster, Worker};
+use hoplite_tests::cluster::{Cluster, Worker, retry};
 use rustix::process::Signal;
 
 use super::*;
@@ -61,7 +61,9 @@ fn a_source_that_is_put_again_on_another_node_is_taken_instead() {
         coordinator.signal(Signal::STOP);
         worker.kill();
         let client = cluster.client(4);
-        await_that("the loss", || client.describe(id(2)).unwrap().locations.locations.is_empty());
+        await_that("the loss", || {
+            retry("describe", || client.describe(id(2))).locations.locations.is_empty()
+        });
         put(&cluster, 4, LARGE, 2);
         coordinator.signal(Signal::CONT);
         await_superseded(reader);
