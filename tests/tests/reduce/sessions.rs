@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use super::*;
 
 const ALL: [u64; 3] = [0, 1, 2];
+const SHORT_GRACE: &str = "300ms";
 
 fn options(op: ReduceOp) -> AllreduceOptions {
     AllreduceOptions { op, timeout: TIME_LIMIT, ..AllreduceOptions::default() }
@@ -23,10 +24,12 @@ struct Begun {
 
 impl Begun {
     fn disturbed(
+        node_grace: &str,
         ranks: &[usize],
         disturb: impl FnOnce(&mut Cluster, Vec<Unfinished>),
     ) -> (Cluster, Vec<Result<Vec<u8>>>) {
-        let cluster = Cluster::start(chained(3));
+        let shard_arguments = vec![format!("--node-grace={node_grace}")];
+        let cluster = Cluster::start(Plan { shard_arguments, ..chained(3) });
         let halves = (0..3).map(|rank| Unfinished::half(&cluster, rank, LARGE, rank as u64)).collect();
         for source in ids(&ALL) {
             cluster.client(0).locate(source, TIME_LIMIT).unwrap();
@@ -88,7 +91,8 @@ fn all_ranks_learn_which_store_is_full() {
 
 #[test]
 fn a_frozen_member_aborts_the_attempt_and_all_get_the_same_result() {
-    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
+    // The source outlives a session that ends before the coordinator gives up.
+    let (mut cluster, results) = Begun::disturbed("20s", &[0, 1, 2], |cluster, halves| {
         cluster.store(1).signal(Signal::STOP);
         let mut halves = halves.into_iter();
         let [first, frozen, last] = std::array::from_fn(|_| halves.next().unwrap());
@@ -106,7 +110,7 @@ fn a_frozen_member_aborts_the_attempt_and_all_get_the_same_result() {
 #[test]
 fn a_participant_that_leaves_costs_the_others_nothing() {
     // Rank 1 never calls, but its node has its source and takes part.
-    let (mut cluster, results) = Begun::disturbed(&[0, 2], |_, halves| finish_all(halves));
+    let (mut cluster, results) = Begun::disturbed(SHORT_GRACE, &[0, 2], |_, halves| finish_all(halves));
     assert_sums(results);
     let record = retry("describe", || cluster.client(0).describe("target")).reduce.unwrap();
     assert!(record.plan.starts_with("ring of 3, estimated to take"), "{}", record.plan);
@@ -116,7 +120,7 @@ fn a_participant_that_leaves_costs_the_others_nothing() {
 
 #[test]
 fn without_its_coordinator_a_session_fails_at_the_others() {
-    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
+    let (mut cluster, results) = Begun::disturbed(SHORT_GRACE, &[0, 1, 2], |cluster, halves| {
         cluster.kill_store(0);
         let mut halves = halves.into_iter();
         assert!(halves.next().unwrap().finish().is_err());
@@ -132,7 +136,7 @@ fn without_its_coordinator_a_session_fails_at_the_others() {
 
 #[test]
 fn a_target_that_is_deleted_fails_everywhere() {
-    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
+    let (mut cluster, results) = Begun::disturbed(SHORT_GRACE, &[0, 1, 2], |cluster, halves| {
         assert_eq!(cluster.client(0).delete(["target"], TIME_LIMIT).unwrap(), 1);
         finish_all(halves);
     });
@@ -145,7 +149,7 @@ fn a_target_that_is_deleted_fails_everywhere() {
 
 #[test]
 fn a_source_that_is_aborted_fails_everywhere() {
-    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |_, mut halves| {
+    let (mut cluster, results) = Begun::disturbed(SHORT_GRACE, &[0, 1, 2], |_, mut halves| {
         drop(halves.pop());
         finish_all(halves);
     });
@@ -158,7 +162,7 @@ fn a_source_that_is_aborted_fails_everywhere() {
 
 #[test]
 fn a_reduce_of_a_target_that_a_session_makes_waits_for_it() {
-    let (mut cluster, results) = Begun::disturbed(&[0, 1, 2], |cluster, halves| {
+    let (mut cluster, results) = Begun::disturbed(SHORT_GRACE, &[0, 1, 2], |cluster, halves| {
         put(cluster, 1, LARGE, 3);
         let client = cluster.client(1);
         let sources = [ids(&[3]).remove(0), "target".into()];
