@@ -330,6 +330,11 @@ impl Nodes {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
     }
 
+    /// Counts the nodes that may keep copies, at most `most`. A node in its grace period may return.
+    pub(super) fn count_receivers(&self, most: usize) -> usize {
+        self.records.keys().filter(|index| !self.is_draining(**index)).take(most).count()
+    }
+
     pub(super) fn is_draining(&self, index: NodeIndex) -> bool {
         self.draining > 0 && self.get(index).is_some_and(|record| record.is_draining)
     }

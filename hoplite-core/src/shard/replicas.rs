@@ -147,7 +147,8 @@ impl Shard {
         if !count.leads || count.kept >= wanted {
             return self.end_shortage(id);
         }
-        let nodes = self.nodes.receivers_after(0).take(wanted).count();
+        let nodes = self.nodes.count_receivers(wanted);
+        let connected = self.nodes.receivers_after(0).take(wanted).count();
         let arrived = |node: &NodeIndex| {
             entry.copies.get(*node).is_some_and(|copy| copy.retention == Retention::Pinned)
         };
@@ -170,7 +171,7 @@ impl Shard {
         let expected = count.kept + shortage.targets.len();
         // A put that wants more copies than there are stores fails, so it gets none.
         let fails = shortage.is_new && nodes < wanted;
-        let needs_more = expected < wanted.min(nodes) && shortage.again_at.is_none() && !fails;
+        let needs_more = expected < connected && shortage.again_at.is_none() && !fails;
         let rank = needs_more.then_some((!shortage.is_new, count.kept, shortage.arrival));
         if nodes < wanted {
             shortage.obstacle = Some(Obstacle::NoNode);
@@ -357,7 +358,7 @@ impl Shard {
             id: id.clone(),
             put: entry.put,
             copies: bounded(self.count_copies(entry).present),
-            nodes: bounded(self.nodes.receivers_after(0).take(MAX_REPLICAS.into()).count()),
+            nodes: bounded(self.nodes.count_receivers(MAX_REPLICAS.into())),
             is_draining: self.nodes.is_draining(node),
             obstacle: self.replicas.objects.get(id).and_then(|shortage| shortage.obstacle),
         });

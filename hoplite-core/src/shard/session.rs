@@ -209,6 +209,7 @@ impl Shard {
             self.remove_location(turn, id, index, rootless_since + self.config.limits.node_grace);
         }
         self.node_left_deletions(turn, index, lost);
+        self.reconsider_all_replicas(turn.now);
     }
 
     pub(super) fn mark_holdings_servable(&mut self, index: NodeIndex) {

@@ -105,7 +105,26 @@ fn a_put_learns_that_a_required_store_is_lost() {
     let ordered = world.put("a", "x", 1, 3);
     assert_eq!(ordered.len(), 2);
     let effects = world.disconnect("c", 1);
+    assert_eq!(reported_copies(&effects, "a"), None, "the store may return");
+    let effects = world.wait(Duration::from_secs(2));
     assert_eq!(reported_copies(&effects, "a"), Some((1, 2, Some(Obstacle::NoNode))));
+}
+
+#[test]
+fn a_store_that_is_away_for_a_moment_fails_no_put_and_no_drain() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.disconnect("b", 1);
+    world.send("a", ToShard::Publish(wanting("x", 1, 2)));
+    let effects = world.send("a", lead("x", 1));
+    assert_eq!(reported_copies(&effects, "a"), Some((1, 2, None)));
+    let ordered = [("b".to_owned(), "x".to_owned())];
+    assert_eq!(orders(&world.connect("b", 1)), ordered);
+    world.disconnect("b", 1);
+    let mut effects = world.send("a", ToShard::Drain { is_draining: true });
+    effects.extend(world.send("a", ToShard::Publish(complete("y", 2))));
+    effects.extend(world.send("a", lead("y", 2)));
+    assert_eq!(reported_copies(&effects, "a"), Some((0, 1, None)));
+    assert_eq!(orders(&world.connect("b", 1)), [("b".to_owned(), "y".to_owned())]);
 }
 
 #[test]
