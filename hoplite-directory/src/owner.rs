@@ -169,6 +169,7 @@ impl ShardOwner {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                () = self.pauses.next() => self.end_sessions_after_pause(),
                 count = self.commands.recv_many(&mut commands, MAX_QUEUED_COMMANDS) => {
                     if count == 0 {
                         break;

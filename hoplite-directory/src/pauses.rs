@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hoplite_core::session::STORE_PINGS;
+use tokio::sync::Notify;
 use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -19,22 +20,35 @@ const SHORTEST_PAUSE: Duration = STORE_PINGS.timeout.saturating_sub(Duration::fr
 
 /// Counts the pauses of this process.
 #[derive(Debug, Clone)]
-pub(crate) struct Pauses(Arc<Mutex<(Instant, u64)>>);
+pub(crate) struct Pauses(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    /// The time of the latest count, and the number of pauses.
+    counted: Mutex<(Instant, u64)>,
+    news: Notify,
+}
 
 impl Pauses {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new((Instant::now(), 0))))
+        Self(Arc::new(State { counted: Mutex::new((Instant::now(), 0)), news: Notify::new() }))
     }
 
     /// Returns the number of pauses until now.
     pub(crate) fn count(&self) -> u64 {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let (latest, count) = &mut *state;
         if latest.elapsed() >= SHORTEST_PAUSE {
             *count += 1;
+            self.0.news.notify_one();
         }
         *latest = Instant::now();
         *count
+    }
+
+    /// Waits until a pause was counted. Only one task may wait.
+    pub(crate) async fn next(&self) {
+        self.0.news.notified().await;
     }
 
     /// Calls [`count`](Self::count) often enough that each long gap between two calls is a pause.
