@@ -26,6 +26,8 @@ pub(crate) enum SessionEnd {
     Replaced,
     /// The store did not read its messages.
     Deaf,
+    /// The shard has paused.
+    Paused,
 }
 
 #[derive(Debug, Clone)]
@@ -76,7 +78,7 @@ impl ShardMetrics {
                 "hoplite_directory_sessions_ended_total",
                 "Ended sessions of stores, by reason.",
                 "reason",
-                &[SessionEnd::Gone, SessionEnd::Replaced, SessionEnd::Deaf]
+                &[SessionEnd::Gone, SessionEnd::Replaced, SessionEnd::Deaf, SessionEnd::Paused]
                     .map(label_of)
                     .each_ref()
                     .map(String::as_str),

@@ -283,11 +283,15 @@ impl ShardOwner {
         tracing::info!(%node, "the session of a store has ended");
         let why = match end {
             SessionEnd::Deaf => "it did not read its messages",
+            SessionEnd::Paused => "the shard has paused",
             SessionEnd::Gone | SessionEnd::Replaced => "",
         };
         self.events.push(EventKind::Disconnected, &node, why);
         self.count(|metrics| metrics.ended(end));
-        self.apply(Event::Disconnected { node, incarnation });
+        self.apply(match end {
+            SessionEnd::Deaf | SessionEnd::Paused => Event::Ended { node, incarnation },
+            SessionEnd::Gone | SessionEnd::Replaced => Event::Disconnected { node, incarnation },
+        });
     }
 
     /// Ends all sessions if this process has paused, because their messages may be out of date.
@@ -301,7 +305,7 @@ impl ShardOwner {
             if let Some(session) = self.sessions.get(&session) {
                 session.send_queue.fail(Error::unavailable("the directory shard, which has paused,"));
             }
-            self.close(session, SessionEnd::Gone);
+            self.close(session, SessionEnd::Paused);
         }
     }
 

@@ -112,6 +112,8 @@ impl Default for ShardConfig {
 pub enum Event {
     /// A store's session ended. Refused and replaced sessions send no event.
     Disconnected { node: NodeId, incarnation: Incarnation },
+    /// This side has ended a store's session, so the store may serve its copies for a [`LEASE`].
+    Ended { node: NodeId, incarnation: Incarnation },
     /// A message of a store's current session, within the bounds of its fields.
     Message { node: NodeId, message: ToShard },
     /// Measured places of nodes. The shard ignores measurements older than its own.
@@ -265,7 +267,10 @@ impl Shard {
     /// Ignores a message of a node that is not connected.
     pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
         self.turn(now, effects, |shard, turn| match event {
-            Event::Disconnected { node, incarnation } => shard.disconnected(turn, &node, incarnation),
+            Event::Disconnected { node, incarnation } => {
+                shard.disconnected(turn, &node, incarnation, Duration::ZERO);
+            }
+            Event::Ended { node, incarnation } => shard.disconnected(turn, &node, incarnation, LEASE),
             Event::Message { node, message } => {
                 if let Some(node) = shard.nodes.connected(&node) {
                     shard.received_messages += 1;

@@ -1,13 +1,16 @@
 //! Sessions: nodes connect, go away for a moment, come back, or are lost.
 //!
 //! A node that goes away keeps its locations for [`Limits::node_grace`](crate::Limits::node_grace),
-//! but serves no receivers.
+//! but serves no receivers. If this side has ended its session, it keeps them at least for a
+//! [`LEASE`](crate::session::LEASE): it may not know, and serve its copies.
 //!
 //! If it comes back as the same run (process), its locations count again at once, and it publishes
 //! all its copies again. The shard gives up the rest once the node has published nothing for the
 //! grace period.
 //!
 //! If it comes back as another run, its old copies are gone with the old process.
+
+use std::time::Duration;
 
 use super::copies::LocationRecord;
 use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Presence};
@@ -27,7 +30,7 @@ impl Shard {
         let (connected, same_run) = (record.is_connected(), record.info.incarnation == info.incarnation);
         match (connected, same_run) {
             (true, true) => {
-                self.begin_grace(turn, index);
+                self.begin_grace(turn, index, Duration::ZERO);
                 self.reconnect(turn, index, info);
                 Reception::Replaces
             }
@@ -107,21 +110,27 @@ impl Shard {
         self.mark_holdings_servable(index);
     }
 
-    pub(super) fn disconnected(&mut self, turn: &mut Turn<'_>, node: &NodeId, incarnation: Incarnation) {
+    pub(super) fn disconnected(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: &NodeId,
+        incarnation: Incarnation,
+        lease: Duration,
+    ) {
         let Some(index) = self.nodes.connected(node) else { return };
         if self.nodes.get(index).is_some_and(|record| record.info.incarnation == incarnation) {
-            self.begin_grace(turn, index);
+            self.begin_grace(turn, index, lease);
         }
     }
 
     /// Drops a session's open requests and slots, and starts the grace period.
-    fn begin_grace(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
+    fn begin_grace(&mut self, turn: &mut Turn<'_>, index: NodeIndex, lease: Duration) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let Presence::Connected { sweep_at } = record.presence else { return };
         if let Some(sweep_at) = sweep_at {
             self.due.nodes.remove(sweep_at, index);
         }
-        let until = turn.now + self.config.limits.node_grace;
+        let until = turn.now + self.config.limits.node_grace.max(lease);
         record.presence = Presence::Away { since: turn.now, until };
         self.due.nodes.insert(until, index);
         let requests: Vec<RequestId> = record.requests.keys().copied().collect();

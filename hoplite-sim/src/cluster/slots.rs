@@ -28,7 +28,7 @@ impl Slots {
             } => {
                 self.granted.remove(grant);
             }
-            Event::Disconnected { node, .. } => self.forget_node(node),
+            Event::Disconnected { node, .. } | Event::Ended { node, .. } => self.forget_node(node),
             _ => {}
         }
     }

@@ -116,6 +116,16 @@ fn the_second_shard_keeps_another_put_and_refuses_the_deleted_one() {
 }
 
 #[test]
+fn a_delete_waits_for_the_lease_of_a_store_whose_session_the_shard_has_ended() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.send("a", ToShard::Publish(complete("x", 1)));
+    world.apply(Event::Ended { node: node("a"), incarnation: Incarnation(1) });
+    assert_eq!(world.send_and_collect("b", delete(DeleteWait::Reachable, None)), []);
+    assert_eq!(sent(world.wait(LEASE - Duration::from_millis(1))), []);
+    assert_eq!(sent(world.wait(Duration::from_millis(1))), [answer(Some(1), &["a"])]);
+}
+
+#[test]
 fn a_restarted_shard_holds_deletes_of_unknown_ids_for_a_lease() {
     let mut world = World::new(ShardConfig::default());
     world.connect("b", 1);
