@@ -111,8 +111,38 @@ impl Shard {
 
     pub(super) fn reconsider_replicas_at(&mut self, now: Time, node: NodeIndex) {
         let Some(record) = self.nodes.get(node) else { return };
-        let held = self.replicas.objects.keys().filter(|id| record.holdings.contains(*id));
-        for id in held.cloned().collect::<Vec<_>>() {
+        let (holdings, objects) = (&record.holdings, &self.replicas.objects);
+        let held: Vec<ObjectId> = if holdings.len() < objects.len() {
+            holdings.iter().filter(|id| objects.contains_key(*id)).cloned().collect()
+        } else {
+            objects.keys().filter(|id| holdings.contains(*id)).cloned().collect()
+        };
+        for id in held {
+            self.reconsider_replicas(now, &id, false);
+        }
+    }
+
+    /// Offers objects to a store that has come. A queued object needs no other decision.
+    pub(super) fn store_came(&mut self, now: Time) {
+        self.replicas.is_dirty = true;
+        let stalled = self.replicas.objects.iter_mut().filter(|(_, shortage)| shortage.rank.is_none());
+        let stalled = stalled.map(|(id, shortage)| {
+            shortage.again_at = None;
+            id.clone()
+        });
+        for id in stalled.collect::<Vec<_>>() {
+            self.reconsider_replicas(now, &id, false);
+        }
+    }
+
+    /// Reports objects that want more copies than there are stores, after the loss of a store. Pauses
+    /// go on, because no other store has come.
+    pub(super) fn store_lost(&mut self, now: Time) {
+        let nodes = self.nodes.count_receivers(MAX_REPLICAS.into());
+        let wants_more = |id: &&ObjectId| {
+            self.entries.get(*id).is_none_or(|entry| entry.metadata.replicas.to_keep() > nodes)
+        };
+        for id in self.replicas.objects.keys().filter(wants_more).cloned().collect::<Vec<_>>() {
             self.reconsider_replicas(now, &id, false);
         }
     }

@@ -75,7 +75,7 @@ impl Shard {
         self.compare_keys(turn);
         self.place_newcomer(turn, index);
         self.reconsider_orphans(turn.now);
-        self.reconsider_all_replicas(turn.now);
+        self.store_came(turn.now);
         self.holder_returned(turn, index);
         Reception::Accepted
     }
@@ -101,7 +101,7 @@ impl Shard {
             copy.leads = false;
         });
         self.set_draining(turn, index, false);
-        self.reconsider_all_replicas(turn.now);
+        self.store_came(turn.now);
         if path != path_before {
             self.reconsider_places();
         }
@@ -218,7 +218,7 @@ impl Shard {
             self.remove_location(turn, id, index, rootless_since + self.config.limits.node_grace);
         }
         self.node_left_deletions(turn, index, lost);
-        self.reconsider_all_replicas(turn.now);
+        self.store_lost(turn.now);
     }
 
     pub(super) fn mark_holdings_servable(&mut self, index: NodeIndex) {
