@@ -44,7 +44,8 @@ impl Shard {
         let lost = self.absent.nodes.get(&node);
         let is_same_run = lost.is_some_and(|lost| lost.incarnation == incarnation);
         for put in lost.map(|lost| lost.puts.clone()).unwrap_or_default() {
-            if is_same_run && self.tombstones.get(&put) == Some(&DropReason::Deleted) {
+            let ended = self.tombstones.get(&put).map(|tombstone| tombstone.reason);
+            if is_same_run && ended == Some(DropReason::Deleted) {
                 let (id, put) = put;
                 self.send(turn, index, ToStore::Drop { id, put, reason: DropReason::Deleted });
             } else {

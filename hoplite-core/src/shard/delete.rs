@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use super::nodes::{NodeIndex, OpenRequest};
-use super::state::{Deletion, Requester};
+use super::state::{Deletion, Requester, Tombstone};
 use super::{Shard, Turn};
 use crate::error::Missing;
 use crate::error::{Error, Operation};
@@ -77,18 +77,21 @@ impl Shard {
         id: &ObjectId,
         terms: DeleteTerms,
     ) {
-        if terms.only.is_none() {
+        // A repeated delete spares a newer put.
+        let repeated = self.deleted_by(requester, id);
+        if terms.only.is_none() && repeated.is_none() {
             self.loss_memory.id_deleted(id);
         }
-        let ended = terms.only.or_else(|| self.entries.get(id).map(|entry| entry.put));
+        let ended = terms.only.or(repeated).or_else(|| self.entries.get(id).map(|entry| entry.put));
         if let Some(put) = ended {
             self.end_put(turn, id, put);
+            self.remember_requester(requester, (id.clone(), put));
         }
         let Some(put) = self.deletion_of(id) else {
             if ended.is_none() {
                 self.notify_deleted(turn, id);
             }
-            return self.answer_delete(turn, (requester, terms.wait), id, None);
+            return self.answer_delete(turn, (requester, terms.wait), id, repeated);
         };
         let key = (id.clone(), put);
         if let Some(deletion) = self.deletions.get_mut(&key) {
@@ -99,6 +102,22 @@ impl Shard {
             record.requests.insert(request, OpenRequest::Delete(id.clone(), put));
         }
         self.finish_if_dropped(turn, &key);
+    }
+
+    fn remember_requester(&mut self, requester: Requester, key: (ObjectId, PutId)) {
+        let Some(session) = self.nodes.get(requester.0).map(|record| record.session_number) else { return };
+        let Some(tombstone) = self.tombstones.get_mut(&key) else { return };
+        if tombstone.deleted_by.is_none() {
+            tombstone.deleted_by = Some(requester);
+            self.performed_deletes.insert(requester, (session, key.0, key.1));
+        }
+    }
+
+    /// Returns the put that the same delete ended in an earlier session.
+    fn deleted_by(&self, requester: Requester, id: &ObjectId) -> Option<PutId> {
+        let session = self.nodes.get(requester.0)?.session_number;
+        let (earlier, deleted, put) = self.performed_deletes.get(&requester)?;
+        (*earlier != session && deleted == id).then_some(*put)
     }
 
     /// Removes the put's copies, and refuses the put from now on.
@@ -228,7 +247,7 @@ impl Shard {
             self.tombstone_expired(turn, &oldest);
         }
         let until = turn.now + self.config.limits.tombstone_ttl;
-        self.tombstones.insert(key.clone(), reason);
+        self.tombstones.insert(key.clone(), Tombstone { reason, deleted_by: None });
         self.due.tombstones.insert(until, key);
     }
 
@@ -240,7 +259,10 @@ impl Shard {
         if self.absent.has_holder(key) && self.tombstones.len() < self.config.limits.max_objects {
             self.due.tombstones.insert(turn.now + ttl, key.clone());
         } else {
-            self.tombstones.remove(key);
+            let tombstone = self.tombstones.remove(key);
+            if let Some(requester) = tombstone.and_then(|tombstone| tombstone.deleted_by) {
+                self.performed_deletes.remove(&requester);
+            }
         }
         let waited = ttl;
         let pending = self.deletions.get(key).into_iter().flat_map(|deletion| &deletion.pending);

@@ -70,7 +70,7 @@ use self::losses::Losses;
 use self::memory::LossMemory;
 use self::nodes::{NodeIndex, Nodes};
 use self::shortages::Replicas;
-use self::state::{Deletion, HeldDeletes, Orphans, Queue};
+use self::state::{Deletion, HeldDeletes, Orphans, Queue, Requester, Tombstone};
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::limits::Limits;
@@ -174,7 +174,10 @@ pub struct Shard {
     subscriptions: usize,
     pauses: BTreeMap<ObjectId, Time>,
     /// Puts that have ended and must not come back.
-    tombstones: BTreeMap<(ObjectId, PutId), DropReason>,
+    tombstones: BTreeMap<(ObjectId, PutId), Tombstone>,
+    /// The deletes that created tombstones, with the numbers of their sessions. A store repeats a
+    /// delete in another session if the answer is lost.
+    performed_deletes: BTreeMap<Requester, (u32, ObjectId, PutId)>,
     /// Deletes that wait for nodes. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
     /// Deletes of unknown ids during the warm-up. Each is an open request of its node.
@@ -242,6 +245,7 @@ impl Shard {
             subscriptions: 0,
             pauses: BTreeMap::new(),
             tombstones: BTreeMap::new(),
+            performed_deletes: BTreeMap::new(),
             deletions: BTreeMap::new(),
             held_deletes: BTreeMap::new(),
             orphans: Orphans::default(),

@@ -30,7 +30,7 @@ impl Shard {
         if let Some(slot) = publish.slot {
             self.return_slot(turn, node, slot, PullOutcome::Complete);
         }
-        let ended = self.tombstones.get(&(publish.id.clone(), publish.put)).copied();
+        let ended = self.tombstones.get(&(publish.id.clone(), publish.put)).map(|tombstone| tombstone.reason);
         if let Some(reason @ (DropReason::Superseded | DropReason::Lost)) = ended
             && publish.state == LocationState::Partial
         {

@@ -31,7 +31,8 @@ impl Shard {
         let entry = self.entries.get(&id);
         let is_lost = entry.is_some_and(Entry::is_lost);
         let is_other = entry.is_some_and(|entry| resume.is_some_and(|put| entry.put != put));
-        let ended = resume.and_then(|put| self.tombstones.get(&(id.clone(), put)).copied());
+        let ended = resume.and_then(|put| self.tombstones.get(&(id.clone(), put)));
+        let ended = ended.map(|tombstone| tombstone.reason);
         if is_lost || is_other || ended.is_some() {
             let is_deleted = ended == Some(DropReason::Deleted);
             let error = if is_deleted { Error::Deleted { id } } else { Error::ObjectLost { id } };

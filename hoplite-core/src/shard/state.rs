@@ -8,7 +8,7 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::topology::live::MAX_SLOW_PEERS;
 use crate::topology::place::Path;
-use crate::vocabulary::directory::{DeleteTerms, DeleteWait, RequestId};
+use crate::vocabulary::directory::{DeleteTerms, DeleteWait, DropReason, RequestId};
 
 /// Most senders that a query can avoid. The shard ignores further ones.
 pub(super) const MAX_AVOIDED: usize = 64;
@@ -32,6 +32,12 @@ pub(super) type HeldDeletes = BTreeMap<Requester, DeleteTerms>;
 pub(super) struct Deletion {
     pub(super) pending: BTreeSet<NodeIndex>,
     pub(super) requesters: BTreeMap<Requester, DeleteWait>,
+}
+
+#[derive(Debug)]
+pub(super) struct Tombstone {
+    pub(super) reason: DropReason,
+    pub(super) deleted_by: Option<Requester>,
 }
 
 #[derive(Debug, Default)]

@@ -139,6 +139,20 @@ fn a_restarted_shard_holds_deletes_of_unknown_ids_for_a_lease() {
 }
 
 #[test]
+fn a_delete_that_is_repeated_in_another_session_is_counted_and_spares_a_newer_put() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.send("a", ToShard::Publish(complete("x", 1)));
+    world.send("b", delete(DeleteWait::Reachable, None));
+    world.disconnect("b", 1);
+    world.send("a", confirmed(1));
+    world.send("a", ToShard::Publish(complete("x", 2)));
+    world.connect("b", 1);
+    let answers = world.send_and_collect("b", delete(DeleteWait::Reachable, None));
+    assert_eq!(answers, [answer(Some(1), &[])]);
+    assert!(world.shard.describe(&id("x")).locations.object.is_some(), "the newer put stays");
+}
+
+#[test]
 fn the_memory_of_lost_nodes_is_bounded() {
     let mut absent = LostNodes::default();
     let put = |number: u64| (id("x"), PutId(number));
