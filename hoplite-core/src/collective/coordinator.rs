@@ -108,6 +108,10 @@ impl Coordinator {
         self.participants.get(target)
     }
 
+    pub(crate) fn participants_mut(&mut self, target: &ObjectId) -> Option<&mut Participants> {
+        self.participants.get_mut(target)
+    }
+
     pub(crate) fn under_way(&self) -> impl Iterator<Item = (&Reduce, Time, usize, &str)> {
         let searches = self.searches.values().map(|one| (&one.call, 0, ""));
         let attempts = self.attempts.values().map(|one| (&one.call, one.nodes.len(), one.plan.as_str()));
@@ -202,7 +206,7 @@ impl Coordinator {
         if let Some(due) = search.due {
             ctx.unschedule(due, Timer::Search(target.clone()));
         }
-        self.participants.insert(target.clone(), Participants::new(ctx.now, &search));
+        self.participants.insert(target.clone(), Participants::new(&search));
         Some(search)
     }
 

@@ -19,17 +19,18 @@ use crate::vocabulary::local::CallKey;
 #[derive(Debug)]
 pub(crate) struct Participants {
     pub(crate) key: Option<CallKey>,
-    pub(crate) since: Time,
+    /// The time when the target first lacked memory or its quota.
+    pub(crate) lacks_room_since: Option<Time>,
     pub(super) attempt: AttemptId,
     members: Vec<Member>,
     missing: BTreeMap<usize, ObjectId>,
 }
 
 impl Participants {
-    pub(super) fn new(now: Time, search: &Search) -> Self {
+    pub(super) fn new(search: &Search) -> Self {
         Self {
             key: search.call.key,
-            since: now,
+            lacks_room_since: None,
             attempt: search.attempt,
             members: search.known_members(),
             missing: search.missing_sources(),

@@ -129,10 +129,11 @@ impl Adapter<'_> {
         let waiter = SpaceWaiter::Target(target.clone());
         let lacks_quota = objects.copies.quotas.is_waiting(&waiter);
         let is_waiting = lacks_quota || objects.copies.is_waiting_for_space(&waiter);
-        let participants = self.collectives.coordinator.participants(target).filter(|_| is_waiting);
-        let Some(since) = participants.map(|participants| participants.since) else { return };
+        let participants = self.collectives.coordinator.participants_mut(target).filter(|_| is_waiting);
+        let Some(participants) = participants else { return };
         let Some(size_bytes) = self.reductions.target_size(target) else { return };
         let now = objects.ctx.now();
+        let since = *participants.lacks_room_since.get_or_insert(now);
         if now < since + ROOM_TIMEOUT {
             return objects.ctx.schedule(since + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
         }
