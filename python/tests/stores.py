@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import hoplite
 from hoplite._programs import program
@@ -18,6 +18,8 @@ SHORT = 0.2
 NODE_GRACE = "200ms"
 #: Directories give up a store after a silence of 6 s and this.
 LONG_GRACE = "5s"
+
+_T = TypeVar("_T")
 
 DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses"]
 
@@ -104,9 +106,20 @@ class Cluster:
         return self.daemons[-1].first_line
 
 
+def retry(call: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+    """Repeats a call without a session, which every pause of the machine ends."""
+    ends = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call(*arguments, **options)
+        except hoplite.Unavailable:
+            assert time.monotonic() < ends, "the directory stays unavailable"
+        time.sleep(0.005)
+
+
 def await_that(what: str, condition: Callable[[], bool]) -> None:
     ends = time.monotonic() + PATIENCE
-    while not condition():
+    while not retry(condition):
         assert time.monotonic() < ends, f"in vain: {what}"
         time.sleep(0.005)
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import hoplite
 from hoplite import _arrow, _serialize
-from stores import PATIENCE, Cluster, await_that, used_bytes
+from stores import PATIENCE, Cluster, await_that, retry, used_bytes
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5)
 
@@ -62,7 +62,7 @@ def test_arrays(careful: hoplite.Client, array: Any) -> None:
     values += [pa.table({"a": array, "b": array}), pa.record_batch({"a": array})[1:]]
     for value in values:
         with careful.put(None, value, confirm=True) as ref:
-            known = careful.stat(ref)
+            known = retry(careful.stat, ref)
             assert known is not None
             assert known.kind == "arrow"
             for copy in (None, True, False):
@@ -117,7 +117,7 @@ def test_frames(careful: hoplite.Client) -> None:
     frames = [FRAME, FRAME[1:], FRAME[:0], pl.concat([FRAME, FRAME], rechunk=False), pl.DataFrame()]
     for value in [*frames, *FRAME.get_columns(), pl.Series("numbers", [1.0, 2.0]), FRAME["s"][1:]]:
         with careful.put(None, value, confirm=True) as ref:
-            known = careful.stat(ref)
+            known = retry(careful.stat, ref)
             assert known is not None
             assert known.kind == "polars"
             for copy in (None, True, False):

@@ -12,7 +12,7 @@ import pytest
 
 import hoplite
 import hoplite.aio
-from stores import PATIENCE, Cluster, await_that
+from stores import PATIENCE, Cluster, await_that, retry
 
 
 def test_arrays_stay_readable_when_the_store_dies(node: Cluster) -> None:
@@ -196,7 +196,7 @@ def test_a_delete_names_the_nodes_that_did_not_confirm_it(tmp_path: Path) -> Non
 
 def test_a_put_with_a_quorum_needs_the_shards(tmp_path: Path) -> None:
     with Cluster(tmp_path, nodes=1, memory="64MiB") as cluster, cluster.connect() as client:
-        client.put("x", 1, if_absent="quorum")
+        retry(client.put, "x", 1, if_absent="quorum")
         with pytest.raises(ValueError, match="if_absent must be"):
             client.put("y", 1, if_absent="all")  # type: ignore[call-overload]
         cluster.daemons[0].kill()

@@ -14,7 +14,7 @@ import hoplite
 import hoplite.aio
 from hoplite import _html
 from hoplite._reports import Link, Status, Topology
-from stores import Cluster, await_that
+from stores import Cluster, await_that, retry
 
 SCRIPT = '<script>alert("x")</script>'
 ODD = [
@@ -82,7 +82,7 @@ def test_objects(client: hoplite.Client, odd: list[hoplite.Ref]) -> None:
 
 def test_one_object(client: hoplite.Client, odd: list[hoplite.Ref]) -> None:
     for ref in odd:
-        info = client.stat(ref)
+        info = retry(client.stat, ref)
         assert info is not None
         assert "float32" in Shown(info._repr_html_()).texts
 

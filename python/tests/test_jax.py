@@ -16,7 +16,7 @@ import torch
 import hoplite
 import hoplite.aio
 from hoplite import _jax, _serialize
-from stores import PATIENCE, Cluster, await_that, used_bytes
+from stores import PATIENCE, Cluster, await_that, retry, used_bytes
 
 DTYPES = [
     "float32",
@@ -53,7 +53,7 @@ def test_arrays(cluster: Cluster, dtype: str, shape: tuple[int, ...]) -> None:
         hoplite.connect(cluster.sockets[0], allow_pickle=False) as careful,
         careful.put(None, value, confirm=True) as ref,
     ):
-        known = careful.stat(ref)
+        known = retry(careful.stat, ref)
         assert known is not None
         assert known.kind == "jax"
         for copy in (None, True, False):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hoplite
 from hoplite._dtypes import DTYPES as KNOWN
-from stores import PATIENCE, Cluster
+from stores import PATIENCE, Cluster, retry
 
 DTYPES = [*KNOWN.values(), np.dtype(ml_dtypes.bfloat16)]
 OPS: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
@@ -155,7 +155,7 @@ def test_a_reduce_of_a_reduce_is_read_before_it_is_done(cluster: Cluster, fresh:
 def test_how_it_was_done_is_known(client: hoplite.Client, fresh: str) -> None:
     sources = [client.put(f"{fresh}{rank}", np.ones(300_000)) for rank in range(3)]
     client.reduce(fresh, sources, num_objects=2, timeout=PATIENCE)
-    known = client.stat(fresh)
+    known = retry(client.stat, fresh)
     assert known is not None
     assert known.reduce is not None
     assert (known.reduce.op, known.reduce.reduced, known.reduce.sources) == ("sum", 2, 3)
@@ -213,7 +213,7 @@ def test_a_member_tells_how_far_it_is(cluster: Cluster, fresh: str) -> None:
                 thread.start()
             for thread in ranks:
                 thread.join()
-            known = second.stat(target)
+            known = retry(second.stat, target)
             second.delete_allreduce(target, sources)
         assert known is not None
         position = None if known.reduce is None else known.reduce.position

@@ -15,7 +15,7 @@ import pytest
 
 import hoplite
 import hoplite.aio
-from stores import PATIENCE, Cluster, Daemon, await_that, complaints, used_bytes
+from stores import PATIENCE, Cluster, Daemon, await_that, complaints, retry, used_bytes
 
 #: Python warns about forks with threads.
 NO_WARNING = ["-W", "ignore::DeprecationWarning"]
@@ -64,7 +64,7 @@ def test_a_handle_takes_the_place_of_an_id_everywhere(client: hoplite.Client, fr
     assert (target.get() == 2).all()
     assert client.wait([first, second, hoplite.Ref("never there")], 2, PATIENCE)[0] == [first, second]
     assert client.contains(first)
-    known = client.stat(target)
+    known = retry(client.stat, target)
     assert known is not None
     assert known.id == fresh
     assert [array[0] for array in client.gather([first, target])] == [1, 2]

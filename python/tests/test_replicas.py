@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 import hoplite
-from stores import Cluster
+from stores import LONG_GRACE, Cluster, retry
 
 
 def test_a_value_with_replicas_survives_its_store(tmp_path: Path) -> None:
-    with Cluster(tmp_path, nodes=3, memory="64MiB") as cluster:
+    with Cluster(tmp_path, nodes=3, memory="64MiB", node_grace=LONG_GRACE) as cluster:
         value = np.arange(100_000)
         with hoplite.connect(cluster.sockets[0]) as client:
             client.put("array", value, replicas=2)
-            known = client.stat("array")
+            known = retry(client.stat, "array")
             assert known is not None
             assert (known.replicas, known.creator) == (2, "node-0")
             client.put("small", {"step": 1}, replicas=2)
             client.put_many({f"part/{k}": np.full(2, k) for k in range(3)}, replicas=2)
             assert {info.replicas for info in client.list("part/")} == {2}
             client.reduce("sum", ["part/0", "part/1", "part/2"], replicas=3)
-            total = client.stat("sum")
+            total = retry(client.stat, "sum")
             assert total is not None
             assert total.replicas == 3
             with pytest.raises(hoplite.NotEnoughNodes) as caught:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hoplite
-from stores import PATIENCE
+from stores import PATIENCE, retry
 
 torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
@@ -36,7 +36,7 @@ def same(left: Any, right: Any) -> bool:
 def test_tensors(client: hoplite.Client, dtype: str, shape: tuple[int, ...]) -> None:
     value = tensor_of(dtype, shape)
     with client.put(None, value, confirm=True) as ref:
-        known = client.stat(ref)
+        known = retry(client.stat, ref)
         assert known is not None
         assert known.kind == "torch"
         if dtype in KNOWN:

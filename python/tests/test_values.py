@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import hoplite
 from hoplite import _dtypes, _pickles, _serialize
-from stores import Cluster
+from stores import Cluster, retry
 
 REDUCIBLE = [*_dtypes.DTYPES.values(), np.dtype(ml_dtypes.bfloat16)]
 OTHERS = [
@@ -64,7 +64,7 @@ def test_arrays(client: hoplite.Client, dtype: np.dtype[Any], shape: tuple[int, 
 def test_dtypes_that_reduce_knows_are_known_to_everybody(client: hoplite.Client) -> None:
     for dtype in REDUCIBLE:
         with client.put(None, np.zeros((2, 3), dtype), confirm=True) as ref:
-            known = client.stat(ref)
+            known = retry(client.stat, ref)
             assert known is not None
             assert (known.dtype, known.shape, known.nbytes) == (dtype.name, (2, 3), 6 * dtype.itemsize)
             assert (ref.dtype, ref.shape, ref.nbytes) == (dtype.name, (2, 3), 6 * dtype.itemsize)

@@ -15,6 +15,7 @@ from .lab import Host, Lab
 
 _START_TIMEOUT_S: Final = 300
 _END_TIMEOUT_S: Final = 60
+_STAT_TIMEOUT_S: Final = 300
 _DIRECTORY_PORT: Final = 7401
 _STORE_PORT: Final = 7402
 _LOG_LINES: Final = 10
@@ -159,6 +160,15 @@ class Hoplite:
         found = json.loads(result.stdout) if result.returncode == 0 else {}
         assert isinstance(found, dict)
         return found
+
+    def stat(self, host: Host, name: str) -> str:
+        """Describes an object. Repeats while the store has no session, which a pause of the machine ends."""
+        deadline = time.monotonic() + _STAT_TIMEOUT_S
+        while True:
+            done = self.client(host, "stat", name, capture_output=True, text=True)
+            if "cannot be reached" not in done.stderr or time.monotonic() > deadline:
+                return str(done.stdout)
+            time.sleep(0.05)
 
     def _start(self, host: Host, program: str, arguments: list[str]) -> Daemon:
         log = self._files / f"{program}-{host.name}.log"

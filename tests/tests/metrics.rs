@@ -102,8 +102,11 @@ fn work_of_daemons_is_counted() {
     assert_eq!(value(&first, "hoplite_store_memory_bytes{state=\"capacity\"}"), f64::from(64 << 20));
     assert!(value(&first, "hoplite_store_memory_bytes{state=\"pinned\"}") >= 100_000.0);
     assert_eq!(value(&first, "hoplite_store_open_calls"), 0.0);
-    let shard = text(&cluster.shards[0]);
-    assert_eq!(value(&shard, "hoplite_directory_nodes{state=\"connected\"}"), 2.0);
+    let mut shard = String::new();
+    await_that("both sessions", || {
+        shard = text(&cluster.shards[0]);
+        value(&shard, "hoplite_directory_nodes{state=\"connected\"}") == 2.0
+    });
     // A store or a shard that pauses for some seconds ends a session, and opens another one.
     assert!(value(&shard, "hoplite_directory_sessions_opened_total") >= 2.0);
     assert!(value(&shard, "hoplite_directory_received_messages_total{kind=\"publish\"}") >= 4.0);

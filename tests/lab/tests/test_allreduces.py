@@ -84,11 +84,10 @@ class Allreduces(unittest.TestCase):
                 ranks.tell(f"run {time.monotonic_ns()}")
                 after = lab.traffic()
                 ranks.tell("check")
-                command = ["stat", "bench-0-target"]
-                described = hoplite.client(lab.host(PLACES[0]), *command, capture_output=True, text=True, check=True)
-                plan = re.search(r".*(ring|hierarchical|doubling) of .*", described.stdout)
+                described = hoplite.stat(lab.host(PLACES[0]), "bench-0-target")
+                plan = re.search(r".*(ring|hierarchical|doubling) of .*", described)
                 if plan is None:
-                    raise AssertionError(described.stdout)
+                    raise AssertionError(described)
             finally:
                 ranks.end()
         return max((after[f"rack{rack}"] - before[f"rack{rack}"]).sent_bytes for rack in range(RACKS)), plan[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 from lab import Lab, Plan
 from lab.daemons import Hoplite
 from lab.tests.test_allreduces import Ranks
-from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
+from lab.tests.test_daemons import PROGRAMS, lacking
 from lab.tests.test_lab import await_that
 
 PLACES = ["h0", "h1", "h2"]
@@ -48,9 +48,7 @@ class Sessions(unittest.TestCase):
         return self.ranks.answers()
 
     def plan(self) -> str:
-        command = ["stat", f"bench-{self.round}-target"]
-        options = {"capture_output": True, "text": True, "timeout": TIMEOUT_S}
-        return str(self.hoplite.client(self.lab.host("h0"), *command, **options).stdout)
+        return self.hoplite.stat(self.lab.host("h0"), f"bench-{self.round}-target")
 
     def check(self, ranks: list[int]) -> None:
         self.ranks.start("check", ranks)

@@ -46,8 +46,7 @@ class SlowLinks(unittest.TestCase):
         return "from h2" not in grants and "gave-way" in grants
 
     def stat(self, hoplite: Hoplite, host: Host, name: str) -> str:
-        command = ("stat", name)
-        return str(hoplite.client(host, *command, timeout=TIMEOUT_S, check=True, capture_output=True, text=True).stdout)
+        return hoplite.stat(host, name)
 
     def test_others_do_not_wait_for_a_receiver_whose_link_has_got_slow(self) -> None:
         with Lab(Plan(hosts=5)) as lab, Hoplite(lab, PROGRAMS, memory="256MiB") as hoplite:

@@ -2,11 +2,12 @@
 //! RECEIVERS`.
 //!
 //! The stores have sessions, labels and loads, but no bytes. RECEIVERS stores pull an object of the
-//! first store; some are complete, so that several chains begin. Ends with its standard input.
+//! first store; some are complete, so that several chains begin. Begins again after the directory
+//! has ended all sessions, as after a pause of the machine. Ends with its standard input.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use futures::StreamExt;
@@ -21,6 +22,7 @@ use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{LoadReport, ShardMessages, StoreMessages};
 use hoplite_tests::TIME_LIMIT;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
@@ -35,6 +37,8 @@ type Client = DirectoryClient<Channel>;
 struct Node {
     outbox: mpsc::Sender<StoreMessages>,
     inbound: Streaming<ShardMessages>,
+    /// Ends the reports when it is dropped.
+    _reports: JoinSet<anyhow::Result<()>>,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -46,12 +50,52 @@ async fn main() -> anyhow::Result<()> {
     let (nodes, objects, receivers): (usize, usize, usize) =
         (nodes.parse()?, objects.parse()?, receivers.parse()?);
     ensure!(receivers < nodes, "the first node only sends");
+    let started = Instant::now();
+    let mut waiting = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let mut is_ready = false;
+    for round in 1.. {
+        let gathered = tokio::select! {
+            gathered = gather(address, round, nodes, objects, receivers) => gathered,
+            _ = &mut waiting => return Ok(()),
+        };
+        let mut crowd = match gathered {
+            Ok(crowd) => crowd,
+            Err(_) if is_ready || started.elapsed() < TIME_LIMIT => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if !std::mem::replace(&mut is_ready, true) {
+            writeln!(std::io::stdout(), "ready")?;
+        }
+        let reading: FuturesUnordered<_> = crowd
+            .iter_mut()
+            .map(|node| async { while let Ok(Some(_)) = node.inbound.message().await {} })
+            .collect();
+        tokio::select! {
+            () = reading.collect::<()>() => {}
+            _ = &mut waiting => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+async fn gather(
+    address: &str,
+    round: u64,
+    nodes: usize,
+    objects: usize,
+    receivers: usize,
+) -> anyhow::Result<Vec<Node>> {
     let mut clients: Vec<Client> = Vec::new();
     for _ in 0..nodes.div_ceil(NODES_PER_CONNECTION) {
         clients.push(DirectoryClient::connect(format!("http://{address}")).await?);
     }
-    let joining = (0..nodes)
-        .map(|number| join(clients[number / NODES_PER_CONNECTION].clone(), number, address, receivers));
+    let joining = (0..nodes).map(|number| {
+        let client = clients[number / NODES_PER_CONNECTION].clone();
+        join(client, (number, round), address, receivers)
+    });
     let mut crowd: Vec<Node> = futures::stream::iter(joining).buffered(64).try_collect().await?;
 
     let published: Vec<ToShard> =
@@ -78,16 +122,7 @@ async fn main() -> anyhow::Result<()> {
     for (number, node) in crowd.iter().enumerate().take(receivers + 1).skip(first + 1) {
         node.request(number).await?;
     }
-    writeln!(std::io::stdout(), "ready")?;
-    let reading: FuturesUnordered<_> = crowd
-        .iter_mut()
-        .map(|node| async { while let Ok(Some(_)) = node.inbound.message().await {} })
-        .collect();
-    let waiting = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    tokio::select! {
-        () = reading.collect::<()>() => bail!("the directory has ended all sessions"),
-        _ = waiting => Ok(()),
-    }
+    Ok(crowd)
 }
 
 impl Node {
@@ -117,11 +152,16 @@ impl Node {
     }
 }
 
-async fn join(mut client: Client, number: usize, address: &str, receivers: usize) -> anyhow::Result<Node> {
+async fn join(
+    mut client: Client,
+    (number, round): (usize, u64),
+    address: &str,
+    receivers: usize,
+) -> anyhow::Result<Node> {
     let node = NodeId::new(&format!("gpu-{number:04}"))?;
     let info = NodeInfo {
         node: node.clone(),
-        incarnation: Incarnation(1),
+        incarnation: Incarnation(round),
         data_address: format!("10.{}.{}.{}:7400", number / 65536, number / 256 % 256, number % 256)
             .parse()?,
         labels: vec![
@@ -141,8 +181,9 @@ async fn join(mut client: Client, number: usize, address: &str, receivers: usize
     let outbound = futures::stream::poll_fn(move |cx| queued.poll_recv(cx));
     let mut inbound = client.session(outbound).await?.into_inner();
     ensure!(inbound.message().await?.is_some_and(|first| first.welcome.is_some()), "the node is refused");
-    tokio::spawn(send_load(client, node, load(number, receivers)));
-    Ok(Node { outbox, inbound })
+    let mut reports = JoinSet::new();
+    reports.spawn(send_load(client, node, load(number, receivers)));
+    Ok(Node { outbox, inbound, _reports: reports })
 }
 
 async fn send_load(mut client: Client, node: NodeId, load: Load) -> anyhow::Result<()> {

@@ -25,7 +25,7 @@ fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) 
     cluster.store(1).signal(Signal::STOP);
     // The delete ends after the shard counts the frozen store as lost.
     let gone = ["replaced", "deleted", "of-the-frozen"];
-    cluster.client(0).delete(gone, TIME_LIMIT).unwrap();
+    assert_eq!(cluster.client(0).delete(gone, TIME_LIMIT).unwrap(), gone.len());
     cluster.client(0).put("replaced", new).unwrap();
     own
 }
@@ -90,7 +90,7 @@ fn a_delete_names_a_frozen_store_or_waits_for_it() {
     let frozen = [NodeId::new("node-1").unwrap()];
     let options = |timeout, wait| DeleteOptions { timeout, wait };
     let deletion = cluster.client(0).delete_with(["x"], options(TIME_LIMIT, DeleteWait::Reachable)).unwrap();
-    assert_eq!((&deletion.absent[..], deletion.absent_count), (&frozen[..], 1));
+    assert_eq!((deletion.count, &deletion.absent[..], deletion.absent_count), (1, &frozen[..], 1));
     let socket = cluster.socket(0);
     let mut command = Command::new(program("hoplite"));
     command.arg("--socket").arg(&socket).args(["--timeout", "1s", "delete", "y", "--wait", "all"]);
