@@ -188,6 +188,17 @@ class QuotaExceeded(HopliteError):
         needed: The bytes or objects that the put needs.
         used: The bytes or objects in use.
         limit: The limit in bytes or objects.
+
+    Examples:
+        >>> def keep(id: str, value: object) -> bool:
+        ...     try:
+        ...         client.put(id, value, timeout=10)
+        ...     except hoplite.QuotaExceeded as error:
+        ...         print(f"{error.used} of {error.limit} {error.resource}: {error.needed} more")
+        ...         return False
+        ...     return True
+        >>> keep("result", np.ones(4))
+        True
     """
 
     user: int | None = None

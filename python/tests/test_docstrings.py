@@ -23,7 +23,6 @@ WITHOUT = {
     "Malformed",
     "NodeIdInUse",
     "PermissionDenied",
-    "QuotaExceeded",
     "ShardListMismatch",
     "ShuttingDown",
     "SizeMismatch",
