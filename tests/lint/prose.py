@@ -77,10 +77,10 @@ class Limit:
 
 
 LIMITS = {
-    "Rust": Limit(1, 8, 20, 102_650),
+    "Rust": Limit(1, 8, 20, 102_850),
     "Python": Limit(1, 8, 5, 21_800),
     "pages for users": Limit(0, 1, 0, 22_050),
-    "pages for maintainers": Limit(0, 4, 2, 11_750),
+    "pages for maintainers": Limit(0, 4, 2, 13_650),
 }
 
 
