@@ -158,6 +158,10 @@ pub struct NodeStatus {
     pub shards: Vec<ShardStatus>,
     /// Links to other stores as measured by transfers, slowest first.
     pub links: Vec<PeerLink>,
+    /// Most connections (lanes) of one transfer.
+    pub max_lanes: u32,
+    /// Open lanes beyond the first one of each transfer.
+    pub extra_lanes: u64,
     /// The store's present problems.
     pub troubles: Troubles,
 }
@@ -266,6 +270,8 @@ pub struct PeerLink {
     pub link: Link,
     /// `true` if the link is much worse than most links of this store.
     pub is_slow: bool,
+    /// Lanes of all transfers to the node together; `None` before a trial.
+    pub lanes: Option<u32>,
 }
 
 /// Label keys, and the nodes that use them.
@@ -489,6 +495,8 @@ impl From<v1::NodeStatus> for NodeStatus {
             put_conflicts: status.put_conflicts,
             shards: status.shards.into_iter().map(ShardStatus::from).collect(),
             links: status.links.into_iter().map(PeerLink::from).collect(),
+            max_lanes: status.max_lanes,
+            extra_lanes: status.extra_lanes,
             troubles: Troubles {
                 spill: status.spill.map(spill_troubles).unwrap_or_default(),
                 ..status.troubles.map(Troubles::from).unwrap_or_default()
@@ -523,8 +531,9 @@ fn spill_troubles(status: v1::SpillStatus) -> Vec<(String, String)> {
 
 impl From<v1::PeerLink> for PeerLink {
     fn from(link: v1::PeerLink) -> Self {
-        let v1::PeerLink { node, alpha_ns, ps_per_byte, is_slow } = link;
-        Self { node, link: Link { alpha_ns, ps_per_byte }, is_slow }
+        let v1::PeerLink { node, alpha_ns, ps_per_byte, is_slow, lanes } = link;
+        let lanes = Some(lanes).filter(|lanes| *lanes > 0);
+        Self { node, link: Link { alpha_ns, ps_per_byte }, is_slow, lanes }
     }
 }
 
@@ -561,6 +570,12 @@ mod tests {
         assert_eq!(Grant::from(running).at, Duration::from_micros(1500));
         let ended = v1::GrantRecord { outcome: "Complete".to_owned(), ..v1::GrantRecord::default() };
         assert_eq!(Grant::from(ended).outcome.as_deref(), Some("Complete"));
+    }
+
+    #[test]
+    fn a_link_without_a_trial_has_no_lanes() {
+        let link = |lanes| PeerLink::from(v1::PeerLink { lanes, ..v1::PeerLink::default() });
+        assert_eq!([0, 1, 4].map(|lanes| link(lanes).lanes), [None, Some(1), Some(4)]);
     }
 
     #[test]

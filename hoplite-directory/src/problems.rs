@@ -175,7 +175,13 @@ mod tests {
     #[test]
     fn each_kind_of_problem_is_one_entry_and_those_that_stop_calls_come_first() {
         let mut nearly = Load { capacity_bytes: 100, pinned_bytes: 90, ..Load::default() };
-        let link = |to, is_slow| LinkLoad { peer: node(to), bytes_per_second: 1, round_trip_ns: 1, is_slow };
+        let link = |to, is_slow| LinkLoad {
+            peer: node(to),
+            bytes_per_second: 1,
+            round_trip_ns: 1,
+            is_slow,
+            lanes: 0,
+        };
         nearly.links = vec![link(7, true), link(8, false), link(9, true)];
         let mut loads: Vec<_> =
             (0..100).map(|number| load_of(number, TroubleKind::Full, &["full"])).collect();

@@ -74,6 +74,9 @@ class Link:
     bytes_per_second: float
     is_slow: bool
     """`True` if the link is much slower than most links of this store."""
+    lanes: int | None = None
+    """The number of connections that transfers to the node divide, as the last trial of the store
+    found. `None` before a trial. Each transfer has at least one connection."""
 
 
 class Topology(tuple[Link, ...]):
@@ -92,11 +95,12 @@ class Topology(tuple[Link, ...]):
                 link.node,
                 f"{link.round_trip_us:.1f} us",
                 f"{size(link.bytes_per_second)}/s",
+                "" if link.lanes is None else link.lanes,
                 "slow" if link.is_slow else "",
             )
             for link in self
         )
-        return table("Links of this node", ("node", "round trip", "rate", ""), rows)
+        return table("Links of this node", ("node", "round trip", "rate", "connections", ""), rows)
 
 
 OBJECT_HEADINGS = ("id", "size", "kind", "type", "shape", "age", "creator", "nodes", "available")

@@ -174,6 +174,8 @@ impl<'py> IntoPyObject<'py> for Status {
             ("spill_file_bytes", status.spill.file_bytes),
             ("corrupt_frames", status.corrupt_frames),
             ("put_conflicts", status.put_conflicts),
+            ("max_lanes", status.max_lanes.into()),
+            ("extra_lanes", status.extra_lanes),
         ];
         for (name, number) in numbers {
             dict.set_item(name, number)?;
@@ -204,12 +206,13 @@ const fn state_name(state: LocationState) -> &'static str {
 }
 
 fn link_dict(py: Python<'_>, link: PeerLink) -> PyResult<Bound<'_, PyDict>> {
-    let PeerLink { node, link, is_slow } = link;
+    let PeerLink { node, link, is_slow, lanes } = link;
     let dict = PyDict::new(py);
     dict.set_item("node", node)?;
     dict.set_item("round_trip_us", f64::from(link.alpha_ns) * 2.0 / 1e3)?;
     dict.set_item("bytes_per_second", 1e12 / f64::from(link.ps_per_byte.max(1)))?;
     dict.set_item("is_slow", is_slow)?;
+    dict.set_item("lanes", lanes)?;
     Ok(dict)
 }
 

@@ -106,6 +106,7 @@ def test_status(client: hoplite.Client) -> None:
     shown = Shown(status._repr_html_())
     assert "Store of node node-0" in shown.texts
     assert "512.0 MiB" in shown.texts
+    assert (status["max_lanes"], status["extra_lanes"]) == (1, 0)
     assert status["shards"][0]["address"] in shown.texts
 
 
@@ -132,13 +133,15 @@ def test_topology(cluster: Cluster, client: hoplite.Client) -> None:
     assert isinstance(links, tuple)
     assert {link.node for link in links} <= {"node-1", "node-2"}
     assert all(link.round_trip_us > 0 and link.bytes_per_second > 0 for link in links)
+    assert all(link.lanes is None for link in links), "each transfer keeps one connection"
     assert links[0].node in Shown(links._repr_html_()).texts
 
 
 def test_a_topology_with_odd_names() -> None:
-    links = Topology([Link(SCRIPT, 12.5, 1.5 * (1 << 30), True), Link("\ud800", 1, 0, False)])
+    links = Topology([Link(SCRIPT, 12.5, 1.5 * (1 << 30), True, lanes=4), Link("\ud800", 1, 0, False)])
     shown = Shown(links._repr_html_())
-    assert [text for text in shown.texts if text != "node"][3:7] == [SCRIPT, "12.5 us", "1.5 GiB/s", "slow"]
+    cells = [text for text in shown.texts if text != "node"][4:9]
+    assert cells == [SCRIPT, "12.5 us", "1.5 GiB/s", "4", "slow"]
     links._repr_html_().encode()
 
 

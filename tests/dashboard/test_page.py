@@ -192,6 +192,9 @@ class Page(unittest.TestCase):
         page.run("const group = document.getElementById('group'); group.value = 'rack'; group.dispatchEvent(new Event('change'))")
         page.wait_for("return document.querySelector('.heat tbody th')?.innerText === '00'")
         self.assertIn("the worst of", page.run("return document.querySelector('.heat td.slow').innerText"))
+        page.open(f"http://{addresses['dashboard']}/#node/gpu-0007")
+        page.wait_for("return [...document.querySelectorAll('thead th')].some((cell) => cell.innerText === 'Connections')")
+        page.wait_for("return [...document.querySelectorAll('tbody tr')].some((row) => row.innerText.includes('slow') && row.cells[3]?.innerText === '4')")
         self.assertEqual(page.log(), [])
 
     def test_errors_are_shown_and_old_numbers_stay(self) -> None:

@@ -15,6 +15,7 @@ mod examples;
 mod exchange;
 mod faults;
 mod labels;
+mod lanes;
 mod lifecycle;
 mod lifetimes;
 mod limits;

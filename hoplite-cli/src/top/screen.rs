@@ -376,13 +376,14 @@ mod tests {
             plan: "chain of 2 dimensions".to_owned(),
             elapsed_ms: 2000,
         }];
-        let link = |peer: &str, is_slow| Link {
+        let link = |peer: &str, is_slow, lanes| Link {
             peer: peer.to_owned(),
             bytes_per_second: 1 << 20,
             round_trip_ns: 20_000,
             is_slow,
+            lanes,
         };
-        load.links = vec![link("good", false), link("bad", true)];
+        load.links = vec![link("good", false, 0), link("bad", true, 12)];
         let mut screen = Screen::new(false);
         let directory = Ok(StatusReply { nodes: vec![node("idle", 0, 0), busy], ..StatusReply::default() });
         screen.take(Ok(Snapshot { directory, ..snapshot() }));
@@ -391,11 +392,9 @@ mod tests {
             drawn(screen, 120)
         };
         let lines = show(&mut screen, KeyCode::Char('5'));
-        assert!(
-            lines[4].contains("bad") && lines[4].contains("slow") && lines[4].contains("20µs"),
-            "{lines:#?}"
-        );
-        assert!(lines[5].contains("good"), "{lines:#?}");
+        let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(cells(&lines[4]), ["busy", "bad", "1.0", "MiB/s", "20µs", "12", "slow"], "{lines:#?}");
+        assert_eq!(cells(&lines[5]), ["busy", "good", "1.0", "MiB/s", "20µs", "-"], "{lines:#?}");
         let lines = show(&mut screen, KeyCode::Char('4'));
         assert!(lines[4].contains("3 of 4") && lines[4].contains("chain of 2 dimensions"), "{lines:#?}");
         let lines = show(&mut screen, KeyCode::Char('3'));

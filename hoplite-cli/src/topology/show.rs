@@ -54,6 +54,7 @@ struct Live {
     alpha_ns: u32,
     ps_per_byte: u32,
     is_slow: bool,
+    lanes: Option<u32>,
 }
 
 async fn show_links(store: &StoreArguments, arguments: &Arguments) -> anyhow::Result<()> {
@@ -65,14 +66,21 @@ async fn show_links(store: &StoreArguments, arguments: &Arguments) -> anyhow::Re
             alpha_ns: link.link.alpha_ns,
             ps_per_byte: link.link.ps_per_byte,
             is_slow: link.is_slow,
+            lanes: link.lanes,
         };
         let links: Vec<Live> = links.into_iter().map(live).collect();
         return Ok(output::json(&mut stdout, &links)?);
     }
+    print_links(&mut stdout, links)?;
+    Ok(stdout.flush()?)
+}
+
+fn print_links(out: &mut impl Write, links: Vec<PeerLink>) -> io::Result<()> {
     let mut table = Table::new([
         ("PEER", Alignment::Left),
         ("ROUND TRIP", Alignment::Right),
         ("RATE", Alignment::Right),
+        ("LANES", Alignment::Right),
         ("", Alignment::Left),
     ]);
     for link in links {
@@ -80,11 +88,11 @@ async fn show_links(store: &StoreArguments, arguments: &Arguments) -> anyhow::Re
             link.node.escape_debug().to_string(),
             duration(2000 * u128::from(link.link.alpha_ns)),
             rate(link.link.ps_per_byte),
+            link.lanes.map_or_else(|| "-".to_owned(), |lanes| lanes.to_string()),
             if link.is_slow { "slow" } else { "" }.to_owned(),
         ]);
     }
-    table.print(&mut stdout)?;
-    Ok(stdout.flush()?)
+    table.print(out)
 }
 
 fn show_matrix(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {

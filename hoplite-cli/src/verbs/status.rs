@@ -157,6 +157,8 @@ struct Transfers {
     received_bytes: u64,
     corrupt_frames: u64,
     put_conflicts: u64,
+    max_lanes: u32,
+    extra_lanes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -226,6 +228,8 @@ impl From<NodeStatus> for Report {
                 received_bytes: status.received_bytes,
                 corrupt_frames: status.corrupt_frames,
                 put_conflicts: status.put_conflicts,
+                max_lanes: status.max_lanes,
+                extra_lanes: status.extra_lanes,
             },
             reduces: Reduces {
                 coordinated: status.reduces,
@@ -322,6 +326,13 @@ impl Report {
             output::size(transfers.sent_bytes),
             transfers.serves,
         )?;
+        if transfers.max_lanes > 1 {
+            writeln!(
+                out,
+                "lanes      at most {} connections for a transfer; {} now beyond the first ones",
+                transfers.max_lanes, transfers.extra_lanes,
+            )?;
+        }
         writeln!(
             out,
             "reduces    {} coordinated with {} hops, {} hops and {} combinations here",

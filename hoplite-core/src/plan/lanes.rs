@@ -29,7 +29,7 @@ use memory::LaneMemory;
 use trial::{Host, LanePlan, Verdict};
 pub use trial::{LANE_BYTES, MAX_LANES, Progress, REST_LIMIT, Start, Supply, lane_limit};
 
-/// The default limit of lanes: streams use one connection unless the user allows more.
+/// The default limit: one connection for each stream.
 pub const DEFAULT_MAX_LANES: usize = 1;
 
 /// Names a stream of a store.
@@ -98,7 +98,7 @@ struct Stream {
 }
 
 impl HostLanes {
-    /// Makes the state of a store without results of trials. The first stream starts with `first`.
+    /// Makes a state whose first stream starts with `first`.
     pub fn new(first: Start) -> Self {
         let (memory, streams) = (LaneMemory::new(first), BTreeMap::new());
         Self { memory, streams, next_stream: 0, limited: 0, tester: None, changes: 0, news: 0 }
@@ -150,6 +150,11 @@ impl HostLanes {
             stream.plan.lost(lane);
         }
         stream.asked = stream.asked.saturating_sub(1);
+    }
+
+    /// Returns the lanes of all streams to a peer together, by the last trial.
+    pub fn last_result(&self, peer: &NodeId) -> Option<usize> {
+        self.memory.last(peer)
     }
 
     /// Returns the next action of the lane whose turn it is.

@@ -84,16 +84,19 @@ pub struct PeerLink {
     pub link: Link,
     /// `true` if the link is much slower than most others, or has a much longer round trip.
     pub is_slow: bool,
+    /// The lanes of all transfers to the peer together; `None` before a trial.
+    pub lanes: Option<usize>,
 }
 
 impl From<PeerLink> for LinkLoad {
-    fn from(PeerLink { peer, link, is_slow }: PeerLink) -> Self {
+    fn from(PeerLink { peer, link, is_slow, lanes }: PeerLink) -> Self {
         const PICOSECONDS: u64 = 1_000_000_000_000;
         Self {
             peer,
             bytes_per_second: PICOSECONDS / u64::from(link.ps_per_byte).max(1),
             round_trip_ns: 2 * u64::from(link.alpha_ns),
             is_slow,
+            lanes: lanes.map_or(0, |lanes| u32::try_from(lanes).unwrap_or(u32::MAX)),
         }
     }
 }
@@ -197,7 +200,12 @@ impl PeerLinks {
         };
         let named = peers.into_iter().zip(&estimates);
         let mut links: Vec<PeerLink> = named
-            .map(|(peer, link)| PeerLink { peer: peer.clone(), link: *link, is_slow: is_slow(link) })
+            .map(|(peer, link)| PeerLink {
+                peer: peer.clone(),
+                link: *link,
+                is_slow: is_slow(link),
+                lanes: None,
+            })
             .collect();
         links.sort_by_key(|link| Reverse((link.link.ps_per_byte, link.link.alpha_ns)));
         links

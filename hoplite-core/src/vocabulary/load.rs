@@ -169,6 +169,8 @@ pub struct LinkLoad {
     pub round_trip_ns: u64,
     /// `true` if the link is much slower, or has a much longer round trip, than most links.
     pub is_slow: bool,
+    /// The lanes of all transfers to the peer together; zero before a trial.
+    pub lanes: u32,
 }
 
 impl Load {

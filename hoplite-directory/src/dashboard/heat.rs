@@ -85,6 +85,7 @@ mod tests {
             bytes_per_second,
             round_trip_ns: 1_000_000 / bytes_per_second,
             is_slow,
+            lanes: 0,
         });
         (name(from), Arc::new(Load { links: links.collect(), ..Load::default() }))
     }

@@ -44,6 +44,7 @@ struct Link {
     bytes_per_second: u64,
     round_trip_ns: u64,
     slow: bool,
+    lanes: u32,
 }
 
 #[derive(Serialize)]
@@ -105,6 +106,7 @@ impl NodePage {
                     bytes_per_second: link.bytes_per_second,
                     round_trip_ns: link.round_trip_ns,
                     slow: link.is_slow,
+                    lanes: link.lanes,
                 })
                 .collect(),
             reduces: load.reduces.iter().map(|reduce| reduce.target.readable()).collect(),

@@ -1,12 +1,14 @@
 //! The counters of the data plane, and its estimates of links.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hoplite_core::id::NodeId;
 use hoplite_core::link::Delivery;
 use hoplite_core::time::Time;
 use hoplite_core::topology::live::{PeerLink, PeerLinks};
+
+use super::lanes::OutgoingStreams;
 
 /// Counts since the start of the store, except `lanes`.
 #[derive(Debug, Default)]
@@ -31,6 +33,7 @@ pub(crate) struct DataMetrics {
     /// Number of connections closed at once, because too many were open.
     pub(crate) refused_connections: AtomicU64,
     links: Mutex<PeerLinks>,
+    streams: OnceLock<Arc<OutgoingStreams>>,
 }
 
 impl DataMetrics {
@@ -46,9 +49,17 @@ impl DataMetrics {
         self.lock_links().received(bytes_per_second);
     }
 
+    pub(super) fn observe(&self, streams: &Arc<OutgoingStreams>) {
+        self.streams.get_or_init(|| Arc::clone(streams));
+    }
+
     /// Returns the links to other stores, slowest first.
     pub(crate) fn links(&self) -> Vec<PeerLink> {
-        self.lock_links().worst_first()
+        let mut links = self.lock_links().worst_first();
+        if let Some(streams) = self.streams.get() {
+            links.iter_mut().for_each(|link| link.lanes = streams.lanes_to(&link.peer));
+        }
+        links
     }
 
     fn lock_links(&self) -> MutexGuard<'_, PeerLinks> {

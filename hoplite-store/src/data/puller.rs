@@ -80,6 +80,10 @@ impl Puller {
         matches!(self.config.transport, TransportKind::Plain)
     }
 
+    pub(crate) fn max_lanes(&self) -> usize {
+        self.config.max_lanes
+    }
+
     /// Makes a puller for small objects. It has separate connections, because each belongs to its
     /// runtime.
     pub(crate) fn for_small(&self) -> Self {

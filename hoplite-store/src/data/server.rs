@@ -47,7 +47,8 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     let connections = TaskTracker::new();
     let half_open = HalfOpen::new(config.max_half_open);
     let permits = Arc::new(Semaphore::new(config.max_connections));
-    let (probe, streams) = (ProbePlace::default(), OutgoingStreams::new(config.first_lanes));
+    let (probe, streams) = (ProbePlace::default(), Arc::new(OutgoingStreams::new(config.first_lanes)));
+    metrics.observe(&streams);
     let server =
         Arc::new(Server { config, source, metrics, permits, probe, streams, started: Instant::now() });
     let acceptor = Acceptor::new("other stores");
@@ -83,7 +84,7 @@ pub(super) struct Server<S> {
     /// Has a permit for each connection after its handshake.
     permits: Arc<Semaphore>,
     pub(super) probe: ProbePlace,
-    pub(super) streams: OutgoingStreams,
+    pub(super) streams: Arc<OutgoingStreams>,
     started: Instant,
 }
 

@@ -51,6 +51,10 @@ impl Engine {
         uses.into_iter().filter_map(describe).take(MAX_CLIENTS).collect()
     }
 
+    pub(crate) fn max_lanes(&self) -> usize {
+        self.bulk.puller.max_lanes()
+    }
+
     /// Returns the store's load, with the sessions in this `order` of shards.
     pub(crate) fn load(&self, order: &[usize]) -> Load {
         let state = self.lock();

@@ -354,6 +354,8 @@ async fn status(plane: &LocalPlane) -> Response {
         links: metrics.links().into_iter().map(encode_link).collect(),
         troubles: Some(troubles(plane)),
         spill: spill(plane, node.spill),
+        max_lanes: small(plane.engine.max_lanes()),
+        extra_lanes: metrics.lanes.load(Ordering::Relaxed),
     }))
 }
 
@@ -407,8 +409,13 @@ fn troubles(plane: &LocalPlane) -> v1::Troubles {
 }
 
 fn encode_link(link: PeerLink) -> v1::PeerLink {
-    let PeerLink { peer, link: Link { alpha_ns, ps_per_byte }, is_slow } = link;
-    v1::PeerLink { node: peer.as_str().to_owned(), alpha_ns, ps_per_byte, is_slow }
+    let PeerLink { peer, link: Link { alpha_ns, ps_per_byte }, is_slow, lanes } = link;
+    let lanes = lanes.map_or(0, small);
+    v1::PeerLink { node: peer.as_str().to_owned(), alpha_ns, ps_per_byte, is_slow, lanes }
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn place_keys(nodes: &[v1::status_reply::Node]) -> Vec<v1::PlaceKeys> {

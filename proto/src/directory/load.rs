@@ -157,13 +157,13 @@ fn decode_transfer(transfer: &wire::Transfer) -> Result<TransferLoad> {
 }
 
 fn encode_link(link: &LinkLoad) -> wire::Link {
-    let LinkLoad { ref peer, bytes_per_second, round_trip_ns, is_slow } = *link;
-    wire::Link { peer: peer.to_string(), bytes_per_second, round_trip_ns, is_slow }
+    let LinkLoad { ref peer, bytes_per_second, round_trip_ns, is_slow, lanes } = *link;
+    wire::Link { peer: peer.to_string(), bytes_per_second, round_trip_ns, is_slow, lanes }
 }
 
 fn decode_link(link: &wire::Link) -> Result<LinkLoad> {
-    let wire::Link { ref peer, bytes_per_second, round_trip_ns, is_slow } = *link;
-    Ok(LinkLoad { peer: NodeId::new(peer)?, bytes_per_second, round_trip_ns, is_slow })
+    let wire::Link { ref peer, bytes_per_second, round_trip_ns, is_slow, lanes } = *link;
+    Ok(LinkLoad { peer: NodeId::new(peer)?, bytes_per_second, round_trip_ns, is_slow, lanes })
 }
 
 fn encode_reduce(reduce: ReduceLoad) -> wire::Reduce {
@@ -207,6 +207,7 @@ mod tests {
             bytes_per_second: four,
             round_trip_ns: one,
             is_slow: two > three,
+            lanes: u32::from(four > one),
         };
         let reduce = ReduceLoad {
             target: id,

@@ -234,6 +234,7 @@ fn load_report() -> Vec<u8> {
         bytes_per_second: 1000,
         round_trip_ns: 5000,
         is_slow: true,
+        lanes: 4,
     };
     let load = Load {
         capacity_bytes: SIZE,

@@ -272,6 +272,7 @@ fn links(number: usize) -> Vec<LinkLoad> {
             bytes_per_second: usual - usual / 8 * ((number * 31 + index * 17) % 8) as u64 / 8,
             round_trip_ns,
             is_slow: broken,
+            lanes: 4,
         }
     });
     all.take(MAX_LINKS).collect()

@@ -10,6 +10,7 @@ use hoplite_tests::raw::{Kind, RawPeer};
 use prost::Message;
 
 use super::TIME_LIMIT;
+use crate::lanes::await_request;
 
 const SIZE: usize = 24 << 20;
 
@@ -41,26 +42,6 @@ fn read_stream(peer: &mut RawPeer) -> (Vec<u8>, Option<Lanes>) {
             }
         }
     }
-}
-
-/// Pulls until the store requests lanes, which depends on its measurements.
-fn await_request(address: &str, pull: &Pull) -> (RawPeer, Lanes) {
-    let mut found = None;
-    await_that("the store asks for lanes", || {
-        let mut peer = RawPeer::greeted(address);
-        peer.send(Kind::Pull, pull);
-        loop {
-            let (kind, payload) = peer.receive_other().expect("the stream has an end");
-            if kind == Kind::Lanes as u8 {
-                found = Some((peer, Lanes::decode(payload.as_slice()).unwrap()));
-                return true;
-            }
-            if kind == Kind::End as u8 {
-                return false;
-            }
-        }
-    });
-    found.expect("it was found")
 }
 
 fn outcome_of(peer: &mut RawPeer, key: &[u8]) -> end::Outcome {
@@ -112,7 +93,7 @@ fn peers_that_open_no_lanes_get_all_bytes_over_one_connection() {
 fn forged_and_malformed_keys_join_nothing() {
     let (mut cluster, _client, _contents, pull) = cluster();
     let address = cluster.data_address(0);
-    let (mut main, lanes) = await_request(&address, &Pull { max_lanes: 16, ..pull.clone() });
+    let (mut main, lanes) = await_request(&address, &Pull { max_lanes: 16, ..pull.clone() }, SIZE);
     let mut peer = RawPeer::greeted(&address);
     let mut forged = lanes.key.to_vec();
     forged[0] ^= 1;
@@ -136,7 +117,7 @@ fn forged_and_malformed_keys_join_nothing() {
 fn silent_and_surplus_lanes_block_no_other_peer() {
     let (mut cluster, client, contents, pull) = cluster();
     let address = cluster.data_address(0);
-    let (main, asked) = await_request(&address, &Pull { max_lanes: 2, ..pull });
+    let (main, asked) = await_request(&address, &Pull { max_lanes: 2, ..pull }, SIZE);
     assert_eq!(asked.count, 1, "the peer allows two lanes");
     let mut lanes: Vec<RawPeer> = (0..8).map(|_| RawPeer::greeted(&address)).collect();
     for lane in &mut lanes {

@@ -334,13 +334,14 @@ impl Screen {
                 plain(&link.peer),
                 rate(link.bytes_per_second),
                 format!("{:?}", Duration::from_nanos(link.round_trip_ns)),
+                if link.lanes == 0 { "-".to_owned() } else { link.lanes.to_string() },
                 if link.is_slow { "slow" } else { "" }.to_owned(),
             ])
             .style(style)
         });
         let rows = rows.collect();
-        let header = Row::new(["FROM", "TO", "CARRIES", "ROUND TRIP", ""]);
-        let widths = [24, 24, 13, 12, 6].map(Constraint::Length).to_vec();
+        let header = Row::new(["FROM", "TO", "CARRIES", "ROUND TRIP", "LANES", ""]);
+        let widths = [24, 24, 13, 12, 6, 6].map(Constraint::Length).to_vec();
         self.table(frame, area, header, rows, widths);
     }
 

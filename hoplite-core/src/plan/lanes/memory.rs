@@ -67,6 +67,10 @@ impl LaneMemory {
         Some(known.share(now, streams))
     }
 
+    pub(super) fn last(&self, peer: &NodeId) -> Option<usize> {
+        self.peers.get(peer).map(|known| known.lanes)
+    }
+
     /// Keeps the result of a trial, in which `streams` streams were busy.
     pub(super) fn learnt(&mut self, now: Time, peer: &NodeId, streams: usize, verdict: Verdict) {
         let Verdict { lanes, is_settled } = verdict;
@@ -138,6 +142,7 @@ mod tests {
         let peer = node("a");
         let mut memory = LaneMemory::new(UNKNOWN);
         memory.learnt(Time::ZERO, &peer, 2, Verdict { lanes: 4, is_settled: true });
+        assert_eq!((memory.last(&peer), memory.last(&node("b"))), (Some(8), None));
         for (streams, lanes) in [(1, 8), (2, 4), (3, 3), (8, 1), (20, 1)] {
             let start = Start { lanes, is_settled: true };
             assert_eq!(memory.start(Time::ZERO, &peer, streams, true), start);

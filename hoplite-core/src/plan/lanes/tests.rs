@@ -262,6 +262,7 @@ fn capped_connections_fill_the_link_together() {
         sender.run(2 * millis);
         assert_eq!(sender.open(), [lanes], "1/{parts}");
         assert_eq!(sender.known(&peer("a")).unwrap().lanes, lanes);
+        assert_eq!(sender.lanes.last_result(&peer("a")), Some(lanes));
         let ready = sender.streams[0].trace.iter().position(|count| *count >= lanes).unwrap();
         assert!(ready < millis as usize, "1/{parts}: {lanes} lanes after {ready} ms");
         let Sent { rests, rested_ms, .. } = sender.streams[0];

@@ -186,7 +186,7 @@ impl LanePlan {
         self.window = None;
     }
 
-    /// Removes a lane that broke. The stream goes on with fewer lanes.
+    /// Removes a lane that broke.
     pub(super) fn lost(&mut self, lane: LaneId) {
         self.closed(lane);
         self.wanted = self.wanted.min(self.lanes.len()).max(1);
@@ -195,7 +195,6 @@ impl LanePlan {
         }
     }
 
-    /// Returns `true` if this lane should close, because the stream needs fewer.
     pub(super) fn is_superfluous(&self, lane: LaneId) -> bool {
         self.lanes.len() > self.wanted && self.lanes.keys().next() != Some(&lane)
     }
@@ -240,7 +239,6 @@ impl LanePlan {
         total(active.map(|(_, delivery)| delivery))
     }
 
-    /// Takes over the number of lanes that other streams to the peer have found.
     pub(super) fn follow(&mut self, now: Time, known: Start) {
         let lanes = known.lanes.min(self.max_lanes);
         let then = if known.is_settled { Then::Settled } else { Then::Steady };

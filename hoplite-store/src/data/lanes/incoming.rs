@@ -197,10 +197,7 @@ impl<'a> Incoming<'a> {
         if is_complete && !has_arrived && may_come { None } else { self.end.take() }
     }
 
-    /// Waits for a lane's frame or opening.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
+    /// Waits for a lane's frame or opening. Cancel safe.
     async fn wait(&mut self, has_arrived: bool) -> LaneEvent {
         if let [lane] = self.lanes.as_mut_slice()
             && lane.is_request

@@ -6,7 +6,6 @@
 //!
 //! A stream begins on the connection of its request. The sender requests further lanes with
 //! `Lanes`. The receiver opens connections, and sends `Lane` with the stream's key on each.
-//! Receivers that offer no lanes never see these frames.
 //!
 //! With one lane, a collective's stream ends without a frame, because both sides know its length.
 //! With several, each connection ends with `End`.

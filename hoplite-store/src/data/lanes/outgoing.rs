@@ -28,10 +28,14 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// Makes an empty set of streams. The first stream to a store begins with the lanes of `first`.
+    /// Makes an empty set. The first stream begins with the lanes of `first`.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
+    }
+
+    pub(in super::super) fn lanes_to(&self, peer: &NodeId) -> Option<usize> {
+        lock(&self.host).last_result(peer)
     }
 
     /// Returns the key of a stream. After the first call, other connections can join the stream.
