@@ -204,6 +204,7 @@ impl ShardOwner {
             Command::Messages { session, messages } => {
                 let began = Instant::now();
                 for (message, trace) in messages {
+                    self.end_sessions_after_pause();
                     // An earlier message may have ended the session.
                     let Some(node) = self.sessions.get(&session).map(|session| session.node.clone()) else {
                         break;
