@@ -14,7 +14,6 @@ from ray_cluster import eventually, objects, on
 
 import hoplite
 import hoplite.ray
-from stores import retry
 
 hoplite.ray.register()
 
@@ -103,7 +102,7 @@ def test_it_goes_through_the_stores_and_is_deleted(
     ref = producer.make.remote(2.0)
     ray.get(consumers[1].total.remote(ref))
     (made,) = objects(client) - before
-    info = retry(client.stat, made)
+    info = client.stat(made)
     assert info is not None
     assert (info.dtype, info.shape) == ("float32", (100_000,))
     assert len(info.locations) == 2
