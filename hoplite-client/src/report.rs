@@ -158,9 +158,9 @@ pub struct NodeStatus {
     pub shards: Vec<ShardStatus>,
     /// Links to other stores as measured by transfers, slowest first.
     pub links: Vec<PeerLink>,
-    /// Most connections (lanes) of one transfer.
+    /// Most connections (lanes) of one transfer; 0: unknown.
     pub max_lanes: u32,
-    /// Open lanes beyond the first one of each transfer.
+    /// Open lanes beyond the first one of each transfer to a store.
     pub extra_lanes: u64,
     /// The store's present problems.
     pub troubles: Troubles,
@@ -270,7 +270,7 @@ pub struct PeerLink {
     pub link: Link,
     /// `true` if the link is much worse than most links of this store.
     pub is_slow: bool,
-    /// Lanes of all transfers to the node together; `None` before a trial.
+    /// Lanes that all transfers divide, by the node's last trial; `None` before.
     pub lanes: Option<u32>,
 }
 

@@ -75,7 +75,7 @@ class Link:
     is_slow: bool
     """`True` if the link is much slower than most links of this store."""
     lanes: int | None = None
-    """The number of connections that transfers to the node divide, as the last trial of the store
+    """The number of connections that the store's transfers divide, as the last trial with the node
     found. `None` before a trial. Each transfer has at least one connection."""
 
 

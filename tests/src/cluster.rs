@@ -149,10 +149,13 @@ pub fn run_to_end(command: &mut Command) -> (i32, String) {
     let mut errors = child.stderr.take().expect("stderr is piped");
     let log = Arc::default();
     let mut daemon = Daemon { child, name: format!("{command:?}"), log, first_line: String::new() };
+    let reading = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = errors.read_to_string(&mut text);
+        text
+    });
     let code = daemon.exit_code();
-    let mut text = String::new();
-    let _ = errors.read_to_string(&mut text);
-    (code, text)
+    (code, reading.join().expect("the output is read"))
 }
 
 #[derive(Debug)]

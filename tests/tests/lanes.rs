@@ -84,7 +84,7 @@ fn lanes_are_shown_while_they_are_open_and_after_a_trial() {
     lane.send(Kind::Lane, &Lane { key: requested.key, other_streams: 0 });
     await_that("the second lane is open", || open() == (16, 1));
     let text = hoplite(&cluster, &["status"]);
-    assert!(text.contains("at most 16 connections for a transfer; 1 now beyond the first ones"), "{text}");
+    assert!(text.contains("at most 16 connections for a transfer; sends use 1 beyond the first"), "{text}");
     let status: Value = serde_json::from_str(&hoplite(&cluster, &["status", "--json"])).unwrap();
     let transfers = &status["transfers"];
     assert_eq!((&transfers["max_lanes"], &transfers["extra_lanes"]), (&16.into(), &1.into()));

@@ -329,7 +329,7 @@ impl Report {
         if transfers.max_lanes > 1 {
             writeln!(
                 out,
-                "lanes      at most {} connections for a transfer; {} now beyond the first ones",
+                "lanes      at most {} connections for a transfer; sends use {} beyond the first",
                 transfers.max_lanes, transfers.extra_lanes,
             )?;
         }

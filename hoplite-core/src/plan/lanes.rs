@@ -152,7 +152,7 @@ impl HostLanes {
         stream.asked = stream.asked.saturating_sub(1);
     }
 
-    /// Returns the lanes of all streams to a peer together, by the last trial.
+    /// Returns the lanes that all streams divided in the last trial with a peer.
     pub fn last_result(&self, peer: &NodeId) -> Option<usize> {
         self.memory.last(peer)
     }

@@ -112,7 +112,7 @@ impl Default for ShardConfig {
 pub enum Event {
     /// A store's session ended. Refused and replaced sessions send no event.
     Disconnected { node: NodeId, incarnation: Incarnation },
-    /// This side has ended a store's session, so the store may serve its copies for a [`LEASE`].
+    /// The shard has ended a store's session. Unaware, the store may serve copies for a [`LEASE`].
     Ended { node: NodeId, incarnation: Incarnation },
     /// A message of a store's current session, within the bounds of its fields.
     Message { node: NodeId, message: ToShard },

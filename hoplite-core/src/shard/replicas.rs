@@ -122,7 +122,7 @@ impl Shard {
         }
     }
 
-    /// Offers objects to a store that has come. A queued object needs no other decision.
+    /// Offers objects to a store that has come. Queued objects are offered anyway.
     pub(super) fn store_came(&mut self, now: Time) {
         self.replicas.is_dirty = true;
         let stalled = self.replicas.objects.iter_mut().filter(|(_, shortage)| shortage.rank.is_none());

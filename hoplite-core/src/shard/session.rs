@@ -1,8 +1,8 @@
 //! Sessions: nodes connect, go away for a moment, come back, or are lost.
 //!
 //! A node that goes away keeps its locations for [`Limits::node_grace`](crate::Limits::node_grace),
-//! but serves no receivers. If this side has ended its session, it keeps them at least for a
-//! [`LEASE`](crate::session::LEASE): it may not know, and serve its copies.
+//! but serves no receivers. If the shard ends the session, the node keeps them at least for a
+//! [`LEASE`](crate::session::LEASE): an unaware node still serves copies.
 //!
 //! If it comes back as the same run (process), its locations count again at once, and it publishes
 //! all its copies again. The shard gives up the rest once the node has published nothing for the

@@ -84,7 +84,7 @@ pub struct PeerLink {
     pub link: Link,
     /// `true` if the link is much slower than most others, or has a much longer round trip.
     pub is_slow: bool,
-    /// The lanes of all transfers to the peer together; `None` before a trial.
+    /// Lanes that all transfers divide, by the peer's last trial; `None` before it.
     pub lanes: Option<usize>,
 }
 

@@ -169,7 +169,7 @@ pub struct LinkLoad {
     pub round_trip_ns: u64,
     /// `true` if the link is much slower, or has a much longer round trip, than most links.
     pub is_slow: bool,
-    /// The lanes of all transfers to the peer together; zero before a trial.
+    /// Lanes that all transfers divide, by the peer's last trial; zero before it.
     pub lanes: u32,
 }
 
