@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hoplite_client::blocking::Client;
-use hoplite_client::{Dtype, Error, Metadata, PutOptions, ReduceOp};
+use hoplite_client::{Dtype, Error, LostCall, Metadata, PutOptions, ReduceOp};
 use hoplite_core::{Error as ObjectError, Version};
 use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, retry};
@@ -33,9 +33,21 @@ fn as_new(plan: &mut Plan) {
     plan.store_arguments = vec!["--drain".to_owned(), "60s".to_owned()];
 }
 
+/// Repeats a call also if its outcome is unknown, because no other client uses its ids.
+fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
+    retry(what, || {
+        call().map_err(|error| match error {
+            Error::ConnectionLost { call: LostCall::MayHaveHappened, .. } => {
+                error.leaving(LostCall::Repeatable)
+            }
+            error => error,
+        })
+    })
+}
+
 fn put(client: &Client, id: &str, value: &[u8], metadata: Metadata) {
     let mut is_repeated = false;
-    retry(id, || {
+    repeat(id, || {
         let put =
             client.put_with(id, value, PutOptions { metadata: metadata.clone(), ..PutOptions::default() });
         match put {
@@ -61,7 +73,7 @@ fn put_array(client: &Client, id: &str, number: i32) {
 fn reduce(client: &Client, target: &str) {
     let sources: Vec<String> = (0..STORES).map(source).collect();
     let mut is_repeated = false;
-    retry(target, || {
+    repeat(target, || {
         let reduced = client.reduce(target, &sources, ReduceOp::Sum, TIME_LIMIT);
         match reduced {
             Err(Error::Object(ObjectError::AlreadyExists { .. })) if is_repeated => Ok(()),
@@ -72,14 +84,14 @@ fn reduce(client: &Client, target: &str) {
         }
     });
     let sum: i32 = (0..STORES).map(|node| 1 << node).sum();
-    let result = retry(target, || client.get(target, TIME_LIMIT).map(|view| view.to_vec()));
+    let result = repeat(target, || client.get(target, TIME_LIMIT).map(|view| view.to_vec()));
     assert!(result == sum.to_le_bytes().repeat(ELEMENTS), "{target} has the sum");
-    retry(target, || client.delete([target], TIME_LIMIT));
+    repeat(target, || client.delete([target], TIME_LIMIT));
 }
 
 /// Returns the remaining objects: id, seed and size.
 fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> VecDeque<(String, u64, usize)> {
-    let client = retry("connect", || Client::connect(socket));
+    let client = repeat("connect", || Client::connect(socket));
     let mut kept = VecDeque::new();
     while !stop.load(Ordering::Relaxed) {
         let round = rounds.load(Ordering::Relaxed);
@@ -88,17 +100,17 @@ fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> Ve
         put(&client, &id, &bytes(round, size), Metadata::default());
         kept.push_back((id, round, size));
         let (id, seed, size) = &kept[(round * 7) as usize % kept.len()];
-        let got = retry(id, || client.get(id, TIME_LIMIT).map(|view| view.to_vec()));
+        let got = repeat(id, || client.get(id, TIME_LIMIT).map(|view| view.to_vec()));
         assert!(got == bytes(*seed, *size), "{id} has its bytes");
         let other = source((name + 1) % STORES);
-        let got = retry(&other, || client.get(&other, TIME_LIMIT).map(|view| view.to_vec()));
+        let got = repeat(&other, || client.get(&other, TIME_LIMIT).map(|view| view.to_vec()));
         assert_eq!(got.len(), 4 * ELEMENTS);
         if round.is_multiple_of(2) {
             reduce(&client, &format!("sum-{name}-{round}"));
         }
         if kept.len() > KEPT {
             let (oldest, ..) = kept.pop_front().unwrap();
-            retry(&oldest, || client.delete([&oldest], TIME_LIMIT));
+            repeat(&oldest, || client.delete([&oldest], TIME_LIMIT));
         }
         rounds.store(round + 1, Ordering::Relaxed);
     }
