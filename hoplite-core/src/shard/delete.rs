@@ -105,19 +105,17 @@ impl Shard {
     }
 
     fn remember_requester(&mut self, requester: Requester, key: (ObjectId, PutId)) {
-        let Some(session) = self.nodes.get(requester.0).map(|record| record.session_number) else { return };
         let Some(tombstone) = self.tombstones.get_mut(&key) else { return };
         if tombstone.deleted_by.is_none() {
             tombstone.deleted_by = Some(requester);
-            self.performed_deletes.insert(requester, (session, key.0, key.1));
+            self.performed_deletes.insert(requester, key);
         }
     }
 
-    /// Returns the put that the same delete ended in an earlier session.
+    /// Returns the put that the same delete ended before.
     fn deleted_by(&self, requester: Requester, id: &ObjectId) -> Option<PutId> {
-        let session = self.nodes.get(requester.0)?.session_number;
-        let (earlier, deleted, put) = self.performed_deletes.get(&requester)?;
-        (*earlier != session && deleted == id).then_some(*put)
+        let (deleted, put) = self.performed_deletes.get(&requester)?;
+        (deleted == id).then_some(*put)
     }
 
     /// Removes the put's copies, and refuses the put from now on.

@@ -175,9 +175,9 @@ pub struct Shard {
     pauses: BTreeMap<ObjectId, Time>,
     /// Puts that have ended and must not come back.
     tombstones: BTreeMap<(ObjectId, PutId), Tombstone>,
-    /// The deletes that created tombstones, with the numbers of their sessions. A store repeats a
-    /// delete in another session if the answer is lost.
-    performed_deletes: BTreeMap<Requester, (u32, ObjectId, PutId)>,
+    /// The deletes that created tombstones. A store repeats a delete if its answer is lost with the
+    /// session, or if the shard was away. No later request of the store has the same number.
+    performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
     /// Deletes that wait for nodes. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
     /// Deletes of unknown ids during the warm-up. Each is an open request of its node.

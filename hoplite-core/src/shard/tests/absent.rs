@@ -18,6 +18,17 @@ fn answer(put: Option<u64>, absent: &[&str]) -> (String, ToStore) {
     ("b".to_owned(), ToStore::DeleteDone { request: RequestId(1), put: put.map(PutId), absent })
 }
 
+/// Returns a delete of another call.
+fn second_delete(wait: DeleteWait) -> ToShard {
+    let terms = DeleteTerms { only: None, wait };
+    ToShard::Delete { request: RequestId(2), id: id("x"), terms }
+}
+
+fn second_answer(put: Option<u64>) -> (String, ToStore) {
+    let (request, absent) = (RequestId(2), Named::of([]));
+    ("b".to_owned(), ToStore::DeleteDone { request, put: put.map(PutId), absent })
+}
+
 fn sent(effects: Vec<Effect>) -> Vec<(String, ToStore)> {
     let sent = effects.into_iter().filter_map(|effect| match effect {
         Effect::Send { node, message } => Some((node.to_string(), message)),
@@ -42,9 +53,9 @@ fn a_delete_names_the_lost_nodes_that_may_have_a_copy() {
     // The lost node never had the id's new put.
     world.send("b", ToShard::Publish(complete("x", 2)));
     world.connect("a", 2);
-    let drops = world.send_and_collect("b", delete(DeleteWait::Reachable, None));
+    let drops = world.send_and_collect("b", second_delete(DeleteWait::Reachable));
     assert!(matches!(drops[..], [(_, ToStore::Drop { put: PutId(2), .. })]), "{drops:?}");
-    assert_eq!(world.send_and_collect("b", confirmed(2)), [answer(Some(2), &[])]);
+    assert_eq!(world.send_and_collect("b", confirmed(2)), [second_answer(Some(2))]);
 }
 
 #[test]
@@ -67,7 +78,7 @@ fn a_delete_may_wait_until_the_lost_node_has_confirmed_it() {
         let drops = sent(world.connect("a", 1));
         assert!(matches!(drops[..], [(_, ToStore::Drop { put: PutId(1), .. })]), "{drops:?}");
         assert_eq!(world.send_and_collect("a", confirmed(1)), [answer(None, &[])]);
-        assert_eq!(world.send_and_collect("b", delete(DeleteWait::All, None)), [answer(None, &[])]);
+        assert_eq!(world.send_and_collect("b", second_delete(DeleteWait::All)), [second_answer(None)]);
     }
 }
 
@@ -139,17 +150,26 @@ fn a_restarted_shard_holds_deletes_of_unknown_ids_for_a_lease() {
 }
 
 #[test]
-fn a_delete_that_is_repeated_in_another_session_is_counted_and_spares_a_newer_put() {
-    let mut world = World::with_nodes(&["a", "b"]);
-    world.send("a", ToShard::Publish(complete("x", 1)));
-    world.send("b", delete(DeleteWait::Reachable, None));
-    world.disconnect("b", 1);
-    world.send("a", confirmed(1));
-    world.send("a", ToShard::Publish(complete("x", 2)));
-    world.connect("b", 1);
-    let answers = world.send_and_collect("b", delete(DeleteWait::Reachable, None));
-    assert_eq!(answers, [answer(Some(1), &[])]);
-    assert!(world.shard.describe(&id("x")).locations.object.is_some(), "the newer put stays");
+fn a_repeated_delete_is_counted_and_spares_a_newer_put() {
+    for ends_session in [true, false] {
+        let mut world = World::with_nodes(&["a", "b"]);
+        world.send("a", ToShard::Publish(complete("x", 1)));
+        world.send("b", delete(DeleteWait::Reachable, None));
+        if ends_session {
+            world.disconnect("b", 1);
+        } else {
+            // The store turned to the other shard for a while.
+            world.send("b", ToShard::Cancel { request: RequestId(1) });
+        }
+        world.send("a", confirmed(1));
+        world.send("a", ToShard::Publish(complete("x", 2)));
+        if ends_session {
+            world.connect("b", 1);
+        }
+        let answers = world.send_and_collect("b", delete(DeleteWait::Reachable, None));
+        assert_eq!(answers, [answer(Some(1), &[])]);
+        assert!(world.shard.describe(&id("x")).locations.object.is_some(), "the newer put stays");
+    }
 }
 
 #[test]
