@@ -83,7 +83,7 @@ lint: ## Formatting, lints, the licences and sources of dependencies, the names 
 	$(PYTHON) tests/lint/prose.py
 	PYTHON=$(PYTHON) deploy/release.sh --check
 
-# Ends tests that hang. Cargo has named them by then.
+# Ends tests that hang. The test programs name each test that takes more than a minute.
 TEST_LIMIT ?= 40m
 
 # Cargo's rustdoc would warn that it cannot use make's job server, which make lends to `$(MAKE)` only.

@@ -212,7 +212,7 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     pub shard_arguments: Vec<String>,
     pub advertised: Vec<String>,
-    /// Environment variables of all daemons, in addition to those of the test.
+    /// Environment variables of all daemons, added to the variables of the test.
     pub environment: Vec<(&'static str, &'static str)>,
     /// Folder with the daemons' programs; `None` for this workspace's.
     pub programs: Option<PathBuf>,
