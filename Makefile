@@ -59,9 +59,11 @@ demo: setup $(DEMO_ENV) ## A 4-node cluster moves a real file and adds arrays, t
 $(DEMO_ENV): | setup
 	$(PYTHON) -m venv $@
 
+# The parts end in any order, so the messages of failed Rust tests are repeated last.
 test: setup ## Everything that a change must pass.
 	+$(AT_ONCE)=2 fetch lint tested doc
-	+$(AT_ONCE)=4 test-python test-unit fuzz-targets lint-python docs
+	+$(AT_ONCE)=4 test-python test-unit fuzz-targets lint-python docs UNIT_LOG=target/test-unit.log || \
+		{ awk '/^failures:$$/ { shown = 1 } /^test result/ { shown = 0 } shown' target/test-unit.log; exit 1; }
 	$(MAKE) --no-print-directory --jobs=1 test-fuzz test-lab test-chaos test-deploy test-dashboard
 
 fetch: python-env # What the tests run besides our programs: torch, Ray, a browser, Docker.
@@ -88,7 +90,8 @@ TEST_LIMIT ?= 40m
 
 # Cargo's rustdoc would warn that it cannot use make's job server, which make lends to `$(MAKE)` only.
 test-unit: tested ## Unit, property, simulation, conformance and process tests.
-	env --unset=MAKEFLAGS --unset=MFLAGS timeout --verbose $(TEST_LIMIT) $(CARGO) test --workspace --no-fail-fast
+	env --unset=MAKEFLAGS --unset=MFLAGS timeout --verbose $(TEST_LIMIT) $(CARGO) test --workspace --no-fail-fast \
+		$(if $(UNIT_LOG),> $(UNIT_LOG) 2>&1; status=$$?; cat $(UNIT_LOG); exit $$status)
 
 # Compilers get what the tests beside them leave.
 fuzz-targets: setup # What test-fuzz runs.
