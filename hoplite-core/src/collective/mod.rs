@@ -7,7 +7,7 @@
 //! 2. The coordinator looks for the sources (`Search`). When all have a location, an attempt
 //!    begins. It takes the *general path* (a reduce and a broadcast) for at most 64 KiB in all, a
 //!    fixed order, more than 256 nodes or 64 sources at one node, and for the other reasons in
-//!    `Search::outlook`.
+//!    `Search::state`.
 //! 3. The planner orders the members by their groups, so that a ring enters each rack once, and
 //!    takes the cheapest schedule ([`plan::collective`](crate::plan::collective)). Each node with
 //!    sources is a *member*. It gets a [`Plan`] over a separate connection, and derives its
