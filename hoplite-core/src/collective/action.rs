@@ -91,7 +91,7 @@ pub(super) enum Timer {
     /// A member's wait for memory, or for participants of its node, ends.
     Member(MembershipId),
     /// The search for the target of a lost coordinator ends.
-    Orphan(ObjectId, AttemptId),
+    Orphan(ObjectId),
     /// A participant's wait for another attempt after a disagreement ends.
     Join(CallKey, ObjectId),
 }

@@ -31,6 +31,9 @@ const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
     outcomes: Outcomes,
+    /// The targets of coordinators that left without a decision. Each has the coordinator's last
+    /// attempt, and the end of the search for the target.
+    orphans: BTreeMap<ObjectId, (AttemptId, Time)>,
 }
 
 impl Memberships {
@@ -90,6 +93,7 @@ impl Memberships {
         {
             self.supersede(ctx, older);
         }
+        self.end_orphan(ctx, &plan.target);
         let deadline = ctx.now + plan.timeout;
         self.members.insert(membership, Membership::new(plan, ctx.now));
         self.wait(ctx, membership, deadline);
@@ -272,7 +276,10 @@ impl Memberships {
         // unknown to this store.
         self.end_member(ctx, membership, Error::Superseded { id: target.clone() });
         if is_orphan {
-            ctx.schedule(ctx.now + ORPHAN_TIMEOUT, Timer::Orphan(target.clone(), attempt));
+            self.end_orphan(ctx, &target);
+            let until = ctx.now + ORPHAN_TIMEOUT;
+            self.orphans.insert(target.clone(), (attempt, until));
+            ctx.schedule(until, Timer::Orphan(target.clone()));
         }
         if !has_its_parts {
             self.remember(ctx, membership);
@@ -280,6 +287,20 @@ impl Memberships {
         self.outcomes.record_left(target, attempt, put);
         if let Some(combine) = self.members.remove(&membership).and_then(|member| member.running) {
             ctx.push(Action::Cancel(combine));
+        }
+    }
+
+    /// Ends the search for the target of a coordinator that left, because a later attempt begins or
+    /// ends.
+    fn end_orphan(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
+        if let Some((_, until)) = self.orphans.remove(target) {
+            ctx.unschedule(until, Timer::Orphan(target.clone()));
+        }
+    }
+
+    pub(super) fn orphan_expired(&mut self, ctx: &mut Context<'_>, target: ObjectId) {
+        if let Some((attempt, _)) = self.orphans.remove(&target) {
+            ctx.push(Action::RejectOrphan(target, attempt));
         }
     }
 

@@ -141,7 +141,7 @@ impl Collectives {
                 Timer::Search(target) => self.coordinator.reconsider(ctx, &target),
                 Timer::Disagreement(target) => self.coordinator.disagreements.end(ctx, &target),
                 Timer::Member(membership) => self.members.member_expired(ctx, membership),
-                Timer::Orphan(target, attempt) => ctx.push(Action::RejectOrphan(target, attempt)),
+                Timer::Orphan(target) => self.members.orphan_expired(ctx, target),
                 Timer::Join(key, target) => self.members.join_expired(ctx, key, target),
             }
         }

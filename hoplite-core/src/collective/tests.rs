@@ -44,19 +44,20 @@ struct Store {
     node: NodeId,
     numbers: Numbers,
     outbox: Outbox,
+    now: Time,
 }
 
 impl Store {
     fn new(name: &str, seed: u64) -> Self {
         let node = NodeId::new(name).unwrap();
         let (machine, numbers, outbox) = (Collectives::default(), Numbers::new(seed), Outbox::default());
-        Self { machine, node, numbers, outbox }
+        Self { machine, node, numbers, outbox, now: Time::ZERO }
     }
 
     fn feed(&mut self, event: impl FnOnce(&mut Collectives, &mut Context<'_>)) -> Vec<Action> {
-        let Self { machine, node, numbers, outbox } = self;
+        let Self { machine, node, numbers, outbox, now } = self;
         let (link, preference) = (LinkEstimate::default(), SchedulePreference::Auto);
-        let mut ctx = Context { now: Time::ZERO, node, link, preference, numbers, outbox };
+        let mut ctx = Context { now: *now, node, link, preference, numbers, outbox };
         event(machine, &mut ctx);
         std::iter::from_fn(|| machine.next_action(&mut ctx)).collect()
     }
@@ -189,6 +190,33 @@ fn an_attempt_ends_at_both_stores() {
     let report =
         CollectiveEffect::Report { membership: MembershipId::Elsewhere(2), report: Report::Failed(refused) };
     assert_eq!(actions, [Action::Perform(report)]);
+}
+
+#[test]
+fn participants_of_a_later_attempt_outlive_the_loss_of_an_earlier_coordinator() {
+    for has_later in [false, true] {
+        let (_, _, _, plan) = coordinated(Collective::Allreduce);
+        let mut other = Store::new("n1", 2);
+        let [first, second] = [1, 2].map(MembershipId::Elsewhere);
+        let mut apply = |event| other.feed(|machine, ctx| machine.apply(ctx, event));
+        apply(CollectiveEvent::Asked { membership: first, plan: plan.clone() });
+        apply(CollectiveEvent::Left { membership: first });
+        if has_later {
+            let attempt = AttemptId { run: plan.attempt.run + 1, number: 1 };
+            let later = Plan { attempt, put: PutId(77), ..(*plan).clone() };
+            let opened = apply(CollectiveEvent::Asked { membership: second, plan: Box::new(later) });
+            assert_eq!(opened, [Action::Open(second)]);
+            let decision = Decision::Stop(Error::Superseded { id: id("t") });
+            apply(CollectiveEvent::Told { membership: second, decision });
+            apply(CollectiveEvent::Left { membership: second });
+        }
+        for (seconds, is_late) in [(4, false), (5, true), (60, false)] {
+            other.now = Time::ZERO + Duration::from_secs(seconds);
+            let rejected = [Action::RejectOrphan(id("t"), plan.attempt)];
+            let expected = if is_late && !has_later { &rejected[..] } else { &[] };
+            assert_eq!(other.feed(|machine, ctx| machine.expire(ctx)), expected, "{has_later} {seconds}");
+        }
+    }
 }
 
 #[test]
