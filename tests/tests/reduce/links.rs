@@ -336,7 +336,7 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 links.await_held(SENDER, RECEIVER);
                 worker.kill();
             } else {
-                let timeout = Duration::from_secs(5);
+                let timeout = Duration::from_secs(3);
                 let leaving = call(scope, &cluster, rank, ("target", timeout));
                 links.await_held(SENDER, RECEIVER);
                 let error = refusal(leaving.join().unwrap());
@@ -350,8 +350,12 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 match (rank, dies) {
                     (0, true) => assert_lost(got),
                     (0, false) => {
+                        // If a slow machine notices the silent link before the timeout, the general
+                        // path begins, whose target is lost with its coordinator.
                         let error = refusal(got);
-                        assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
+                        let is_named =
+                            matches!(error, ObjectError::Timeout { .. } | ObjectError::ObjectLost { .. });
+                        assert!(is_named, "{error}");
                     }
                     _ => assert_sums([got]),
                 }
