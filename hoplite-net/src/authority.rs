@@ -8,7 +8,6 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// Name of the authority, and of the issuer in certificates.
 const NAME: &str = "Hoplite CA";
 
 /// A created certificate authority, as PEM.
@@ -20,7 +19,7 @@ pub struct Authority {
     pub key: String,
 }
 
-/// A certificate issued by the authority.
+/// An issued certificate.
 #[derive(Clone)]
 pub struct IssuedCertificate {
     /// The certificate, as PEM.
@@ -46,8 +45,8 @@ impl Authority {
         Ok(Self { cert: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
     }
 
-    /// Issues a daemon's certificate, as server and client, for these host names and addresses.
-    /// Reads only the authority's key: its certificate must come from [`new`](Self::new).
+    /// Issues a certificate, as server and client, for these host names and addresses. Reads only
+    /// the authority's key: its certificate must come from [`new`](Self::new).
     ///
     /// # Errors
     /// [`IssueError`].

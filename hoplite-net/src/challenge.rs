@@ -1,6 +1,6 @@
 //! Mutual authentication with a shared token: challenge and response.
 //!
-//! Each side sends a hello with a nonce, then an HMAC-SHA-256 over its role and both hellos: a
+//! Each side sends a hello with a nonce, then an HMAC-SHA-256 over its role and both hellos. So a
 //! proof is useless on another connection, for other names, or in the other direction. The
 //! connecting side proves first: a caller without the token gets no proof to test guesses.
 
@@ -28,9 +28,9 @@ pub enum Prover {
 /// Fields of a hello that the proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
-    /// The oldest protocol version that the side speaks.
+    /// The side's oldest protocol version.
     pub version: u32,
-    /// Newest version that the side speaks. The proofs cover it if both sides speak at least
+    /// The side's newest protocol version. The proofs cover it if both sides speak at least
     /// `FIRST_VERSION_WITH_NEWEST`.
     pub newest: u32,
     /// Name of the side's cluster.
@@ -63,7 +63,7 @@ pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
 }
 
 impl Hellos<'_> {
-    /// Returns the tag by which `prover` shows that it knows `token`.
+    /// Returns the tag that proves knowledge of `token`.
     pub fn proof(&self, token: &Token, purpose: Purpose, prover: Prover) -> [u8; TAG_BYTES] {
         token.sign(purpose, &self.statement(prover as u8))
     }
@@ -77,7 +77,8 @@ impl Hellos<'_> {
         token.sign(Purpose::Keys, &self.statement(0))
     }
 
-    /// Returns the bytes to sign. Each text's length precedes it, so they have one interpretation.
+    /// Returns the bytes to sign. A length precedes each text, so that they have one
+    /// interpretation.
     fn statement(&self, prover: u8) -> Vec<u8> {
         let mut bytes = vec![prover];
         for hello in [&self.connecting, &self.accepting] {

@@ -49,7 +49,7 @@ impl Credentials {
     /// Opens a direct connection to the shard at `uri`.
     ///
     /// # Errors
-    /// The errors of a gRPC connection, which [`error_of`](Self::error_of) explains.
+    /// Errors for [`error_of`](Self::error_of).
     pub async fn connect_direct(
         &self,
         uri: &Uri,
@@ -97,8 +97,7 @@ impl Credentials {
         timeout(HELLO_TIMEOUT, opening).await?
     }
 
-    /// Explains a failed connection to a shard: a refusal, a rejected certificate, or TLS on one
-    /// side only.
+    /// Explains a failed connection to a shard.
     pub fn error_of(&self, failure: &(dyn error::Error + 'static)) -> Error {
         if let Some(refusal) = cause::<OpeningError>(failure).and_then(OpeningError::refusal) {
             return refusal.clone();
@@ -119,7 +118,6 @@ impl Credentials {
         Error::Unavailable { what: what.into() }
     }
 
-    /// Returns advice for a failure of TLS, or of a peer that may speak it.
     fn hint(&self, failure: &(dyn error::Error + 'static)) -> Option<&'static str> {
         match (&self.tls, cause::<rustls::Error>(failure)) {
             (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {
@@ -129,7 +127,7 @@ impl Credentials {
             // the opening.
             (Some(_), Some(error)) => tls_explanation(error),
             (Some(_), None) => None,
-            // A peer that speaks TLS sends an alert, unreadable here, and closes.
+            // A peer that speaks TLS sends an alert and closes.
             (None, _) => cause::<OpeningError>(failure).map(|_| {
                 "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
             }),
@@ -137,8 +135,8 @@ impl Credentials {
     }
 }
 
-/// Performs a TLS handshake and returns its error. Then reads a byte: the peer rejects a
-/// certificate afterwards.
+/// Returns the error of a TLS handshake. Reads a byte afterwards, when the peer may reject a
+/// certificate.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
     let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;

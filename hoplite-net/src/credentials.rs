@@ -1,5 +1,3 @@
-//! Secrets with which programs and daemons authenticate each other.
-
 use std::fmt;
 use std::path::PathBuf;
 
@@ -7,7 +5,7 @@ use super::secret::{self, SecretError};
 use super::tls::{Tls, TlsError};
 use super::token::{Token, TokenError};
 
-/// Secrets with which a program authenticates itself and its peers.
+/// Secrets with which programs and daemons authenticate each other.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// Secret of the cluster, or of the user.
@@ -33,7 +31,7 @@ impl fmt::Display for Credentials {
 }
 
 impl Credentials {
-    /// Returns credentials with this user's secret, created at first use.
+    /// Returns credentials with this user's secret, which is created at first use.
     ///
     /// # Errors
     /// [`SecretError`].

@@ -1,5 +1,3 @@
-//! Facts in a certificate, without a decision about trust.
-
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,12 +7,12 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::time::ASN1Time;
 
-/// A certificate's facts.
+/// Facts in a certificate, without a decision about trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// Host names and addresses of the certificate's holder.
+    /// Host names and addresses.
     pub names: Vec<String>,
-    /// Time in which the certificate is valid.
+    /// Time of validity.
     pub validity: Range<SystemTime>,
 }
 

@@ -12,7 +12,7 @@ use super::opening::Records;
 use super::record::{Opener, Sealer};
 use super::socket::Socket;
 
-/// Makes the frame reader and writer of a connection with these records.
+/// Makes the reader and writer of a connection.
 pub fn frames(socket: Socket, (sealer, opener): Records) -> (FrameReader, FrameWriter) {
     let (reader, writer) = tokio::io::split(socket);
     let [raw, received, frame, records] = [(); 4].map(|()| BytesMut::new());
@@ -22,7 +22,7 @@ pub fn frames(socket: Socket, (sealer, opener): Records) -> (FrameReader, FrameW
     )
 }
 
-/// Reads the peer's frames from a direct connection.
+/// Reads the peer's frames.
 #[derive(Debug)]
 pub struct FrameReader {
     stream: ReadHalf<Socket>,
@@ -65,7 +65,7 @@ impl FrameReader {
     }
 }
 
-/// Writes frames to the peer of a direct connection.
+/// Writes frames to the peer.
 #[derive(Debug)]
 pub struct FrameWriter {
     stream: WriteHalf<Socket>,

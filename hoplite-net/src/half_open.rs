@@ -1,5 +1,3 @@
-//! Half-open connections: connections whose peer is not authenticated yet.
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,10 +11,10 @@ pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// A bounded number of slots for half-open connections.
+/// A bounded number of slots for half-open connections, whose peer is not authenticated yet.
 ///
-/// If no slot is free, a new connection evicts the oldest one. So silent peers cannot lock out
-/// daemons, which need a slot only for a moment.
+/// A new connection evicts the oldest one if no slot is free. So silent peers cannot lock out
+/// daemons.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,
@@ -29,7 +27,7 @@ struct State {
     slots: BTreeMap<u64, CancellationToken>,
 }
 
-/// Slot of a half-open connection, freed when dropped.
+/// A slot, freed when dropped.
 #[derive(Debug)]
 pub struct HalfOpenSlot {
     half_open: Arc<HalfOpen>,

@@ -1,5 +1,3 @@
-//! Prepares sockets that may be silent for hours.
-
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -8,14 +6,13 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
 };
 
-/// Time of silence after which TCP probes the connection: shorter than firewalls remember an idle
-/// one.
+/// Silence after which TCP probes the connection. Firewalls remember an idle one for longer.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 /// Time after which the kernel closes a connection whose peer acknowledges neither probes nor
-/// bytes. A peer that pauses reading still acknowledges. Pings find a dead peer sooner.
+/// bytes. A peer that pauses reading still acknowledges.
 const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Prepares a TCP connection for small messages after silences.
+/// Prepares a TCP connection for small messages after hours of silence.
 ///
 /// # Errors
 /// System errors.

@@ -23,13 +23,13 @@ use super::token::{Purpose, Token};
 pub struct Caller {
     /// The shard's cluster; `None` for any.
     pub cluster: Option<ClusterId>,
-    /// Store that connects; `None` for other programs.
+    /// The caller, if it is a store.
     pub node: Option<NodeId>,
-    /// Newest version of the protocol that the caller speaks.
+    /// Newest protocol version of the caller.
     pub newest: Version,
 }
 
-/// Sealer and the opener of a connection's records: see [`Sealer`], [`Opener`].
+/// Protection of a connection's bytes.
 pub type Records = (Sealer, Opener);
 
 /// Failure of an opening.
@@ -92,8 +92,8 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Accepts a connection to a shard of `cluster` that speaks versions up to `newest`, after the
-/// preface was read. Tells a refused peer the reason.
+/// Accepts a connection to a shard of `cluster`, after the preface was read. Tells a refused peer
+/// the reason.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -178,7 +178,7 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
 }
 
 /// Returns the token for both sides' proofs, if they have one. `peer` and `this` name the sides in
-/// errors, as the connecting side sees them.
+/// errors.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,

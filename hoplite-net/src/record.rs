@@ -6,9 +6,8 @@
 //! | 2..4 | the length again, each bit inverted |
 //! | 4.. | the body: up to [`MAX_PLAIN_BYTES`] bytes, then a tag or checksum of them |
 //!
-//! If both sides have the token, AES-128-GCM seals the body. The keys come from the handshake, and
-//! the nonces count the records. Otherwise the body ends with a CRC-32C of the record's number, its
-//! header and the bytes.
+//! If both sides have the token, AES-128-GCM seals the body. The nonces count the records.
+//! Otherwise the body ends with a CRC-32C of the record's number, its header and the bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -61,13 +60,13 @@ impl Check {
     }
 }
 
-/// Puts a connection's outgoing bytes into records.
+/// Puts outgoing bytes into records.
 pub struct Sealer {
     check: Check,
     next: u64,
 }
 
-/// Checks a connection's incoming records, and takes their bytes out.
+/// Checks incoming records, and takes their bytes out.
 pub struct Opener {
     check: Check,
     next: u64,
@@ -90,7 +89,7 @@ impl Sealer {
         Self { check: Check::new(key), next: 0 }
     }
 
-    /// Appends the bytes `plain` to `out`, in records.
+    /// Appends `plain` to `out`, in records.
     pub fn seal(&mut self, plain: &[u8], out: &mut BytesMut) {
         for part in plain.chunks(MAX_PLAIN_BYTES) {
             let length = u16::try_from(part.len() + self.check.overhead_bytes())
@@ -190,7 +189,7 @@ pub struct Checked<S> {
 }
 
 impl<S> Checked<S> {
-    /// Wraps `stream`.
+    /// Wraps a stream.
     pub fn new(stream: S, (sealer, opener): (Sealer, Opener)) -> Self {
         let [raw, plain, unsent] = [(); 3].map(|()| BytesMut::new());
         Self { stream, sealer, opener, raw, plain, unsent }

@@ -1,5 +1,3 @@
-//! Closes the connection of a refused peer.
-
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

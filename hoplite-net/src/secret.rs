@@ -1,4 +1,4 @@
-//! A user's secret: the token of the user's programs on this machine, if no other is set.
+//! A user's secret: the token of the user's programs on this machine by default.
 //!
 //! Without it, every user of the machine could connect to the daemons' loopback ports.
 
@@ -19,7 +19,7 @@ const SECRET_DIGITS: usize = 64;
 /// Longest file of a secret in bytes: digits and white space.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// Reason why the user has no usable secret.
+/// Reason why the secret is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -46,16 +46,12 @@ pub enum SecretError {
     Exposed {
         /// Directory of the file.
         path: PathBuf,
-        /// This process's user.
         user: u32,
-        /// The directory's owner.
         owner: u32,
-        /// Its permissions.
         mode: u32,
     },
     #[error("{} does not contain {SECRET_DIGITS} hexadecimal digits: remove it, and a new one is made", path.display())]
     Damaged {
-        /// Path of the file.
         path: PathBuf,
     },
     #[error(transparent)]

@@ -42,7 +42,7 @@ impl InProcess {
     /// Opens a connection to the shard.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionRefused`] if the shard has ended; the system's errors.
+    /// [`io::ErrorKind::ConnectionRefused`] if the shard has ended; system errors.
     pub async fn connect(&self) -> io::Result<Socket> {
         let (near, far) = std::os::unix::net::UnixStream::pair()?;
         near.set_nonblocking(true)?;
@@ -63,7 +63,7 @@ impl InProcessListener {
     }
 }
 
-/// A connection while it moves between two tokio runtimes.
+/// A connection that moves between two tokio runtimes.
 #[derive(Debug)]
 pub enum DetachedSocket {
     /// TCP.

@@ -1,8 +1,7 @@
 //! A daemon's certificate, and the authority that it trusts: TLS 1.3, always mutual.
 //!
 //! New connections look for changed files, at most once a second, so new certificates need no
-//! restart. If the files are unusable, the old certificates stay. Unusable files are read again,
-//! because a certificate may become valid.
+//! restart. If the files are unusable, the old certificates stay.
 
 use std::fmt;
 use std::fs;
@@ -29,7 +28,7 @@ use super::facts::{CertificateFacts, is_authority};
 use super::file::{self, FileError};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which unusable files are read again.
+/// Time after which unusable files are read again: a certificate may become valid.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// Longest file of certificates in bytes: four times a bundle of all public authorities.
@@ -40,7 +39,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub enum Protocol {
     /// The control plane: gRPC, and direct connections.
     Http2,
-    /// The data plane.
+    /// Between stores.
     Data,
     /// Web pages.
     Http1,
@@ -58,7 +57,7 @@ impl Protocol {
     /// Checks that a completed handshake agreed on this protocol: rustls accepts a peer that offers
     /// none.
     ///
-    /// The server of web pages does not call this, because many HTTP clients offer none.
+    /// The server of web pages does not call this: many HTTP clients offer none.
     ///
     /// # Errors
     /// [`rustls::Error::NoApplicationProtocol`].
@@ -122,7 +121,6 @@ pub enum TlsError {
     #[error("{} has no {what} in the form of PEM", path.display())]
     Missing {
         path: PathBuf,
-        /// Missing part.
         what: &'static str,
     },
     /// The files do not match, or are not valid now.
@@ -138,7 +136,6 @@ pub enum TlsError {
         path.display()
     )]
     IsAuthority {
-        /// The certificate's file.
         path: PathBuf,
     },
     #[error(
@@ -148,7 +145,6 @@ pub enum TlsError {
     )]
     Elsewhere {
         path: PathBuf,
-        /// Missing address or name.
         name: String,
     },
     #[error("the key in {} cannot be used", path.display())]
@@ -160,7 +156,6 @@ pub enum TlsError {
     #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
     KeyMismatch {
         key: PathBuf,
-        /// The certificate's file.
         cert: PathBuf,
     },
     #[error("the authority in {} cannot be used", path.display())]
@@ -176,11 +171,11 @@ pub enum TlsError {
 /// Files with a daemon's certificate, key and authority.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// File of this daemon's certificate, and of intermediate certificates.
+    /// This daemon's certificate, and intermediate certificates.
     pub cert: PathBuf,
-    /// File of the certificate's key.
+    /// The certificate's key.
     pub key: PathBuf,
-    /// File of the cluster's authority.
+    /// The cluster's authority.
     pub ca: PathBuf,
 }
 
@@ -212,7 +207,7 @@ struct Failure {
     times: u64,
 }
 
-/// A file's identity, times of change and permissions, which differ after each change.
+/// A file's identity, times of change and permissions.
 type FileStamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
@@ -224,8 +219,7 @@ struct Configs {
 }
 
 impl Tls {
-    /// Reads the files. A peer's certificate must contain `name`, or else the host to which this
-    /// daemon connects.
+    /// Reads the files. A peer's certificate must contain `name`, by default its host.
     ///
     /// # Errors
     /// [`TlsError`], also for a certificate that peers would reject.
@@ -261,7 +255,7 @@ impl Tls {
         Arc::new(config)
     }
 
-    /// Returns the settings for clients without certificates, which authenticate otherwise.
+    /// Returns the settings for clients without certificates.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
@@ -293,7 +287,7 @@ impl Tls {
         self.shared.files.check_reached_at(&state.configs.own, &name)
     }
 
-    /// Checks once that this daemon's certificate contains the name that peers demand at `host`.
+    /// Performs the check of [`check_reached_at`](Self::check_reached_at) once.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`]; [`TlsError::Name`].
@@ -514,7 +508,7 @@ fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'sta
     Ok(key)
 }
 
-/// Returns the ciphers. With AES instructions, the faster one comes first: 128 bits suffice.
+/// Returns the ciphers. With AES instructions, the faster one comes first.
 pub(super) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -539,7 +533,7 @@ fn check_own(
 }
 
 impl CertificateFacts {
-    /// Returns the facts of the file's certificates, in order. Skips unparsable certificates.
+    /// Returns the facts of a file's certificates, in order. Skips unparsable certificates.
     ///
     /// # Errors
     /// [`TlsError`] if the file is unreadable or has no certificate.

@@ -1,6 +1,4 @@
-//! Secret of a cluster's daemons.
-//!
-//! Only its HMACs, each for a [`Purpose`], leave the process.
+//! Secret of a cluster. Only its HMACs leave the process.
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +7,7 @@ use ring::hmac;
 
 use super::file::{self, FileError};
 
-/// Shortest token: this many random bytes cannot be guessed.
+/// Shortest token that cannot be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 const MAX_TOKEN_BYTES: u64 = 4096;
 /// Length of a tag, an HMAC-SHA-256, in bytes.
@@ -100,7 +98,7 @@ impl Token {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }
 
-    /// Returns `true` if a typed secret, trimmed, is this token. Takes constant time.
+    /// Returns `true` if a typed secret, trimmed, is this token, in constant time.
     pub fn is_known_as(&self, secret: &[u8]) -> bool {
         let typed = Self::new(secret.trim_ascii());
         typed.is_ok_and(|typed| self.verify(Purpose::Login, &[], &typed.sign(Purpose::Login, &[])))

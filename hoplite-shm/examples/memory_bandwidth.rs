@@ -1,5 +1,4 @@
-//! Measures the figures in this crate's comments, and compares them with a plain `memcpy` into warm
-//! shared memory.
+//! Measures the figures in this crate's comments.
 //!
 //! `cargo run --release -p hoplite-shm --example memory_bandwidth [MIB]`
 #![expect(clippy::print_stdout, reason = "this program prints what it measures")]

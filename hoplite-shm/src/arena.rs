@@ -15,14 +15,14 @@ use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcom
 use crate::region::{Access, Region};
 
 /// Bytes prefaulted between two calls of `step`. A virtual machine's first touch takes 60 ms for
-/// them, or 2 s per GiB.
+/// them.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
 /// A store's shared memory.
 ///
-/// Its size is fixed. It stays mapped until the last [`Buffer`](crate::Buffer) is dropped.
+/// It stays mapped until the last [`Buffer`](crate::Buffer) is dropped.
 #[derive(Debug)]
 pub struct Arena {
     region: Region,

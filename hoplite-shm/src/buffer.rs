@@ -1,5 +1,3 @@
-//! An object in the arena, as its store uses it.
-
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -15,17 +13,17 @@ use crate::header::HeaderHandle;
 use crate::progress::State;
 use crate::span::Span;
 
-/// Bytes that are copied and then read at a time: a part of the first-level cache.
+/// Bytes that are copied and then read at a time, in the first-level cache.
 ///
 /// For CRC-32C, uncached 1 GiB takes 44 ms (34 ms without the copy), cached 1 MiB 39 us (18 us).
 /// Measured with `examples/memory_bandwidth.rs` on an EPYC with 2 cores.
 const CHUNK_BYTES: usize = 4 << 10;
 
-/// An object's header and bytes in the arena, for the store.
+/// An object's header and bytes in the arena, as its store uses them.
 ///
-/// Clones are cheap and share the memory, on any thread. The crate's "Memory model" defines the
-/// permitted writers. The caller must not allocate the extent again while a clone is in use.
-/// Offsets are from the start of the object.
+/// Clones share the memory. The crate's "Memory model" defines the permitted writers. The caller
+/// must not allocate the extent again while a clone is in use. Offsets are from the start of the
+/// object.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     arena: Arc<Arena>,
@@ -69,12 +67,12 @@ impl Buffer {
         self.header().state()
     }
 
-    /// Publishes that `valid_bytes` leading bytes are written. Ignores smaller numbers than before.
+    /// Raises the number of valid leading bytes. A smaller number has no effect.
     pub fn publish(&self, valid_bytes: u64) {
         self.header().publish(valid_bytes.min(self.size_bytes()));
     }
 
-    /// Publishes all bytes, and sets the state to complete unless the copy has failed.
+    /// Publishes all bytes, and sets the state to complete, unless the copy has failed.
     pub fn set_complete(&self) {
         self.publish(self.size_bytes());
         self.header().end(State::Complete);
@@ -85,7 +83,7 @@ impl Buffer {
         self.header().end(State::Failed);
     }
 
-    /// Requests one doorbell message for progress beyond the returned bytes.
+    /// Requests one doorbell message for progress beyond the returned number of bytes.
     ///
     /// A task that waits for more than n bytes repeats this call until it returns more than n.
     /// After a smaller result, the writer sends a message when more bytes are valid. One may come

@@ -1,11 +1,9 @@
-//! Errors of shared memory.
-
 use std::io;
 use std::path::PathBuf;
 
 use hoplite_core::extent::Extent;
 
-/// Result of an operation on shared memory.
+/// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Failure of an operation on shared memory.
@@ -15,7 +13,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     #[error("the arena needs {needed_bytes} bytes of memory, {available_bytes} are available")]
     NotEnoughMemory {
-        /// Requested capacity.
         needed_bytes: u64,
         available_bytes: u64,
     },
@@ -26,7 +23,6 @@ pub enum Error {
     NotEnoughHugePages { page_bytes: u64, needed_pages: u64, free_pages: u64 },
     #[error("this machine has no huge pages of {page_bytes} bytes: /sys/kernel/mm/hugepages shows the sizes")]
     NoSuchHugePages {
-        /// Requested size.
         page_bytes: u64,
     },
     #[error(
@@ -34,7 +30,6 @@ pub enum Error {
          raise the limit (ulimit -f), or lower --memory"
     )]
     FileSizeLimit {
-        /// Requested capacity.
         needed_bytes: u64,
         limit_bytes: u64,
     },
@@ -43,40 +38,33 @@ pub enum Error {
          raise the limit (ulimit -v), or lower --memory"
     )]
     AddressSpaceLimit {
-        /// Requested capacity.
         needed_bytes: u64,
         limit_bytes: u64,
     },
     #[error("an arena of {capacity_bytes} bytes is smaller than its pages of {page_bytes} bytes")]
     CapacityTooSmall {
-        /// Requested capacity.
         capacity_bytes: u64,
         page_bytes: u64,
     },
     #[error("{} is not on a tmpfs, ramfs or hugetlbfs", path.display())]
     NotInMemory { path: PathBuf },
-    /// A path's file system is unknown.
     #[error("cannot {operation} the arena's path {}", path.display())]
     File {
-        /// The failed step, as a verb.
+        /// A verb.
         operation: &'static str,
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The file is shorter than the announced capacity.
     #[error("the arena's file has {actual_bytes} bytes instead of {needed_bytes}")]
     FileTooShort {
-        /// Announced capacity.
         needed_bytes: u64,
-        /// Length of the file.
         actual_bytes: u64,
     },
     /// An extent is misaligned, out of the arena's bounds, or too short.
     #[error("{extent:?} cannot hold {size_bytes} bytes in an arena of {capacity_bytes} bytes")]
     OutOfArena {
         extent: Extent,
-        /// Size of the object.
         size_bytes: u64,
         capacity_bytes: u64,
     },
@@ -85,25 +73,23 @@ pub enum Error {
     /// A read exceeds the valid bytes, or the size of the object.
     #[error("bytes up to {end_bytes} were to be read, {valid_bytes} are valid")]
     NotValid {
-        /// End of the read, in bytes from the start of the object.
+        /// End of the read in the object.
         end_bytes: u64,
         valid_bytes: u64,
     },
     #[error("{length_bytes} bytes were to be written where {remaining_bytes} remain of the object")]
     PastEnd {
         length_bytes: u64,
-        /// Bytes of the object that are not written yet.
         remaining_bytes: u64,
     },
     #[error("{written_bytes} of {size_bytes} bytes were written")]
     Unfinished {
         written_bytes: u64,
-        /// Size of the object.
         size_bytes: u64,
     },
     #[error("cannot {operation}")]
     System {
-        /// The failed step, as a verb.
+        /// A verb.
         operation: &'static str,
         #[source]
         source: io::Error,

@@ -9,16 +9,15 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Most descriptors in a message. A store sends two; later versions may send more.
+/// Most descriptors in a message. A store sends two.
 pub const MAX_FDS: usize = 8;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 /// Sends `bytes` in one system call. The first byte carries the descriptors `fds`.
 ///
-/// Returns the bytes that the socket has taken. If it took any, it took all of `fds`, and the
-/// caller sends the rest without them. A closed connection causes no signal. Blocks only if the
-/// socket is blocking.
+/// Returns the number of sent bytes. If it is not zero, all of `fds` are sent. A closed connection
+/// causes no signal. Blocks only if the socket is blocking.
 ///
 /// # Errors
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or

@@ -1,5 +1,3 @@
-//! Header that precedes the bytes of each object.
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hoplite_core::extent::HEADER_BYTES;
@@ -12,8 +10,7 @@ const VERSION: u64 = 1;
 
 /// A header in shared memory.
 ///
-/// All fields are atomics, so a reference is sound while other processes write. The first two
-/// fields are for people who inspect memory.
+/// All fields are atomics, so a reference is sound while other processes write.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {

@@ -1,5 +1,3 @@
-//! Receives from a socket into uninitialised memory.
-
 use std::io;
 use std::os::fd::BorrowedFd;
 

@@ -2,15 +2,13 @@
 //!
 //! * [`Arena`], [`Buffer`]: the store's side.
 //! * [`Mapping`], [`Reader`], [`Writer`]: a client's side of the same memory.
-//! * [`fds`]: sends file descriptors to clients. [`receive`]: receives messages without blocking.
-//! * Limits of the process, the allocator's free memory, and statistics and settings of sockets.
+//! * [`fds`]: sends file descriptors to clients.
 //!
 //! This crate has no policy: [`hoplite_core::node`] assigns extents and decides who writes them.
 //!
 //! # Layout
 //!
-//! Each object has an extent: a `repr(C)` header of [`HEADER_BYTES`], which consists of atomics,
-//! then the object's bytes.
+//! Each object has an extent: a header of [`HEADER_BYTES`], then the object's bytes.
 //!
 //! ```text
 //! offset  0  magic and version      u64
@@ -24,8 +22,7 @@
 //!
 //! # Memory model
 //!
-//! Rust's memory model does not cover other processes. This crate stays safe by these rules, like
-//! crates that share memory with virtual machines:
+//! Rust's memory model does not cover other processes. This crate stays safe by these rules:
 //!
 //! * By protocol, each byte has one writer at a time: the creating client until it finishes, or the
 //!   store's transfer. A byte is written before `valid_bytes` passes it, and never afterwards.
@@ -86,5 +83,4 @@ pub use reader::Reader;
 pub use tcp::{delivery, set_receive_low_water, set_unsent_limit};
 pub use writer::{Doorbell, Writer};
 
-// Offsets are u64 in messages and usize in memory.
 const _: () = assert!(usize::BITS == u64::BITS, "an arena is addressed with 64 bits");

@@ -1,5 +1,3 @@
-//! Limits of this process and machine that affect shared memory.
-
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};

@@ -1,16 +1,14 @@
-//! User and groups of the peer on a Unix socket.
-
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Most supplementary groups of a process: `NGROUPS_MAX` of Linux.
+/// Linux's `NGROUPS_MAX`.
 const MAX_GROUPS: usize = 65_536;
 const USUAL_GROUPS: usize = 64;
 
-/// Returns the user of the peer process, for a client the listener.
+/// Returns the user of the peer process.
 ///
-/// A peer in another PID namespace, as between two pods, has the process number 0, an error for
-/// rustix's `socket_peercred`.
+/// A peer in another PID namespace has the process number 0, an error for rustix's
+/// `socket_peercred`.
 ///
 /// # Errors
 /// The kernel's error: the descriptor is no Unix socket.
@@ -27,7 +25,7 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
             &raw mut length,
         )
     };
-    // The kernel answers with this number if the socket has no peer.
+    // The number for a socket without a peer.
     if answer == 0 && credentials.uid != libc::uid_t::MAX {
         Ok(credentials.uid)
     } else if answer == 0 {

@@ -1,5 +1,3 @@
-//! A client's view of an object.
-
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
@@ -14,7 +12,7 @@ use crate::span::Span;
 /// Bytes copied between two calls that fill page tables.
 const STEP_BYTES: usize = 2 << 20;
 
-/// Reads an object, complete or growing. Cheap to clone.
+/// A client's view of an object, complete or growing. Cheap to clone.
 ///
 /// The caller must hold a reference to the copy, or the store reuses the memory.
 #[derive(Debug, Clone)]
@@ -26,11 +24,10 @@ pub struct Reader {
 }
 
 impl Mapping {
-    /// Makes a reader of the object at `extent`.
+    /// Makes a reader of the object at `extent`, which must come from the store.
     ///
     /// # Errors
-    /// [`Error::OutOfArena`] if the extent is misaligned, out of bounds or too short. The extent
-    /// must come from the store, because clients can forge headers.
+    /// [`Error::OutOfArena`] if the extent is misaligned, out of bounds or too short.
     pub fn reader(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Reader> {
         Ok(Reader::new(Arc::clone(self), self.find(extent, size_bytes)?))
     }
@@ -63,7 +60,7 @@ impl Reader {
         self.header().state()
     }
 
-    /// Copies bytes from `offset_bytes` on until `out` is full, without blocking.
+    /// Copies bytes from `offset_bytes` on until `out` is full.
     ///
     /// # Errors
     /// [`Error::NotValid`] if these bytes are not valid yet, or the object is too short.
@@ -74,7 +71,7 @@ impl Reader {
     }
 
     /// Acts as [`copy_to`](Self::copy_to) for an object whose bytes become valid out of order. The
-    /// requested bytes must be among the first `counted_bytes` in that order.
+    /// requested bytes must be among the first `counted_bytes`.
     ///
     /// # Errors
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.

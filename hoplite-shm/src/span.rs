@@ -1,5 +1,3 @@
-//! Positions of objects in an arena, checked against its bounds.
-
 use std::ops::Range;
 
 use hoplite_core::extent::{Extent, GRANULE_BYTES, HEADER_BYTES};

@@ -1,12 +1,10 @@
-//! Statistics of a TCP connection, and thresholds of its buffers.
-
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use hoplite_core::link::Delivery;
 
-/// Offset of `tcpi_delivery_rate_app_limited`, which libc's structure omits.
+/// Offset of `tcpi_delivery_rate_app_limited`.
 const FLAGS_OFFSET: usize = 7;
 const APPLICATION_LIMITED: u8 = 1;
 
@@ -41,8 +39,7 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     })
 }
 
-/// Sets the received bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). The peer's close
-/// also does.
+/// Sets the received bytes that wake a reader (`SO_RCVLOWAT`). The peer's close also does.
 ///
 /// # Errors
 /// The errors of `setsockopt`.

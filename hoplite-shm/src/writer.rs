@@ -1,5 +1,3 @@
-//! A client's writer of an object that it has created.
-
 use std::sync::Arc;
 
 use hoplite_core::block::publishable_unsealed;
@@ -13,24 +11,23 @@ use crate::reader::Reader;
 use crate::region::Access;
 use crate::span::Span;
 
-/// Bytes between two publications of progress: 70 us at 15 GB/s. Steps of 2 to 8 MiB are no faster.
+/// Bytes between two publications of progress. Steps of 2 to 8 MiB are no faster.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Size from which objects are stored past the caches: half of a small server's last-level cache,
-/// about as in the C library's `memcpy`.
+/// Size from which objects are stored past the caches: half of a small server's last-level cache.
 const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 
 /// Tells the caller of [`Writer::advance`] to send a doorbell message or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "the store waits until the doorbell rings, if it has asked for that"]
 pub enum Doorbell {
-    /// The store waits for this progress: send it a doorbell message.
+    /// The store waits for this progress.
     Ring,
     /// The store does not wait.
     Silent,
 }
 
-/// Writes an object from start to end, and publishes whole blocks.
+/// Writes an object of this client from start to end, and publishes whole blocks.
 ///
 /// The store publishes the last block when it seals the object, so no reader sees a complete object
 /// whose writer died.
@@ -78,9 +75,9 @@ impl Writer {
     }
 
     /// Appends `bytes`, and publishes all whole blocks before the last block. Blocks while it
-    /// copies, which takes milliseconds for large objects.
+    /// copies.
     ///
-    /// Calls `ring` for each doorbell message to send; it should not block.
+    /// Calls `ring` for each doorbell message to send.
     ///
     /// # Errors
     /// [`Error::PastEnd`] if the bytes do not fit; nothing is written then.
@@ -121,14 +118,14 @@ impl Writer {
     }
 
     /// Fills the page tables of the next `length_bytes` for writes through
-    /// [`as_mut_ptr`](Self::as_mut_ptr). Call it right before writing a few MiB.
+    /// [`as_mut_ptr`](Self::as_mut_ptr).
     pub fn prepare(&self, length_bytes: u64) {
         let length_bytes = length_bytes.min(self.size_bytes() - self.written_bytes);
         self.mapping.prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
     }
 
-    /// Notes that the next `length_bytes` were written through [`as_mut_ptr`](Self::as_mut_ptr),
-    /// and publishes all whole blocks before the last block.
+    /// Publishes `length_bytes` that were written through [`as_mut_ptr`](Self::as_mut_ptr), as
+    /// [`write`](Self::write) does.
     ///
     /// # Errors
     /// [`Error::PastEnd`] if the object is too short.
@@ -145,8 +142,7 @@ impl Writer {
         Ok(if header.take_doorbell_request() { Doorbell::Ring } else { Doorbell::Silent })
     }
 
-    /// Ends the writing, and returns a reader. The caller then tells the store to seal the object,
-    /// which makes all bytes valid.
+    /// Ends the writing, and returns a reader. The caller then tells the store to seal the object.
     ///
     /// # Errors
     /// [`Error::Unfinished`] if bytes are missing: the caller must abort the object.

@@ -1,5 +1,4 @@
-//! Tests progress, doorbell and state with loom's atomics, in all orders in which two or three
-//! threads can see each other's stores.
+//! Tests progress, doorbell and state with loom's atomics, in all orders of two or three threads.
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Notify};

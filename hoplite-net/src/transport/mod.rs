@@ -1,7 +1,6 @@
 //! Transports of bytes between two stores.
 //!
-//! A transport reads into the arena, writes a header with bytes of the arena, and reports
-//! acknowledged bytes. [`Plain`](Transport::Plain) copies nothing; TLS needs buffers.
+//! [`Plain`](Transport::Plain) copies nothing; TLS needs buffers.
 
 #[cfg(feature = "buffered")]
 mod buffered;
@@ -29,7 +28,7 @@ use crate::Tls;
 /// of keepalives would wait 15 minutes for a vanished peer.
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
-/// A kind of transport.
+/// Kind of a transport.
 #[derive(Debug, Clone, Default)]
 pub enum TransportKind {
     /// TCP, from arena to arena.
@@ -55,7 +54,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Makes the transport of an opened TCP connection.
+    /// Makes the transport of an outgoing connection.
     pub async fn connect(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -66,7 +65,7 @@ impl Transport {
         })
     }
 
-    /// Makes the transport of an accepted TCP connection.
+    /// Makes the transport of an accepted connection.
     pub async fn accept(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -99,7 +98,7 @@ impl Transport {
         }
     }
 
-    /// Reads as [`read`](Self::read) does, but into `range` of `buffer`.
+    /// Acts as [`read`](Self::read), into `range` of `buffer`.
     pub async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read_into(buffer, range).await,
@@ -109,7 +108,7 @@ impl Transport {
         }
     }
 
-    /// Writes some of `bytes`, and returns their number.
+    /// Writes some bytes, and returns their number.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes).await,
@@ -166,7 +165,7 @@ impl Transport {
         hoplite_shm::set_unsent_limit(self.socket().as_fd(), usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// Addresses of this store and of the peer.
+    /// Addresses of this store and its peer.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
     }

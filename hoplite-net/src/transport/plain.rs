@@ -1,7 +1,7 @@
 //! TCP, with a reader that sleeps until enough bytes arrive.
 //!
 //! On a slow link, bytes arrive by packet, but the reader needs a block. So the kernel wakes it
-//! after [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
+//! after [`MAX_LOW_WATER_BYTES`] or the rest of the block.
 
 use std::io;
 use std::ops::Range;
@@ -26,7 +26,6 @@ const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 /// Longest sleep below the mark, for slow senders.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// TCP that moves bytes from arena to arena.
 #[derive(Debug)]
 pub struct PlainStream {
     socket: TcpStream,
@@ -88,7 +87,6 @@ impl PlainStream {
         wanted_bytes: usize,
         mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        // Lets other tasks run even if the socket always has bytes.
         consume_budget().await;
         loop {
             match read(&self.socket) {

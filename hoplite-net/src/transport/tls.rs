@@ -1,8 +1,7 @@
 //! TLS between two stores.
 //!
 //! This module owns rustls' buffers, so that one system call moves many records. They stay small
-//! until the peer has shown a certificate. Each byte is copied three times inside the caches:
-//! between arena, plain text, records and socket.
+//! until the peer has shown a certificate.
 
 use std::fmt;
 use std::io;
@@ -21,12 +20,11 @@ use crate::{Protocol, Tls, close_refused, tls_explanation};
 const RECORD_BYTES: usize = 16 << 10;
 /// Longest record: header, plain text, and the cipher's overhead (section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
-/// First size of the receive buffer: an unauthenticated peer's first message.
+/// First size of the receive buffer, for an unauthenticated peer's first message.
 const FIRST_BYTES: usize = 2 << 10;
-/// Size of the receive buffer during a handshake, whose longest message, the certificates, has a
-/// few kilobytes.
+/// Size of the receive buffer during a handshake. The certificates have a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// Records that one read may receive. Buffers have this size in both directions.
+/// Records in a buffer, in both directions.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
@@ -228,7 +226,6 @@ impl TlsStream {
             self.plain = arrived;
             match stepped? {
                 Advance::Arrived | Advance::Queued => {}
-                // The peer may still receive.
                 Advance::Closed => self.is_closed = true,
                 Advance::Ready => return Ok(()),
                 Advance::Blocked => return Err(io::ErrorKind::BrokenPipe.into()),
