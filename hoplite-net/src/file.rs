@@ -25,10 +25,7 @@ pub enum FileError {
         source: io::Error,
     },
     #[error("{} may be read or written by others than its owner (mode {mode:o}): chmod 600 it", path.display())]
-    NotPrivate {
-        path: PathBuf,
-        mode: u32,
-    },
+    NotPrivate { path: PathBuf, mode: u32 },
     #[error("{} belongs to user {owner}, and not to user {user}, who runs this process, or to root", path.display())]
     NotOurs {
         path: PathBuf,
@@ -37,10 +34,7 @@ pub enum FileError {
         user: u32,
     },
     #[error("{} is not a regular file of at most {limit_bytes} bytes", path.display())]
-    Unlikely {
-        path: PathBuf,
-        limit_bytes: u64,
-    },
+    Unlikely { path: PathBuf, limit_bytes: u64 },
 }
 
 /// Reads a file of at most `limit_bytes`. Never waits for a pipe's writer.

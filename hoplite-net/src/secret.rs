@@ -51,9 +51,7 @@ pub enum SecretError {
         mode: u32,
     },
     #[error("{} does not contain {SECRET_DIGITS} hexadecimal digits: remove it, and a new one is made", path.display())]
-    Damaged {
-        path: PathBuf,
-    },
+    Damaged { path: PathBuf },
     #[error(transparent)]
     Token(#[from] TokenError),
 }

@@ -119,10 +119,7 @@ pub enum TlsError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("{} has no {what} in the form of PEM", path.display())]
-    Missing {
-        path: PathBuf,
-        what: &'static str,
-    },
+    Missing { path: PathBuf, what: &'static str },
     /// The files do not match, or are not valid now.
     #[error("the certificate in {} cannot be used", path.display())]
     Unusable {
@@ -135,18 +132,13 @@ pub enum TlsError {
          certificate that the authority has made for this daemon",
         path.display()
     )]
-    IsAuthority {
-        path: PathBuf,
-    },
+    IsAuthority { path: PathBuf },
     #[error(
         "the certificate in {} is not for {name}, under which peers reach this daemon, so that all of them would \
          refuse it: make it for {name} too, or give all daemons one --tls-name",
         path.display()
     )]
-    Elsewhere {
-        path: PathBuf,
-        name: String,
-    },
+    Elsewhere { path: PathBuf, name: String },
     #[error("the key in {} cannot be used", path.display())]
     Key {
         path: PathBuf,
@@ -154,10 +146,7 @@ pub enum TlsError {
         source: rustls::Error,
     },
     #[error("the key in {} is not that of the certificate in {}", key.display(), cert.display())]
-    KeyMismatch {
-        key: PathBuf,
-        cert: PathBuf,
-    },
+    KeyMismatch { key: PathBuf, cert: PathBuf },
     #[error("the authority in {} cannot be used", path.display())]
     Authority {
         path: PathBuf,
