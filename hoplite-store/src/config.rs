@@ -1,5 +1,3 @@
-//! The configuration of a store.
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,8 +18,7 @@ pub enum Directory {
     Embedded {
         /// The port of the shard for other stores; `None` if no other store can join.
         listen: Option<SocketAddr>,
-        /// Addresses of the shard's dashboard, of which the first free one is used; none for a
-        /// shard without a dashboard.
+        /// Addresses of the dashboard, of which the first free one is used.
         dashboard: Vec<SocketAddr>,
     },
     /// Shards in other processes, as `HOST:PORT`. Every store has the same list.
@@ -67,7 +64,6 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// Returns the settings for the node of an empty store.
     pub(crate) fn of_node(
         &self,
         shards: &[String],
@@ -117,16 +113,16 @@ pub struct SpillSettings {
     pub directories: Vec<PathBuf>,
     /// The largest size of all spill files together; `None` if only the disks limit it.
     pub limit_bytes: Option<u64>,
-    /// `true` to recover the objects in the files of killed stores that had this setting, and to
-    /// let a later run recover the objects of this one.
+    /// `true` to recover the objects of killed stores that had this setting, and to let a later run
+    /// recover this one's.
     pub recover: bool,
 }
 
 /// The time at which the arena's pages are touched for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefault {
-    /// The pages are touched in the background.
+    /// In the background.
     AtStart,
-    /// The first put touches them.
+    /// At the first put.
     OnUse,
 }

@@ -1,5 +1,4 @@
-//! The store's local copies, for the tasks that move bytes: their memory, valid bytes, and waits
-//! for more.
+//! The store's local copies, for the tasks that move bytes.
 //!
 //! `hoplite_core::node` decides when a copy begins and ends. No entry outlives its copy.
 
@@ -33,8 +32,8 @@ pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// Number of leading bytes that this store knows to be valid. The shared header, which every
-    /// worker can write to, counts only for copies that a worker fills.
+    /// Number of valid leading bytes. The shared header, which every worker can write to, counts
+    /// only for copies that a worker fills.
     known_bytes: AtomicU64,
     completed: AtomicBool,
     /// The failure, set before the memory can be given to another copy. A task that writes to the
@@ -123,7 +122,7 @@ impl LiveCopy {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// Declares the first `valid_bytes` valid, and wakes tasks that wait for them.
+    /// Declares the first `valid_bytes` valid, and wakes waiting tasks.
     pub(crate) fn advance(&self, valid_bytes: u64) {
         // Workers read the header, too, so it omits the last block of an incomplete reduce.
         let is_reduce = self.producer == Producer::Reduce;
@@ -163,7 +162,7 @@ impl LiveCopy {
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
     }
 
-    /// Wakes waiting tasks after a worker has advanced the shared header.
+    /// Wakes waiting tasks after a worker's progress.
     pub(crate) fn ring(&self) {
         self.progressed.notify_waiters();
     }
@@ -250,7 +249,6 @@ impl LiveCopy {
         self.transfers.get_or_init(Box::default)
     }
 
-    /// Waits until the copy fails. Cancel safe.
     pub(crate) async fn failed(&self) {
         let transfers = self.transfers();
         if self.failure().is_none() {

@@ -1,5 +1,5 @@
-//! The engine's queue of messages to one shard, and the timer for messages that may wait.
-//! [`hoplite_core::batch`] decides when messages leave.
+//! The engine's queue of messages to one shard. [`hoplite_core::batch`] decides when messages
+//! leave.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,8 +54,7 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     news: Notify,
-    /// Fires when deferrable messages have waited long enough. Tokio's timers count only
-    /// milliseconds.
+    /// Timer of deferrable messages. Tokio's timers count only milliseconds.
     timer: AsyncFd<OwnedFd>,
     origin: Instant,
 }
@@ -87,7 +86,7 @@ impl Shared {
     }
 }
 
-/// The engine's end of the queue. Dropping it ends the session after the queued messages.
+/// Dropping the queue ends the session after the queued messages.
 #[derive(Debug)]
 pub(crate) struct Outbox(Arc<Shared>);
 

@@ -1,5 +1,4 @@
-//! The session with one shard: connects, introduces the store, carries messages both ways, and
-//! begins again after a loss.
+//! The session with one shard, which begins again after a loss.
 //!
 //! Messages travel over a direct connection. Pings over gRPC detect a dead shard sooner.
 
@@ -43,11 +42,10 @@ pub(crate) enum SessionState {
 
 pub(crate) struct Session {
     pub(crate) engine: Arc<Engine>,
-    /// The shard's index in the configured list.
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
     pub(crate) load_reports: LoadReports,
-    /// The description of this store. Its data address is the one from the start.
+    /// Its data address is the one from the start.
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
@@ -134,8 +132,7 @@ impl Session {
         Ok(ended?)
     }
 
-    /// Connects and introduces this store. Returns the shard's run, the session's version, and the
-    /// shard's first messages.
+    /// Connects and introduces this store.
     async fn open(
         &self,
         hello: StoreMessages,
@@ -198,8 +195,7 @@ impl Session {
             ended = &mut reading => return ended.and(Err(lost())),
             written = writing => written,
         };
-        // The shard answers the sent messages before it ends the session. After a failed write, it
-        // may send the reason for that.
+        // The shard answers the sent messages before it ends the session.
         reading.await?;
         written.map_err(|_| lost())
     }
@@ -223,8 +219,7 @@ impl Session {
     }
 }
 
-/// Number of answered pings, and the times of unanswered pings, oldest first. The session ends
-/// after a few unanswered pings.
+/// Number of answered pings, and the times of unanswered pings, oldest first.
 #[derive(Debug, Default)]
 struct SentPings(Mutex<(u64, VecDeque<Time>)>);
 
@@ -233,8 +228,8 @@ impl SentPings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(now);
     }
 
-    /// Notes the number of pings that the shard has received; zero if a frame answers none. Returns
-    /// the time of the latest answered ping.
+    /// Notes the number of pings that the shard has received; zero for none. Returns the time of
+    /// the latest.
     fn answered(&self, pings: u64) -> Option<Time> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (answered, times) = &mut *state;

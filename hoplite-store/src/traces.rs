@@ -1,10 +1,8 @@
-//! The spans of a store: one for each operation of a client, and one for each step that a shard,
-//! another store or this store performs for the operation.
+//! The spans of a store: one for each operation of a client, and one for each of its steps.
 //!
-//! Like the observer of metrics, [`Traces`] sees every event and effect of the node. An event may
-//! also trigger work for other calls, so an effect belongs to the trace of an open call for its
-//! object. Without an open call, it belongs to the trace of the event. Queries to shards, pulls,
-//! combinations and hops have numbers, by which later events find their trace.
+//! [`Traces`] sees every event and effect of the node. An event may also trigger work for other
+//! calls, so an effect belongs to the trace of an open call for its object. Without an open call,
+//! it belongs to the trace of the event.
 
 mod collective;
 
@@ -25,8 +23,7 @@ use hoplite_daemon::{Span, SpanKind, Tracer};
 /// belongs to the event that caused it.
 const MAX_SOURCES: usize = 256;
 
-/// Makes spans. The engine passes each event before the node handles it, and each effect
-/// afterwards.
+/// Gets each event before the node handles it, and each effect afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -44,8 +41,7 @@ pub(crate) struct Traces {
     hostings: BTreeMap<HostingId, Span>,
     coordinating: BTreeSet<(ClientId, CallId)>,
     enlistments: BTreeMap<EnlistmentId, Work>,
-    /// The collectives in which this store is a member: the put of each target, and the span if
-    /// recorded.
+    /// The put of each membership's target, and the span if recorded.
     memberships: BTreeMap<MembershipId, (PutId, Option<Span>)>,
     serves: BTreeMap<ServeId, Span>,
 }
@@ -86,7 +82,7 @@ impl Traces {
         }
     }
 
-    /// Handles an event. `given` is the span that the request carries.
+    /// `given` is the request's span.
     pub(crate) fn event(&mut self, event: &Event, given: Option<TraceContext>) {
         self.cause = match event {
             Event::Request { client, call, request } => self.request((*client, *call), request, given),
@@ -258,7 +254,7 @@ impl Traces {
         }
     }
 
-    /// Returns the span of an open call for one of these objects, or else the present event's span.
+    /// Returns the span of an open call for one of these objects, else the present event's.
     fn parent<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) -> Option<TraceContext> {
         let callers = ids.into_iter().find_map(|id| self.callers.get(id));
         callers.map_or(self.cause, |callers| callers.values().flatten().next().copied())

@@ -13,7 +13,7 @@ pub(super) enum CallError {
     Connection(#[from] ConnectionError),
 }
 
-/// A request to another store, and the connection on which the other store answers.
+/// A request to another store, and the connection of the answer.
 ///
 /// The peer may have closed an idle connection, which shows only on a read. If no byte comes back,
 /// the request is sent once more over a new connection.
@@ -24,7 +24,7 @@ pub(super) struct Call<'a> {
     kind: Kind,
     payload: Vec<u8>,
     connection: PeerConnection,
-    /// `true` once the peer has sent a byte over this connection.
+    /// `true` once the peer has sent a byte.
     is_proven: bool,
 }
 
@@ -73,7 +73,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Returns the connection to the pool after the whole answer was read.
     pub(super) fn finish(self) {
         self.puller.pool.put(self.peer, self.connection);
     }

@@ -1,5 +1,3 @@
-//! Combines inputs, element by element, into a local copy while their bytes arrive.
-
 use std::sync::Arc;
 
 use futures::future::{join_all, try_join_all};
@@ -23,7 +21,7 @@ use crate::copies::LiveCopy;
 pub(crate) struct CombineRequest {
     pub(crate) op: ReduceOp,
     pub(crate) dtype: Dtype,
-    /// The position in the output from which to combine. An element begins there.
+    /// The position of the first missing element in the output.
     pub(crate) offset_bytes: u64,
     pub(crate) inputs: Vec<CombineSource>,
     pub(crate) trace: Option<TraceContext>,
@@ -68,7 +66,7 @@ impl Puller {
         (done_bytes, outcome)
     }
 
-    /// Advances `done_bytes`. The error has the index of the failed input, and its failure.
+    /// Advances `done_bytes`. The error has the index of the failed input.
     async fn run(
         &self,
         request: &CombineRequest,

@@ -1,5 +1,3 @@
-//! The settings of the data plane: connections and transfers between stores.
-
 use std::time::Duration;
 
 use hoplite_core::Version;
@@ -24,7 +22,7 @@ pub(crate) struct DataConfig {
     pub(crate) newest: Version,
     pub(crate) links: LinkSettings,
     pub(crate) transport: TransportKind,
-    /// A secret that peers must know, too.
+    /// A secret that peers must know.
     pub(crate) token: Option<Token>,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) sizes: Sizes,
@@ -35,7 +33,7 @@ pub(crate) struct DataConfig {
     pub(crate) first_lanes: Start,
     /// Maximum number of connections in their handshake. One more closes the oldest.
     pub(crate) max_half_open: usize,
-    /// Maximum number of idle connections to one store, not counting the lanes of one stream.
+    /// Maximum number of idle connections to one store, besides the lanes of one stream.
     pub(crate) max_idle_per_peer: usize,
     pub(crate) handshake_timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -45,22 +43,20 @@ pub(crate) struct DataConfig {
     pub(crate) stall_timeout: Duration,
     /// Longest time in which a receiver accepts no byte.
     pub(crate) write_stall_timeout: Duration,
-    /// The interval between keepalives of a sender that has no bytes to send. Several intervals fit
-    /// into `silence_timeout`.
+    /// The interval between keepalives. Several intervals fit into `silence_timeout`.
     pub(crate) keepalive_interval: Duration,
     /// Time for which the pool keeps an idle connection.
     pub(crate) pool_idle_timeout: Duration,
-    /// Time for which the server keeps an idle connection. It is longer, so that the pool of the
-    /// other store usually closes first.
+    /// Time for which the server keeps an idle connection. It is longer, so that the pool usually
+    /// closes first.
     pub(crate) server_idle_timeout: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sizes {
     Any,
-    /// Transfers of objects of up to [`SMALL_BYTES`], and of reduces over them. They run on the
-    /// thread of clients and shards, because switching threads takes longer than moving these
-    /// bytes.
+    /// Transfers of objects of up to [`SMALL_BYTES`], and reduces over them. They run on the thread
+    /// of clients, because switching threads takes longer than moving these bytes.
     Small,
 }
 

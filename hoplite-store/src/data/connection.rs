@@ -1,5 +1,3 @@
-//! One connection between two stores. Each frame is checked, and each wait is bounded.
-
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -21,8 +19,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{SMALL_BYTES, Sizes};
 
-/// Size of the buffer for a header and a small control payload, so that an `End` takes one system
-/// call. Bytes of blocks that arrive in the buffer are copied once more, so it stays small.
+/// Size of the buffer for a header and a small control payload. Bytes of blocks that arrive in the
+/// buffer are copied once more, so it stays small.
 const BUFFERED_BYTES: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +66,7 @@ impl From<io::Error> for ConnectionError {
 }
 
 impl ConnectionError {
-    /// Returns `true` if the peer, or something on the way, violated the protocol.
+    /// Returns `true` if the protocol was violated.
     pub(super) const fn is_malformed(&self) -> bool {
         !matches!(self, Self::Closed | Self::Io(_) | Self::Idle(_) | Self::Stalled(_))
     }
@@ -118,7 +116,6 @@ impl PeerConnection {
         Ok(Self { transport: self.transport.on(runtime)?, ..self })
     }
 
-    /// Limits the peer's silence from now on; `None` for no limit.
     pub(super) fn expect_within(&mut self, limit: Option<Duration>) {
         (self.read_timeout, self.received_at) = (limit, Instant::now());
     }
@@ -127,7 +124,7 @@ impl PeerConnection {
         self.sent_at
     }
 
-    /// The kernel's statistics of the connection; `None` before the first acknowledgement.
+    /// The kernel's statistics; `None` before the first acknowledgement.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
     }
@@ -200,9 +197,8 @@ impl PeerConnection {
         self.read_control(&header).await
     }
 
-    /// Reads at least one byte of a payload, and at most as many as fit into `into`, which is not
-    /// empty. The caller counts the bytes and verifies the checksum. Cancel safe: a dropped future
-    /// has read nothing.
+    /// Reads at least one byte of a payload into `into`, which is not empty. The caller verifies
+    /// the checksum. Cancel safe: a dropped future has read nothing.
     pub(super) async fn read_part(&mut self, into: &mut [u8]) -> Result<usize, ConnectionError> {
         match self.read_buffered(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes)) {
             0 => arrived(self.read_timeout, &mut self.received_at, self.transport.read(into)).await,
@@ -210,8 +206,8 @@ impl PeerConnection {
         }
     }
 
-    /// Reads the payload of a block into `buffer` from `start_bytes` on. The caller has checked
-    /// that it fits. The bytes are valid only on success.
+    /// Reads the payload of a block, which fits, into `buffer` from `start_bytes` on. The bytes are
+    /// valid only on success.
     ///
     /// Not cancel safe: the connection becomes useless. Nothing touches `buffer` after the future
     /// is dropped.
@@ -272,13 +268,12 @@ impl PeerConnection {
         self.flush().await
     }
 
-    /// Tells the peer that this store is alive, although it has no bytes to send, and forwards a
-    /// sign of the producer.
+    /// Tells the peer that this store is alive, and forwards a sign of the producer.
     pub(super) async fn write_keepalive(&mut self, sign: Sign) -> Result<(), ConnectionError> {
         self.write_control(Kind::Keepalive, &v1::Keepalive { sign: sign.0 }).await
     }
 
-    /// Writes valid bytes of `buffer` as a block. At most one frame of bytes is written.
+    /// Writes valid bytes of `buffer`, at most one frame, as a block.
     ///
     /// Not cancel safe: the connection becomes useless. Nothing touches `buffer` after the future
     /// is dropped.
@@ -313,7 +308,7 @@ impl PeerConnection {
         self.flush().await
     }
 
-    /// Writes a block of bytes outside of arenas. At most one frame of bytes is written.
+    /// Writes bytes outside of arenas, at most one frame, as a block.
     pub(super) async fn write_bytes(
         &mut self,
         position_bytes: u64,
@@ -329,7 +324,7 @@ impl PeerConnection {
         self.write_raw(&frame).await
     }
 
-    /// Passes up to `limit` buffered bytes to `take`, and returns their number.
+    /// Passes buffered bytes to `take`, and returns their number.
     fn read_buffered(&mut self, limit: usize, take: impl FnOnce(&[u8])) -> usize {
         let taken = self.unread.len().min(limit);
         take(&self.buffered[self.unread.start..self.unread.start + taken]);
@@ -352,7 +347,6 @@ impl PeerConnection {
     }
 }
 
-/// Waits for the bytes of `read`, at most as long as the peer may be silent.
 async fn arrived(
     limit: Option<Duration>,
     received_at: &mut Instant,
@@ -373,7 +367,6 @@ async fn arrived(
     }
 }
 
-/// Waits until the peer accepts bytes of `write`, at most for the `limit`.
 async fn accepted(
     limit: Duration,
     sent_at: &mut Instant,

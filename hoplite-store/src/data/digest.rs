@@ -1,5 +1,3 @@
-//! The digest of a copy, which compares two puts of one id without a transfer.
-
 use hoplite_core::error::Error;
 use tokio::task::yield_now;
 use xxhash_rust::xxh3::Xxh3;

@@ -1,5 +1,3 @@
-//! Drains of other stores, requested by an operator.
-
 use std::time::Duration;
 
 use hoplite_core::Version;
@@ -46,7 +44,8 @@ fn too_old(peer: &Peer, version: Version) -> Error {
 }
 
 impl Puller {
-    /// Drains another store. Without a timeout, only requests the progress of its drain.
+    /// Drains another store at an operator's request. Without a timeout, only requests the
+    /// progress.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] if the store is too old, and the store's refusals.

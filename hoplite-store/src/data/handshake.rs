@@ -1,8 +1,5 @@
-//! The start of a connection between two stores: the transport's handshake, then the names of both
-//! sides, then proofs of both sides if they share a token.
-//!
-//! [`Hellos`] makes the proofs. Each is valid only for one connection, for its names and addresses,
-//! and in one direction.
+//! The start of a connection between two stores: the transport's handshake, the names of both
+//! sides, and their proofs if they share a token.
 
 use std::time::Duration;
 
@@ -41,7 +38,7 @@ pub(super) async fn connect(
     Ok((connection, took))
 }
 
-/// Performs the handshake on `stream`, and returns the connection and the peer's name.
+/// Returns the connection and the peer's name.
 ///
 /// # Errors
 /// [`Error::VersionMismatch`], [`Error::ClusterMismatch`], [`Error::InvalidName`] or

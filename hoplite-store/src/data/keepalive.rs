@@ -1,5 +1,4 @@
-//! Keepalives to a waiting peer: they show that this store is alive, and forward signs that
-//! prove the object's producer alive.
+//! Keepalives to a waiting peer. They forward signs that prove the object's producer alive.
 
 use std::future::pending;
 use std::pin::pin;
@@ -17,7 +16,6 @@ use crate::copies::LiveCopy;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keepalive<'a> {
-    /// The longest time without a frame of this store.
     pub(super) interval: Duration,
     pub(super) started: Instant,
     pub(super) awaited: Awaited<'a>,
@@ -64,7 +62,7 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Acts as [`until`](Self::until) for a peer that must not send before it has got its answer.
+    /// Acts as [`until`](Self::until) for a peer that must not send before the answer.
     pub(super) async fn during<T>(
         &self,
         connection: &mut PeerConnection,
@@ -87,7 +85,7 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Waits for a new sign, but at least until `not_before`. Waits forever if no sign can come.
+    /// Waits for a new sign, at least until `not_before`; forever if no sign can come.
     async fn next_sign(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
         let Awaited::Copy(copy) = self.awaited else { return pending().await };
         let signs = signs.get_or_insert_with(|| copy.signs());

@@ -1,5 +1,3 @@
-//! The counters of the data plane, and its estimates of links.
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -14,23 +12,23 @@ use super::lanes::OutgoingStreams;
 #[derive(Debug, Default)]
 pub(crate) struct DataMetrics {
     pub(crate) sent_bytes: AtomicU64,
-    /// Number of object bytes that arrived undamaged.
+    /// Object bytes that arrived undamaged.
     pub(crate) received_bytes: AtomicU64,
     pub(crate) serves: AtomicU64,
     pub(crate) pulls: AtomicU64,
-    /// Number of transfers and hops that ended because a frame was damaged or unknown.
+    /// Transfers and hops that ended because of a damaged or unknown frame.
     pub(crate) corrupt_frames: AtomicU64,
-    /// Number of open lanes to other stores, beside the first one of each stream.
+    /// Open lanes, besides the first one of each stream.
     pub(crate) lanes: AtomicU64,
     pub(crate) lanes_opened: AtomicU64,
     pub(crate) lanes_left: AtomicU64,
     pub(crate) lanes_lost: AtomicU64,
     pub(crate) lanes_ended: AtomicU64,
-    /// Number of connections that violated the protocol, or came from another cluster.
+    /// Connections that violated the protocol, or came from another cluster.
     pub(crate) malformed_connections: AtomicU64,
-    /// Number of connections without a common version of the protocol.
+    /// Connections without a common protocol version.
     pub(crate) incompatible_peers: AtomicU64,
-    /// Number of connections closed at once, because too many were open.
+    /// Connections closed at once, because too many were open.
     pub(crate) refused_connections: AtomicU64,
     links: Mutex<PeerLinks>,
     streams: OnceLock<Arc<OutgoingStreams>>,

@@ -3,14 +3,11 @@
 //!
 //! A receiver connects to a sender, or takes an idle connection, and sends `Pull`. The sender
 //! answers with blocks as they become valid, then `End`; afterwards the connection can be used
-//! again. The data plane makes no decisions: the sender queries a [`ServeSource`], and the receiver
-//! gets a [`PullRequest`].
+//! again. The data plane makes no decisions: the sender queries a [`ServeSource`].
 //!
 //! A hop (the combination that one node, its host, computes for a reduce) has a separate
 //! connection. The coordinator sends `Combine` and later `Release`, and the host sends its reports.
-//! The host queries a [`HopHost`], and combines the inputs that it pulls (a [`CombineRequest`]).
-//!
-//! A [`Surveyor`] directs the stores to measure the links between them.
+//! The host combines the inputs that it pulls.
 
 mod pull;
 mod puller;

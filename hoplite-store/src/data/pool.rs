@@ -1,5 +1,3 @@
-//! Idle connections to other stores.
-
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +10,7 @@ use super::connection::PeerConnection;
 
 pub(crate) type Peer = (NodeId, SocketAddr);
 
-/// Connections that are idle: after their handshake, and between whole exchanges.
+/// Idle connections, after their handshake and between whole exchanges.
 #[derive(Debug)]
 pub(super) struct Pool {
     max_idle_per_peer: usize,
@@ -23,7 +21,7 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
-    /// The idle connections of each peer, the last used last. No list is empty.
+    /// Each list has the last used connection last, and is not empty.
     idle: HashMap<Peer, Vec<Idle>>,
 }
 
@@ -55,7 +53,7 @@ impl Pool {
         found
     }
 
-    /// Keeps a connection. Closes the connection that was idle longest if the peer has too many.
+    /// Keeps a connection. Closes the oldest one if the peer has too many.
     pub(super) fn put(&self, peer: Peer, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {
@@ -68,7 +66,7 @@ impl Pool {
         idle.push(Idle { connection, since: Instant::now() });
     }
 
-    /// Closes connections that were idle for too long, or that the peer has closed.
+    /// Closes connections that were idle for too long, or closed by the peer.
     pub(super) fn expire(&self) {
         let limit = self.idle_timeout;
         self.lock().idle.retain(|_, idle| {

@@ -1,5 +1,3 @@
-//! The receiver's side: pulls objects into local copies, and compares local copies with remote ones.
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -44,8 +42,7 @@ pub(crate) struct CompareRequest {
 }
 
 impl Puller {
-    /// Pulls the bytes of an object into `live` and advances it, until all bytes have arrived or
-    /// the pull must end.
+    /// Pulls the bytes of an object into `live`, until all bytes have arrived or the pull must end.
     ///
     /// Returns the number of valid leading bytes, all checked, and the outcome. No memory is
     /// touched after the future ends or is dropped.
@@ -142,7 +139,7 @@ impl Puller {
         }
     }
 
-    /// Requests the digest of another store's copy; `None` if the store has no copy.
+    /// Returns `None` if the store has no copy.
     async fn request_digest(&self, request: &CompareRequest) -> Result<Option<Bytes>, CallError> {
         let id = Bytes::copy_from_slice(request.id.as_bytes());
         let message = v1::DigestRequest { id, put: request.put.0 };

@@ -1,5 +1,3 @@
-//! A store's connections to other stores, and its estimates of their links.
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +15,7 @@ use super::metrics::DataMetrics;
 use super::pool::{Peer, Pool};
 use super::probe::Surveyor;
 
-/// Pulls from other stores, and directs hops there, over pooled connections.
+/// A store's connections to other stores, and its estimates of their links.
 #[derive(Debug)]
 pub(crate) struct Puller {
     pub(super) config: Arc<DataConfig>,
@@ -100,7 +98,6 @@ impl Puller {
         Surveyor::new(Arc::clone(&self.config))
     }
 
-    /// The links to other stores, as one estimate: configured, measured, or the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }

@@ -1,4 +1,4 @@
-//! The queries of the data plane to the store: copies, hops and drains for other stores.
+//! The queries of the data plane to the store.
 
 use std::fmt;
 use std::future::Future;
@@ -17,15 +17,14 @@ use crate::copies::LiveCopy;
 use crate::spill::SpilledCopy;
 
 pub(crate) trait ServeSource: Send + Sync + 'static {
-    /// Finds the requested copy, for which it may wait; `None` if there is none. Dropping the
-    /// future withdraws the request.
+    /// Finds the requested copy; may wait. Dropping the future withdraws the request.
     fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Found>> + Send;
 
     /// Notes the peers whose links have been slow for long. Links to other peers are not slow.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
-    /// Drains the store. Without a timeout, only reports. The store runs while the token exists, so
-    /// that the answer arrives.
+    /// Without a timeout, only reports. The store runs while the token exists, so that the answer
+    /// arrives.
     fn drain(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -66,14 +65,14 @@ impl Found {
     }
 }
 
-/// The right to read a copy until this is dropped.
+/// The right to read a copy until dropped.
 pub(crate) struct Served {
     live: Arc<LiveCopy>,
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Served {
-    /// Serves `live`. Calls `end` when nothing touches the copy's memory for this serve any more.
+    /// Calls `end` when this serve no longer touches the copy's memory.
     pub(crate) fn new(live: Arc<LiveCopy>, end: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self { live, end: Some(Box::new(end)) }
     }
@@ -104,7 +103,6 @@ impl fmt::Debug for Served {
 #[derive(Debug)]
 pub(super) enum Ending {
     Complete,
-    /// The store has no such copy, or the copy has failed.
     NoCopy,
     Refused(Error),
 }
@@ -139,7 +137,7 @@ pub(crate) struct Hosted {
 impl Hosted {
     pub(crate) const MAX_REPORTS: usize = 2;
 
-    /// Makes a hop that reports through `reports`. Calls `end` when the hop is no longer needed.
+    /// Calls `end` when the hop is no longer needed.
     pub(crate) fn new(
         reports: mpsc::Receiver<HopReport>,
         end: impl FnOnce() + Send + Sync + 'static,

@@ -11,8 +11,8 @@ use super::metrics::{DataMetrics, count};
 use super::serving::Ending;
 use crate::spill::{NotRead, SpilledCopy};
 
-/// Sends a range of an object over one connection. If a read fails, or the disk is busy for too
-/// long, the stream ends as if there were no copy, and the receiver queries for another sender.
+/// Sends a range of an object. If a read fails, or the disk is busy for too long, the stream ends
+/// as if there were no copy, and the receiver queries for another sender.
 pub(super) async fn send(
     connection: &mut PeerConnection,
     copy: &SpilledCopy,

@@ -1,5 +1,3 @@
-//! The receiver's end of a transfer: requests a range of an object, and receives it.
-
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
@@ -33,7 +31,7 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) address: SocketAddr,
     /// `true` if the object is the output of a hop, which may not have begun yet.
     pub(super) awaits_hop: bool,
-    /// Longest silence of the sender; used if another sender is known.
+    /// Longest silence of the sender, if another sender is known.
     pub(super) silence_limit: Option<Duration>,
     pub(super) trace: Option<TraceContext>,
 }
@@ -45,7 +43,7 @@ pub(super) enum Sink<'a> {
         /// The position of the buffer's first byte in the remote object.
         base_bytes: u64,
     },
-    /// Private memory, for bytes that will be combined with others.
+    /// Private memory, for bytes to combine.
     Memory(&'a mut HeldBytes),
 }
 
@@ -56,8 +54,7 @@ pub(super) enum Arrived {
     End(v1::End),
 }
 
-/// A range of a remote object, while its bytes arrive. Positions count from the start of the
-/// object.
+/// The receiver's end of a transfer of a range. Positions count from the start of the object.
 ///
 /// Between two calls, bytes wait in the socket, and the sender waits with them.
 #[derive(Debug)]
@@ -172,8 +169,7 @@ impl<'a> InputStream<'a> {
         within(limit, Call::begin(self.puller, peer, Kind::Pull, &pull)).await
     }
 
-    /// Returns the outcome, from the sender's `end` and the bytes that have arrived. Keeps usable
-    /// connections.
+    /// Keeps usable connections.
     pub(super) fn ended(&mut self, end: &v1::End, all_arrived: bool) -> PullOutcome {
         match end_outcome(end, all_arrived) {
             Ok(outcome) => {
@@ -281,7 +277,6 @@ async fn read_into_memory(
     Ok(())
 }
 
-/// Returns the outcome, from the sender's `end` and the bytes that have arrived.
 fn end_outcome(end: &v1::End, all_arrived: bool) -> Result<PullOutcome, ConnectionError> {
     match end.outcome() {
         v1::end::Outcome::Complete if all_arrived => Ok(PullOutcome::Complete),

@@ -1,5 +1,3 @@
-//! The answers for one client, and the work on its calls.
-
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,13 +13,13 @@ pub(crate) type Answer = (CallId, Result<Response, Error>);
 /// Work that the node requests of the client's connection for one call.
 #[derive(Debug)]
 pub(crate) enum CallWork {
-    /// Waits until more than `beyond_bytes` of a copy are valid, or it fails. Answers the client.
+    /// Waits until more than `beyond_bytes` of a copy are valid, or it fails.
     Follow {
         call: CallId,
         live: Arc<LiveCopy>,
         beyond_bytes: u64,
     },
-    /// Queries these shards, answers the client, and reports the end of the call.
+    /// Queries these shards, and reports the end of the call.
     Inspect {
         call: CallId,
         inspection: Inspection,
@@ -39,7 +37,7 @@ pub(crate) enum CallWork {
 /// client is not dropped, because the store would reuse the memory of its views.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// The client's program and process, for reports about holders of memory.
+    /// The client's program and process.
     client: String,
     waiting: Mutex<Waiting>,
     added: Notify,

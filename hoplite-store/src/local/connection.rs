@@ -1,5 +1,3 @@
-//! The connection of one client: its handshake, its requests, its answers.
-
 use std::collections::HashMap;
 use std::future::Future;
 use std::os::fd::AsFd;
@@ -36,7 +34,7 @@ use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 use crate::engine::Engine;
 
-/// Number of unwritten bytes from which the connection reads no requests and takes no answers.
+/// Number of unwritten bytes from which the connection reads and answers nothing.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 /// Maximum number of requests handled before other clients have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
@@ -57,7 +55,7 @@ type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>
 
 enum WorkResult {
     Progress(Result<u64, Error>),
-    /// The shards' combined answer, and the permit for its memory.
+    /// The combined answer, and the permit for its memory.
     Inspected(Box<Result<Response, Error>>, Option<OwnedSemaphorePermit>),
 }
 
@@ -72,7 +70,7 @@ struct Connection {
     outbox: BytesMut,
     is_outbox_stretched: bool,
     intake: AnswerIntake,
-    /// The client's place among the clients (a seat), and the share of all clients of its user.
+    /// The client's seat, and the share of its user.
     seat: Seat,
     /// The memory of open calls with long requests or several ids.
     open_requests: HashMap<CallId, OpenRoom>,
@@ -417,7 +415,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Adds the holders of memory to the error of a full store. Other stores name only themselves.
+    /// Adds the holders of memory to the error of a full store.
     fn with_holders(&self, error: Error) -> Error {
         match error {
             Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
@@ -432,8 +430,8 @@ impl Connection {
 
     /// Writes as many bytes as the socket takes.
     ///
-    /// A client that no longer reads has left, but its earlier requests still count, for example
-    /// the seal of a put. So the connection ends only after all requests were read.
+    /// The earlier requests of a client that has left still count, for example the seal of a put.
+    /// So the connection ends only after all requests were read.
     fn flush(&mut self, socket: &Socket) {
         while !self.outbox.is_empty() {
             match socket.write(&self.outbox) {
@@ -503,15 +501,13 @@ fn item_count(request: &v1::Request) -> usize {
     }
 }
 
-/// The request or answer has waited too long for memory in the user's share.
 const fn no_room() -> Error {
     Error::limit_exceeded("bytes of a user's requests and answers under way", MAX_ARRIVING_BYTES as u64)
 }
 
 enum LongRequest {
-    /// Waits for memory in the user's share. The rest of the request stays unread until then.
+    /// The rest of the request stays unread until then.
     WaitsForRoom { room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>, until: Instant },
-    /// Holds its memory while the rest of the request arrives.
     Arrives { _room: Option<OwnedSemaphorePermit>, until: Instant },
 }
 
@@ -547,8 +543,7 @@ fn usual(inbox: &BytesMut) -> BytesMut {
     usual
 }
 
-/// Makes the buffer larger for a read. It grows with the bytes that have arrived, up to one message
-/// of `length` bytes.
+/// The buffer grows with the bytes that have arrived, up to one message of `length` bytes.
 fn make_room(inbox: &mut BytesMut, length: Option<usize>) {
     let rest = length.map_or(0, |length| length.saturating_sub(inbox.len()));
     if inbox.capacity() - inbox.len() < MIN_READ_BYTES {

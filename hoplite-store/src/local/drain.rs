@@ -1,5 +1,3 @@
-//! The drain of another store, requested by an operator.
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -13,7 +11,7 @@ use super::LocalPlane;
 use super::nodes::nodes_of;
 use crate::shard_link::ShardLink;
 
-/// Drains the store `node`. Without a timeout, only requests the progress of its drain.
+/// Drains the store `node` at an operator's request. Without a timeout, only requests the progress.
 pub(super) async fn drain_node(
     plane: &LocalPlane,
     shards: &[&ShardLink],

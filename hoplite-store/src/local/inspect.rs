@@ -41,10 +41,9 @@ use super::nodes::{Known, ask, nodes_of};
 use crate::advertised::Advertised;
 use crate::shard_link::ShardLink;
 
-/// Number of bytes for the tag and length of each object.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
-/// Time limit for the progress of all members of a collective together.
+/// Time limit for the progress of all members together.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for the progress of one member, so that a slow member does not delay the rest.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
@@ -67,7 +66,6 @@ pub(super) async fn answer(
     }
 }
 
-/// Measures the links between `nodes`, or between all connected nodes.
 async fn probe(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -220,7 +218,6 @@ fn encode_lifetime(report: LifetimeReport) -> v1::response::LifetimeReport {
     }
 }
 
-/// Queries the other members of a running attempt for their progress.
 async fn with_positions(
     plane: &LocalPlane,
     id: &ObjectId,
@@ -258,7 +255,7 @@ async fn with_positions(
     Some(record)
 }
 
-/// Queries a store when a turn is free. Returns `None` after the time limit.
+/// Returns `None` after the time limit.
 async fn in_turn<T>(
     turns: &Semaphore,
     asking: impl Future<Output = Result<T, Error>>,
@@ -270,8 +267,7 @@ async fn in_turn<T>(
     timeout(POSITION_TIMEOUT, asked).await.ok()
 }
 
-/// Queries other stores for the record of a reduce: the holders of a copy, or all stores if there
-/// are none.
+/// Queries the holders of a copy for the record of a reduce; all stores if there are no holders.
 async fn made_elsewhere(
     plane: &LocalPlane,
     shards: &[&ShardLink],

@@ -1,5 +1,5 @@
 //! The Unix socket on which the store listens. The store replaces the socket file of a dead daemon,
-//! but never the file of a live one. It removes its file at the end.
+//! but never that of a live one.
 //!
 //! A cleaner of `/tmp` may remove the file while the store runs. [`LocalListener::restore`] then
 //! creates it again.
@@ -23,7 +23,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::ClientRules;
 
-/// Longest wait for another daemon that creates its socket, which takes less than a millisecond.
+/// Longest wait for another daemon that creates its socket.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Directory permissions: access for this daemon's user only.
@@ -56,9 +56,9 @@ pub enum SocketError {
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
     pub(crate) mode: u32,
-    /// The owner of the socket; by default the process's user.
+    /// By default the process's user.
     pub(crate) owner: Option<u32>,
-    /// The group of the socket; by default the process's group.
+    /// By default the process's group.
     pub(crate) group: Option<u32>,
     pub(crate) clients: ClientRules,
 }
@@ -72,7 +72,7 @@ pub(crate) enum Role {
     Reader,
 }
 
-/// The process at the other end of a connection, as the kernel knows it.
+/// The connected process, as the kernel knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalPeer {
     pub(crate) user: u32,
@@ -135,7 +135,7 @@ pub(crate) struct LocalListener {
     complaint: Option<String>,
 }
 
-/// A file's device and inode, which are unique while the socket listens.
+/// Device and inode, which are unique while the socket listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
@@ -149,8 +149,7 @@ impl FileIdentity {
 }
 
 impl LocalListener {
-    /// Binds `path` for the users in `access`. Creates missing directories for this daemon's user
-    /// only.
+    /// Creates missing directories for this daemon's user only.
     pub(crate) fn bind(path: &Path, access: &SocketAccess) -> Result<Self, SocketError> {
         Self::bind_within(LOCK_TIMEOUT, path, access, PRIVATE)
     }
@@ -191,8 +190,8 @@ impl LocalListener {
         Ok(Self { listener, path, access, directory_mode, file, complaint: None })
     }
 
-    /// Creates the socket file again, and its directory if necessary. Logs the recovery, and a
-    /// repeated failure once. Never waits, and never replaces a file.
+    /// Creates the socket file and its directory again. Logs a repeated failure once. Never waits,
+    /// and never replaces a file.
     pub(crate) fn restore(&mut self) {
         let complaint = match fs::symlink_metadata(&self.path) {
             Ok(found) if FileIdentity::of(&found) == self.file => None,

@@ -3,9 +3,8 @@
 //! One place for a connection (seat) in sixteen is reserved for users without a connection, so that
 //! no user can occupy the store. A store with fewer than sixteen seats reserves none.
 //!
-//! Requests that fit into the first buffer of their connection are free. A longer request, for
-//! example a wait for thousands of ids, takes memory from two budgets of its user: one while it
-//! arrives, and one until its call ends.
+//! Requests that fit into the first buffer of their connection are free. A longer request takes
+//! memory from two budgets of its user: one while it arrives, and one until its call ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,7 +17,7 @@ pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
 /// Maximum number of bytes of a user's long requests whose calls are open.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
 /// Maximum number of ids in a user's open calls: twice the limit of one client. A shard limits all
-/// clients of a node together, so no user may take all ids.
+/// clients of a node together.
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 const UNIT_BYTES: usize = 1 << 10;
 
@@ -30,7 +29,7 @@ pub(crate) struct Shares {
     seats: Arc<Semaphore>,
     max_clients: usize,
     kept_seats: usize,
-    /// The size of the longest request. Each user may always send one.
+    /// Each user may always send one request of this size.
     max_request_bytes: usize,
     /// Maximum number of ids in a request. Each user may always send one with this number.
     max_ids: usize,
@@ -90,7 +89,6 @@ impl Shares {
 
 #[derive(Debug)]
 pub(super) struct Seat {
-    /// The share of the user, which ends with the user's last client.
     pub(super) share: Arc<Share>,
     _permit: OwnedSemaphorePermit,
 }
@@ -100,7 +98,7 @@ impl Share {
         Arc::clone(&self.arriving).acquire_many_owned(units(length_bytes)).await.ok()
     }
 
-    /// Takes memory and ids for a request until its call ends.
+    /// Takes memory and ids until the call ends.
     ///
     /// # Errors
     /// `LimitExceeded` if too little is left.

@@ -1,5 +1,3 @@
-//! Performs the changes of spill files: indices, run logs, and removals.
-
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
@@ -32,7 +30,6 @@ impl SpillFiles {
         !std::mem::replace(&mut ledger.is_busy, true)
     }
 
-    /// Performs all queued changes. Blocks.
     pub(crate) fn work(&self) {
         loop {
             let mut ledger = self.ledger();
@@ -83,8 +80,7 @@ impl SpillFiles {
         }
     }
 
-    /// Appends to the index that begins at `start`. After a failure, a later run recovers nothing
-    /// from the file, or nothing at all.
+    /// After a failure, a later run recovers nothing from the file, or nothing at all.
     fn append(&self, file: SpillFile, log: &[u8], start: u64) -> io::Result<()> {
         let path = self.path(file);
         let appended = File::options().append(true).open(&path).and_then(|mut found| found.write_all(log));

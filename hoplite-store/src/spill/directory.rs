@@ -1,5 +1,3 @@
-//! A directory for spill files, and the part of it for this run of the store.
-
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -46,7 +44,6 @@ pub enum SpillDirError {
     InUse { path: PathBuf },
     #[error("the spill directory {} is named more than once", path.display())]
     Twice { path: PathBuf },
-    /// For example, the file system is read-only.
     #[error("cannot use the spill directory {}", path.display())]
     Unusable {
         path: PathBuf,
@@ -59,13 +56,13 @@ pub enum SpillDirError {
 pub(super) struct RunDirectory {
     parent: PathBuf,
     path: PathBuf,
-    /// The device and inode of the parent directory.
+    /// Device and inode of the parent.
     identity: (u64, u64),
     /// `None` after a failure.
     log: Mutex<Option<RunLog>>,
     /// `true` while the files of killed stores must outlive this value.
     is_kept: AtomicBool,
-    /// The lock of the parent directory, held until the file is closed.
+    /// The lock of the parent, held until closed.
     _lock: File,
 }
 
@@ -113,12 +110,11 @@ impl RunDirectory {
         })
     }
 
-    /// Makes the directory of this run.
     pub(super) fn create(&self) -> Result<(), SpillDirError> {
         DirBuilder::new().mode(0o700).create(&self.path).map_err(|source| self.unusable(source))
     }
 
-    /// Begins the log without which a later run recovers no object.
+    /// Without the log, a later run recovers no object.
     pub(super) fn begin_log(&self, origin: &Origin) -> Result<(), SpillDirError> {
         let log = RunLog::begin(&self.path, origin).map_err(|source| self.unusable(source))?;
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
@@ -136,7 +132,6 @@ impl RunDirectory {
         self.is_kept.store(is_kept, Ordering::Relaxed);
     }
 
-    /// Notes sessions with runs of shards.
     pub(super) fn note_shards(&self, runs: impl IntoIterator<Item = ShardRun>) -> io::Result<()> {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let noted = log.as_mut().map_or(Ok(()), |log| log.note(runs));

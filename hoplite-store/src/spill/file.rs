@@ -52,7 +52,6 @@ pub(super) struct Owner {
 
 pub(super) type FileHeader = [u8; FILE_HEADER_BYTES];
 
-/// The headers that a reader expects.
 #[derive(Debug)]
 pub(super) struct Stamp {
     pub(super) file: FileHeader,
@@ -76,8 +75,8 @@ impl Owner {
     }
 }
 
-/// Reads the header of a file of another run, and the headers of its records. Returns the offsets
-/// and sizes of the records, and the offset of the index.
+/// Reads the headers of another run's file. Returns the offsets and sizes of the records, and the
+/// offset of the index.
 ///
 /// # Errors
 /// The flaw of the file.
@@ -120,7 +119,6 @@ pub(super) fn read_headers(
     }
 }
 
-/// Returns the copy and its size if the header is correct.
 fn read_record_header(header: &[u8; HEADER_BYTES]) -> Option<(CopyId, u64)> {
     let mut rest = &header[..];
     let (magic, checksum) = (take_bytes(&mut rest)?, take_bytes(&mut rest)?);
@@ -191,7 +189,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Reads a record into memory, and checks all of it. Calls `has_read` after each block.
+/// Reads and checks a record. Calls `has_read` after each block.
 pub(super) fn read(
     path: &Path,
     stamp: &Stamp,
@@ -275,7 +273,6 @@ impl Record {
     }
 }
 
-/// Marks a failure to read the source of a compaction.
 fn unread(fault: SpillFault) -> SpillFault {
     match fault {
         SpillFault::Failed(reason) => SpillFault::Unread(reason),

@@ -89,7 +89,7 @@ pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     take_bytes(bytes).map(u64::from_le_bytes)
 }
 
-/// Opens a regular file of a killed store, and follows no link.
+/// Opens a regular file, and follows no link.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = flags.bits().try_into().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The index at the end of a spill file, for a later run that recovers the objects.
 //!
-//! The store appends the index once the core has decided which records it keeps, and later the
-//! records that it retires. A file with any damaged or truncated frame is not recovered.
+//! The store appends the index, and later the records that it retires. A file with a damaged or
+//! truncated frame is not recovered.
 //!
 //! | frame | content |
 //! | --- | --- |
@@ -69,8 +69,7 @@ pub(super) fn encode_retired(offset_bytes: u64) -> Vec<u8> {
     log
 }
 
-/// Decodes the index of a file. `records` has the offsets and sizes of the file's records. Returns
-/// the objects that are not retired.
+/// Returns the objects that are not retired. `records` has the offsets and sizes of the records.
 ///
 /// # Errors
 /// The flaw of the index.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hoplite_core::node::{SpillFile, SpillRecord, SpilledObject};
 use hoplite_core::shard::ShardRun;
 
-/// Most changes that wait for a disk. With more, no later run recovers the objects of this run.
+/// Most changes that wait for a disk. With more, no later run recovers the objects.
 pub(super) const MAX_QUEUED: usize = 100_000;
 
 #[derive(Debug)]
@@ -23,10 +23,10 @@ pub(crate) enum Change {
 pub(super) struct Ledger {
     /// At most [`MAX_QUEUED`] changes, and the removals of files.
     pub(super) queue: VecDeque<Change>,
-    /// `true` after a change was left out, because a disk is too slow.
+    /// `true` after a change was left out, because of [`MAX_QUEUED`].
     pub(super) has_gap: bool,
     pub(super) is_busy: bool,
-    /// The files with an index, and the offsets of the indices.
+    /// The offsets of the files' indices.
     pub(super) indexed: BTreeMap<SpillFile, u64>,
 }
 

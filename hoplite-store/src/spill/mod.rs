@@ -1,4 +1,4 @@
-//! Spill files: their directories, and writes and reads of whole files and records.
+//! Spill files.
 //!
 //! Each configured directory has a lock file, and a directory for this run of the store. The lock
 //! ends with its process, so the next owner may take over or remove the directories of earlier runs.
@@ -59,12 +59,11 @@ pub(crate) struct SpillFiles {
     ledger: Mutex<Ledger>,
     /// The files of killed stores, until the node knows them.
     recovered: Mutex<Recovered>,
-    /// The headers of these files.
     headers: BTreeMap<SpillFile, Box<FileHeader>>,
     /// `true` if the files outlive this run.
     is_kept: AtomicBool,
     loads: Arc<Semaphore>,
-    /// Number of blocks that loads have read, which tells a busy disk from a hung one.
+    /// Blocks that loads have read, to tell a busy disk from a hung one.
     loaded_blocks: AtomicU64,
     serves: Arc<Semaphore>,
 }
@@ -130,12 +129,11 @@ impl SpillFiles {
         }))
     }
 
-    /// Returns `true` if a later run may recover the objects in the files.
+    /// Returns `true` if a later run may recover the objects.
     pub(crate) const fn recovers(&self) -> bool {
         self.recovers
     }
 
-    /// Takes the files of killed stores.
     pub(crate) fn take_recovered(&self) -> Recovered {
         self.directories.iter().for_each(|directory| directory.keep(false));
         std::mem::take(&mut self.recovered.lock().unwrap_or_else(PoisonError::into_inner))
@@ -157,7 +155,7 @@ impl SpillFiles {
         }
     }
 
-    /// Writes a file, and waits until it is on the disk. `stop` ends the write early.
+    /// Waits until the file is on the disk. `stop` ends the write early.
     ///
     /// # Errors
     /// The failure of the write. The file is removed then.
@@ -183,7 +181,7 @@ impl SpillFiles {
         runtime.spawn_blocking(write).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
-    /// Reads a copy from its file into memory, and checks it. `stop` ends the read early.
+    /// Reads and checks a copy. `stop` ends the read early.
     ///
     /// # Errors
     /// The failure of the read. The copy's memory is meaningless then.
@@ -231,7 +229,6 @@ impl SpillFiles {
         }
     }
 
-    /// Lets the files outlive this run.
     pub(crate) fn keep(&self) {
         self.is_kept.store(true, Ordering::Relaxed);
         self.directories.iter().for_each(|directory| directory.keep(true));

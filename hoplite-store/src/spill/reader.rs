@@ -1,5 +1,3 @@
-//! Reads spilled objects from their files, without a copy in the arena.
-
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -13,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::file::Record;
 use super::{READ_TIMEOUT, SpillFiles, no_answer};
 
-/// The right to read a copy from its spill file until this is dropped.
+/// The right to read a copy from its spill file, until dropped.
 pub(crate) struct SpilledCopy {
     pub(crate) files: Arc<SpillFiles>,
     pub(crate) runtime: Handle,
@@ -70,7 +68,7 @@ impl SpilledCopy {
     }
 }
 
-/// Nothing was read: the read has failed, or other reads occupied the disk for [`READ_TIMEOUT`].
+/// The read has failed, or other reads occupied the disk for [`READ_TIMEOUT`].
 #[derive(Debug)]
 pub(crate) struct NotRead;
 
@@ -95,7 +93,7 @@ impl fmt::Debug for SpilledCopy {
     }
 }
 
-/// Reads an object, one block ahead of the caller.
+/// Reads an object without a copy in the arena, one block ahead of the caller.
 pub(crate) struct SpilledReader<'a> {
     spilled: &'a SpilledCopy,
     record: Arc<Record>,

@@ -1,5 +1,3 @@
-//! Takes over the complete files of killed stores.
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,7 +11,7 @@ use super::frames::{self, Flaw};
 use super::index::{self, BootTime};
 use super::run_log::{self, Origin};
 
-/// Longest index: the descriptions of all objects of a file, and a retired record for each.
+/// Longest index: all objects of a file, and a retired record for each.
 const MAX_INDEX_BYTES: u64 = 32 << 20;
 
 /// The files of killed stores that this run takes over.
@@ -21,7 +19,6 @@ const MAX_INDEX_BYTES: u64 = 32 << 20;
 pub(super) struct Takeover {
     pub(super) recovered: Recovered,
     pub(super) headers: BTreeMap<SpillFile, Box<FileHeader>>,
-    /// The offsets of the indices.
     pub(super) indexed: BTreeMap<SpillFile, u64>,
     objects: usize,
     bytes: u64,
@@ -115,7 +112,7 @@ fn check_private(directory: &Path) -> Result<(), Flaw> {
 
 type Objects = Vec<hoplite_core::node::SpilledObject>;
 
-/// Reads the headers and the index of a file. Returns the offset of the index, too.
+/// Also returns the offset of the index.
 pub(super) fn read_file(path: &Path) -> Result<(FileHeader, Objects, u64), Flaw> {
     let file = frames::open(path)?;
     let length_bytes = file.metadata()?.len();
@@ -138,7 +135,6 @@ mod tests {
     use super::super::file::{Owner, record_header};
     use super::*;
 
-    /// A file with two small objects, and the parts of it that no index describes.
     fn sample() -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
         let owner = Owner { node: NodeId::new("node").unwrap(), run: 1 };
         let mut bytes = owner.file_header(7).to_vec();

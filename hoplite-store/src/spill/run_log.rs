@@ -20,7 +20,6 @@ use super::frames::{self, Flaw, take_bytes};
 const NAME: &str = "run.log";
 const RUN: u8 = 16;
 const SHARD: u8 = 17;
-/// A frame of a shard has 21 bytes.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// The identity that two runs must share for a recovery.
@@ -50,7 +49,6 @@ impl Origin {
     }
 }
 
-/// The log of this run.
 #[derive(Debug)]
 pub(super) struct RunLog {
     path: PathBuf,
@@ -58,7 +56,6 @@ pub(super) struct RunLog {
 }
 
 impl RunLog {
-    /// Begins the log of a new run.
     pub(super) fn begin(directory: &Path, origin: &Origin) -> io::Result<Self> {
         let path = directory.join(NAME);
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -91,7 +88,7 @@ impl RunLog {
     }
 }
 
-/// Reads the log of an earlier run. Returns the shards of the run.
+/// Returns the shards of an earlier run.
 pub(super) fn read(directory: &Path, origin: &Origin) -> Result<Vec<ShardRun>, Flaw> {
     let mut log = Vec::new();
     frames::open(&directory.join(NAME))?.take(MAX_LOG_BYTES + 1).read_to_end(&mut log)?;

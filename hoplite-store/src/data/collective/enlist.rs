@@ -1,5 +1,3 @@
-//! The coordinator's end of its connection to a member of an attempt.
-
 use bytes::Bytes;
 use hoplite_core::collective::{AttemptId, Decision, Failure, Plan, Report};
 use hoplite_core::error::Error;
@@ -49,8 +47,8 @@ impl Puller {
         }
     }
 
-    /// Tells a store that an attempt failed. If the store is unreachable, its participants wait
-    /// until they notice the failure themselves.
+    /// Tells a store that an attempt failed. If the store is unreachable, its participants notice
+    /// the failure later.
     pub(crate) async fn reject(&self, peer: &Peer, target: &ObjectId, attempt: AttemptId, reason: &Error) {
         let sent = async {
             let mut call =

@@ -1,5 +1,4 @@
 //! A member's part of an attempt, which its streams share. Partial results lie in the target.
-//! `hoplite_core::collective::Progress` decides which block may be sent or combined next.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -23,9 +22,9 @@ pub(crate) struct Exchange {
     sources: Vec<Arc<LiveCopy>>,
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// The streams that wait for each step of the program, so that a block wakes only its streams.
+    /// The streams that wait for each step, so that a block wakes only its streams.
     steps: Vec<Notify>,
-    /// The streams that wait until this member's sources are combined in the target.
+    /// The streams that wait until the sources are combined in the target.
     fold: Notify,
     senders: TaskTracker,
     /// Cancelled when no further stream may begin to give blocks.
@@ -62,8 +61,7 @@ impl Exchange {
         self.progress().program().sources()
     }
 
-    /// Admits a stream that gives blocks, unless the exchange has ended. The sources stay until the
-    /// result is dropped.
+    /// Admits a stream that gives blocks. The sources stay until the result is dropped.
     pub(super) fn begin_sending(&self) -> Option<TaskTrackerToken> {
         let token = self.senders.token();
         (!self.ended.is_cancelled()).then_some(token)

@@ -1,5 +1,3 @@
-//! The member's end of its connection to the coordinator of an attempt.
-
 use std::sync::Arc;
 
 use hoplite_core::collective::{AttemptId, Decision, Plan, Report};
@@ -27,7 +25,7 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;
 }
 
-/// The membership of this store, which ends when dropped.
+/// A membership, which ends when dropped.
 pub(crate) struct Enlisted {
     /// The reports to the coordinator: at most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,

@@ -1,5 +1,3 @@
-//! The receiver's end of streams between members, and a member's whole work in an attempt.
-
 use std::ops::Range;
 
 use futures::future::try_join_all;
@@ -27,7 +25,7 @@ use super::super::puller::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
-/// Number of missing bytes of an all-to-all's stream at which the next stream begins, to hide its
+/// Number of missing bytes of an all-to-all's stream at which the next stream begins, to hide a
 /// round trip. One stream at a time keeps each link busy with one pair of members.
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 

@@ -23,7 +23,7 @@ pub(in super::super) enum Event {
     /// The next block of the stream. Its payload must be read from this lane.
     Block(LaneId, Header),
     Sign(Sign),
-    /// Bytes that a broken lane did not bring. Request them again.
+    /// Bytes to request again, because a lane broke.
     Lost(std::ops::Range<u64>),
     End(v1::End),
 }
@@ -49,10 +49,10 @@ pub(in super::super) struct Incoming<'a> {
 struct Lane<'a> {
     id: LaneId,
     call: Call<'a>,
-    /// `true` if the lane answers a request for bytes. This decides how the stream ends.
+    /// `true` if the lane answers a request for bytes.
     is_request: bool,
     block: Option<Header>,
-    /// The arriving control frame, and the length of its payload that has arrived.
+    /// The arriving control frame, and the arrived length of its payload.
     control: Option<(Header, usize)>,
     payload: Vec<u8>,
 }
@@ -187,8 +187,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Returns the end of a stream whose lanes have ended; `None` if bytes are missing that were
-    /// lost, or may still arrive.
+    /// Returns the end of a stream whose lanes have ended; `None` if bytes are missing.
     fn whole_end(&mut self, has_arrived: bool) -> Option<v1::End> {
         let complete = || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
         let Some(end) = &self.end else { return has_arrived.then(complete) };
@@ -309,7 +308,7 @@ impl<'a> Incoming<'a> {
     /// Continues without a broken lane.
     ///
     /// # Errors
-    /// The lane's error if it was the last lane, or if the sender violated the protocol.
+    /// The lane's error if it was the last lane, or the sender violated the protocol.
     pub(in super::super) fn lost(&mut self, id: LaneId, error: CallError) -> Result<(), CallError> {
         let is_malformed = matches!(&error, CallError::Connection(error) if error.is_malformed());
         self.lanes.retain(|lane| lane.id != id);

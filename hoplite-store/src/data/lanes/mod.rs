@@ -1,8 +1,8 @@
 //! Streams over several connections, their lanes.
 //!
 //! The sender cuts frames in the order of offsets. The first lane that can send takes the next
-//! frame, so a slow lane never holds up the others. At the sender, each lane is a task that takes
-//! its turn (`outgoing`, `serve`). The receiver reads the frames in order, with [`Incoming`].
+//! frame, so a slow lane never holds up the others. Each lane is a task of the sender. The receiver
+//! reads the frames in order, with [`Incoming`].
 //!
 //! A stream begins on the connection of its request. The sender requests further lanes with
 //! `Lanes`. The receiver opens connections, and sends `Lane` with the stream's key on each.

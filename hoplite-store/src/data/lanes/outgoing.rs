@@ -1,5 +1,3 @@
-//! Streams that a store sends: their remaining bytes, their lanes, and the next step of each lane.
-
 use std::collections::HashMap;
 use std::io;
 use std::mem::replace;
@@ -28,7 +26,7 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// Makes an empty set. The first stream begins with the lanes of `first`.
+    /// Makes an empty set. `first` has the lanes of the first stream.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
@@ -38,7 +36,7 @@ impl OutgoingStreams {
         lock(&self.host).last_result(peer)
     }
 
-    /// Returns the key of a stream. After the first call, other connections can join the stream.
+    /// Returns the key with which other connections join the stream.
     pub(super) fn key_of(&self, stream: &Arc<Outgoing>) -> io::Result<StreamKey> {
         if let Some(key) = stream.key.get() {
             return Ok(*key);
@@ -50,7 +48,7 @@ impl OutgoingStreams {
         Ok(key)
     }
 
-    /// Begins a stream on a connection with this `delivery`. Also returns the stream's first lane.
+    /// Begins a stream. Also returns its first lane.
     pub(super) fn begin(
         &self,
         (now, peer): (Time, &NodeId),
@@ -76,8 +74,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Adds a lane to the stream of `peer` with this key, if the stream needs one. The peer
-    /// receives `others` further streams.
+    /// Adds a lane to a stream, if the stream needs one. The peer receives `others` further
+    /// streams.
     pub(super) fn join(
         &self,
         (key, others): (StreamKey, usize),
@@ -90,7 +88,7 @@ impl OutgoingStreams {
         Some((stream, lane))
     }
 
-    /// Ends a lane. The lane broke unless it `is_whole`.
+    /// Ends a lane, which broke unless it `is_whole`.
     pub(super) fn end_lane(&self, stream: &Outgoing, lane: LaneId, is_whole: bool) {
         if let Some(id) = stream.id {
             lock(&self.host).leave(id, lane, is_whole);
@@ -98,8 +96,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Decides a lane's turn, and takes at most `block_bytes`. Of the lane's bytes, `new_bytes`
-    /// were acknowledged since its last turn.
+    /// Decides a lane's turn. Of the lane's bytes, `new_bytes` were acknowledged since its last
+    /// turn.
     pub(super) fn take_turn(
         &self,
         stream: &Outgoing,
@@ -144,13 +142,12 @@ pub(in super::super) struct Outgoing {
     cursor: tokio::sync::Mutex<Cursor>,
     /// `true` while some lanes rest. The end of a lane wakes them.
     resting: watch::Sender<bool>,
-    /// `None` if the stream stays with one lane.
     id: Option<StreamId>,
 }
 
 pub(super) struct Turn {
     pub(super) action: Action,
-    /// Number of open or requested lanes; `None` if the stream stays with one lane.
+    /// Number of open or requested lanes; `None` if the stream stays with one.
     pub(super) lanes: Option<usize>,
     pub(super) delivery: Option<Delivery>,
 }
@@ -164,7 +161,7 @@ pub(super) enum Action {
     Rest,
 }
 
-/// The next piece of the stream, for the lane whose turn it is.
+/// The next piece of the stream, for the lane in turn.
 pub(super) struct Ready<'a> {
     cursor: TurnGuard<'a, Cursor>,
     piece: Piece,
@@ -172,8 +169,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Outgoing {
-    /// Waits for a lane's turn, and then for at most `most_bytes`. The error is the end of the
-    /// stream.
+    /// Waits for a lane's turn, and then for bytes. The error is the end of the stream.
     pub(super) async fn ready(&self, most_bytes: u64) -> Result<Ready<'_>, Ending> {
         let cursor = self.cursor.lock().await;
         let begun = Instant::now();

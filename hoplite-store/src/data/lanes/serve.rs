@@ -1,5 +1,3 @@
-//! Sends a stream over its lanes. Each lane is a task.
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -91,7 +89,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Sends blocks over one lane. `delivery` has the connection's statistics at the start.
+    /// `delivery` has the connection's statistics at the start.
     async fn send_lane(
         &self,
         connection: &mut PeerConnection,
@@ -155,8 +153,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Returns the limit of a lane's unsent bytes. A stream that may get further lanes has a limit from
-/// the start, because they cannot overtake accepted bytes.
+/// Returns the limit of a lane's unsent bytes. A stream that may get further lanes has one from the
+/// start, because they cannot overtake accepted bytes.
 fn unsent_limit(lanes: Option<usize>, block_bytes: u64) -> u64 {
     match lanes {
         None => 0,

@@ -1,4 +1,4 @@
-//! Echoes in datagrams. The socket lives as long as the probe, and answers one peer per step.
+//! Echoes in datagrams. The socket answers one peer per step.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use hoplite_proto::data::probe::{PACKET_BYTES, decode_packet, encode_packet};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The pause after a socket error, so that a permanent error does not keep a processor busy.
+/// The pause after a socket error, so that a permanent error does not spin.
 const ERROR_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Binds a free port of `address`. Answers no peer yet.
+    /// Answers no peer yet.
     pub(super) async fn bind(address: IpAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(SocketAddr::new(address, 0)).await?;
         Ok(Self { socket, origin: Instant::now(), answerer: None })
@@ -31,7 +31,7 @@ impl Echo {
         Ok(self.socket.local_addr()?.port())
     }
 
-    /// Sets the answered peer: only `asker`, and only requests with `nonce`.
+    /// Answers only requests of `asker` with `nonce`.
     pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
         self.answerer = asker.map(|asker| EchoResponder::new(nonce, asker));
     }

@@ -1,5 +1,3 @@
-//! The store's part in a probe: it answers and measures as the coordinator directs.
-
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -25,7 +23,7 @@ use super::train;
 /// Longest time in a probe: 2,000 nodes under load take a quarter of an hour.
 const MAX_PARTICIPATION: Duration = Duration::from_secs(60 * 60);
 
-/// The probe in which a store takes part: at most one.
+/// The store's part in a probe: at most one.
 #[derive(Debug)]
 pub(in super::super) struct ProbePlace {
     place: Semaphore,
@@ -106,7 +104,7 @@ enum Next {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in a probe until the coordinator ends it, or is gone or silent for too long.
+    /// Takes part until the coordinator ends the probe, or is gone or silent for too long.
     pub(in super::super) async fn host_probe(
         &self,
         connection: &mut PeerConnection,

@@ -1,6 +1,3 @@
-//! The coordinator of a probe: it connects to each store, and sends the commands of the state
-//! machine.
-
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +57,8 @@ impl From<SurveyFailure> for Error {
     }
 }
 
-/// Directs stores to measure the links between them: one probe at a time.
+/// Coordinates probes, one at a time: connects to each store, and sends the commands of the state
+/// machine.
 #[derive(Debug)]
 pub(crate) struct Surveyor {
     config: Arc<DataConfig>,
@@ -108,8 +106,8 @@ impl Surveyor {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Measures the links between `peers`, whose names differ. A link without a bandwidth
-    /// measurement counts as `assumed_ps_per_byte`.
+    /// Measures the links between `peers`, whose names differ. A link without a measurement counts
+    /// as `assumed_ps_per_byte`.
     ///
     /// Dropping the future closes the connections, which ends the probe at all nodes.
     pub(crate) async fn survey(
@@ -209,7 +207,6 @@ struct Participants {
 struct Member {
     peer: Peer,
     echo_address: Option<SocketAddr>,
-    /// `None` after the node has left the probe.
     directions: Option<mpsc::Sender<Direction>>,
 }
 
@@ -317,8 +314,7 @@ async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, C
     }
 }
 
-/// Forwards directions to a store, and the store's messages to the coordinator, until the store
-/// leaves.
+/// Forwards directions and messages until the store leaves.
 async fn forward_directions(
     config: Arc<DataConfig>,
     mut connection: PeerConnection,

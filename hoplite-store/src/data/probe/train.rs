@@ -1,5 +1,4 @@
-//! Takes and sends trains: runs of bytes that measure bandwidth. Also exchanges echoes over TCP if
-//! datagrams do not arrive.
+//! Trains: runs of bytes that measure bandwidth. Also echoes over TCP if datagrams do not arrive.
 
 use std::time::Duration;
 
@@ -18,11 +17,10 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::serving::{Ending, end_message};
 
-/// The size of a block in a train. Headers cost little, and a quarter of the shortest train has
-/// several blocks.
+/// The size of a block in a train. A quarter of the shortest train has several blocks.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Takes trains of growing length until one takes at least the time `at_least`.
+/// Takes growing trains until one takes at least `at_least`.
 pub(super) async fn receive_trains(
     config: &DataConfig,
     measure: &Measure,
@@ -42,8 +40,7 @@ pub(super) async fn receive_trains(
     }
 }
 
-/// Receives one train that was requested at `begun`. Returns the picoseconds per byte of its
-/// measured part.
+/// Receives a train. Returns the picoseconds per byte of its measured part.
 async fn receive(
     connection: &mut PeerConnection,
     bytes: u64,
