@@ -8,7 +8,7 @@ use super::op::ReduceOp;
 use super::placement::mix;
 use super::reduce::{Reduce, ReduceOrder};
 
-/// A kind of collective, by its result.
+/// A kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Collective {
     /// Every participant gets the full result.
@@ -25,7 +25,7 @@ pub enum Collective {
 /// The properties of a collective that all participants must request alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// The kind of the collective.
+    /// The collective.
     pub kind: Collective,
     /// The operation on elements; meaningless for an allgather or an all-to-all.
     pub op: ReduceOp,

@@ -1,4 +1,4 @@
-//! The kinds of calls and of connections (planes) that errors name.
+//! The calls and the connections (planes) that errors name.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub enum Operation {
     Get,
     /// Waits until all stores have dropped their copies.
     Delete,
-    /// Waits until some of several objects exist.
+    /// Waits for some of several objects.
     Wait,
     /// Waits for a location of the object.
     Locate,

@@ -1,6 +1,5 @@
-//! The messages between a store and a directory shard, and the types that both directions use.
-//!
-//! The wire form is in `proto/hoplite/v1/directory.proto`.
+//! The messages between a store and a directory shard. Their wire form is in
+//! `proto/hoplite/v1/directory.proto`.
 
 mod inline;
 mod replication;
@@ -22,7 +21,7 @@ pub use replication::*;
 pub use to_shard::*;
 pub use to_store::*;
 
-/// The number by which a store matches answers to its request; unique among its open requests.
+/// The number by which a store matches answers to its open request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
@@ -43,7 +42,7 @@ pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECI
 pub struct NodeInfo {
     /// The node's name.
     pub node: NodeId,
-    /// Names the run of the store.
+    /// The run of the store.
     pub incarnation: Incarnation,
     /// The address for connections of other stores, or [`UNREACHABLE`].
     pub data_address: SocketAddr,
@@ -51,8 +50,8 @@ pub struct NodeInfo {
     pub labels: Vec<(String, String)>,
     /// The directory shards in the store's configuration.
     pub shards: ShardList,
-    /// In the store's hello, the newest protocol version that the store speaks; later, the
-    /// session's version.
+    /// In the store's hello, the newest version that the store speaks; later, the session's
+    /// version.
     pub version: Version,
 }
 
@@ -70,8 +69,7 @@ pub enum LocationState {
 /// The rule by which a store keeps a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Retention {
-    /// Stays until the object ends. A client put the copy here, or a shard ordered the store to
-    /// keep it.
+    /// Stays until the object ends. A client put the copy here, or a shard ordered it.
     Pinned,
     /// May be evicted when the store needs memory.
     Evictable,
@@ -97,7 +95,7 @@ impl Placed {
     }
 }
 
-/// A node with a complete or partial copy of an object, for subscribers and tools.
+/// A node with a copy of an object, for subscribers and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// The node.
@@ -108,11 +106,11 @@ pub struct Location {
     pub state: LocationState,
     /// `Pinned` if the store must keep the copy.
     pub retention: Retention,
-    /// The node from which this node pulls the object now.
+    /// The present sender of an incomplete copy.
     pub pulling_from: Option<NodeId>,
     /// The node's groups.
     pub path: Path,
-    /// The peers to which this node's links are persistently slow.
+    /// The peers over persistently slow links.
     pub slow_peers: Vec<NodeId>,
 }
 
@@ -130,7 +128,7 @@ pub struct Locations {
 /// The properties of an object without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
-    /// The object's put.
+    /// The put.
     pub put: PutId,
     /// The size in bytes.
     pub size_bytes: u64,
@@ -140,11 +138,11 @@ pub struct ObjectSummary {
     pub inline: bool,
     /// `true` if all copies are lost.
     pub lost: bool,
-    /// The creator and the age; only in listings and descriptions.
+    /// The origin; only in listings and descriptions.
     pub origin: Option<Origin>,
 }
 
-/// The origin of an object, as far as the present run of the shard knows it.
+/// The origin of an object, as far as this run of the shard knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// The node that first published the object.
@@ -163,8 +161,7 @@ impl Locations {
         self.locations.iter().filter(is_kept).count()
     }
 
-    /// Returns `true` if a `Get` need not wait for a producer: there is a complete copy, or the
-    /// inline bytes.
+    /// Returns `true` if a `Get` need not wait for a producer.
     pub fn is_available(&self) -> bool {
         let inline = self.object.as_ref().is_some_and(|object| object.inline);
         inline || self.locations.iter().any(|location| location.state == LocationState::Complete)

@@ -1,7 +1,5 @@
-//! The failures of operations on objects.
-//!
-//! Shards, stores, clients and the wire share one enum, because a shard's error reaches a client
-//! unchanged.
+//! The failures of operations on objects. A shard's error reaches a client unchanged, so all parts
+//! share one enum.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -45,7 +43,7 @@ pub enum Error {
     /// Element type, shape and size of an object do not fit together.
     #[error(transparent)]
     InvalidMetadata(#[from] MetadataError),
-    /// A well-formed request whose values contradict each other or are not allowed.
+    /// The request's values contradict each other or are not allowed.
     #[error("invalid request: {reason}")]
     InvalidRequest {
         /// The mistake.
@@ -57,8 +55,8 @@ pub enum Error {
         /// The id.
         id: ObjectId,
     },
-    /// An accepted put lost to another put of its id after a network split. Reported once, to the
-    /// client of the lost put.
+    /// An accepted put lost to another one after a network split. Reported once, to the client of
+    /// the lost put.
     #[error("the put of {id} was accepted, and has lost to another one on the other side of a network split")]
     PutConflict {
         /// The id of both puts.
@@ -86,7 +84,7 @@ pub enum Error {
         free_bytes: u64,
         /// The arena's size.
         capacity_bytes: u64,
-        /// A description of the store, and of the users of its memory; empty if unknown.
+        /// The store and the users of its memory, in words; empty if unknown.
         holders: String,
     },
     /// A put or reduce did not fit its quota before the deadline, or is larger than the quota.
@@ -99,7 +97,7 @@ pub enum Error {
         operation: Operation,
         /// The time waited.
         waited: Duration,
-        /// The thing that the call was waiting for, if known.
+        /// The cause, if known.
         missing: Option<Box<Missing>>,
     },
     /// Every copy of the object is gone, or its producer died before completion.
@@ -120,8 +118,8 @@ pub enum Error {
         /// The object.
         id: ObjectId,
     },
-    /// The object's type, shape or size differs from the expected one, or the operation is
-    /// undefined for its type.
+    /// The object's type, shape or size is not the expected one, or the operation is undefined for
+    /// its type.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
         /// The object.
@@ -138,7 +136,7 @@ pub enum Error {
     /// A number has reached its limit.
     #[error("{what} are limited to {maximum}")]
     LimitExceeded {
-        /// The things whose number is limited, like `open calls of a client`.
+        /// The limited things, like `open calls of a client`.
         what: Cow<'static, str>,
         /// The limit.
         maximum: u64,
@@ -146,7 +144,7 @@ pub enum Error {
     /// The client released a reference to a copy that it does not hold.
     #[error("no reference {reference} on this connection")]
     UnknownReference {
-        /// The copy that the client named.
+        /// The copy.
         reference: u64,
     },
     /// Another live store has this node id.
@@ -205,10 +203,10 @@ pub enum Error {
     /// The daemon is shutting down.
     #[error("the daemon is shutting down")]
     ShuttingDown,
-    /// A put requests more copies than stores can keep. Stores that drain do not count.
+    /// A put requests more copies than stores can keep. Draining stores do not count.
     #[error("{wanted} replicas are wanted, but only {present} stores can keep one")]
     NotEnoughNodes {
-        /// Copies that the put wants.
+        /// The requested copies.
         wanted: u64,
         /// Stores that can keep a copy.
         present: u64,
@@ -216,13 +214,13 @@ pub enum Error {
     /// The store moves its objects away before it stops, and accepts no new ones.
     #[error("the store drains, and accepts no new objects")]
     Draining,
-    /// The store has the object only in a spill file, and cannot read the file. If the file is
-    /// damaged, the copy is lost.
+    /// The store cannot read the spill file with its only copy. If the file is damaged, the copy is
+    /// lost.
     #[error("object {id} cannot be read from its spill file: {reason}")]
     SpillFailed {
         /// The object.
         id: ObjectId,
-        /// The file and the failure, in words.
+        /// The file and the failure.
         reason: Cow<'static, str>,
     },
 }
@@ -356,7 +354,7 @@ impl Error {
     }
 }
 
-/// The thing for which a call waits.
+/// The cause of a call's wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missing {
@@ -365,12 +363,12 @@ pub enum Missing {
         /// The object.
         id: ObjectId,
     },
-    /// The directory knows no store with these sources of a reduce.
+    /// The directory knows no store with these sources.
     Sources {
         /// The sources.
         sources: Named<ObjectId>,
     },
-    /// These participants of a collective have not put their sources.
+    /// These participants have not put their sources.
     Participants {
         /// The participants.
         participants: Named<Absent>,
@@ -380,13 +378,12 @@ pub enum Missing {
         /// The collective's target.
         target: ObjectId,
     },
-    /// These stores have not finished their part of the call, such as a step of a reduce.
+    /// These stores have not finished their part.
     Stores {
         /// The stores.
         nodes: Named<NodeId>,
     },
-    /// The store lacks memory. A call that times out for this cause fails with [`Error::StoreFull`]
-    /// instead.
+    /// The store lacks memory. On a timeout, the call fails with [`Error::StoreFull`] instead.
     Room {
         /// Bytes that the call needs.
         needed_bytes: u64,
@@ -395,13 +392,13 @@ pub enum Missing {
         /// The arena's size.
         capacity_bytes: u64,
     },
-    /// A put or reduce exceeds its quota. A call that times out for this cause fails with
+    /// A put or reduce exceeds its quota. On a timeout, the call fails with
     /// [`Error::QuotaExceeded`] instead.
     Quota {
         /// The exceeded quota.
         excess: Box<QuotaExcess>,
     },
-    /// A local client that writes the object has not sealed it.
+    /// A local client has not sealed the object.
     Seal {
         /// The object.
         id: ObjectId,
@@ -427,7 +424,7 @@ pub enum Missing {
         /// The last failure.
         reason: Box<Error>,
     },
-    /// A directory shard has not answered a query.
+    /// A shard has not answered a query.
     Answer {
         /// The shard's configured address.
         address: String,

@@ -15,7 +15,7 @@ pub const MAX_FAULTY_PEERS: usize = 64;
 /// Time for which a failure is shown as the cause of a wait.
 pub const FAULT_TTL: Duration = Duration::from_secs(60);
 
-/// The kind of a failure: its code, and its text without numbers, which differ between attempts.
+/// A failure's code, and its text without numbers, which differ between attempts.
 type Kind = (ErrorCode, String);
 
 fn kind(error: &Error) -> Kind {
@@ -23,7 +23,7 @@ fn kind(error: &Error) -> Kind {
     (error.code(), text)
 }
 
-/// The kinds of a peer's failures that were logged recently.
+/// The recently logged failures of a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoggedFailures {
     kinds: VecDeque<(Kind, Time)>,
@@ -52,9 +52,9 @@ impl LoggedFailures {
 pub struct Fault {
     /// The failure.
     pub error: Error,
-    /// The time of the first failed attempt after the last success.
+    /// The time of the first failure after the last success.
     pub since: Time,
-    /// The time of the last failed attempt.
+    /// The time of the last failure.
     pub at: Time,
 }
 
@@ -83,8 +83,7 @@ impl PeerFaults {
         is_news
     }
 
-    /// Notes a successful attempt to reach `peer`. Returns `true` if the previous attempt had
-    /// failed.
+    /// Notes a successful attempt. Returns `true` if the previous one had failed.
     pub fn reached(&mut self, peer: &NodeId) -> bool {
         self.faults.remove(peer).is_some()
     }
@@ -95,7 +94,7 @@ impl PeerFaults {
         (now.since(fault.at) <= FAULT_TTL).then_some(fault)
     }
 
-    /// All failures that are at most [`FAULT_TTL`] old.
+    /// All failures of at most this age.
     pub fn recent(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
         let faults = self.faults.iter().map(|(peer, (fault, _))| (peer, fault));
         faults.filter(move |(_, fault)| now.since(fault.at) <= FAULT_TTL)

@@ -64,8 +64,7 @@ impl ObjectId {
         &self.0
     }
 
-    /// Returns the id for people: bytes that are not text, or would disturb a terminal, are escaped
-    /// as in Rust.
+    /// Returns the id with escapes for bytes that are not text or would disturb a terminal.
     pub fn readable(&self) -> String {
         let mut text = String::new();
         for chunk in self.0.utf8_chunks() {
@@ -105,7 +104,7 @@ impl TryFrom<&[u8]> for ObjectId {
 }
 
 impl fmt::Display for ObjectId {
-    /// Writes the id with all bytes except printable ASCII escaped, as in a Rust byte string.
+    /// Escapes all bytes but printable ASCII, as in a Rust byte string.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.escape_ascii())
     }
@@ -130,7 +129,7 @@ fn check_name(text: &str) -> Result<Arc<str>, IdError> {
 pub struct NodeId(Arc<str>);
 
 impl NodeId {
-    /// Checks the length and characters of `text`.
+    /// Checks the name.
     ///
     /// # Errors
     /// [`IdError::Name`] if the length or a character is wrong.
@@ -138,7 +137,7 @@ impl NodeId {
         check_name(text).map(Self)
     }
 
-    /// The name as text.
+    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -161,7 +160,7 @@ impl fmt::Debug for NodeId {
 pub struct ClusterId(Arc<str>);
 
 impl ClusterId {
-    /// Checks the length and characters of `text`.
+    /// Checks the name.
     ///
     /// # Errors
     /// [`IdError::Name`] if the length or a character is wrong.
@@ -169,7 +168,7 @@ impl ClusterId {
         check_name(text).map(Self)
     }
 
-    /// The name as text.
+    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -199,10 +198,10 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// Names the `Put` that made an object, so that stale copies of a deleted object differ from a
-/// later object of the same id.
+/// Names the `Put` that made an object, so that copies of a deleted object differ from a later
+/// object of the same id.
 ///
-/// The store chooses it pseudo-randomly, and all copies of the object share it.
+/// The store chooses it pseudo-randomly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 

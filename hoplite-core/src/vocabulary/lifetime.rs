@@ -1,4 +1,4 @@
-//! The lifetime of an object, which its put sets: an owner, and a time to live.
+//! The lifetime of an object: an owner, and a time to live.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,8 +14,7 @@ pub const MAX_OWNERS_PER_CLIENT: usize = 8;
 /// Longest time to live.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The time or event that ends an object. Without an owner and a time to live, the object stays
-/// until it is deleted.
+/// The event that ends an object. With neither, the object stays until it is deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lifetime {
     /// The owner. The store deletes the object when no client has held the owner for the grace period.
@@ -25,7 +24,7 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Returns the lifetime for the metadata of a put; `None` if the object stays until it is deleted.
+    /// Returns the lifetime for the metadata of a put.
     pub fn of(owner: Option<Owner>, ttl: Option<Ttl>) -> Option<Arc<Self>> {
         (owner.is_some() || ttl.is_some()).then(|| Arc::new(Self { owner, ttl }))
     }
@@ -33,17 +32,15 @@ impl Lifetime {
 
 /// The name of an owner: 1 to 255 bytes of text without control characters.
 ///
-/// Clients hold owners while they are connected. Each client also holds one owner that is unique to
-/// it.
+/// Clients hold owners while they are connected. Each client also holds one that is unique to it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// Makes an owner from a checked name.
+    /// Makes an owner.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] if the name is empty, too long, not UTF-8, or has control
-    /// characters.
+    /// [`Error::InvalidRequest`] if the name breaks the rules of [`Owner`].
     pub fn new(name: impl AsRef<[u8]>) -> Result<Self> {
         let name = name.as_ref();
         if name.is_empty() || name.len() > MAX_OWNER_BYTES {
@@ -96,7 +93,7 @@ pub enum TtlAction {
     /// The object is deleted everywhere.
     #[default]
     Delete,
-    /// The store of the put drops its copy. Other stores keep their copies.
+    /// The store of the put drops its copy. Other copies stay.
     Free,
 }
 
@@ -116,7 +113,7 @@ impl Ttl {
         Ok(Self { after_ms, action })
     }
 
-    /// Returns a time to live of this number of seconds.
+    /// Makes a time to live of this number of seconds.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] unless the time is above zero and at most [`MAX_TTL`].
@@ -124,16 +121,15 @@ impl Ttl {
         if seconds.is_nan() || seconds < 0.0 {
             return Err(Error::invalid_request("a ttl is a number of seconds above 0"));
         }
-        // A number that no duration can hold is too large.
         Self::new(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX), action)
     }
 
-    /// The time to live, in whole milliseconds.
+    /// The time, in whole milliseconds.
     pub const fn after(self) -> Duration {
         Duration::from_millis(self.after_ms)
     }
 
-    /// The action at the end of the time to live.
+    /// The action at the end.
     pub const fn action(self) -> TtlAction {
         self.action
     }

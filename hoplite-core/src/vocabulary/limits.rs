@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// Limits of a store or shard. `docs/reference/limits.md` has a row for each.
+/// The limits, documented in `docs/reference/limits.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest object, in bytes.
     pub max_object_bytes: u64,
     /// Shards also keep the bytes of objects smaller than this. Zero disables inline objects.
     pub inline_below_bytes: u64,
-    /// A put of at least this size waits until the directory accepts it. A smaller put waits only
-    /// on request.
+    /// Puts of at least this size wait until the directory accepts them. Smaller puts wait on
+    /// request.
     pub confirmed_from_bytes: u64,
     /// Most clients of a store.
     pub max_clients: usize,
@@ -28,7 +28,7 @@ pub struct Limits {
     pub node_grace: Duration,
     /// Time for which a shard rejects late publications of a deleted object.
     pub tombstone_ttl: Duration,
-    /// Time after which the objects of an owner are deleted, once no client holds the owner.
+    /// Time between an owner's last client and the delete of its objects.
     pub owner_grace: Duration,
 }
 
@@ -36,8 +36,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_object_bytes: 1 << 40,
-            // The bytes cross the shard's link once for each receiver: 15 times 8 KiB take 5 ms at
-            // 200 Mbit/s.
+            // The bytes cross the shard's link for each receiver: 15 times 8 KiB take 5 ms at 200
+            // Mbit/s.
             inline_below_bytes: 8 << 10,
             confirmed_from_bytes: 64 << 10,
             max_clients: 1024,

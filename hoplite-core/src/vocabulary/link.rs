@@ -3,45 +3,40 @@
 use super::place::{MAX_LEVELS, Path};
 
 /// The capacity of the links that lead out of groups such as racks, by level, in thousandths of a
-/// host's link.
-///
-/// An unmeasured uplink counts as one host's link.
+/// host's link. Zero is unmeasured. Without any measurement, an uplink counts as one host's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Uplink {
     permille: [u32; MAX_LEVELS],
 }
 
 impl Uplink {
-    /// Makes uplinks with one measured capacity at all levels of groups, in thousandths of a host's
-    /// link; zero if unmeasured.
+    /// Makes uplinks with one capacity at all levels.
     pub const fn measured(permille: u32) -> Self {
         Self::of_levels([permille; MAX_LEVELS])
     }
 
-    /// Makes uplinks with this capacity at each level of groups, outermost first; zero if
-    /// unmeasured.
+    /// Makes uplinks with these capacities, outermost first.
     pub const fn of_levels(permille: [u32; MAX_LEVELS]) -> Self {
         Self { permille }
     }
 
-    /// The capacity at each level, outermost first, in thousandths of a host's link; zero if
-    /// unmeasured.
+    /// The capacity at each level, outermost first.
     pub const fn levels(self) -> [u32; MAX_LEVELS] {
         self.permille
     }
 
-    /// The least measured capacity in thousandths of a host's link; zero if unmeasured.
+    /// The least measured capacity; zero if unmeasured.
     pub fn permille(self) -> u32 {
         self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
     }
 
-    /// Returns `true` if the capacity of any level was measured.
+    /// Returns `true` if any level was measured.
     pub fn is_measured(self) -> bool {
         self.permille() > 0
     }
 
     /// Returns the capacity of a group's uplink as a multiple of a host's link. An unmeasured level
-    /// counts as the slowest measured level.
+    /// counts as the slowest measured one.
     pub fn links(self, group: Path) -> f64 {
         let level = group.iter().rposition(|number| *number != 0);
         let measured = level.map(|level| self.permille[level]).filter(|permille| *permille > 0);
@@ -52,13 +47,12 @@ impl Uplink {
     }
 }
 
-/// The acknowledged bytes of a connection, measured by the sender's kernel: buffered bytes do not
-/// count.
+/// The acknowledged bytes of a connection, measured by the sender's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivery {
-    /// Bytes acknowledged by the peer so far.
+    /// Bytes acknowledged so far.
     pub acknowledged_bytes: u64,
-    /// The recent rate of acknowledged bytes. If the application limited it, the highest rate seen,
+    /// The recent rate of acknowledged bytes; for a limited application, the highest rate seen,
     /// possibly of a burst.
     pub bytes_per_second: u64,
     /// `true` if the application sent too little to fill the link.

@@ -1,6 +1,5 @@
-//! The load that a store reports, for the dashboard and `hoplite top`. No decision depends on it.
-//!
-//! A store reports only while a shard requests it ([`Reporter`]). Every list is bounded.
+//! The load that a store reports while a shard requests it, for the dashboard and `hoplite top`. No
+//! decision depends on it. Every list is bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,30 +8,30 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 use crate::vocabulary::tally::Tally;
 use crate::vocabulary::time::Time;
 
-/// Most transfers, and most reduces, in a report.
+/// Most transfers, and most reduces.
 pub const MAX_REPORTED: usize = 16;
-/// Most links in a report.
+/// Most links.
 pub const MAX_LINKS: usize = 32;
-/// Longest description of a reduce's plan, in bytes.
+/// Longest description of a plan.
 pub const MAX_PLAN_BYTES: usize = 256;
-/// Most troubles in a report.
+/// Most troubles.
 pub const MAX_TROUBLES: usize = 16;
-/// Longest description of a trouble, in bytes.
+/// Longest description of a trouble.
 pub const MAX_TROUBLE_BYTES: usize = 256;
-/// Most clients in a report.
+/// Most clients.
 pub const MAX_CLIENTS: usize = 64;
-/// Longest name of a client, in bytes.
+/// Longest name of a client.
 pub const MAX_CLIENT_BYTES: usize = 256;
-/// Most log lines in a report.
+/// Most log lines.
 pub const MAX_LOG_LINES: usize = 64;
-/// Longest log line, in bytes.
+/// Longest log line.
 pub const MAX_LOG_LINE_BYTES: usize = 512;
 /// Shortest time between two reports.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
 /// Longest watch that one request starts.
 pub const MAX_WATCH: Duration = Duration::from_secs(60);
 
-/// The state of a store at one moment.
+/// The state of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
     /// The arena's size.
@@ -45,13 +44,13 @@ pub struct Load {
     pub evictable_bytes: u64,
     /// Bytes reserved for targets of reduces that have not begun.
     pub reserved_bytes: u64,
-    /// The number of copies, complete and partial.
+    /// The copies, complete and partial.
     pub copies: u64,
-    /// The number of connected clients.
+    /// The connected clients.
     pub clients: u64,
-    /// The number of running transfers from other stores.
+    /// The running transfers from other stores.
     pub pulls: u64,
-    /// The number of hops (steps of reduces) that the store performs.
+    /// The hops (steps of reduces) that the store performs.
     pub hops: u64,
     /// Object bytes sent since the start.
     pub sent_bytes: u64,
@@ -71,9 +70,9 @@ pub struct Load {
     pub links: Vec<LinkLoad>,
     /// Current troubles, at most [`MAX_TROUBLES`], most important first.
     pub troubles: Vec<Trouble>,
-    /// Counts of the calls answered since the start.
+    /// The calls answered since the start.
     pub tally: Tally,
-    /// Further details; `None` unless a tool looks at this store alone.
+    /// Details; `None` unless a tool looks at this store alone.
     pub detail: Option<Detail>,
 }
 
@@ -103,10 +102,10 @@ pub struct Trouble {
     pub text: String,
 }
 
-/// Details for the page of one node.
+/// Details of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Detail {
-    /// Clients, at most [`MAX_CLIENTS`], those with most bytes first.
+    /// Clients, at most [`MAX_CLIENTS`], most bytes first.
     pub clients: Vec<ClientLoad>,
     /// The latest log lines, at most [`MAX_LOG_LINES`].
     pub log: Vec<String>,
@@ -117,14 +116,13 @@ pub struct Detail {
 pub struct ClientLoad {
     /// The client's program, and its process id if known.
     pub name: String,
-    /// The number of references to copies that the client holds.
+    /// The references to copies that the client holds.
     pub references: u64,
-    /// The size of the copies to which the client refers.
+    /// The size of the referenced copies.
     pub bytes: u64,
-    /// The size of the deleted or evictable copies that exist only because of the client's
-    /// references.
+    /// The size of the deleted or evictable copies that only the client's references keep.
     pub held_bytes: u64,
-    /// The number of open calls.
+    /// The open calls.
     pub calls: u64,
 }
 
@@ -135,7 +133,7 @@ pub struct TransferLoad {
     pub id: ObjectId,
     /// The object's size.
     pub size_bytes: u64,
-    /// The number of bytes that have arrived.
+    /// The bytes that have arrived.
     pub valid_bytes: u64,
     /// Arrived bytes per second since the last report.
     pub rate: u64,
@@ -148,13 +146,13 @@ pub struct ReduceLoad {
     pub target: ObjectId,
     /// The operation: `sum`.
     pub op: String,
-    /// The number of sources that are ready.
+    /// The ready sources.
     pub joined: u64,
-    /// The number of sources in the request.
+    /// The requested sources.
     pub sources: u64,
-    /// A description of the schedule so far.
+    /// The schedule so far.
     pub plan: String,
-    /// The time since the start of the reduce.
+    /// The time since the start.
     pub elapsed: Duration,
 }
 
@@ -167,9 +165,9 @@ pub struct LinkLoad {
     pub bytes_per_second: u64,
     /// The round trip in nanoseconds.
     pub round_trip_ns: u64,
-    /// `true` if the link is much slower, or has a much longer round trip, than most links.
+    /// `true` if the link is much slower, or has a much longer round trip, than most.
     pub is_slow: bool,
-    /// Lanes that all transfers divide, by the peer's last trial; zero before it.
+    /// The lanes that transfers share, by the peer's last trial; zero before it.
     pub lanes: u32,
 }
 
@@ -204,11 +202,11 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Starts or extends the store's reports.
+    /// Starts or extends the reports.
     pub fn watch(&mut self, now: Time, interval: Duration, duration: Duration) {
         let interval = interval.clamp(MIN_INTERVAL, MAX_WATCH);
         if self.next.is_none() {
-            // The last report may be old, and the shard may have forgotten it.
+            // The shard may have forgotten the last report.
             (self.last, self.last_sent, self.next) = (None, None, Some(now));
         }
         if self.watched.is_some_and(|(_, known)| interval < known) {
@@ -222,7 +220,7 @@ impl Reporter {
         self.next
     }
 
-    /// Returns a report if this load differs from the last one.
+    /// Returns a report if the load has changed.
     pub fn measured(&mut self, now: Time, load: Load) -> Option<Load> {
         let (until, interval) = self.watched?;
         self.next = (now < until).then(|| now + interval);
@@ -238,24 +236,23 @@ impl Reporter {
         Some(load)
     }
 
-    /// Notes that the last report was not sent, so that the next one is sent in any case.
+    /// Notes that the last report was not sent, so the next one is sent in any case.
     pub fn report_failed(&mut self) {
         self.last_sent = None;
     }
 }
 
-/// The interval of reports for the dashboard's history, without a watching tool.
+/// The interval of reports for the dashboard's history.
 pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
 const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
 /// Time for which stores report after a shard's request for a watching tool.
 pub const REPORT_DURATION: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Most reports per second that a shard requests of all stores together. Each costs some ten
-/// microseconds.
+/// Most reports per second of all stores together. Each costs a shard some ten microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
-/// Decides when a shard requests load reports from its stores: for tools and the dashboard's
-/// history, at a rate that the shard can handle.
+/// Decides when a shard requests load reports: for tools and the dashboard's history, at a rate
+/// that the shard can handle.
 #[derive(Debug, Clone, Default)]
 pub struct ReportRequests {
     requested: Option<Time>,
@@ -266,7 +263,7 @@ pub struct ReportRequests {
 /// A shard's request for load reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportRequest {
-    /// The interval between reports.
+    /// The interval.
     pub interval: Duration,
     /// Time for which the stores report.
     pub duration: Duration,
@@ -275,8 +272,7 @@ pub struct ReportRequest {
 }
 
 impl ReportRequests {
-    /// Notes that a tool watches. Returns a request for the stores unless one was sent in the last
-    /// five seconds.
+    /// Notes that a tool watches. Returns a request unless one was sent in the last five seconds.
     pub fn note_watcher(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         if self.requested.is_some_and(|requested| now.since(requested) < RENEWAL) {
             return None;
@@ -304,7 +300,7 @@ impl ReportRequests {
         ReportRequest { interval, duration, forget }
     }
 
-    /// Returns `true` while stores must report: a store that connects then also gets a request.
+    /// Returns `true` while stores must report. A store that connects then also gets a request.
     pub fn holds(&self, now: Time) -> bool {
         self.reporting_until.is_some_and(|until| now < until)
     }

@@ -1,6 +1,6 @@
 //! The numbers by which a store names its calls, copies and transfers.
 
-/// Names a client's connection to the store.
+/// Names a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
@@ -8,7 +8,7 @@ impl ClientId {
     pub(crate) const STORE: Self = Self(u64::MAX);
 }
 
-/// The number that a client gave its request; unique among the client's open requests.
+/// The client's number for its request; unique among its open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
@@ -17,7 +17,7 @@ pub struct CallId(pub u64);
 pub(crate) struct CallKey {
     pub(crate) client: ClientId,
     pub(crate) call: CallId,
-    /// The position of the item in its batch, from 1; zero for the whole call.
+    /// The item's position in its batch, from 1; zero for the whole call.
     pub(crate) item: u32,
 }
 
@@ -30,8 +30,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the client that gets the references in the call's answer. The store itself holds a
-    /// batch's references until the answer, because a client can release references at any time.
+    /// Returns the client that gets the references in the call's answer. The store holds a batch's
+    /// references until the answer, because a client can release its own at any time.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }
@@ -41,8 +41,8 @@ impl CallKey {
     }
 }
 
-/// Names a local copy, from the allocation of its memory until the memory is freed. Unique in a run
-/// of the store; clients name references by it.
+/// Names a local copy until its memory is freed. Unique in a run of the store; clients name
+/// references by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId(pub u64);
 
@@ -58,11 +58,11 @@ pub struct ServeId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CombineId(pub u64);
 
-/// Names a hop (a combining step) of a reduce that this store coordinates.
+/// Names a hop (a step of a reduce) that this store coordinates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HopId(pub u64);
 
-/// Names a hop that this store performs for a remote coordinator. The shell numbers it.
+/// Names a hop for a remote coordinator. The shell numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostingId(pub u64);
 
@@ -77,28 +77,27 @@ pub(crate) enum HopOwner {
 pub enum Producer {
     /// A client process of this node.
     Worker,
-    /// The store, with bytes from another node or a shard. The copy is complete when it has all
-    /// bytes.
+    /// The store, with bytes from another node or a shard. The last byte completes the copy.
     Store,
     /// The store, with bytes computed from other objects. Like a client, it publishes the last
     /// block only on completion.
     Reduce,
 }
 
-/// The urgency of a message to a shard. A deferrable message may wait to share a frame.
+/// The urgency of a message to a shard. A deferrable one may wait to share a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Urgency {
-    /// A client may wait for the message's effect.
+    /// A client may wait for the effect.
     Prompt,
-    /// No client waits for the message's effect.
+    /// No client waits.
     Deferrable,
 }
 
 /// A range of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ByteRange {
-    /// The offset of the first byte in the object.
+    /// The offset of the first byte.
     pub offset_bytes: u64,
-    /// The length of the range.
+    /// The length.
     pub length_bytes: u64,
 }

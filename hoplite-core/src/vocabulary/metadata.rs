@@ -1,4 +1,4 @@
-//! An object's metadata: element type, shape, and the application's bytes.
+//! An object's metadata.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ pub const MAX_REPLICAS: u8 = 64;
 /// The number of pinned copies that a put requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Replicas {
-    /// The number of pinned copies, each on a different node. Zero means the store's default.
+    /// The pinned copies, each on a different node. Zero means the store's default.
     pub wanted: u8,
-    /// The number of copies that the put waits for. Zero means all.
+    /// The copies that the put waits for. Zero means all.
     pub awaited: u8,
     /// `true` if both directory shards of the id must accept the put.
     pub quorum: bool,
 }
 
 impl Replicas {
-    /// Returns the number of pinned copies to keep: at least one.
+    /// Returns the number of copies to keep: at least one.
     pub fn to_keep(self) -> usize {
         usize::from(self.wanted.max(1))
     }
@@ -57,12 +57,12 @@ pub struct Metadata {
     pub shape: Option<Vec<u64>>,
     /// The application's bytes, at most 4 KiB.
     pub user: Bytes,
-    /// The parameters that all participants requested, if the object is a collective's target.
+    /// The agreed parameters, if the object is a collective's target.
     pub agreement: Option<Agreement>,
-    /// The number of copies to keep. Puts with equal contents may differ in it.
+    /// The copies to keep. Puts with equal contents may differ in it.
     pub replicas: Replicas,
-    /// The owner and the time to live. Puts with equal contents may differ in it: the first put's
-    /// lifetime counts.
+    /// The owner and the time to live. Puts with equal contents may differ in it: the first one
+    /// counts.
     pub lifetime: Option<Arc<Lifetime>>,
 }
 
@@ -103,14 +103,13 @@ impl Metadata {
         }
     }
 
-    /// Returns `true` if both metadata are equal, except for the number of copies and the lifetime.
+    /// Returns `true` if both are equal, except for the number of copies and the lifetime.
     pub fn describes_same(&self, other: &Self) -> bool {
         let Self { dtype, shape, user, agreement, replicas: _, lifetime: _ } = self;
         (dtype, shape, user, agreement) == (&other.dtype, &other.shape, &other.user, &other.agreement)
     }
 
-    /// Checks that the existing object `target` is the result of the collective that a participant
-    /// requested with `asked`.
+    /// Checks that the existing object `target` was made by the requested collective.
     ///
     /// # Errors
     /// [`Error::TypeMismatch`], which names the collective that made the object, if any.

@@ -1,18 +1,18 @@
-//! The things for which a call waits: the first few by name, and the number of all.
+//! The things for which a call waits.
 
 use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Most missing things that an error names, so that its text stays readable.
+/// Most named things, so that an error's text stays readable.
 pub const MAX_NAMED: usize = 8;
 
-/// The first few of the missing things, and the number of all.
+/// Missing things: the first few, and the number of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named<T> {
-    /// At most [`MAX_NAMED`] missing things.
+    /// At most [`MAX_NAMED`] things.
     pub first: Vec<T>,
-    /// The number of all missing things.
+    /// The number of all things.
     pub count: u64,
 }
 
@@ -42,9 +42,9 @@ impl<T> Named<T> {
 /// A participant of a collective whose source is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
-    /// The participant's rank.
+    /// The rank.
     pub rank: u32,
-    /// The source that the participant must put.
+    /// The missing source.
     pub source: ObjectId,
 }
 

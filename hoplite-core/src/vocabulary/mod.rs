@@ -1,6 +1,4 @@
-//! The types that all other modules use: names, errors, limits, places, requests, messages.
-//!
-//! This module has no state machine, and imports no other module of this crate.
+//! The types that all other modules use. This module imports no other module of this crate.
 
 pub mod agreement;
 pub mod block;

@@ -1,4 +1,4 @@
-//! The operations of reduces, and the types that they accept.
+//! The operations of reduces.
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,8 +34,7 @@ impl ReduceOp {
         }
     }
 
-    /// Returns `true` if elements of this type have the operation: bool has only minimum and
-    /// maximum, and opaque bytes have none.
+    /// Returns `true` if elements of this type have the operation.
     pub const fn is_defined_for(self, dtype: Dtype) -> bool {
         match dtype {
             Dtype::Opaque => false,

@@ -1,6 +1,4 @@
 //! The place of a node: a path of groups, and a position in the order of all nodes.
-//!
-//! A labelled group's number depends only on the label, so all processes agree on it.
 
 use crate::vocabulary::placement::{fnv1a, mix};
 
@@ -12,8 +10,7 @@ pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 
 /// Numbers of a node's groups, outermost first; zero at levels where the node is in no group.
 ///
-/// A path also names a group: the numbers from the outermost group to this one, then zeros. All
-/// zeros name the group of all nodes.
+/// A path also names a group: the numbers from the outermost group to this one, then zeros.
 pub type Path = [u32; MAX_LEVELS];
 
 /// The group of all nodes.
@@ -29,8 +26,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the place that these labels describe, without a position. Ignores unknown keys and
-    /// repeated levels.
+    /// Returns the place of these labels, without a position. Ignores unknown keys and repeated
+    /// levels.
     pub fn of_labels(labels: &[(String, String)]) -> Self {
         let number = |level: &str| {
             let label = labels.iter().find(|(key, value)| is_of(key, level) && !value.is_empty());
@@ -39,21 +36,19 @@ impl Place {
         Self { path: LEVEL_KEYS.map(number), position: 0 }
     }
 
-    /// Returns the innermost level at which both nodes share a group: 0 for a host, [`MAX_LEVELS`]
-    /// if they share none.
+    /// Returns the innermost level with a common group: 0 for a host, [`MAX_LEVELS`] if there is
+    /// none.
     pub fn level(&self, other: &Self) -> usize {
         level(self.path, other.path)
     }
 
-    /// Returns the number of positions from this node forward to `to`. It wraps around, so earlier
-    /// nodes are farther away than later ones.
+    /// Returns the number of positions from this node forward to `to`, with a wrap-around.
     pub const fn forward(&self, to: &Self) -> u32 {
         to.position.wrapping_sub(self.position)
     }
 }
 
-/// Finds two labels of one level with different groups, such as `zone=a` and
-/// `topology.kubernetes.io/zone=b`.
+/// Finds two labels of one level with different groups.
 pub fn contradiction(labels: &[(String, String)]) -> Option<[&(String, String); 2]> {
     LEVEL_KEYS.into_iter().find_map(|level| {
         let mut of_level = labels.iter().filter(|(key, value)| is_of(key, level) && !value.is_empty());
@@ -72,14 +67,14 @@ pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }
 
-/// Returns the number of the group that a label names: the label's hash. Equal hashes merge two
-/// groups: with a thousand groups, in one of ten thousand clusters.
+/// Returns the number of a label's group: a hash, so that all processes agree. Equal hashes merge
+/// two groups: with a thousand groups, in one of ten thousand clusters.
 pub fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)
 }
 
-/// Returns the groups of a node with this path, innermost first, up to the group of all nodes.
+/// Returns the groups of a node, innermost first, up to the group of all nodes.
 pub fn groups_of(path: Path) -> impl Iterator<Item = Path> {
     let within = move |levels: usize| (path[levels - 1] != 0).then(|| group(path, levels));
     (1..=MAX_LEVELS).rev().filter_map(within).chain([EVERYWHERE])
@@ -91,7 +86,7 @@ pub fn level(one: Path, other: Path) -> usize {
     MAX_LEVELS - shared.count()
 }
 
-/// Returns `true` if the node with this path is in the group `of`.
+/// Returns `true` if the node is in the group `of`.
 pub fn is_in(path: Path, of: Path) -> bool {
     let levels = of.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     path[..levels] == of[..levels]

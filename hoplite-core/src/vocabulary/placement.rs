@@ -19,13 +19,12 @@ pub const MAX_SHARDS: usize = 256;
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
 const MAX_SHOWN_BYTES: usize = 480;
 
-/// The addresses of the configured shards. Their spelling, but not their order, decides to which
-/// shards an id belongs.
+/// The addresses of the configured shards. Their spelling, but not their order, places ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardList(BTreeSet<String>);
 
 impl ShardList {
-    /// Makes the list from the shards' configured addresses.
+    /// Makes the list from configured addresses.
     pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Self {
         Self(names.into_iter().map(Into::into).collect())
     }
@@ -64,13 +63,13 @@ pub struct ShardMap {
 }
 
 impl ShardMap {
-    /// Makes the map from the shards' configured addresses.
+    /// Makes the map from configured addresses.
     pub fn new<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
         let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
         Self { seeds: names.iter().map(|name| fnv1a(name.as_bytes())).collect(), names }
     }
 
-    /// Returns the configured address of a shard; empty for an unknown shard.
+    /// Returns a shard's configured address; empty if unknown.
     pub fn name(&self, shard: usize) -> &str {
         self.names.get(shard).map_or("", String::as_str)
     }
@@ -85,7 +84,7 @@ impl ShardMap {
         self.seeds.is_empty()
     }
 
-    /// Returns the indices of all K shards, the best ranked for `id` first, in O(K log K).
+    /// Returns all K shards, best ranked for `id` first, in O(K log K).
     pub fn ranked(&self, id: &ObjectId) -> Vec<usize> {
         let hash = fnv1a(id.as_bytes());
         let mut ranked: Vec<usize> = (0..self.seeds.len()).collect();
@@ -97,7 +96,7 @@ impl ShardMap {
         (mix(hash ^ self.seeds[shard]), Reverse(shard))
     }
 
-    /// Returns the first [`REPLICAS`] shards for `id` that are usable, in O(K) without allocating.
+    /// Returns the first [`REPLICAS`] usable shards for `id`, in O(K) without allocating.
     pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
         let hash = fnv1a(id.as_bytes());
         let mut first = [const { None }; REPLICAS];
@@ -113,7 +112,7 @@ impl ShardMap {
     }
 }
 
-/// Returns the 64-bit FNV-1a hash of `bytes` (Fowler, Noll, Vo).
+/// Returns the FNV-1a hash (Fowler, Noll, Vo).
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

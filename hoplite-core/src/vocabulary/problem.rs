@@ -5,17 +5,17 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 /// Most places (nodes or objects) that a problem names.
 pub const MAX_PLACES: usize = 8;
 
-/// Percentage of an arena in pinned copies from which puts may soon find no memory.
+/// Percentage of pinned bytes from which puts may soon find no memory.
 const NEARLY_FULL_PERCENT: u64 = 90;
 
-/// Returns the details of a store that is [nearly full](ProblemKind::NearlyFull).
+/// Returns the details of a [nearly full](ProblemKind::NearlyFull) store.
 pub fn nearly_full(pinned_bytes: u64, capacity_bytes: u64) -> Option<String> {
     let share = u128::from(pinned_bytes) * 100 / u128::from(capacity_bytes.max(1));
     let is_so = share >= u128::from(NEARLY_FULL_PERCENT);
     is_so.then(|| format!("{pinned_bytes} of {capacity_bytes} bytes are pinned"))
 }
 
-/// Returns the details of a store with [slow links](ProblemKind::Slow) to these peers.
+/// Returns the details of [slow links](ProblemKind::Slow) to these peers.
 pub fn slow_links<'a>(peers: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut peers = peers.into_iter();
     let first = peers.next()?;
@@ -34,7 +34,7 @@ pub enum ProblemKind {
     Disk,
     /// A store has no session with a shard.
     Shard,
-    /// A store refuses another one, or cannot be reached.
+    /// A store cannot use another one.
     Peer,
     /// Refused programs share no protocol version with a daemon.
     Incompatible,
@@ -95,7 +95,7 @@ impl Problem {
         (count > 0).then_some(Self { kind, count, places })
     }
 
-    /// Returns the title, with the number of places unless it is one.
+    /// Returns the title, with the number of places above one.
     pub fn title(&self) -> String {
         let ProblemText { one, many, .. } = self.kind.text();
         match self.count {
@@ -136,12 +136,12 @@ impl ProblemKind {
         self.text().severity
     }
 
-    /// Returns the text about the cause.
+    /// Returns the cause.
     pub fn cause(self) -> &'static str {
         self.text().cause
     }
 
-    /// Returns the text about the cure.
+    /// Returns the cure.
     pub fn cure(self) -> &'static str {
         self.text().cure
     }

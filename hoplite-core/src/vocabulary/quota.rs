@@ -11,7 +11,7 @@ pub const MAX_QUOTAS: usize = 1024;
 /// The objects that a quota limits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaSubject {
-    /// The objects put by the programs of this user.
+    /// The objects put by this user's programs.
     User(u32),
     /// The objects whose id begins with these bytes.
     Prefix(ObjectId),
@@ -35,7 +35,7 @@ pub struct QuotaLimits {
     pub objects: Option<u64>,
 }
 
-/// The use of a quota, or a part of it.
+/// The use of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QuotaUse {
     /// Bytes of shared memory, with the header of each object.
@@ -76,7 +76,7 @@ impl QuotaResource {
 pub struct QuotaExcess {
     /// The objects that the quota limits.
     pub subject: QuotaSubject,
-    /// The quantity that the put lacks.
+    /// The lacking quantity.
     pub resource: QuotaResource,
     /// Bytes or objects that the put needs.
     pub needed: u64,

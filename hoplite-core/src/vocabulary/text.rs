@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-/// Appends `text` to `out`, escaped like [`escape`].
 pub(crate) fn escape_into(out: &mut String, text: &str) {
     for character in text.chars() {
         if disturbs(character) {

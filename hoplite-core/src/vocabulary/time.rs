@@ -28,7 +28,7 @@ impl Time {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns the time `duration` before this one, at least the origin.
+    /// Returns the time `duration` earlier, at least the origin.
     pub fn before(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
     }

@@ -1,9 +1,8 @@
-//! Versions of the protocol, and the agreement of two programs on one.
+//! Versions of the protocol.
 //!
-//! Each program speaks a range of versions. Its first message on a connection offers the range, and
-//! the connection uses the newest version that both sides speak. An older peer ignores new messages
-//! and fields. Where that would do harm, a program sends them only if [`Version::require`] permits
-//! it.
+//! Each program offers a range of versions in its first message on a connection, which uses the
+//! newest common version. An older peer ignores new messages and fields. Where that would do harm,
+//! a program sends them only if [`Version::require`] permits it.
 
 use std::str::FromStr;
 
@@ -14,14 +13,14 @@ use super::error::{Error, Result};
 pub struct Version(u32);
 
 impl Version {
-    /// The oldest version that this program speaks.
+    /// The oldest supported version.
     pub const OLDEST: Self = Self(8);
-    /// The newest version that this program speaks.
+    /// The newest supported version.
     pub const NEWEST: Self = Self(9);
     /// The first version with terms of deletes and quorums of puts.
     pub const WITH_TERMS: u32 = 9;
 
-    /// Returns the version of this number; `None` if this program does not speak it.
+    /// Returns the version of this number, if supported.
     pub const fn new(number: u32) -> Option<Self> {
         if Self::OLDEST.0 <= number && number <= Self::NEWEST.0 { Some(Self(number)) } else { None }
     }
@@ -31,12 +30,12 @@ impl Version {
         self.0
     }
 
-    /// Returns `true` if a peer of this version knows the messages and fields of version `number`.
+    /// Returns `true` if a peer of this version knows version `number`.
     pub const fn at_least(self, number: u32) -> bool {
         self.0 >= number
     }
 
-    /// Checks that a peer of this version knows the messages and fields of version `number`.
+    /// Checks that a peer of this version knows version `number`.
     ///
     /// # Errors
     /// [`Error::VersionMismatch`] if the peer is older.
@@ -52,8 +51,7 @@ impl Version {
     /// speaks [`Version::OLDEST`] to `self`.
     ///
     /// # Errors
-    /// [`Error::VersionMismatch`] if the ranges do not overlap. The error has the two closest
-    /// versions.
+    /// [`Error::VersionMismatch`], with the two closest versions, if the ranges do not overlap.
     pub fn agree(self, oldest: u32, newest: u32) -> Result<Self> {
         let newest = newest.max(oldest);
         if newest < Self::OLDEST.0 {
@@ -66,7 +64,7 @@ impl Version {
     }
 }
 
-/// The text is not the number of a version that this program speaks.
+/// The text names no supported version.
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not a version of the protocol from {} to {}", Version::OLDEST.0, Version::NEWEST.0)]
 pub struct UnknownVersion {
@@ -84,7 +82,6 @@ impl FromStr for Version {
 }
 
 impl Default for Version {
-    /// Returns the newest version.
     fn default() -> Self {
         Self::NEWEST
     }

@@ -1,11 +1,8 @@
-//! Small objects whose bytes a shard keeps.
-
 use bytes::Bytes;
 
 use crate::vocabulary::checksum::crc32c;
 
-/// The bytes of a small object, with the CRC-32C that the putting store computed. The reading store
-/// checks it.
+/// The bytes of a small object, with the putting store's CRC-32C, which the reading store checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InlineBytes {
     bytes: Bytes,
@@ -13,7 +10,7 @@ pub struct InlineBytes {
 }
 
 impl InlineBytes {
-    /// Makes inline bytes of received ones; `None` if the checksum `crc` does not match.
+    /// Makes inline bytes of received ones; `None` if the checksum does not match.
     pub fn checked(bytes: Bytes, crc: u32) -> Option<Self> {
         (crc32c(&bytes) == crc).then_some(Self { bytes, crc })
     }
@@ -23,7 +20,7 @@ impl InlineBytes {
         &self.bytes
     }
 
-    /// The CRC-32C of the bytes.
+    /// The checksum.
     pub const fn crc(&self) -> u32 {
         self.crc
     }

@@ -10,55 +10,33 @@ use crate::vocabulary::metadata::Metadata;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum ToShard {
-    /// The store has begun or completed a copy. Answered by `Published` if the store wants an
-    /// answer or the copy is rejected.
+    /// The store has begun or completed a copy. Answered by `Published` on request, or if the copy
+    /// is rejected.
     Publish(Publish),
     /// The store's copy is gone.
     Unpublish { id: ObjectId, put: PutId, reason: UnpublishReason },
-    /// Requests a sender of an object, and takes one of the sender's slots. Answered by `Granted`,
-    /// `Inline` or `Failed`.
+    /// Requests a slot of a sender of the object. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
     /// Withdraws a `Query`, or the wait for the answer to a `Delete`, which goes on. The store must
     /// still return a slot that was `Granted` at the same time.
-    Cancel {
-        /// The query, or the delete.
-        request: RequestId,
-    },
+    Cancel { request: RequestId },
     /// Returns a slot whose pull did not bring all bytes. A complete pull returns its slot by
     /// [`Publish::slot`].
-    ReturnSlot {
-        /// The slot.
-        grant: GrantId,
-        /// The way in which the pull ended.
-        outcome: PullOutcome,
-    },
+    ReturnSlot { grant: GrantId, outcome: PullOutcome },
     /// Deletes an object at all stores. Answered by `DeleteDone` when all nodes have dropped their
     /// copies or are lost; answered again if the delete waits for lost nodes.
-    Delete {
-        /// The number that the answer repeats.
-        request: RequestId,
-        id: ObjectId,
-        terms: DeleteTerms,
-    },
+    Delete { request: RequestId, id: ObjectId, terms: DeleteTerms },
     /// Tells a shard that a put was deleted at another shard of the id.
-    Forget {
-        id: ObjectId,
-        /// The deleted put.
-        put: PutId,
-    },
+    Forget { id: ObjectId, put: PutId },
     /// Requests `Locations` now and at every change, until `Unsubscribe`.
     Subscribe {
-        /// The number that the answers repeat.
         request: RequestId,
         id: ObjectId,
         /// The content of the first answer.
         wants: Wants,
     },
-    /// Ends a subscription. Changes of locations may still be in flight.
-    Unsubscribe {
-        /// The subscription.
-        request: RequestId,
-    },
+    /// Ends a subscription. Changes may still be in flight.
+    Unsubscribe { request: RequestId },
     /// The persistently slow links of the store, which transfers avoid.
     SlowLinks {
         /// The peers, at most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
@@ -66,20 +44,17 @@ pub enum ToShard {
     },
     /// The store's place, which it learned from another shard or from an earlier run of this shard.
     Placed(Placed),
-    /// Tells the shard if it is the first connected shard of an object. Answered by `Replication`.
+    /// Tells the shard if it leads. Answered by `Replication`.
     Lead(Lead),
     /// The store cannot keep the copy that a `Replicate` orders.
     NotReplicated { id: ObjectId, put: PutId, reason: Obstacle },
     /// The store starts or ends draining. While it drains, its copies do not count as replicas, and
     /// it gets no new copies.
-    Drain {
-        /// `true` while draining.
-        is_draining: bool,
-    },
+    Drain { is_draining: bool },
 }
 
 impl ToShard {
-    /// The names of all kinds of messages, for metrics.
+    /// The names of all messages, for metrics.
     pub const KINDS: [&str; 14] = [
         "publish",
         "unpublish",
@@ -134,14 +109,13 @@ pub struct Publish {
     pub state: LocationState,
     /// `Pinned` if the store must keep the copy.
     pub retention: Retention,
-    /// The sender of a [`LocationState::Partial`] copy, so that the shard grants no cycle of pulls.
+    /// The sender of a partial copy, so that the shard grants no cycle of pulls.
     pub pulling_from: Option<NodeId>,
-    /// The bytes of a complete small object that this store put.
+    /// The bytes of a small object that this store put.
     pub inline: Option<InlineBytes>,
-    /// The slot from which a [`LocationState::Complete`] copy got its last bytes. The announcement
-    /// returns it.
+    /// The slot of a complete copy's last pull. The announcement returns it.
     pub slot: Option<GrantId>,
-    /// `true` if the store needs an answer even if the copy is accepted.
+    /// `true` if an accepted copy needs an answer, too.
     pub wants_answer: bool,
     /// In a new session, for a put that this run of the shard knows: the time since the store last
     /// heard from the shard. The shard rejects a put that was deleted since.
@@ -151,8 +125,7 @@ pub struct Publish {
 /// The conditions of a delete, since protocol version 9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DeleteTerms {
-    /// The put to remove, because the other shard of the id has deleted it; `None` removes the put
-    /// that the shard lists.
+    /// The put that the other shard of the id has deleted; `None` for the listed put.
     pub only: Option<PutId>,
     /// The stores to wait for.
     pub wait: DeleteWait,
@@ -179,7 +152,7 @@ pub enum UnpublishReason {
     Aborted,
     /// The producer makes the object again under another put id. Waiting calls continue.
     Superseded,
-    /// Given up, because another put of the id came first.
+    /// Another put of the id came first.
     Conceded,
     /// Deleted on the shard's order.
     Deleted,
@@ -192,15 +165,15 @@ pub enum PullOutcome {
     Complete,
     /// The sender's connection failed.
     SenderUnreachable,
-    /// The sender sent nothing for too long, or itself waits for the receiver.
+    /// The sender was silent for too long, or itself waits for the receiver.
     SenderStalled,
-    /// The sender has no copy of this put.
+    /// The sender has no copy.
     SenderHasNoCopy,
     /// A frame was damaged.
     Corrupt,
     /// The receiver cancelled the pull or lacks memory.
     Cancelled,
-    /// The receiver returned the slot on request: [`ToStore::GiveWay`](super::ToStore::GiveWay).
+    /// The receiver obeyed [`ToStore::GiveWay`](super::ToStore::GiveWay).
     GaveWay,
 }
 
@@ -213,17 +186,17 @@ pub struct Query {
     pub id: ObjectId,
     /// Longest wait, counted from the arrival at the shard.
     pub timeout: Duration,
-    /// The put whose first bytes the receiver already has.
+    /// The put whose first bytes the receiver has.
     pub resume: Option<PutId>,
     /// Senders that failed this receiver lately, granted only as a last resort.
     pub avoid: Vec<NodeId>,
 }
 
-/// The content that the first answer to a subscription should have.
+/// The content of the first answer to a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
-    /// The locations of the object.
+    /// The locations.
     Locations,
-    /// The locations, and the bytes if the shard has them and the store has no copy. Saves a query.
+    /// Also the bytes, if the shard has them and the store has no copy. Saves a query.
     Bytes,
 }

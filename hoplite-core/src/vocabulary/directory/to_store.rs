@@ -1,5 +1,3 @@
-//! The messages of shards to stores.
-
 use std::net::SocketAddr;
 
 use super::{GrantId, InlineBytes, LocationState, Locations, Placed, Replicate, Replication, RequestId};
@@ -12,78 +10,44 @@ use crate::vocabulary::missing::Named;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum ToStore {
-    /// The answer to `Publish`.
-    Published {
-        id: ObjectId,
-        put: PutId,
-        /// The decision.
-        verdict: Verdict,
-    },
+    /// Answers `Publish`.
+    Published { id: ObjectId, put: PutId, verdict: Verdict },
     /// Answers `Query` with a sender slot.
     Granted(Grant),
-    /// Answers `Query` with the object's bytes. From now on, the receiver counts as a complete,
-    /// evictable location.
-    Inline {
-        /// The query.
-        request: RequestId,
-        id: ObjectId,
-        put: PutId,
-        /// The object's metadata.
-        metadata: Metadata,
-        /// The object's bytes.
-        bytes: InlineBytes,
-    },
+    /// Answers `Query` with the bytes. From now on, the receiver is a complete, evictable location.
+    Inline { request: RequestId, id: ObjectId, put: PutId, metadata: Metadata, bytes: InlineBytes },
     /// A query or a delete failed.
-    Failed {
-        /// The query, or the `Delete`.
-        request: RequestId,
-        error: Error,
-    },
+    Failed { request: RequestId, error: Error },
     /// The store must drop its copy of this put.
     Drop { id: ObjectId, put: PutId, reason: DropReason },
     /// The store must pin its copy.
     Promote { id: ObjectId, put: PutId },
     /// The store must keep a pinned copy, because the last copy of an inline object is lost. It
     /// answers with `Publish` if it has memory.
-    TakeOver {
-        id: ObjectId,
-        put: PutId,
-        /// The object's metadata.
-        metadata: Metadata,
-        /// The object's bytes.
-        bytes: InlineBytes,
-    },
+    TakeOver { id: ObjectId, put: PutId, metadata: Metadata, bytes: InlineBytes },
     /// A closer receiver needs this slot. The store ends the pull, returns the slot with
     /// [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and queries again to resume.
-    GiveWay {
-        /// The slot.
-        grant: GrantId,
-    },
+    GiveWay { grant: GrantId },
     /// The store's groups, and the capacity of the groups' uplinks.
     Placed(Placed),
     /// Answers `Delete`: only the lost stores in `absent` may still have a copy. If the delete
-    /// waits for all stores, a second answer follows once `absent` is empty.
+    /// waits for them, a second answer follows once `absent` is empty.
     DeleteDone {
-        /// The `Delete`.
         request: RequestId,
         /// The deleted put; `None` if there was no object.
         put: Option<PutId>,
         absent: Named<NodeId>,
     },
     /// Answers `Subscribe`, now and at every change.
-    Locations {
-        /// The `Subscribe`.
-        request: RequestId,
-        locations: Locations,
-    },
+    Locations { request: RequestId, locations: Locations },
     /// The store fetches and pins an object. It answers with `Publish` or `NotReplicated`.
     Replicate(Replicate),
-    /// The number of copies of an object that is pinned at this store.
+    /// The copies of an object that is pinned at this store.
     Replication(Replication),
 }
 
 impl ToStore {
-    /// The names of all kinds of messages, for metrics.
+    /// The names of all messages, for metrics.
     pub const KINDS: [&str; 13] = [
         "published",
         "granted",
@@ -120,7 +84,7 @@ impl ToStore {
     }
 }
 
-/// The reason why a shard chose a sender, for logs and tools.
+/// The reason for the choice of a sender, for logs and tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GrantReason {
     /// The only candidate.
@@ -134,9 +98,9 @@ pub enum GrantReason {
     /// Among the closest partial copies, the first one to have bytes.
     EarliestBytes,
     /// A partial copy that has its first bytes, or soon gets them. With many receivers, a chain
-    /// grows only at such a copy, so that no chain gets longer than a transfer takes.
+    /// grows only there, so that no chain gets longer than a transfer takes.
     ChainHasBytes,
-    /// The sender failed this receiver lately, but there is no other sender.
+    /// The sender failed this receiver lately, but is the only one.
     AvoidedButOnly,
     /// The receiver is the first of its group to fetch the object.
     FirstOfGroup,
@@ -144,8 +108,8 @@ pub enum GrantReason {
     CloserAreBusy,
     /// The next best sender has a slow link to the receiver, or gets its own bytes over one.
     FasterLink,
-    /// This sender has a slow link to the receiver, or gets its own bytes over one, but there is no
-    /// other sender.
+    /// This sender has a slow link to the receiver, or gets its own bytes over one, but is the only
+    /// one.
     SlowButOnly,
 }
 
@@ -156,7 +120,7 @@ impl GrantReason {
     }
 }
 
-/// A slot at a sender. From now on, the receiver counts as a partial location.
+/// A slot at a sender. From now on, the receiver is a partial location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The query.
@@ -178,32 +142,31 @@ pub struct Grant {
     pub sender_address: SocketAddr,
     /// The completeness of the sender's copy.
     pub sender_state: LocationState,
-    /// The reason for this choice.
+    /// The reason for the choice.
     pub reason: GrantReason,
-    /// The number of complete copies at connected stores, including the sender's.
+    /// The complete copies at connected stores, including the sender's.
     pub complete_copies: u32,
 }
 
 /// The shard's answer to `Publish`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The shard now knows the location.
+    /// The shard knows the location.
     Accepted,
-    /// Another put of this id was first. If both puts are equal, the store may give its copy the
-    /// put id `winner`.
+    /// Another put was first. If both are equal, the store may give its copy the put id `winner`.
     Conflict {
         /// The first put.
         winner: PutId,
-        /// The comparison of both puts.
+        /// The comparison.
         equality: Equality,
     },
-    /// This put was deleted: the store must drop the copy.
+    /// The put was deleted: the store must drop the copy.
     Deleted,
     /// The shard has too many objects.
     ShardFull,
 }
 
-/// The result of comparing two puts of one id.
+/// The comparison of two puts of one id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Equality {
     /// The puts are equal.
@@ -212,7 +175,7 @@ pub enum Equality {
     Different,
     /// Size and metadata are equal, and the store must compare the bytes.
     Unknown {
-        /// A node with a copy of the winning put, and the address of its data plane.
+        /// A node with a copy of the winning put, and its data plane.
         holder: Option<(NodeId, SocketAddr)>,
     },
 }
@@ -220,10 +183,10 @@ pub enum Equality {
 /// The reason why a store must drop a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DropReason {
-    /// `Delete` was called. The store answers with
+    /// The object was deleted. The store answers with
     /// [`UnpublishReason::Deleted`](super::UnpublishReason::Deleted) even without a copy.
     Deleted,
-    /// The copy can never be complete: the producer or the last complete copy is lost.
+    /// The producer or the last complete copy is lost.
     Lost,
     /// The producer makes the object again under another put id.
     Superseded,
