@@ -23,7 +23,7 @@ pub enum DrainState {
 #[expect(missing_docs, reason = "the names say it")]
 pub struct DrainReport {
     pub state: DrainState,
-    /// Objects that other stores have now, because of the drain.
+    /// Objects that other stores have because of the drain.
     pub moved_objects: u64,
     pub moved_bytes: u64,
     /// Objects that other stores had before the drain.
@@ -36,7 +36,7 @@ pub struct DrainReport {
     pub open_calls: u64,
     /// `true` if the store runs a directory shard that other stores can use.
     pub serves_directory: bool,
-    /// At most [`MAX_UNMOVED`] objects that have to move.
+    /// At most [`MAX_UNMOVED`] objects.
     pub unmoved: Vec<Unmoved>,
 }
 

@@ -15,7 +15,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
 use crate::shard::{ShardRun, ToShard};
 
-/// One action for the shell: the daemon around the node. The shell keeps the order of effects.
+/// An action for the shell: the daemon around the node. The shell keeps the order of effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Effect {
@@ -52,14 +52,14 @@ pub enum Effect {
         inline_from: Option<CopyId>,
         urgency: Urgency,
     },
-    /// Initialise the header of a new copy without valid bytes.
+    /// Initialise the header of a new copy.
     CopyOpened {
         copy: CopyId,
         extent: Extent,
         size_bytes: u64,
         producer: Producer,
     },
-    /// Write all bytes of the object into a copy.
+    /// Write all bytes into a copy.
     Fill {
         copy: CopyId,
         bytes: Bytes,
@@ -68,7 +68,7 @@ pub enum Effect {
     CopyCompleted {
         copy: CopyId,
     },
-    /// Wake followers of a copy that was deleted or cannot become complete, and end its serves.
+    /// Wake followers of a copy that cannot become complete, and end its serves.
     CopyFailed {
         copy: CopyId,
         error: Error,
@@ -77,10 +77,10 @@ pub enum Effect {
     CopyClosed {
         copy: CopyId,
     },
-    /// Write copies to a new spill file. Report `Spilled` when their bytes are on the disk.
+    /// Write copies to a new spill file. Report `Spilled` when they are on the disk.
     Spill {
         file: SpillFile,
-        /// Copies, in the order of their records.
+        /// In the order of the records.
         items: Vec<SpillItem>,
     },
     /// Read a copy from its record, and check all bytes. Report `Loaded`.
@@ -92,8 +92,7 @@ pub enum Effect {
     RemoveSpillFile {
         file: SpillFile,
     },
-    /// With `--recover`, append the index to a complete spill file, so that a later run can recover
-    /// the objects.
+    /// Append the index to a complete spill file, so that a later run can recover the objects.
     IndexSpillFile {
         file: SpillFile,
         objects: Vec<SpilledObject>,
@@ -102,7 +101,7 @@ pub enum Effect {
     RetireSpillRecord {
         record: SpillRecord,
     },
-    /// Note beside the spill files that the store has had a session with this run of a shard.
+    /// Note beside the spill files that the store had a session with this run of a shard.
     NoteShardRun {
         run: ShardRun,
     },
@@ -136,7 +135,7 @@ pub enum Effect {
         copy: CopyId,
         size_bytes: u64,
     },
-    /// Serve a copy from its spill file. Report a failed read as `RecordFailed`.
+    /// Report a failed read as `RecordFailed`.
     ServeSpilled {
         serve: ServeId,
         copy: CopyId,
@@ -150,7 +149,6 @@ pub enum Effect {
     Compare {
         copy: CopyId,
         id: ObjectId,
-        /// The first put.
         winner: PutId,
         /// A node with the first put, and its data plane.
         holder: (NodeId, SocketAddr),
@@ -181,7 +179,7 @@ pub enum Effect {
         address: SocketAddr,
         spec: Hop,
     },
-    /// End a hop, and tell the node that performs it, if reachable.
+    /// End a hop. The shell tells the node that performs it, if reachable.
     EndHop {
         hop: HopId,
     },
@@ -189,8 +187,7 @@ pub enum Effect {
         hosting: HostingId,
         report: HopReport,
     },
-    /// Report the end of the drain. The shell stops the store after success, or if the daemon was
-    /// asked to end.
+    /// The shell stops the store after a successful drain, or if the daemon was asked to end.
     DrainEnded {
         report: DrainReport,
     },

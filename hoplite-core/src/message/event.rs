@@ -30,13 +30,12 @@ pub enum Event {
         /// Valid leading bytes, or the error that ends the progress.
         progress: Result<u64, Error>,
     },
-    /// The answer to an inspection is on its way. At most one for each `Inspect`, and none after
-    /// `CallEnded`.
+    /// The answer is on its way. At most one for each `Inspect`, and none after `CallEnded`.
     Inspected {
         client: ClientId,
         call: CallId,
     },
-    /// A new measurement of the links to other nodes.
+    /// A new measurement of links.
     Measured {
         link: LinkEstimate,
     },
@@ -47,22 +46,20 @@ pub enum Event {
     },
     ClientConnected {
         client: ClientId,
-        /// The user of the client's process.
+        /// The user of the process.
         user: u32,
         /// Owners that the client holds while connected, at most
         /// [`MAX_OWNERS_PER_CLIENT`](crate::lifetime::MAX_OWNERS_PER_CLIENT).
         owners: Vec<Owner>,
     },
-    /// A client's connection is closed: its process ended, or its last reference is gone.
+    /// A client's process ended, or its last reference is gone.
     ClientGone {
         client: ClientId,
     },
     ShardUp {
-        /// The shard's index in the configured list.
         shard: usize,
         run: ShardRun,
-        /// The time when the store requested the session; [`Time::NEVER`] for a shard in the
-        /// store's process.
+        /// The time of the store's request; [`Time::NEVER`] for a shard in this process.
         asked_at: Time,
         version: Version,
     },
@@ -79,7 +76,7 @@ pub enum Event {
         shard: usize,
         error: Error,
     },
-    /// A store is unreachable, or has refused this one.
+    /// A store is unreachable, or refuses this one.
     PeerFailed {
         peer: NodeId,
         error: Error,
@@ -148,8 +145,8 @@ pub enum Event {
         valid_bytes: u64,
         outcome: CombineOutcome,
     },
-    /// A remote coordinator requests a hop. Answered by `HopReport`s: `Complete`, if at all, and
-    /// `Failed` at any time as the last.
+    /// A remote coordinator requests a hop. Answered by at most one `Complete`, and by `Failed` at
+    /// any time as the last report.
     HopRequested {
         hosting: HostingId,
         hop: Hop,
@@ -159,7 +156,7 @@ pub enum Event {
     HopReleased {
         hosting: HostingId,
     },
-    /// A report on a hop that this store coordinates. None comes after `Failed` or `EndHop`.
+    /// No report comes after `Failed` or `EndHop`.
     HopReported {
         hop: HopId,
         report: HopReport,
@@ -167,7 +164,7 @@ pub enum Event {
     Collective(CollectiveEvent),
     /// Time has passed; see [`Node::next_deadline`](crate::node::Node::next_deadline).
     Tick,
-    /// Move pinned copies to other stores before the daemon stops. Answered by
+    /// Move pinned copies to other stores. Answered by
     /// [`Effect::DrainEnded`](super::Effect::DrainEnded).
     Drain {
         timeout: Duration,

@@ -1,5 +1,3 @@
-//! Hops of a reduce, and the combinations that perform them.
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,7 +8,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
 
-/// One hop of a reduce: combines its inputs, element by element, into a new object, and serves it
+/// A hop of a reduce: combines its inputs, element by element, into a new object, and serves it
 /// while it grows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
@@ -33,7 +31,7 @@ pub struct Hop {
 /// Most inputs of a hop: their ids must fit in one message.
 pub const MAX_HOP_INPUTS: usize = 64;
 
-/// An input of a hop: a range of an object at some node, from byte `base_bytes` on.
+/// A range of an object at some node, from byte `base_bytes` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct HopInput {
@@ -48,7 +46,7 @@ pub struct HopInput {
     pub is_hop: bool,
 }
 
-/// A report to the coordinator of a [`Hop`].
+/// A report on a [`Hop`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum HopReport {

@@ -1,5 +1,5 @@
-//! Inputs and outputs of a [`Node`](crate::node::Node): [`Event`]s go in, [`Effect`]s come out.
-//! Clients' [`Request`]s are events; [`Response`]s are effects.
+//! [`Event`]s go into a [`Node`](crate::node::Node), [`Effect`]s come out. Clients' [`Request`]s
+//! are events; [`Response`]s are effects.
 
 mod drain;
 mod effect;

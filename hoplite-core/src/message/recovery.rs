@@ -9,7 +9,7 @@ use crate::lifetime::Lifetime;
 use crate::metadata::Metadata;
 use crate::shard::ShardRun;
 
-/// An object in a spill file, as the index of the file describes it.
+/// An object in a spill file, as the file's index describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpilledObject {
     /// The record's offset in the file.
@@ -37,28 +37,28 @@ impl SpilledObject {
     }
 }
 
-/// The spill files of stores that were killed.
+/// The spill files of killed stores.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// The runs of shards with which these stores had sessions.
     pub runs: Vec<ShardRun>,
-    /// The complete files, which are in the directories of this run now.
+    /// The complete files, now in the directories of this run.
     pub files: Vec<RecoveredFile>,
 }
 
-/// A complete spill file of a store that was killed.
+/// A complete spill file of a killed store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredFile {
-    /// The file. Numbers of recovered files begin at [`RecoveredFile::FIRST_NUMBER`].
+    /// The file. Its number is at least [`RecoveredFile::FIRST_NUMBER`].
     pub file: SpillFile,
-    /// The length of the records and the file's header.
+    /// The length of the records and the header.
     pub length_bytes: u64,
     /// The objects that were not deleted, at most [`RecoveredFile::MAX_OBJECTS`].
     pub objects: Vec<SpilledObject>,
 }
 
 impl RecoveredFile {
-    /// The first number of a recovered file. A store never reaches this number itself.
+    /// The first number of a recovered file. A store never reaches it itself.
     pub const FIRST_NUMBER: u64 = 1 << 63;
     /// Most objects in one spill file.
     pub const MAX_OBJECTS: usize = 2000;

@@ -25,8 +25,8 @@ pub enum Request {
         /// Time to wait for memory, or for another writer of the id.
         timeout: Duration,
     },
-    /// Puts a small object. Answered by `Sealed`, at the time that `confirm` sets. If the id
-    /// exists, answered by `Existing`: the caller compares the bytes.
+    /// Puts a small object. Answered by `Sealed`, as `confirm` says. If the id exists, answered by
+    /// `Existing`: the caller compares the bytes.
     Put {
         id: ObjectId,
         metadata: Metadata,
@@ -35,14 +35,13 @@ pub enum Request {
         /// Time to wait for memory, another writer of the id, and the directory.
         timeout: Duration,
     },
-    /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory has
-    /// accepted the object. The writer's reference becomes a reader's.
+    /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory accepts
+    /// the object. The writer's reference becomes a reader's.
     Seal {
         copy: CopyId,
         timeout: Duration,
     },
-    /// Seals without an answer or a wait for the directory. If another put of the id was first, the
-    /// store drops this copy.
+    /// Seals without an answer or a wait. If another put was first, the store drops this copy.
     SealUnconfirmed {
         copy: CopyId,
     },
@@ -50,18 +49,16 @@ pub enum Request {
     Abort {
         copy: CopyId,
     },
-    /// Requests a local copy, fetched if necessary. Answered by `Object`, or by `Contents` as
-    /// [`Until::Contents`] says.
+    /// Requests a local copy. Answered by `Object`, or by `Contents` as [`Until::Contents`] says.
     Get {
         id: ObjectId,
         until: Until,
         timeout: Duration,
-        /// Permits a complete local copy whose object may have been deleted or replaced. Its view
-        /// is marked stale.
+        /// Permits a complete local copy whose object may have been deleted or replaced.
         allow_stale: bool,
     },
-    /// Waits until more than `beyond_bytes` leading bytes of a copy are valid, or the copy is
-    /// complete. Answered by `Progress`; fails with the copy.
+    /// Waits until a copy has more than `beyond_bytes` valid leading bytes, or is complete.
+    /// Answered by `Progress`; fails with the copy.
     Follow {
         copy: CopyId,
         beyond_bytes: u64,
@@ -85,17 +82,16 @@ pub enum Request {
     Reduce(Reduce),
     /// Coordinates a collective of all nodes with sources. Answered by `Reduced`.
     ///
-    /// * Allreduce: makes the target of a `Reduce`. If possible, the nodes make it together.
-    /// * Collectives of parts: if possible, the nodes exchange parts. The target is an object
-    ///   without bytes, made after the exchange or instead of it. Without an exchange, participants
-    ///   get their missing parts. An allgather ignores the operation.
+    /// An allreduce makes the target of a `Reduce`. For the other kinds, the target is an object
+    /// without bytes, made after or instead of an exchange of parts; without an exchange,
+    /// participants get their parts themselves. An allgather ignores the operation.
     Collective(Collective, Reduce),
     /// Gets the target of a collective as soon as a copy has begun here. Answered like `Get`, or by
     /// `Ranges` if the copy grows range by range.
     Join {
         target: ObjectId,
         agreement: Agreement,
-        /// `true` if the joined attempt was superseded. The answer may repeat earlier ranges.
+        /// `true` if the joined attempt was superseded. The answer may repeat ranges.
         is_again: bool,
         source_bytes: u64,
         timeout: Duration,
@@ -112,7 +108,7 @@ pub enum Request {
     /// is lost.
     Locate {
         id: ObjectId,
-        /// Zero requests the present knowledge, and always gets an answer.
+        /// Zero always gets the present knowledge.
         timeout: Duration,
     },
     /// Answered by `Locations` at once and at every change, until `Unsubscribe`.
@@ -123,8 +119,7 @@ pub enum Request {
     Unsubscribe {
         call: CallId,
     },
-    /// Inspects the directory and this store. The shell answers, see
-    /// [`Effect::Inspect`](super::Effect::Inspect).
+    /// The shell answers, see [`Effect::Inspect`](super::Effect::Inspect).
     Inspect(Inspection),
     /// Moves pinned copies to other stores. Answered by `Drain`: when all have moved and earlier
     /// calls are over, at the timeout, or at once without another store. After success, the store
@@ -133,7 +128,7 @@ pub enum Request {
         timeout: Duration,
     },
     DrainProgress,
-    /// Requests ownerless objects of this store. Answered by `Ownerless`.
+    /// Requests ownerless objects. Answered by `Ownerless`.
     ListOwnerless {
         /// Only ids that start with these bytes, at most 255.
         prefix: Bytes,
@@ -141,9 +136,9 @@ pub enum Request {
         after: Bytes,
         limit: usize,
     },
-    /// Requests all quotas of this store. Answered by `Quotas`.
+    /// Requests all quotas. Answered by `Quotas`.
     ListQuotas,
-    /// Sets both limits of a quota, or removes the quota. Answered by `Quotas` with this one quota.
+    /// Sets both limits of a quota, or removes it. Answered by `Quotas` with this one.
     SetQuota {
         subject: QuotaSubject,
         limits: Option<QuotaLimits>,
@@ -155,7 +150,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// An upper limit for the number of ids that the call waits for.
+    /// An upper limit for the ids that the call waits for.
     pub const fn id_count(&self) -> usize {
         match self {
             Self::Delete { ids, .. } | Self::Wait { ids, .. } => ids.len(),
@@ -165,8 +160,8 @@ impl Request {
         }
     }
 
-    /// Returns the number of the oldest protocol version in which a store performs the whole request.
-    /// An older store ignores lifetimes, quorums, replicas of reduces, and waits for all stores.
+    /// Returns the oldest protocol version in which a store performs the whole request. An older
+    /// store ignores lifetimes, quorums, replicas of reduces, and waits for all stores.
     pub fn oldest_version(&self) -> u32 {
         match self {
             Self::Create { metadata, .. } | Self::Put { metadata, .. }
@@ -185,7 +180,7 @@ impl Request {
         }
     }
 
-    /// Returns `true` if a batch may have the request: it is about one object, with one answer.
+    /// Returns `true` if the request is about one object and has one answer.
     pub fn is_for_batches(&self) -> bool {
         match self {
             Self::Put { .. } => true,
@@ -225,7 +220,7 @@ impl Request {
     }
 }
 
-/// Most requests in a batch. It bounds the time for which a store serves no other client.
+/// Most requests in a batch. It bounds the time for which the store serves no other client.
 pub const MAX_BATCH_ITEMS: usize = 256;
 
 /// The condition that ends a `Get`.
@@ -235,13 +230,13 @@ pub enum Until {
     Started,
     /// All bytes are here.
     Complete,
-    /// All bytes are here. The answer has the bytes of an object of at most [`MAX_CONTENTS_BYTES`],
-    /// and no reference, unless the client has many open calls.
+    /// All bytes are here. Unless the client has many open calls, the answer has the bytes of an
+    /// object of at most [`MAX_CONTENTS_BYTES`], and no reference.
     Contents,
 }
 
 /// Largest object that an answer carries. A client copies so small an object anyway, and then has
-/// no reference to release. Larger objects are mapped.
+/// no reference to release.
 pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
 /// The moment at which a put is answered.
@@ -253,11 +248,11 @@ pub enum Confirm {
     No,
 }
 
-/// A query of people and tools about the cluster.
+/// A query about the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Inspection {
-    /// One page of the cluster's objects, by ascending id.
+    /// One page of objects, by ascending id.
     List {
         /// The start of each id, at most 255 bytes.
         prefix: Bytes,
@@ -269,19 +264,19 @@ pub enum Inspection {
         id: ObjectId,
     },
     Status,
-    /// The nodes and the state of their stores.
+    /// The nodes and their stores.
     Cluster,
     Probe {
         /// Empty for all nodes.
         nodes: Vec<NodeId>,
         options: SurveyOptions,
     },
-    /// The progress of the probe that this store coordinates.
+    /// The progress of this store's probe.
     ProbeProgress,
     DrainNode {
         /// The store's name or data plane address.
         node: String,
-        /// The drain's time limit; `None` requests the progress.
+        /// `None` requests the progress.
         timeout: Option<Duration>,
     },
 }

@@ -5,18 +5,18 @@ use super::CopyId;
 /// The settings of spilling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpillConfig {
-    /// The directories of spill files, as messages name them; at least one.
+    /// The directories, as messages name them; at least one.
     pub directories: Vec<String>,
-    /// Most bytes of spill files; `None` if only the disks limit them.
+    /// Most bytes of files; `None` if only the disks limit them.
     pub limit_bytes: Option<u64>,
 }
 
-/// A spill file of this run of the store.
+/// A spill file of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpillFile {
-    /// Index of the directory in the settings.
+    /// The directory's index in the settings.
     pub directory: usize,
-    /// A number that is unique in this run.
+    /// Unique in this run.
     pub number: u64,
 }
 
@@ -25,7 +25,7 @@ pub struct SpillFile {
 pub struct SpillRecord {
     /// The file.
     pub file: SpillFile,
-    /// The record's offset in the file.
+    /// The record's offset.
     pub offset_bytes: u64,
 }
 
@@ -34,25 +34,24 @@ impl SpillRecord {
     pub const FILE_HEADER_BYTES: u64 = 128;
     /// The size of a record's header.
     pub const HEADER_BYTES: u64 = 32;
-    /// The size of a block of an object, which has one checksum. The checksums follow the last
-    /// block.
+    /// The size of a block, which has one checksum. The checksums follow the last block.
     pub const BLOCK_BYTES: u64 = 1 << 20;
 
-    /// Returns the length of an object's record.
+    /// Returns the length of a record.
     pub const fn length_bytes(size_bytes: u64) -> u64 {
         // One more checksum protects the list of checksums.
         Self::HEADER_BYTES + size_bytes + 4 * (size_bytes.div_ceil(Self::BLOCK_BYTES) + 1)
     }
 }
 
-/// A copy for a new spill file, whose records have the order of the items.
+/// A copy for a new spill file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpillItem {
     /// The copy.
     pub copy: CopyId,
     /// The object's size.
     pub size_bytes: u64,
-    /// The record in an older file; `None` for a copy in the arena.
+    /// The older record; `None` for a copy in the arena.
     pub from: Option<SpillRecord>,
 }
 
@@ -63,7 +62,7 @@ pub enum SpillFault {
     Full(String),
     /// An error of the operating system.
     Failed(String),
-    /// A compaction cannot read its old file now.
+    /// A compaction cannot read its old file.
     Unread(String),
     /// The file has other bytes than the store wrote.
     Damaged(String),
@@ -82,7 +81,6 @@ impl fmt::Display for SpillFault {
 pub struct SpillStatus {
     /// Objects that are only in spill files.
     pub objects: u64,
-    /// The size of these objects.
     pub bytes: u64,
     /// Size of copies in both the arena and spill files. Their memory can be freed at once.
     pub clean_bytes: u64,
@@ -94,7 +92,6 @@ pub struct SpillStatus {
     pub spilled_bytes: u64,
     pub loaded_objects: u64,
     pub loaded_bytes: u64,
-    /// Failed writes and reads so far.
     pub failures: u64,
     /// Objects in the files of killed stores that this run has taken over.
     pub recovered_objects: u64,
@@ -103,7 +100,7 @@ pub struct SpillStatus {
     pub unrecovered_objects: u64,
 }
 
-/// A spill directory that cannot be used now.
+/// An unusable spill directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct SpillTrouble {

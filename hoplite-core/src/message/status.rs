@@ -11,20 +11,18 @@ use crate::topology::place::Path;
 #[expect(missing_docs, reason = "the names say it")]
 pub struct NodeConfig {
     pub node: NodeId,
-    /// The node's groups.
     pub path: Path,
-    /// The size of the arena.
     pub capacity_bytes: u64,
     pub limits: Limits,
     pub shards: ShardMap,
-    /// The schedule of the allreduces that this store coordinates.
+    /// The schedule of this store's allreduces.
     pub allreduce_schedule: SchedulePreference,
-    /// The number of copies of an object whose put requests none.
+    /// The copies of an object whose put requests none.
     pub replicas: u8,
     pub spill: Option<SpillConfig>,
     /// `true` if a directory shard for other stores runs in this process.
     pub serves_directory: bool,
-    /// Makes the [`PutId`](crate::id::PutId)s unique among all runs and nodes.
+    /// Makes put ids unique among all runs and nodes.
     pub seed: u64,
 }
 
@@ -42,25 +40,24 @@ pub struct NodeStatus {
     pub reserved_bytes: u64,
     /// Reduces that this store coordinates.
     pub reductions: usize,
-    /// Hops that this store performs, including failed ones before their release.
+    /// Includes failed hops before their release.
     pub hops: usize,
-    /// Evicted copies so far.
     pub evictions: u64,
     /// Objects whose time to live has ended here.
     pub expired: u64,
-    /// Objects that were deleted here after their owner's grace period.
+    /// Objects deleted here after their owner's grace period.
     pub abandoned: u64,
-    /// Puts so far that lost to another put of their id.
+    /// Puts that lost to another put of their id.
     pub put_conflicts: u64,
-    /// Puts and reduces so far that failed because of a quota.
+    /// Puts and reduces that failed because of a quota.
     pub over_quota_puts: u64,
-    /// Hops of the reduces that this store coordinates, here or elsewhere.
+    /// Hops of this store's reduces, here or elsewhere.
     pub directed_hops: usize,
     pub combinations: usize,
     pub is_draining: bool,
     /// Calls, fetches, hops and reduces that wait for memory.
     pub waiting_for_room: usize,
-    /// The node's place; version zero before a probe.
+    /// Version zero before a probe.
     pub place: Placed,
     pub spill: SpillStatus,
 }

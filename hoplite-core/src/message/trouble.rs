@@ -6,13 +6,12 @@ use crate::error::Operation;
 use crate::fault::Fault;
 use crate::id::NodeId;
 
-/// A call that has waited for at least [`LONG_WAIT`](crate::node::LONG_WAIT).
+/// A call that has waited for [`LONG_WAIT`](crate::node::LONG_WAIT).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct LongWait {
     pub operation: Operation,
     pub waited: Duration,
-    /// The cause, if known.
     pub missing: Option<Missing>,
 }
 
@@ -20,7 +19,6 @@ pub struct LongWait {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ShardFault {
-    /// The shard's index in the configured list.
     pub shard: usize,
     pub fault: Fault,
 }
@@ -33,20 +31,20 @@ pub struct PeerFault {
     pub fault: Fault,
 }
 
-/// The troubles of a store now.
+/// The present troubles of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
     /// Calls, fetches, hops and reduces that wait for memory.
     pub full_waiters: usize,
-    /// Calls that have waited for [`LONG_WAIT`](crate::node::LONG_WAIT).
+    /// Long waits.
     pub long_waits: usize,
-    /// At most [`MAX_LONG_WAITS`](crate::node::MAX_LONG_WAITS) of these calls.
+    /// At most [`MAX_LONG_WAITS`](crate::node::MAX_LONG_WAITS) of them.
     pub waits: Vec<LongWait>,
     /// Shards without a session.
     pub shards: Vec<ShardFault>,
     /// Stores that lately refused this one, or were unreachable.
     pub peers: Vec<PeerFault>,
-    /// Spill directories that cannot be used now.
+    /// Unusable spill directories.
     pub spill: Vec<SpillTrouble>,
     /// The last refusal of an incompatible version, if recent.
     pub incompatible: Option<Fault>,

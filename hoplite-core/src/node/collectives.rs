@@ -1,5 +1,5 @@
-//! Connects the machine of collectives to the store: feeds it, and performs its [`Action`]s when
-//! the current event is complete.
+//! Feeds the machine of collectives, and performs its [`Action`]s when the current event is
+//! complete.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use crate::plan::collective::Collective;
 use crate::reduction::{Fallback, Reductions, query, wanted_content};
 use crate::shard::{Locations, UnpublishReason, Wants};
 
-/// A participant's store queries the directory if it has no plan by then: twice the time until the
-/// last of 16 members on 2 cores has one.
+/// A participant's store without a plan then queries the directory: twice the time until the last
+/// of 16 members on 2 cores has one.
 const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(super) struct Adapter<'n> {
@@ -95,7 +95,7 @@ impl Adapter<'_> {
         Some(view.map(|view| Response::Ranges { view, order }))
     }
 
-    /// Returns the target's copy, if it is incomplete and unknown to the directory.
+    /// Returns the target's copy, if incomplete and unknown to the directory.
     fn growing_copy(&self, target: &ObjectId) -> Option<CopyId> {
         let (copy, local) = self.objects.copies.live(target)?;
         (!local.is_complete() && !local.is_public).then_some(copy)
@@ -123,7 +123,7 @@ impl Adapter<'_> {
     }
 
     /// Fails a collective that has waited too long for memory or its quota. A wait for memory goes
-    /// on if objects may be deleted soon, for example the target of the previous round.
+    /// on if objects may be deleted soon.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let waiter = SpaceWaiter::Target(target.clone());
@@ -286,7 +286,7 @@ impl Adapter<'_> {
         // Waiting calls get this copy.
         objects.stop_fetch(&plan.target);
         let id = plan.target.clone();
-        // Replicas and lifetime of a source say nothing about the target.
+        // A source's replicas and lifetime say nothing about the target.
         let (agreement, replicas) = (Some(plan.agreement), Replicas::default());
         let mut metadata = Metadata { agreement, replicas, lifetime: None, ..plan.metadata.clone() };
         objects.set_default_replicas(&mut metadata);
@@ -303,7 +303,6 @@ impl Adapter<'_> {
         objects.wake(&id);
     }
 
-    /// Returns the payer of a target that stays at its coordinator.
     fn payer_of(&self, target: &ObjectId) -> Payer {
         let key = self.collectives.coordinator.participants(target).and_then(|known| known.key);
         key.map_or(Payer::Unknown, |key| self.objects.copies.quotas.payer(key.client))

@@ -1,4 +1,4 @@
-//! The causes of waits, for errors of timeouts and for people.
+//! The causes of waits, for errors and for people.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::objects::table::LocalCopy;
 use crate::reduction::{MissingInputs, Reductions};
 use crate::time::Time;
 
-/// Calls that have waited so long are shown to people.
+/// Longer waits are shown to people.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
-/// Most long waits that are shown.
+/// Most shown long waits.
 pub const MAX_LONG_WAITS: usize = 16;
 
 pub(super) struct View<'a> {
@@ -94,7 +94,7 @@ impl View<'_> {
         self.objects.missing_of_room(&waiter, key.client, (target, size_bytes))
     }
 
-    /// Returns the cause of a wait for the target of a coordinated reduce or collective.
+    /// Returns the cause of a wait for a coordinated target.
     fn missing_of_target(&self, target: &ObjectId) -> Option<Missing> {
         if self.objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
             return Some(self.objects.copies.lacks_room(self.reductions.target_size(target)?));

@@ -1,7 +1,6 @@
 //! The state machine of one store.
 //!
-//! [`Event`]s go into a [`Node`], [`Effect`]s come out, and the shell performs the effects in their
-//! order. A node owns no bytes, sockets or clocks.
+//! [`Event`]s go into a [`Node`], [`Effect`]s come out. A node owns no bytes, sockets or clocks.
 //!
 //! This file routes each event, deadline and notice to its machine:
 //!
@@ -311,7 +310,7 @@ impl Node {
     }
 
     /// Lets waiters for memory, then waiters for a quota, try again in the order of their arrival.
-    /// Waiters that fit pass the others. Returns `true` if there was new memory or room in a quota.
+    /// Waiters that fit pass the others. Returns `true` if there was new room.
     fn retry_space(&mut self) -> bool {
         let Some(waiters) = self.objects.copies.take_space_waiters() else { return false };
         for waiter in waiters {
@@ -341,7 +340,7 @@ impl Node {
         self.objects.ctx.next_deadline()
     }
 
-    /// Returns the version of the session with a shard.
+    /// Returns the version of a shard's session.
     pub fn shard_version(&self, shard: usize) -> Option<Version> {
         self.objects.ctx.sessions.version(shard)
     }
@@ -361,7 +360,7 @@ impl Node {
         self.objects.drain_report()
     }
 
-    /// Describes the state machine's load. The data plane knows the rest.
+    /// Describes the state machine's part of the load.
     pub fn load(&self, now: Time) -> Load {
         self.view().load(&self.status(), now)
     }
@@ -391,12 +390,12 @@ impl Node {
         self.objects.client_uses()
     }
 
-    /// Returns running pulls, at most [`MAX_REPORTED`].
+    /// Returns at most [`MAX_REPORTED`] running pulls.
     pub fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
         self.objects.copies.pulled().take(MAX_REPORTED)
     }
 
-    /// Returns the object and the put of a copy until its space is free.
+    /// Returns a copy's object and put until its space is free.
     pub fn object_of(&self, copy: CopyId) -> Option<(&ObjectId, PutId)> {
         self.objects.copies.get(&copy).map(|copy| (&copy.id, copy.put))
     }
@@ -406,18 +405,17 @@ impl Node {
         self.objects.lifetime(id, now)
     }
 
-    /// Returns the latest reduce of this target that this store coordinated and remembers.
+    /// Returns the latest remembered reduce of this target.
     pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
         self.reductions.record(target)
     }
 
-    /// Describes the making of `target`: this store coordinates it, is a member, or has waiting
-    /// participants. It remembers the latest collective.
+    /// Describes the making of `target` at this store, or the latest one.
     pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
         self.view().how_made(target, now)
     }
 
-    /// Returns the members of the attempt that makes `target`, and this store's index among them.
+    /// Returns the members that make `target`, and this store's index among them.
     pub fn members_making(&self, target: &ObjectId) -> Option<(usize, &[Member])> {
         self.collectives.members.members_making(target)
     }
