@@ -5,14 +5,13 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
 
-/// The coordinator's decision about an attempt.
+/// The decision about an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
-    /// Undecided: the member at the coordinator's store misses bytes. In a collective of parts,
-    /// some member misses parts.
+    /// Undecided: the member at the coordinator's store misses bytes; in a collective of parts,
+    /// some member does.
     Open,
-    /// The members' copies are the target for good. In a collective of parts, all members have
-    /// their parts.
+    /// The members' copies are the target for good, or all members have their parts.
     Committed,
     /// The attempt never makes the target.
     Aborted,
@@ -23,9 +22,9 @@ pub enum AttemptState {
 pub enum AttemptAction {
     /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
-    /// End an enlistment: the member is not needed any more.
+    /// End an enlistment.
     Dismiss(EnlistmentId),
-    /// Take the general path (a reduce and a broadcast) for this reason.
+    /// Take the general path for this reason.
     FallBack(String),
     /// Fail the whole collective.
     Fail(Error),
@@ -94,13 +93,13 @@ impl Attempt {
         self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
     }
 
-    /// Returns the indices of members that have neither reported all bytes nor failed.
+    /// Returns the indices of members that still exchange bytes.
     pub fn unfinished(&self) -> impl Iterator<Item = usize> {
         let members = self.members.iter().enumerate();
         members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)
     }
 
-    /// Takes in a member's report. Returns the consequences.
+    /// Takes in a member's report.
     pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<AttemptAction> {
         let index = self.members.iter().position(|member| member.enlistment == enlistment);
         let Some(index) = index.filter(|index| self.members[*index].state != MemberState::Out) else {
@@ -146,8 +145,7 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// Stops the members that still exchange, because the target was deleted and the directory
-    /// cannot tell them.
+    /// Stops the members that still exchange, because the directory cannot tell them of the delete.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();

@@ -34,10 +34,9 @@ pub(super) struct Coordinated {
 pub(crate) struct Coordinator {
     searches: BTreeMap<ObjectId, Search>,
     attempts: BTreeMap<PutId, Coordinated>,
-    /// Empty targets that announce the end of an exchange, each with its query until the directory
-    /// knows the target.
+    /// Queries for the empty targets of ended exchanges, until the directory knows them.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// The participants in each target, from the end of the search until rank 0's call ends.
+    /// Kept from the end of the search until rank 0's call ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -118,7 +117,7 @@ impl Coordinator {
         searches.chain(attempts).map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
-    /// Coordinates a collective. `existence` is the query for the target.
+    /// `existence` is the query for the target.
     pub(crate) fn coordinate(
         &mut self,
         ctx: &mut Context<'_>,
@@ -134,8 +133,7 @@ impl Coordinator {
         self.reconsider(ctx, &target);
     }
 
-    /// Takes in the locations of a source. Returns them unless a search or a disagreement used
-    /// them.
+    /// Returns the locations unless a search or a disagreement used them.
     pub(crate) fn source_located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -199,8 +197,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends the search for the sources of a target and returns it. From now on, the coordinator
-    /// tells participants of a failure.
+    /// From now on, the coordinator tells participants of a failure.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -306,8 +303,7 @@ impl Coordinator {
         }
     }
 
-    /// Answers the call of rank 0, whose member has its parts. The other members continue without
-    /// the call, unless all members end together.
+    /// Answers rank 0's call when its member has its parts, unless all members end together.
     pub(super) fn answer_rank_0(&mut self, ctx: &mut Context<'_>, put: PutId) {
         let Some(Coordinated { call, .. }) = self.attempts.get_mut(&put) else { return };
         if !call.kind.properties().awaits_commit {
@@ -315,8 +311,8 @@ impl Coordinator {
         }
     }
 
-    /// Makes the target of an allreduce with a reduce, which takes over the queries of a search.
-    /// For a collective of parts, makes an empty target: participants then make their parts alone.
+    /// Makes the target of an allreduce with a reduce, which takes over the search's queries. For a
+    /// collective of parts, makes an empty target: participants then make their parts alone.
     fn fall_back(
         &mut self,
         ctx: &mut Context<'_>,
@@ -372,7 +368,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes in the end of rank 0's call. If it failed, participants at other stores get the error.
+    /// If rank 0's call failed, participants at other stores get the error.
     pub(crate) fn call_ended(
         &mut self,
         ctx: &mut Context<'_>,

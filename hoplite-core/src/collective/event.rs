@@ -1,5 +1,3 @@
-//! The events and effects of collectives.
-
 use std::net::SocketAddr;
 
 use super::{AttemptId, Decision, EnlistmentId, MembershipId, Plan, Report};
@@ -7,16 +5,15 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// A message of another store, or of the shell, to this store's collectives.
+/// A message to this store's collectives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEvent {
-    /// A remote coordinator enlists this store as a member. The store answers with at most one
-    /// `Filled`, and finally `Done` or `Failed`.
+    /// A remote coordinator enlists this store. The store answers with at most one `Filled`, and
+    /// finally `Done` or `Failed`.
     Asked {
-        /// The membership's number, which the shell has chosen.
+        /// Chosen by the shell.
         membership: MembershipId,
-        /// The member's task.
         plan: Box<Plan>,
     },
     /// The coordinator's decision: at most one `Commit`, then at most one `Stop`.
@@ -27,16 +24,9 @@ pub enum CollectiveEvent {
     },
     /// The coordinator dismissed this member, or its connection is lost. Follows each `Asked`
     /// exactly once.
-    Left {
-        /// The membership in `Asked`.
-        membership: MembershipId,
-    },
-    /// The copy of a `StartExchange` has all bytes. The exchange still sends bytes to other
-    /// members.
-    Filled {
-        /// The exchange that fills the copy.
-        combine: CombineId,
-    },
+    Left { membership: MembershipId },
+    /// The copy of a `StartExchange` has all bytes. The exchange still sends.
+    Filled { combine: CombineId },
     /// A coordinator rejects an attempt.
     Rejected {
         target: ObjectId,
@@ -46,46 +36,36 @@ pub enum CollectiveEvent {
     },
     /// A member has reported or is lost. No event follows `Done`, `Failed`, `Dismiss`, or a `Tell`
     /// with `Stop`.
-    Reported {
-        /// The member that reported.
-        enlistment: EnlistmentId,
-        report: Report,
-    },
+    Reported { enlistment: EnlistmentId, report: Report },
 }
 
-/// An effect that the shell performs for a collective.
+/// An effect of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEffect {
-    /// Enlist another store as a member and deliver its reports, until `Dismiss` or a `Tell` with
-    /// `Stop`.
+    /// Enlist another store and deliver its reports, until `Dismiss` or a `Tell` with `Stop`.
     Enlist {
-        /// The number of the new member.
         enlistment: EnlistmentId,
-        /// The plan, which names the member's node.
+        /// Names the member's node.
         plan: Box<Plan>,
     },
-    /// Tell a member the decision. `Stop` also ends the enlistment.
+    /// `Stop` also ends the enlistment.
     Tell {
-        /// The member to tell.
         enlistment: EnlistmentId,
         decision: Decision,
     },
-    /// End an enlistment: the member is not needed any more.
     Dismiss {
-        /// The member to dismiss.
         enlistment: EnlistmentId,
     },
     /// Report to the coordinator of a remote attempt.
     Report {
-        /// The membership in `Asked`.
         membership: MembershipId,
         report: Report,
     },
-    /// Tell a store with participants that an attempt was rejected.
+    /// Tell a store's participants that an attempt was rejected.
     Reject {
         node: NodeId,
-        /// The address of its data plane.
+        /// The node's data plane.
         address: SocketAddr,
         target: ObjectId,
         /// The latest rejected attempt.
@@ -93,15 +73,12 @@ pub enum CollectiveEffect {
         error: Error,
     },
     /// Start a member's exchange, which fills a copy. Send `Filled` when the copy has all bytes,
-    /// and `CombineEnded` when the exchange no longer uses its sources. `CancelCombine` ends the
-    /// exchange.
+    /// and `CombineEnded` when the exchange no longer uses its sources.
     StartExchange {
-        /// The number of the new exchange.
         combine: CombineId,
         copy: CopyId,
         /// The member's sources, in order.
         sources: Vec<CopyId>,
-        /// The member's task.
         plan: Box<Plan>,
     },
 }

@@ -1,24 +1,22 @@
-//! The differences between the kinds of collectives.
-
 use crate::vocabulary::agreement::Collective;
 
 /// The largest allreduce, in bytes of all sources, that rank 0's store performs alone. It fits in
 /// one send and one receive, so any schedule of steps only adds latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
-/// The largest collective of parts, in bytes of all sources, whose participants get all sources.
-/// This takes n(n-1) gets, so an attempt pays off sooner, as measured on 4, 8 and 16 hosts.
+/// The largest collective of parts, in bytes of all sources, on the general path. This takes n(n-1)
+/// gets, so an attempt pays off sooner, as measured on 4, 8 and 16 hosts.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 
 /// The properties of a kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
-    /// `true` if all members make the target. Otherwise they exchange parts in private copies, and
-    /// the target only announces the end.
+    /// `true` if all members make the target. Otherwise they exchange parts, and the target
+    /// announces the end.
     pub makes_target: bool,
-    /// `true` if members' copies are complete only after the coordinator's commit. Otherwise each
-    /// member keeps its parts, and the coordinator commits when all have reported.
+    /// `true` if copies are complete only after the commit. Otherwise each member keeps its parts,
+    /// and the coordinator commits when all have reported.
     pub awaits_commit: bool,
-    /// `true` if the collective combines elements.
+    /// `true` if elements are combined.
     pub combines: bool,
     /// `true` if the coordinator waits for the last source, however late. The general path would
     /// move 2S bytes instead of 2S(n-1)/n over the last link of an allreduce. In an all-to-all, the
@@ -26,12 +24,12 @@ pub struct Properties {
     pub awaits_sources: bool,
     /// `true` if each source has one part per rank.
     pub divides_sources: bool,
-    /// `true` if the result is a concatenation of all sources, in rank order.
+    /// `true` if the result concatenates all sources, in rank order.
     pub joins_sources: bool,
     /// `true` if each pair of members exchanges separate parts. An attempt then makes sense even
     /// with one member, or with few parts.
     pub is_paired: bool,
-    /// Sources of at most this total size take the general path.
+    /// Up to this total size, sources take the general path.
     pub max_general_bytes: u64,
 }
 
@@ -74,7 +72,7 @@ impl Properties {
 }
 
 impl Collective {
-    /// Returns the properties of this kind.
+    /// Returns this kind's properties.
     pub const fn properties(self) -> Properties {
         match self {
             Self::Allreduce => ALLREDUCE,

@@ -1,5 +1,3 @@
-//! The state of a member of an attempt, at the member's store.
-
 use super::Plan;
 use crate::time::Time;
 use crate::vocabulary::local::{CombineId, CopyId};
@@ -25,19 +23,19 @@ pub enum MemberStage {
     Over,
 }
 
-/// An attempt in which this store is a member.
+/// This store's part in an attempt.
 #[derive(Debug)]
 pub struct Membership {
     pub(super) plan: Box<Plan>,
     pub(super) enlisted_at: Time,
     stage: MemberStage,
-    /// Time until which the member waits for memory, or for this node's participants.
+    /// The end of the wait for memory, or for this node's participants.
     pub(super) deadline: Option<Time>,
     pub(super) running: Option<CombineId>,
     is_committed: bool,
     pub(super) answered: usize,
     pub(super) failure: Option<String>,
-    /// Time at which the member got its last byte or failed.
+    /// The time of the last byte or the failure.
     pub(super) ended_at: Option<Time>,
 }
 
@@ -62,7 +60,7 @@ impl Membership {
         self.stage
     }
 
-    /// Returns the member's copy, unless the copy is already the target.
+    /// Returns the copy, unless it is already the target.
     pub const fn growing_copy(&self) -> Option<CopyId> {
         match self.stage {
             MemberStage::Exchanging { copy } | MemberStage::Filled { copy } => Some(copy),
@@ -70,7 +68,7 @@ impl Membership {
         }
     }
 
-    /// Begins the exchange, now that the member has memory for `copy`.
+    /// Begins the exchange into `copy`.
     pub fn begin(&mut self, copy: CopyId, combine: CombineId) {
         self.stage = MemberStage::Exchanging { copy };
         self.running = Some(combine);
@@ -80,7 +78,7 @@ impl Membership {
         matches!(self.stage, MemberStage::Complete | MemberStage::Over)
     }
 
-    /// Notes that the copy has all bytes. Returns the copy if it is now the target.
+    /// Notes the last byte. Returns the copy if it is now the target.
     pub fn filled(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         if let MemberStage::Exchanging { copy } = self.stage {
@@ -93,7 +91,7 @@ impl Membership {
         self.plan.ranks.get(self.plan.index).is_none_or(|ranks| self.answered >= ranks.len())
     }
 
-    /// Notes the coordinator's commit. Returns the copy if it is now the target.
+    /// Notes the commit. Returns the copy if it is now the target.
     pub fn commit(&mut self) -> Option<CopyId> {
         self.is_committed = true;
         self.settle()
@@ -112,7 +110,7 @@ impl Membership {
         })
     }
 
-    /// Ends the member. Returns its copy, which is useless now.
+    /// Ends the member. Returns its useless copy.
     pub fn fail(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         let copy = self.growing_copy();

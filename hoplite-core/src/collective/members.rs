@@ -1,5 +1,3 @@
-//! Attempts in which this store is a member.
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -17,22 +15,21 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
 
-/// Time for which participants look elsewhere for the target of a lost coordinator. It is the
-/// longest silence of a store.
+/// Time for which participants look elsewhere for the target of a lost coordinator: the longest
+/// silence of a store.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which a member with all parts waits for the calls of this node's participants. Most
-/// calls come when their source is put; late ones get their parts in a more expensive way.
+/// Time for which a member with all parts waits for the calls of this node's participants. Late
+/// participants get their parts in a more expensive way.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Participants copy a target above this size range by range, as ranges become valid. A smaller one
-/// is copied in microseconds, faster than a message about a range.
+/// A smaller target is copied as a whole: in microseconds, faster than a message about a range.
 const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
     outcomes: Outcomes,
-    /// The targets of coordinators that left without a decision. Each has the coordinator's last
-    /// attempt, and the end of the search for the target.
+    /// The targets of coordinators that left without a decision, with the last attempt and the end
+    /// of the search.
     orphans: BTreeMap<ObjectId, (AttemptId, Time)>,
 }
 
@@ -87,7 +84,7 @@ impl Memberships {
             self.report(ctx, membership, Report::Failed(Failure::Refused(error)));
             return false;
         }
-        // The earlier attempt's target was deleted, which this store does not know yet.
+        // This store does not know yet that the earlier attempt's target was deleted.
         if let Some((older, member)) = self.growing(&plan.target)
             && !member.plan.properties().makes_target
         {
@@ -177,7 +174,7 @@ impl Memberships {
         self.refused(ctx, membership, Failure::Refused(error));
     }
 
-    /// Returns the member that fills `copy`, and the order in which its ranges become valid. `None`
+    /// Returns the member that fills `copy`, and the order in which its ranges become valid; `None`
     /// if participants get the copy as a whole.
     pub(crate) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
         let (membership, member) = self.find(|member| member.growing_copy() == Some(copy))?;
@@ -216,7 +213,6 @@ impl Memberships {
     pub(super) fn decided(&mut self, ctx: &mut Context<'_>, membership: MembershipId, decision: Decision) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         match decision {
-            // A commit means nothing to collectives of parts.
             Decision::Commit if !member.plan.properties().awaits_commit => {}
             Decision::Commit => self.commit(ctx, membership, None),
             Decision::Stop(error) => {
@@ -304,8 +300,7 @@ impl Memberships {
         }
     }
 
-    /// Takes in the end of a member's exchange. `failure` is `None` if the copy was given up
-    /// before.
+    /// `failure` is `None` if the copy was given up before.
     pub(crate) fn exchange_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -347,8 +342,8 @@ impl Memberships {
         }
     }
 
-    /// Ends a member whose copy does not become the target. Its participants get `error`, or look
-    /// elsewhere for the target.
+    /// Ends a member whose copy does not become the target. On [`Error::Superseded`], its
+    /// participants look elsewhere; otherwise they get `error`.
     fn end_member(&mut self, ctx: &mut Context<'_>, membership: MembershipId, error: Error) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         end_wait(ctx, membership, member);
@@ -389,8 +384,7 @@ impl Memberships {
         self.outcomes.forget_rejections(target);
     }
 
-    /// Checks that a participant may join. `is_here` returns `true` if this store has the copy of a
-    /// source.
+    /// Checks that a participant may join. `is_here` returns `true` if this store has that source.
     ///
     /// # Errors
     /// The reason why the target will not be made.
@@ -424,8 +418,8 @@ impl Memberships {
         checked
     }
 
-    /// Limits the wait of a participant that joined after a recent disagreement. Ranks may try
-    /// again, but this store may not hear of every attempt.
+    /// Limits the wait of a participant after a recent disagreement, because this store may not
+    /// hear of every attempt.
     pub(crate) fn joined(&mut self, ctx: &mut Context<'_>, key: CallKey, target: &ObjectId) {
         if let Some((too_old, _)) = self.outcomes.disagreement(ctx.now, target)
             && ctx.now < too_old
@@ -442,8 +436,7 @@ impl Memberships {
         }
     }
 
-    /// Fails the participants of an attempt that the coordinator rejected. Later participants wait
-    /// for a newer attempt.
+    /// Fails the participants of a rejected attempt. Later ones wait for a newer attempt.
     pub(crate) fn rejected(
         &mut self,
         ctx: &mut Context<'_>,

@@ -15,7 +15,7 @@ use crate::plan::collective::{
 use crate::shard::PullOutcome;
 use crate::vocabulary::agreement::Agreement;
 
-/// Most sources of one member. With the longest ids they fill a quarter of a frame.
+/// Most sources of a member. With the longest ids they fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
 /// Most parts that a member receives in an all-to-all, because each participant is told their
 /// ranges.
@@ -28,12 +28,12 @@ pub const MAX_EXPLANATION_BYTES: usize = 512;
 pub struct AttemptId {
     /// The coordinator's run, which changes when its daemon restarts.
     pub run: u64,
-    /// Grows with each attempt of the coordinator's run.
+    /// Grows with each attempt of the run.
     pub number: u64,
 }
 
 impl AttemptId {
-    /// Returns `true` if `other` is this attempt, or an older one of the same run.
+    /// Returns `true` if `other` is this attempt, or an older one of its run.
     pub const fn includes(self, other: Self) -> bool {
         self.run == other.run && self.number >= other.number
     }
@@ -55,44 +55,44 @@ pub enum MembershipId {
 /// A member of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// The member's node.
+    /// The node.
     pub node: NodeId,
-    /// The address of the node's data plane.
+    /// The node's data plane.
     pub address: SocketAddr,
 }
 
 /// A member's task in an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The object to make, or the name of an exchange of parts.
+    /// The object to make, or the name of an exchange.
     pub target: ObjectId,
-    /// The number of the plan's attempt.
+    /// The attempt's number.
     pub attempt: AttemptId,
-    /// The put id of the members' copies.
+    /// The put id of all copies.
     pub put: PutId,
-    /// The agreement of the participants on the operation.
+    /// The agreed operation.
     pub agreement: Agreement,
-    /// The size of the result; in an all-to-all, the size of one rank's result. A source has this
-    /// size, or the size of a part.
+    /// The size of the result; in an all-to-all, of one rank's result. A source has this size, or
+    /// the size of a part.
     pub size_bytes: u64,
     /// The target's metadata. Sources have the same type, and in an allreduce the same shape.
     pub metadata: Metadata,
-    /// The schedule from which the member derives its program.
+    /// The schedule.
     pub schedule: Schedule,
     /// The size of a frame in bytes.
     pub frame_bytes: u64,
     /// All members, in the schedule's order.
     pub members: Vec<Member>,
-    /// The index of this member in `members`.
+    /// This member's index in `members`.
     pub index: usize,
-    /// In a collective of parts, the ranks at each member, in the order of the member's sources.
-    /// Rank k owns the k-th part.
+    /// In a collective of parts, the ranks at each member, in the order of its sources. Rank k owns
+    /// the k-th part.
     pub ranks: Vec<Vec<usize>>,
     /// This member's sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
-    /// Longest time for which the member waits for memory.
+    /// Longest wait for memory.
     pub timeout: Duration,
-    /// The reasons for the schedule, for people: at most [`MAX_EXPLANATION_BYTES`].
+    /// The schedule's reasons, for people: at most [`MAX_EXPLANATION_BYTES`].
     pub explanation: String,
 }
 
@@ -107,7 +107,7 @@ pub fn describe_plan(kind: Collective, schedule: &Schedule, explanation: &str, m
 }
 
 impl Plan {
-    /// Returns this member's steps: sends and receives, in order.
+    /// Returns this member's sends and receives, in order.
     pub fn program(&self) -> Program {
         match self.agreement.kind {
             Collective::Allreduce => return self.schedule.program(self.index, self.size_bytes),
@@ -119,7 +119,7 @@ impl Plan {
         program_of_parts(self.agreement.kind, self.index, &parts)
     }
 
-    /// The properties of the plan's kind of collective.
+    /// The properties of the plan's kind.
     pub const fn properties(&self) -> Properties {
         self.agreement.kind.properties()
     }
@@ -146,13 +146,13 @@ impl Plan {
         if self.properties().joins_sources { length(&self.part(0)) } else { self.size_bytes }
     }
 
-    /// Returns `true` if the member combines its own sources before the exchange.
+    /// Returns `true` if the member combines its sources before the exchange.
     pub fn is_folded(&self) -> bool {
         self.sources.len() > 1 && self.properties().combines
     }
 
-    /// Returns the index of the member's source that holds the byte at `at`, and the position of
-    /// that source's start in the member's data. Only for sources that are not combined.
+    /// Returns the index of the member's uncombined source with the byte at `at`, and the position
+    /// of that source's start in the member's data.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
         match self.agreement.kind {
             Collective::Allreduce | Collective::ReduceScatter => return (0, 0),
@@ -182,8 +182,7 @@ impl Plan {
         }
     }
 
-    /// Returns the largest number of bytes that any member receives. All members choose a transport
-    /// by it.
+    /// Returns the most bytes that any member receives. All members choose a transport by it.
     pub fn most_bytes(&self) -> u64 {
         let ranks = if self.properties().is_paired {
             self.ranks.iter().map(Vec::len).max().unwrap_or(1) as u64
@@ -193,8 +192,8 @@ impl Plan {
         self.size_bytes.saturating_mul(ranks)
     }
 
-    /// Returns the bytes of memory that the member's copy needs. The last bytes of an incomplete
-    /// copy are not forwarded, so a copy of parts has further bytes behind its parts.
+    /// Returns the size of the member's copy. The last bytes of an incomplete copy are not
+    /// forwarded, so a copy of parts has further bytes behind its parts.
     pub fn copy_bytes(&self) -> u64 {
         let copies = if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };
         let all_bytes = self.size_bytes.saturating_mul(copies);
@@ -205,8 +204,8 @@ impl Plan {
 /// A member's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The member has all bytes and still sends. The report follows the commit; the member at the
-    /// coordinator's store and members with parts send it before.
+    /// The member has all bytes and still sends. Follows the commit, except for the member at the
+    /// coordinator's store and members with parts.
     Filled,
     /// The member has all bytes and has sent everything.
     Done,
@@ -217,25 +216,25 @@ pub enum Report {
 /// The reason why a member failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// The member's node is unreachable or silent.
+    /// The node is unreachable or silent.
     Unreachable,
-    /// The bytes of another member are unavailable.
+    /// Bytes of another member are unavailable.
     Peer {
-        /// The index of the other member.
+        /// The other member.
         index: usize,
-        /// The reason why the transfer ended.
+        /// The end of the transfer.
         outcome: PullOutcome,
     },
-    /// The member's node cannot take part.
+    /// The node cannot take part.
     Refused(Error),
-    /// The participants disagree on the operation.
+    /// The participants disagree.
     Disagrees(Error),
 }
 
 /// A coordinator's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The members' copies are the target. In a collective of parts, all members have their parts.
+    /// The members' copies are the target, or all members have their parts.
     Commit,
     /// The attempt is over without a target, or the target was deleted. Participants get this
     /// error.

@@ -5,50 +5,45 @@
 //! 1. Every participant joins at its own store, where it gets the target. Rank 0's store also
 //!    *coordinates*.
 //! 2. The coordinator looks for the sources (`Search`). When all have a location, an attempt
-//!    begins. It takes the *general path* (a reduce and a broadcast) for at most 64 KiB in all, a
-//!    fixed order, more than 256 nodes or 64 sources at one node, and for the other reasons in
-//!    `Search::state`.
+//!    begins, or the *general path* (a reduce and a broadcast) for the reasons in `Search::state`.
 //! 3. The planner orders the members by their groups, so that a ring enters each rack once, and
 //!    takes the cheapest schedule ([`plan::collective`](crate::plan::collective)). Each node with
-//!    sources is a *member*. It gets a [`Plan`] over a separate connection, and derives its
-//!    *program* from it: the ranges that it sends and receives, in order.
+//!    sources is a *member*. It gets a [`Plan`], and derives its *program* from it: the ranges that
+//!    it sends and receives, in order.
 //! 4. A member makes a copy that the directory does not know, and exchanges ranges with its
-//!    neighbours. [`Progress`] decides which range may be sent next. Partial results live in the
-//!    copy. A broken stream resumes. Participants copy ranges as they become valid.
+//!    neighbours. [`Progress`] decides which range may be sent next. A broken stream resumes.
+//!    Participants copy ranges as they become valid.
 //! 5. When the member at the coordinator's store has all bytes, the coordinator *commits*
 //!    ([`Attempt`]). Then the other members complete and publish their copies.
 //!
 //! # Attempts and failures
 //!
-//! Attempts are numbered ([`AttemptId`]), the general path included. A store remembers the attempts
-//! that are over (`outcomes`), and refuses their plans and older ones.
+//! Attempts are numbered ([`AttemptId`]), the general path included. A store refuses the plans of
+//! attempts that are over (`outcomes`), and older ones.
 //!
 //! Before the commit, a member that fails aborts the attempt for good. All members drop their
 //! copies, and the general path begins under another put id. A disagreement about the operation or
-//! type fails the whole call. After the commit, the target stands: members that miss bytes fetch
-//! them from others. So no two ranks get different bits.
+//! type fails the whole call. After the commit, members that miss bytes fetch them from others. So
+//! no two ranks get different bits.
 //!
 //! If the coordinator is lost before its commit arrives, participants look for the target elsewhere
 //! for five seconds, then fail with `ObjectLost`. If rank 0's call fails, its store tells the
-//! stores of the other sources. After a disagreement, a participant waits some seconds for another
-//! attempt.
+//! stores of the other sources.
 //!
 //! # Collectives of parts
 //!
 //! A reduce_scatter and an allgather run on a ring, and hardly wait for late sources. Members
 //! exchange in private copies, from which participants copy their parts, and need no commit. At the
-//! end, or after a failure, the coordinator makes an empty target. A participant that gets this
-//! object makes its part itself, with a reduce of that range or with gets.
+//! end, or after a failure, the coordinator makes an empty target. A participant that gets it makes
+//! its part itself, with a reduce of that range or with gets.
 //!
 //! An all_to_all also deletes its sources, and its participants continue together. Without a
-//! successful attempt, each pair of ranks exchanges a separate object. [`Properties`] lists all
-//! differences.
+//! successful attempt, each pair of ranks exchanges a separate object. See [`Properties`].
 //!
 //! # Structure
 //!
-//! Events go into `Collectives`; `Action`s come out, which the store performs after the event.
-//! Nothing here changes copies, calls, or the directory. The coordinator and the members of one
-//! store exchange messages through the queue of actions.
+//! Events go into `Collectives`; `Action`s come out, which the store performs after the event. The
+//! coordinator and the members of one store exchange messages through the queue of actions.
 //!
 //! # Invariants
 //!

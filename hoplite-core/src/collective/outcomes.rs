@@ -1,6 +1,5 @@
-//! The attempts that are over for this store.
-//!
-//! The store refuses plans of these and older attempts, and ignores a second rejection.
+//! Attempts that are over: the store refuses plans of these and older ones, and ignores a second
+//! rejection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,12 +11,11 @@ use crate::time::Time;
 
 /// Time for which joining participants are told of a rejection. A client joins again much sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
-/// Shortest time for which a participant waits for another attempt after a disagreement. Ranks try
-/// again at the same time, and a store may be busy.
+/// Shortest wait of a participant for another attempt after a disagreement. Ranks try again at the
+/// same time, and a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// The number of left attempts that a store remembers: the attempts of some seconds, in which other
-/// members may still want bytes.
+/// The left attempts of some seconds, in which other members may still want bytes.
 const MAX_LEFT_ATTEMPTS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -39,8 +37,7 @@ impl Outcomes {
         push(&mut self.left, MAX_LEFT_ATTEMPTS, (target, attempt, put));
     }
 
-    /// Notes that an attempt was rejected. Returns `false` if it or a newer one was rejected
-    /// before.
+    /// Returns `false` if this attempt or a newer one was rejected before.
     pub(super) fn reject(
         &mut self,
         now: Time,
@@ -80,8 +77,8 @@ impl Outcomes {
         self.recent_errors(now, target).next().map(|(_, error)| error)
     }
 
-    /// Returns the latest disagreement about a target, and the time until which joining
-    /// participants get it as their error.
+    /// Returns the latest disagreement, and the time until which joining participants get it as
+    /// their error.
     pub(super) fn disagreement(&self, now: Time, target: &ObjectId) -> Option<(Time, &Error)> {
         let found = self.recent_errors(now, target).find(|(_, error)| is_disagreement(error));
         found.map(|(at, error)| (at + REJECTION_TTL, error))

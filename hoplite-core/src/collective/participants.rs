@@ -1,5 +1,4 @@
-//! The participants of collectives that a store coordinates, and the rejections of failed
-//! collectives.
+//! The participants of coordinated collectives, and their rejections.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ use crate::shard::{Location, Locations, RequestId};
 use crate::time::Time;
 use crate::vocabulary::local::CallKey;
 
-/// The participants of one collective at the nodes of the sources, while rank 0's call is open.
+/// Participants at the nodes of the sources, while rank 0's call is open.
 #[derive(Debug)]
 pub(crate) struct Participants {
     pub(crate) key: Option<CallKey>,
@@ -49,7 +48,7 @@ impl Participants {
     }
 }
 
-/// Recent disagreements by target. Participants whose sources appear later are told of them.
+/// Recent disagreements by target, for participants whose sources appear later.
 #[derive(Debug, Default)]
 pub(crate) struct Disagreements(BTreeMap<ObjectId, Disagreement>);
 

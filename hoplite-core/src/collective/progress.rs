@@ -1,6 +1,6 @@
 //! The progress of a member in its program.
 //!
-//! The executor moves the bytes: it checks each block with [`Progress`] before, and reports it
+//! The executor checks each block with [`Progress`] before it moves the bytes, and reports it
 //! afterwards. No check prevents a received block from overwriting bytes that must still be sent:
 //! see the invariants of [`plan::collective`](crate::plan::collective), and the tests here.
 
@@ -9,10 +9,10 @@ use std::ops::Range;
 use super::Plan;
 use crate::plan::collective::{Program, ReceiveMode, Step};
 
-/// Work of a member, for which blocks may wait.
+/// Work for which blocks may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// Combining the member's own sources in the target.
+    /// Combining the member's sources in the target.
     Fold,
     /// A step of the program.
     Step(usize),
@@ -23,46 +23,46 @@ pub enum Work {
 pub struct Dependency {
     /// The work that produces the missing bytes.
     pub work: Work,
-    /// The number of bytes of this work that must be done first.
+    /// The bytes of this work that must be done first.
     pub bytes: u64,
 }
 
 /// A piece of a step, sent in one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// The index of the block's step.
+    /// The step's index.
     pub step: usize,
     /// The use of the bytes, if the step receives.
     pub mode: Option<ReceiveMode>,
     /// The range in the member's data.
     pub range: Range<u64>,
-    /// The position in the stream between the two members.
+    /// The position in the stream.
     pub position_bytes: u64,
     done_bytes: u64,
 }
 
 impl Block {
-    /// Returns the length of the range.
+    /// Returns the length.
     pub const fn length_bytes(&self) -> u64 {
         length(&self.range)
     }
 }
 
-/// The bytes that a sent block carries, or with which a received block is combined.
+/// The bytes to send, or to combine with a received block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
     /// Nothing: a received block replaces the bytes.
     Nothing,
     /// The same range of the target.
     Target,
-    /// A range of one of the member's own sources.
+    /// A range of an own source.
     Source {
         /// The source's index.
         index: usize,
         /// The range of the source.
         range: Range<u64>,
-        /// The end of the part in the source. The part's last byte is readable only after the
-        /// source is sealed, because a receiver with a whole part takes the object for complete.
+        /// The end of the part in the source. Its last byte is readable only after the seal,
+        /// because a receiver with a whole part takes the object for complete.
         part_end: u64,
     },
 }
@@ -89,7 +89,7 @@ impl BadBlock {
     }
 }
 
-/// The steps that send bytes from one member to another, and the position reached in them.
+/// The steps that send bytes from one member to another, and the reached position.
 #[derive(Debug, Clone)]
 pub struct Stream {
     steps: Vec<(usize, Step)>,
@@ -135,7 +135,7 @@ impl Stream {
         })
     }
 
-    /// Checks that a block at this position is the stream's next one.
+    /// Checks that a block is the stream's next one.
     ///
     /// # Errors
     /// The reason to reject the block.
@@ -153,7 +153,7 @@ impl Stream {
         Ok(block)
     }
 
-    /// Advances a stream past its next block, which is being sent.
+    /// Advances past the next block, which is being sent.
     pub fn skip(&mut self, block: &Block) {
         self.pass(block.length_bytes());
     }
@@ -176,7 +176,7 @@ impl Stream {
 #[derive(Debug)]
 pub struct Progress {
     program: Program,
-    /// For each step: the earlier steps that write its bytes, and the number of its bytes done.
+    /// The earlier steps that write a step's bytes, and its done bytes.
     steps: Vec<StepProgress>,
     finals: Vec<usize>,
     fold: Option<Fold>,
@@ -211,12 +211,12 @@ impl Progress {
         }
     }
 
-    /// Returns the member's program.
+    /// Returns the program.
     pub const fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Returns the stream of bytes from another member, at the position reached.
+    /// Returns the stream from another member, at the reached position.
     pub fn stream_from(&self, member: usize) -> Stream {
         let mut stream = self.stream(self.program.steps_from(member));
         let received_bytes = stream.steps.iter().map(|(step, _)| self.steps[*step].done_bytes).sum();
@@ -224,7 +224,7 @@ impl Progress {
         stream
     }
 
-    /// Returns the stream of bytes to another member, which has `offset_bytes` of it already.
+    /// Returns the stream to another member, which has `offset_bytes` already.
     pub fn stream_to(&mut self, member: usize, offset_bytes: u64) -> Stream {
         let mut stream = self.stream(self.program.steps_to(member));
         stream.pass(offset_bytes);
@@ -243,7 +243,7 @@ impl Progress {
         Stream { steps, current: 0, done_bytes: 0, position_bytes: 0, frame_bytes, element_bytes }
     }
 
-    /// Returns the work that must be done before the block may move; `None` if it may move now.
+    /// Returns the work for which the block must wait.
     pub fn blocked_on(&self, block: &Block) -> Option<Dependency> {
         let end = block.range.end;
         if let Some(fold) = self.fold.as_ref().filter(|fold| fold.done_bytes < end) {
@@ -258,7 +258,7 @@ impl Progress {
         self.steps[block.step].writers.iter().find_map(unmet)
     }
 
-    /// Returns the bytes that sending or receiving a block reads.
+    /// Returns the bytes that moving a block reads.
     pub fn reading(&self, plan: &Plan, block: &Block) -> Reading {
         if block.mode == Some(ReceiveMode::Replace) {
             return Reading::Nothing;
@@ -272,38 +272,38 @@ impl Progress {
         Reading::Source { index, range: start - base..end - base, part_end }
     }
 
-    /// Notes that a block of `stream` was sent or received.
+    /// Notes that the next block of `stream` has moved.
     pub fn done(&mut self, stream: &mut Stream, block: &Block) {
         self.sent(block);
         stream.skip(block);
     }
 
-    /// Notes that a skipped block, and all blocks before it, were sent.
+    /// Notes that a skipped block, and all before it, were sent.
     pub fn sent(&mut self, block: &Block) {
         self.reach(block.step, block.done_bytes);
     }
 
-    /// Notes that `done_bytes` of a step are done. Bytes that a resumed stream repeats count once.
+    /// Bytes that a resumed stream repeats count once.
     fn reach(&mut self, step: usize, done_bytes: u64) {
         let step = &mut self.steps[step];
         step.done_bytes = step.done_bytes.max(done_bytes);
     }
 
-    /// Returns the next range of own sources to combine: at most `max_bytes` of one part.
+    /// Returns the next range to combine: at most `max_bytes` of one part.
     pub fn next_fold(&self, plan: &Plan, max_bytes: u64) -> Option<Range<u64>> {
         let fold = self.fold.as_ref().filter(|fold| fold.done_bytes < fold.size_bytes)?;
         let start = fold.done_bytes;
         Some(start..plan.part_end(start).min(start.saturating_add(max_bytes)))
     }
 
-    /// Notes that the member's own sources are combined up to `end`.
+    /// Notes that own sources are combined up to `end`.
     pub fn folded(&mut self, end: u64) {
         if let Some(fold) = &mut self.fold {
             fold.done_bytes = fold.done_bytes.max(end);
         }
     }
 
-    /// Returns the number of leading final bytes, in the order in which bytes become final.
+    /// Returns the number of leading final bytes, in the order in which they become final.
     pub fn final_bytes(&self) -> u64 {
         let mut final_bytes = 0;
         for step in &self.finals {
@@ -315,19 +315,19 @@ impl Progress {
         final_bytes
     }
 
-    /// Returns `true` if the member's own sources are combined.
+    /// Returns `true` if own sources are combined.
     pub fn is_folded(&self) -> bool {
         self.fold.as_ref().is_none_or(|fold| fold.done_bytes == fold.size_bytes)
     }
 
-    /// Returns `true` if the member has received and combined all bytes.
+    /// Returns `true` if all bytes are received and combined.
     pub fn is_filled(&self) -> bool {
         let mut steps = self.program.steps().iter().enumerate();
         self.is_folded() && steps.all(|(index, step)| !step.is_receive() || self.is_done(index))
     }
 
-    /// Returns the first step with bytes that another member still needs. Sent bytes count as
-    /// received: the receiver checks them, and reports its position when it reconnects.
+    /// Returns the first step that another member still needs. Sent bytes count as received: the
+    /// receiver checks them, and reports its position when it reconnects.
     pub fn first_unsent(&self) -> Option<Dependency> {
         let mut steps = self.program.steps().iter().enumerate();
         let (index, step) = steps.find(|(index, step)| !step.is_receive() && !self.is_done(*index))?;

@@ -1,5 +1,3 @@
-//! Descriptions of reduces and collectives for people.
-
 use std::time::Duration;
 
 use super::member::{MemberStage, Membership};
@@ -14,32 +12,32 @@ use crate::vocabulary::local::CopyId;
 /// The plan and progress of a reduce or collective, for people and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
-    /// The target of the reduce or collective.
+    /// The target.
     pub target: ObjectId,
     /// The operation.
     pub op: ReduceOp,
-    /// The numbers of reduced sources and of all sources.
+    /// The reduced sources and all sources.
     pub reduced: (usize, usize),
-    /// The number of nodes that combine beside the receiver, or of a collective's members.
+    /// The nodes that combine beside the receiver, or a collective's members.
     pub hops: usize,
     /// The schedule, its predicted time, and the runner-up.
     pub plan: String,
-    /// The link estimate from which the plan was made.
+    /// The plan's link estimate.
     pub link: LinkEstimate,
     /// Time from the call to the last byte.
     pub elapsed: Duration,
-    /// The number of repairs after failures.
+    /// The repairs after failures.
     pub mendings: u32,
-    /// The number of restarts of a target with wrong bytes.
+    /// The restarts of a target with wrong bytes.
     pub restarts: u32,
     /// `true` until the call ends.
     pub is_running: bool,
-    /// This store's progress as a member of a collective.
+    /// This store's progress as a member.
     pub position: Option<Position>,
 }
 
 impl ReduceRecord {
-    /// Describes a collective whose coordinator, and so its link estimate, is at another store.
+    /// Describes a collective of another store, whose link estimate is unknown.
     pub(crate) fn of_another_store(target: &ObjectId, agreement: &Agreement, link: LinkEstimate) -> Self {
         Self {
             target: target.clone(),
@@ -70,13 +68,13 @@ pub struct Position {
     pub member: usize,
     /// The number of all members.
     pub members: usize,
-    /// The member's activity or end.
+    /// The activity or end.
     pub stage: String,
-    /// The member's copy. The data plane knows its progress.
+    /// The copy, whose progress the data plane knows.
     pub copy: Option<CopyId>,
-    /// The number of final bytes in the copy.
+    /// The final bytes in the copy.
     pub final_bytes: u64,
-    /// The size of the member's result.
+    /// The size of the result.
     pub size_bytes: u64,
 }
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// Most times that a stream resumes within [`PERIOD`], and in total without progress.
+/// Most resumes within [`PERIOD`], and in total without progress.
 const MAX_RESUMES: u32 = 3;
 const PERIOD: Duration = Duration::from_secs(1);
-/// The pause before a broken stream resumes. A peer that was about to send has begun by then.
+/// The pause before a stream resumes. A peer that was about to send has begun by then.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The reason for a stream's early end.
@@ -38,8 +38,8 @@ impl Resumes {
         Self { count: 0, since: now, received_bytes: 0, requested_at: now }
     }
 
-    /// Notes that a stream broke after `received_bytes`. Returns the pause before it resumes;
-    /// `None` if it must end.
+    /// Notes a break after `received_bytes`. Returns the pause before the stream resumes; `None` if
+    /// it must end.
     pub fn broke(&mut self, now: Time, received_bytes: u64, cause: Break) -> Option<Duration> {
         // The peer had time to begin: its plan will not come, or it has sent everything.
         let is_final = cause == Break::NothingToSend && now.since(self.requested_at) > PERIOD;

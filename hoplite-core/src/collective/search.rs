@@ -1,5 +1,3 @@
-//! The coordinator's search for the sources of a collective.
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -23,7 +21,7 @@ const MAX_NAMED: usize = 4;
 /// Shortest wait for late sources: some wake-ups and round trips to the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `false` if a collective on sources of this size always takes the general path.
+/// Returns `false` if such a collective always takes the general path.
 pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
     let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
@@ -94,7 +92,7 @@ impl Members {
 
 #[derive(Debug)]
 pub(super) enum SearchState {
-    /// Some sources are missing. The wait for them ends at this time, if it has begun.
+    /// The wait for missing sources ends at this time, if it has begun.
     Waiting(Option<Time>),
     Ready(Members),
     General(&'static str),
@@ -155,7 +153,7 @@ impl Search {
         }
     }
 
-    /// Returns the result's size and metadata, once a source's location is known.
+    /// Returns the result's size and metadata, once a source is located.
     ///
     /// # Errors
     /// The reason to take the general path.
@@ -263,8 +261,7 @@ impl Search {
     }
 }
 
-/// Returns a location with its rank, smallest first; `None` for a partial copy, which needs another
-/// copy.
+/// Partial copies need another copy, so they have no rank.
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),
@@ -275,8 +272,8 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
     }
 }
 
-/// Returns the longest wait for late sources: the predicted time of one part on its link. Waiting
-/// in vain costs at most 1/n of the general path.
+/// Returns the longest wait for late sources: one part's predicted time on its link. Waiting in
+/// vain costs at most 1/n of the general path.
 fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)

@@ -62,7 +62,7 @@ impl Store {
         std::iter::from_fn(|| machine.next_action(&mut ctx)).collect()
     }
 
-    /// Coordinates a collective of source `a` here and source `b` at `n1`.
+    /// Source `a` is here, and `b` at `n1`.
     fn coordinate(&mut self, kind: Collective) -> Vec<Action> {
         let source_queries = vec![RequestId(101), RequestId(102)];
         let mut actions = self.feed(|machine, ctx| {
@@ -103,7 +103,7 @@ fn located(name: &str, node: &str) -> Locations {
     Locations { id: id(name), object: Some(object), locations: vec![location] }
 }
 
-/// Answers the store, its own member, and the member at `n1` with its plan.
+/// Returns the store, its own member, and the member at `n1` with its plan.
 fn coordinated(kind: Collective) -> (Store, MembershipId, EnlistmentId, Box<Plan>) {
     let mut store = Store::new("here", 1);
     let actions = store.coordinate(kind);

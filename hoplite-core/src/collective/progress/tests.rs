@@ -48,8 +48,7 @@ fn plans(kind: Collective, schedule: &Schedule, ranks: &[Vec<usize>], elements: 
     (0..ranks.len()).map(plan).collect()
 }
 
-/// An element of the target is `None` until it is written, then it counts each rank's contributions
-/// in one byte.
+/// Each element is `None` until it is written, then counts each rank's contributions in one byte.
 struct Machine {
     plan: Plan,
     progress: Progress,
@@ -62,7 +61,6 @@ impl Machine {
         1 << (8 * self.ranks[index])
     }
 
-    /// An element that names the sender and the receiver.
     fn own_part(&self, index: usize, at: usize) -> u64 {
         let participants = self.plan.agreement.participants as usize;
         let part = (self.plan.size_bytes / ELEMENT_BYTES) as usize / participants;
@@ -103,7 +101,7 @@ fn elements(range: &Range<u64>) -> Range<usize> {
     (range.start / ELEMENT_BYTES) as usize..(range.end / ELEMENT_BYTES) as usize
 }
 
-/// A stream between two members: both positions, and the bytes in flight.
+/// Both positions, and the bytes in flight.
 struct Pipe {
     outgoing: Stream,
     incoming: Stream,
@@ -188,7 +186,6 @@ impl World {
         is_moved
     }
 
-    /// Each rank has contributed once to each promised byte.
     fn check_end(&self) {
         for member in &self.members {
             let Machine { plan, progress, memory, .. } = member;
