@@ -18,12 +18,11 @@ use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_g
 use crate::shard::Location;
 use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 
-/// Most sources of a vertex: half of a hop's inputs. The other half is for streams.
+/// Most sources of a vertex: half of a hop's inputs, because the other half is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
-/// Time for which a vertex takes in further sources of its node, although this restarts the
-/// vertex's hop: a separate vertex per source would cost a transfer. Equal workers of one node
-/// finish within milliseconds.
+/// Time for which a vertex takes in further sources of its node, although this restarts its hop: a
+/// separate vertex would cost a transfer. Equal workers of one node finish within milliseconds.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -74,7 +73,6 @@ impl Reduction {
                     group.sources.push(index);
                     group.has_failed |= has_failed;
                 }
-                // These sources cost at most a short transfer.
                 readiness if self.needs_sources() => self.join_at_receiver(world, index, &readiness)?,
                 _ => {}
             }
@@ -91,10 +89,9 @@ impl Reduction {
         Ok(())
     }
 
-    /// Adds the sources of each node as one vertex: nodes close to the receiver first, and equally
-    /// close ones by turn. Nodes with only slow links come later, failed ones last. Turns begin
-    /// after the receiver's own source, so that reduces of the same sources begin at different
-    /// nodes.
+    /// Adds the sources of each node as one vertex: nodes close to the receiver first, nodes with
+    /// only slow links later, failed ones last. Equally close ones come by turn, which begins after
+    /// the receiver's own source, so that reduces of the same sources begin at different nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
         let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
@@ -117,7 +114,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Adds sources to their node's latest vertex if it joined just now. Otherwise returns them.
+    /// Adds sources to their node's latest vertex if it is young. Otherwise returns them.
     fn join_young_vertex(
         &mut self,
         world: &mut World<'_>,
@@ -151,7 +148,7 @@ impl Reduction {
         while self.needs_sources()
             && let Some(index) = ready.next()
         {
-            // Evaluates the source again, because the last source can be combined here.
+            // The last source can be combined here.
             match self.readiness(world, index) {
                 Some(Readiness::At(location)) if !takes_all || index == self.joining_count() => {
                     let mut sources = vec![index];
@@ -172,8 +169,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Returns `true` if the hop that takes the `others` sources before this one can also take this
-    /// source.
+    /// Returns `true` if the hop with the `others` sources before this one can also take it.
     fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
         location.node != *world.objects.ctx.node()
             && others < MAX_SOURCES_PER_VERTEX
@@ -250,8 +246,8 @@ impl Reduction {
         choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
     }
 
-    /// Joins the streams of all groups once all sources are there, so that the receiver's group
-    /// comes last at each level.
+    /// Joins the streams of all groups once all sources are there, the receiver's group last at
+    /// each level.
     pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
         let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else { return };
         if !self.is_full() || matches!(self.target, TargetState::Combining { .. }) {
@@ -266,8 +262,8 @@ impl Reduction {
         }
     }
 
-    /// Dissolves vertices with more inputs than a hop may have. Vertices that could not combine may
-    /// have passed them their inputs.
+    /// Dissolves vertices with more inputs than a hop may have, because vertices that could not
+    /// combine pass their inputs on.
     fn dissolve_oversized(&mut self, world: &mut World<'_>) {
         let oversized = |reduction: &Self| {
             let mut planned = planned_hops(reduction);

@@ -22,15 +22,12 @@ struct Hosting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
-    Awaited {
-        deadline: Time,
-    },
+    Awaited { deadline: Time },
     In(CopyId),
-    /// The hop has reported its failure.
     Failed,
 }
 
-/// The hops that this store performs. Failed hops stay until their coordinators release them.
+/// Failed hops stay until their coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,
@@ -41,8 +38,7 @@ impl Hostings {
         self.by_owner.len()
     }
 
-    /// Accepts a hop for a coordinator and starts it even without inputs, because inputs may wait
-    /// for each other.
+    /// Starts a hop even without inputs, because inputs may wait for each other.
     pub(crate) fn accept(&mut self, objects: &mut Objects, owner: HopOwner, hop: Hop) {
         let deadline = objects.ctx.now() + hop.timeout;
         self.by_owner.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });

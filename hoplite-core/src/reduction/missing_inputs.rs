@@ -1,5 +1,3 @@
-//! The things for which a reduce waits, for error messages and reports.
-
 use super::source::SourcePlace;
 use super::state::Reduction;
 use crate::id::{NodeId, ObjectId};

@@ -1,5 +1,3 @@
-//! Describes a reduce to people and tools.
-
 use super::state::Reduction;
 use crate::message::ReduceRecord;
 use crate::plan::link::LinkEstimate;

@@ -1,5 +1,3 @@
-//! The latest reduces and collectives of a store.
-
 use std::collections::VecDeque;
 
 use crate::id::ObjectId;

@@ -1,5 +1,3 @@
-//! Repairs a reduce after failures.
-
 use std::time::Duration;
 
 use super::parts::{Faults, Run, RunPhase, Stream, TargetState};
@@ -13,8 +11,8 @@ use crate::plan::reduce::{Vertex, VertexId};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
-/// Time for which a repair waits for further reports. One failure shows at a hop and at its
-/// consumers within a round trip, and is repaired once.
+/// Time for which a repair waits for further reports: one failure shows at a hop and at its
+/// consumers within a round trip.
 const REPAIR_DELAY: Duration = Duration::from_millis(2);
 /// Shortest time for which a source is not pulled from a node that failed to send it.
 const MIN_AVOIDED: Duration = Duration::from_millis(100);
@@ -113,7 +111,7 @@ impl Reduction {
         self.faults.sources.insert(source);
     }
 
-    /// Removes a joined source whose put is lost, unless a consumer already pulls it. The consumer
+    /// Removes a joined source whose put is lost, unless a consumer already pulls it: the consumer
     /// notices a loss, and may have the last copy.
     pub(super) fn remove_lost_source(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
@@ -201,7 +199,7 @@ impl Reduction {
     fn remove_source(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
         if self.is_fixed() {
-            // In fixed order, later sources must join again after it.
+            // Later sources must join again after it.
             let takes_all = self.request.count == self.sources.len();
             let is_later = |other: &usize| *other != source && (!takes_all || *other > source);
             leaving.extend(self.joined.iter().copied().filter(is_later));
@@ -235,7 +233,7 @@ impl Reduction {
         }
     }
 
-    /// Plans the hop of a vertex again, and the hops of its released inputs.
+    /// Plans the hops of a vertex and of its released inputs again.
     pub(super) fn redo(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let mut pending = vec![vertex];
         while let Some(vertex) = pending.pop() {

@@ -1,5 +1,3 @@
-//! Reorders the vertices of a reduce around reported slow links.
-
 use super::grow::Group;
 use super::parts::{Run, TargetState};
 use super::state::Reduction;

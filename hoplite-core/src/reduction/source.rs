@@ -1,5 +1,3 @@
-//! A source of a reduce, and the properties that all sources share.
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -26,9 +24,9 @@ pub(super) struct Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SourcePlace {
     Apart,
-    /// The source is being fetched to this store; counts as joined.
+    /// Counts as joined.
     Fetching(CallId),
-    /// The source is in this local copy, which the reduce holds.
+    /// The reduce holds this local copy.
     Here {
         copy: CopyId,
         /// This node's address, to stream a spilled copy, if the directory lists it.
@@ -45,7 +43,7 @@ pub(super) struct Common {
     pub(super) shape: Option<Vec<u64>>,
     pub(super) user: Bytes,
     pub(super) base_bytes: u64,
-    /// The length of the reduced part, which is the target's size.
+    /// The target's size.
     pub(super) length_bytes: u64,
     /// `true` if this store fetches all sources. Decided once, so that a requested order holds.
     pub(super) is_fetched: bool,

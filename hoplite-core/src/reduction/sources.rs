@@ -21,15 +21,15 @@ use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention, Wants};
 use crate::topology::place::level;
 
-/// A joined source counts as lost if the directory does not know it for this long. A returning
-/// shard or a replacing put takes less.
+/// A joined source that the directory does not know for this long is lost. A returning shard or a
+/// replacing put takes less.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause before a source is fetched again: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
-/// If all sources together have at most this many bytes, the store may fetch them instead of using
-/// hops: a small part of any store's memory.
+/// Most bytes of all sources that the store may fetch instead of using hops: a small part of any
+/// store's memory.
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
 /// The estimated time to set up hops: a round trip to another store.
 const HOP_SETUP: Duration = Duration::from_micros(250);
@@ -65,7 +65,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Checks that a source has the size and type of the first one, or notes them.
+    /// Checks that a source is like the first one, or notes it as the first.
     fn examine(
         &mut self,
         world: &World<'_>,
@@ -114,7 +114,7 @@ impl Reduction {
         let source = &self.sources[index];
         let id = &self.request.sources[index];
         let is_last = self.joined.len() + 1 == self.request.count;
-        // The bytes of a collective's copy may become valid in any order, or never.
+        // A collective's bytes may become valid in any order, or never.
         let live = world.objects.copies.live(id);
         if let Some((copy, local)) =
             live.filter(|(copy, local)| local.is_public && world.objects.may_serve(*copy))
@@ -259,8 +259,8 @@ impl Reduction {
     }
 }
 
-/// A reduce of at most this many sources requests the sources' bytes with its queries. With more,
-/// most may be combined elsewhere.
+/// Most sources whose bytes a reduce requests with its queries. With more, most may be combined
+/// elsewhere.
 const MAX_FETCHED_SOURCES: usize = 16;
 
 pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (RequestId, Vec<RequestId>) {
@@ -270,7 +270,6 @@ pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (R
     (existence, sources.iter().enumerate().map(query).collect())
 }
 
-/// Returns the content to request: bytes too, if the reduce may combine all small sources here.
 pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     let are_all_needed = request.count == request.sources.len();
     if are_all_needed && request.sources.len() <= MAX_FETCHED_SOURCES {
@@ -280,8 +279,8 @@ pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     }
 }
 
-/// Returns `true` if the store should fetch small sources, because hops take about as long. In
-/// fixed order the time does not count: a source that only the directory has cannot join a chain.
+/// Returns `true` if hops take about as long as a fetch of small sources. In fixed order the time
+/// does not count: a source that only the directory has cannot join a chain.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
     if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {

@@ -17,11 +17,10 @@ use crate::shard::RequestId;
 use crate::time::Time;
 use crate::topology::place::Path;
 
-/// Time for which a reduce waits for the directory's first answers: several round trips to a busy
-/// shard.
+/// Wait for the directory's first answers: several round trips to a busy shard.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A collective on the general path, whose target a reduce makes.
+/// A collective on the general path.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     pub(crate) agreement: Agreement,
@@ -37,7 +36,7 @@ pub(super) struct Reduction {
     pub(super) fallback: Option<Fallback>,
     pub(super) sources: Vec<Source>,
     pub(super) unanswered: usize,
-    /// Sources that have not joined, and whose locations the directory has sent.
+    /// Located sources that have not joined.
     pub(super) open: BTreeSet<usize>,
     pub(super) fetching: usize,
     pub(super) joined: Vec<usize>,
@@ -55,7 +54,6 @@ pub(super) struct Reduction {
 }
 
 impl Reduction {
-    /// Makes a reduce that knows only the locations of the `open` local sources.
     pub(super) fn new(
         (key, request, fallback): (CallKey, Reduce, Option<Fallback>),
         (started, own): (Time, Path),
@@ -128,8 +126,7 @@ impl Reduction {
         }
     }
 
-    /// Returns `true` if enough answers of the directory have come to arrange the ready sources
-    /// well.
+    /// Returns `true` if enough answers have come to arrange the ready sources well.
     fn has_enough_answers(&mut self, world: &World<'_>) -> bool {
         let due = self.started + FIRST_ANSWERS_TIMEOUT;
         let has_begun = !self.joined.is_empty() || world.now() >= due;

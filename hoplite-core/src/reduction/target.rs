@@ -1,5 +1,4 @@
-//! The target of a reduce: opened with enough sources, combined here, and superseded if its bytes
-//! are wrong.
+//! The target of a reduce: opened with enough sources, and superseded if its bytes are wrong.
 
 use super::grow::{source_input, stream};
 use super::parts::{InputPuts, Stream, TargetState};
@@ -28,8 +27,7 @@ impl Reduction {
         Some(self.common.as_ref()?.length_bytes)
     }
 
-    /// Returns the offset at which new hops begin, at the target's progress; `None` while sources
-    /// are missing.
+    /// Returns the target's progress, at which new hops begin; `None` while sources are missing.
     pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
         match &self.target {
             TargetState::Stopped { valid_bytes, .. } => self.is_full().then_some(*valid_bytes),
@@ -203,7 +201,7 @@ impl Reduction {
         }
         match state.copy() {
             Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),
-            // The target was deleted, and its calls know it.
+            // The target's calls know of its delete.
             Some(_) => {}
             // Calls may still wait for a superseded target.
             None => objects.wake(target),
