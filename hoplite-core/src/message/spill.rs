@@ -7,7 +7,7 @@ use super::CopyId;
 pub struct SpillConfig {
     /// The directories, as messages name them; at least one.
     pub directories: Vec<String>,
-    /// Most bytes of files; `None` if only the disks limit them.
+    /// Most bytes of spill files; `None` if only the disks limit them.
     pub limit_bytes: Option<u64>,
 }
 

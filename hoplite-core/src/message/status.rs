@@ -40,7 +40,7 @@ pub struct NodeStatus {
     pub reserved_bytes: u64,
     /// Reduces that this store coordinates.
     pub reductions: usize,
-    /// Includes failed hops before their release.
+    /// Hops that this store performs, including failed ones before their release.
     pub hops: usize,
     pub evictions: u64,
     /// Objects whose time to live has ended here.

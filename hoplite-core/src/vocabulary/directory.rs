@@ -21,7 +21,7 @@ pub use replication::*;
 pub use to_shard::*;
 pub use to_store::*;
 
-/// The number by which a store matches answers to its open request.
+/// The number by which a store matches answers to its request; unique among its open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
@@ -110,7 +110,7 @@ pub struct Location {
     pub pulling_from: Option<NodeId>,
     /// The node's groups.
     pub path: Path,
-    /// The peers over persistently slow links.
+    /// The peers to which this node's links are persistently slow.
     pub slow_peers: Vec<NodeId>,
 }
 

@@ -144,7 +144,7 @@ pub enum Error {
     /// The client released a reference to a copy that it does not hold.
     #[error("no reference {reference} on this connection")]
     UnknownReference {
-        /// The copy.
+        /// The copy that the client named.
         reference: u64,
     },
     /// Another live store has this node id.

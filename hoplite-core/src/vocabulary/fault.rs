@@ -94,7 +94,7 @@ impl PeerFaults {
         (now.since(fault.at) <= FAULT_TTL).then_some(fault)
     }
 
-    /// All failures of at most this age.
+    /// All failures that are at most [`FAULT_TTL`] old.
     pub fn recent(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
         let faults = self.faults.iter().map(|(peer, (fault, _))| (peer, fault));
         faults.filter(move |(_, fault)| now.since(fault.at) <= FAULT_TTL)

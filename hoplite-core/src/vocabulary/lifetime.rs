@@ -14,10 +14,12 @@ pub const MAX_OWNERS_PER_CLIENT: usize = 8;
 /// Longest time to live.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The event that ends an object. With neither, the object stays until it is deleted.
+/// The event that ends an object. Without an owner and a time to live, the object stays until it is
+/// deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lifetime {
-    /// The owner. The store deletes the object when no client has held the owner for the grace period.
+    /// The owner. The store deletes the object when no client has held the owner for the grace
+    /// period.
     pub owner: Option<Owner>,
     /// The time to live, which begins when the put has all bytes.
     pub ttl: Option<Ttl>,

@@ -12,19 +12,19 @@ use crate::vocabulary::time::Time;
 pub const MAX_REPORTED: usize = 16;
 /// Most links.
 pub const MAX_LINKS: usize = 32;
-/// Longest description of a plan.
+/// Longest description of a plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
 /// Most troubles.
 pub const MAX_TROUBLES: usize = 16;
-/// Longest description of a trouble.
+/// Longest description of a trouble, in bytes.
 pub const MAX_TROUBLE_BYTES: usize = 256;
 /// Most clients.
 pub const MAX_CLIENTS: usize = 64;
-/// Longest name of a client.
+/// Longest name of a client, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 256;
 /// Most log lines.
 pub const MAX_LOG_LINES: usize = 64;
-/// Longest log line.
+/// Longest log line, in bytes.
 pub const MAX_LOG_LINE_BYTES: usize = 512;
 /// Shortest time between two reports.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
@@ -263,7 +263,7 @@ pub struct ReportRequests {
 /// A shard's request for load reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportRequest {
-    /// The interval.
+    /// The interval between reports.
     pub interval: Duration,
     /// Time for which the stores report.
     pub duration: Duration,

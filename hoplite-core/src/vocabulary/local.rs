@@ -8,7 +8,7 @@ impl ClientId {
     pub(crate) const STORE: Self = Self(u64::MAX);
 }
 
-/// The client's number for its request; unique among its open requests.
+/// The client's number for its request; unique among the client's open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 

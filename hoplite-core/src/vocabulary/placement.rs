@@ -19,7 +19,8 @@ pub const MAX_SHARDS: usize = 256;
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
 const MAX_SHOWN_BYTES: usize = 480;
 
-/// The addresses of the configured shards. Their spelling, but not their order, places ids.
+/// The addresses of the configured shards. Their spelling, but not their order, decides to which
+/// shards an id belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardList(BTreeSet<String>);
 

@@ -34,7 +34,7 @@ pub enum ProblemKind {
     Disk,
     /// A store has no session with a shard.
     Shard,
-    /// A store cannot use another one.
+    /// A store refuses another one, or cannot be reached.
     Peer,
     /// Refused programs share no protocol version with a daemon.
     Incompatible,

@@ -31,7 +31,7 @@ pub struct Reduce {
 }
 
 impl Reduce {
-    /// Checks the request alone.
+    /// Checks the parts of a reduce that need no source.
     ///
     /// # Errors
     /// [`Error::DuplicateId`] for equal ids, [`Error::InvalidRequest`] for a wrong count or range.
