@@ -1,5 +1,5 @@
-//! Allocation of space in the arena. The allocator is pure bookkeeping, so allocation and eviction
-//! can be decided, tested and simulated without an arena.
+//! Allocation of space in the arena: pure bookkeeping, which tests and simulations use without an
+//! arena.
 
 /// A range of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,8 +25,7 @@ const fn granules(length_bytes: u64) -> u64 {
     if length_bytes == 0 { 1 } else { length_bytes.div_ceil(GRANULE_BYTES) }
 }
 
-/// The bins per power of two. With 32, lengths in a bin differ by at most 3%, which bounds the
-/// excess of a split range.
+/// The bins per power of two. With 32, lengths in a bin differ by at most 3%.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
 const COLUMNS_LOG2: u32 = 5;
 
@@ -34,18 +33,16 @@ const COLUMNS_LOG2: u32 = 5;
 /// two.
 const ROWS: usize = (u64::BITS - COLUMNS_LOG2) as usize + 1;
 
-/// The index that marks the end of a list.
+/// Marks the end of a list.
 const NONE: u32 = u32::MAX;
 
 /// Allocates extents in constant time: a two-level segregated fit (TLSF; Masmano et al., ECRTS
 /// 2004).
 ///
-/// Lists hold the free ranges by length, and two levels of bitmaps mark the lists in use. A freed
-/// range is merged at once. The boundary tags live outside of the arena, where clients cannot
-/// damage them.
+/// A freed range is merged at once. The boundary tags live outside of the arena, where clients
+/// cannot damage them.
 ///
-/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough. So it
-/// fails only if no free range is.
+/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough.
 #[derive(Debug, Clone)]
 pub struct Allocator {
     capacity: u64,
@@ -157,8 +154,8 @@ impl Allocator {
     /// Frees an extent in constant time.
     ///
     /// # Panics
-    /// Unless [`allocate`](Self::allocate) returned exactly `extent`. The caller's bookkeeping is
-    /// then wrong, and going on would mix the bytes of objects.
+    /// Unless [`allocate`](Self::allocate) returned exactly `extent`: going on would mix the bytes
+    /// of objects.
     pub fn free(&mut self, extent: Extent) {
         let index = self.unlink_allocated(extent);
         let Range { before, after, .. } = *self.range(index);
@@ -185,7 +182,7 @@ impl Allocator {
         self.free * GRANULE_BYTES
     }
 
-    /// The length of the longest free range. Takes time linear in the number of free ranges of
+    /// The length of the longest free range, found in time linear in the number of free ranges of
     /// about that length.
     pub fn largest_free_bytes(&self) -> u64 {
         let Some(row) = self.rows.checked_ilog2() else { return 0 };
@@ -322,8 +319,7 @@ impl Allocator {
     }
 
     fn bucket_of(&self, offset: u64) -> usize {
-        // Fibonacci hashing. Offsets are often multiples of one power of two, which low bits cannot
-        // distinguish.
+        // Fibonacci hashing, because the low bits of offsets are often equal.
         let hash = offset.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (hash >> (u64::BITS - self.buckets.len().ilog2())) as usize
     }

@@ -1,7 +1,6 @@
 //! Block sizes of a transfer.
 //!
-//! A relay forwards only verified blocks, so each hop delays by one block. A sender therefore sizes
-//! blocks by the connection's measured rate.
+//! A relay forwards only verified blocks, so each hop delays by one block.
 
 use std::time::Duration;
 
@@ -9,17 +8,16 @@ use crate::block::BLOCK_BYTES;
 use crate::link::Delivery;
 use crate::time::Time;
 
-/// The longest time that a block should take on the link: about the delay by the scheduler of a busy
-/// host.
+/// The longest time that a block should take on the link: about the delay by a busy host's
+/// scheduler.
 pub const BLOCK_TIME: Duration = Duration::from_millis(1);
-/// The shortest time of a block of more than [`FAST_BLOCK_BYTES`]. A block costs both stores 36 us of
-/// processor time (docs/dev/log.md), so these blocks cost a seventh of a core.
+/// The shortest time of a block of more than [`FAST_BLOCK_BYTES`]. A block costs both stores 36 us
+/// of processor time (docs/dev/log.md).
 const FAST_BLOCK_TIME: Duration = Duration::from_micros(250);
 /// A block that takes less than [`BLOCK_TIME`] has at least this size, if the link carries as much
 /// in that time.
 const FAST_BLOCK_BYTES: u64 = 256 << 10;
-/// The smallest block, with which a transfer begins. Smaller blocks spend noticeable time on system
-/// calls and headers.
+/// The smallest block. Smaller blocks spend noticeable time on system calls and headers.
 pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
 /// The largest block. Larger ones save nothing measurable.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
@@ -29,14 +27,12 @@ pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 /// A link may carry a burst at any rate. One block that is too long delays every hop behind it,
 /// because links of the same rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
-/// A transfer younger than this has no measured rate: its first bytes would show a rate that is too
-/// high.
+/// A younger transfer has no measured rate: its first bytes would show a rate that is too high.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
 /// Returns the bytes of a block at this rate.
 ///
-/// A block takes [`BLOCK_TIME`] on links of up to 2 Gbit/s. On a faster link it takes less, because
-/// each hop of a chain waits for a block.
+/// A block takes [`BLOCK_TIME`] on links of up to 2 Gbit/s, and less on faster links.
 pub fn block_bytes(bytes_per_second: u64) -> u64 {
     let bytes_in = |time: Duration| {
         let bytes = u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000;
@@ -46,8 +42,8 @@ pub fn block_bytes(bytes_per_second: u64) -> u64 {
     bytes.clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
-/// Returns the largest block of a transfer of `size_bytes` at this rate. Its blocks double in size,
-/// so a short transfer ends before the full size.
+/// Returns the largest block of a transfer of `size_bytes` at this rate. A short transfer ends
+/// before its blocks reach the full size.
 pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
     // While sizes double, the transfer has this many blocks.
     let doubled = (size_bytes / MIN_BLOCK_BYTES + 1).ilog2();
@@ -64,8 +60,7 @@ pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
 #[derive(Debug)]
 pub struct BlockSizes {
     last_bytes: u64,
-    /// The times and acknowledged bytes at the starts of the last two windows. At first, the start
-    /// of the transfer.
+    /// The times and acknowledged bytes at the starts of the last two windows.
     marks: Option<[(Time, u64); 2]>,
 }
 

@@ -8,11 +8,8 @@
 //!    Receivers that arrive together form a chain, which [`chain`](super::chain) limits.
 //! 3. The shard searches the receiver's groups from the innermost outwards for free slots
 //!    ([`choose_sender`]). Receivers that arrive one by one form a tree.
-//! 4. A receiver waits briefly for busy copies in its own group, and a remote receiver that has
-//!    just begun gives way (`shard/locality.rs`). So a large object enters each rack once
-//!    (`plan/locality.rs`).
-//! 5. A relay forwards verified frames, so a hop delays by one frame.
-//! 6. The shard answers gets of inline objects itself, in one round trip.
+//! 4. A large object enters each rack once (`plan/locality.rs`).
+//! 5. The shard answers gets of inline objects itself, in one round trip.
 //!
 //! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. Locality and the
 //! treatment of failed senders are ours.
@@ -25,15 +22,13 @@ use crate::time::Time;
 use crate::vocabulary::directory::{GrantReason, LocationState};
 
 /// Time for which a receiver waits, overtaken by closer ones, before it uses a far or failed
-/// sender.
-///
-/// 64 MiB take 50 ms at 10 Gbit/s, so locality wins among receivers that arrive together.
+/// sender. It is about the time of 64 MiB at 10 Gbit/s.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
 
 /// A location with a free slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate<'a> {
-    /// The node with the copy.
+    /// The copy's node.
     pub node: &'a NodeId,
     /// The copy's state.
     pub state: LocationState,
@@ -59,11 +54,10 @@ pub struct SenderChoice {
 /// Chooses a sender among one group's candidates, in O(n).
 ///
 /// Slow senders come after others, and avoided senders last. A complete copy beats an incomplete
-/// one. Then the earliest bytes win, then the oldest grant, then the smallest [`NodeId`]: a total
-/// order.
+/// one. Then the earliest bytes win, then the oldest grant, then the smallest [`NodeId`].
 ///
 /// The caller omits the receiver and the nodes that pull from it ([`pulls_from`]), and tries groups
-/// from the innermost outwards. So a close copy beats a complete one.
+/// from the innermost outwards.
 ///
 /// Source: Hoplite, section 4.3.
 pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
@@ -97,9 +91,9 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
 }
 
 /// Returns `true` if `node` is `root`, or pulls the object from `root`, directly or through relays.
+/// A grant from `node` to `root` would then close a cycle.
 ///
-/// A grant from `node` to `root` would close a cycle without new bytes. O(m log m) for the m nodes
-/// in `node`'s chain.
+/// O(m log m) for the m nodes in `node`'s chain.
 pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
     node: N,
     root: N,

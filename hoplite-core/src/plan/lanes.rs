@@ -1,14 +1,13 @@
 //! Chooses the number of connections (lanes) of the streams that a store sends.
 //!
-//! Clouds cap the rate of one connection, and on a long path its window limits the rate. A stream
-//! starts with one lane. While the network limits the stream, the store doubles the number of
-//! lanes, and keeps the new lanes if the stream gained an eighth. It closes lanes that gained
-//! nothing, so one connection stays on a link that it fills.
+//! Clouds cap the rate of one connection, and on a long path its window limits the rate. No counter
+//! of the kernel tells a capped connection from a full link, so a trial decides. While the network
+//! limits a stream, the store doubles the number of lanes, and keeps the new lanes if the stream
+//! gained an eighth.
 //!
 //! A busy machine can feign a gain. So the second lane then rests, and stays only if the rate
 //! falls.
 //!
-//! The trial decides, because no counter of the kernel tells a capped connection from a full link.
 //! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
 //! new lanes took their bytes from other streams. The receiver reports if it has other streams.
 //!
@@ -32,7 +31,7 @@ pub use trial::{LANE_BYTES, MAX_LANES, Progress, REST_LIMIT, Start, Supply, lane
 /// The default limit: one connection for each stream.
 pub const DEFAULT_MAX_LANES: usize = 1;
 
-/// Names a stream of a store.
+/// A stream of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
@@ -49,7 +48,7 @@ pub enum LaneAction {
     Rest,
 }
 
-/// The decision for a lane whose turn it is to send a frame.
+/// The decision for a lane that is about to send a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// The next action.
@@ -78,7 +77,6 @@ pub struct HostLanes {
     streams: BTreeMap<StreamId, Stream>,
     next_stream: u64,
     limited: usize,
-    /// The stream that tries more lanes.
     tester: Option<StreamId>,
     /// The number of beginnings and ends of streams.
     changes: u64,

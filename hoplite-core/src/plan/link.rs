@@ -6,16 +6,15 @@ use super::blocks::longest_block_bytes;
 use crate::link::Uplink;
 use crate::time::Time;
 
-/// Shortest interval over which a transfer's rate is measured. TCP opens its window before, so
-/// shorter transfers give no sample.
+/// Shortest interval over which a transfer's rate is measured, because TCP opens its window before.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// A rate sample needs at least this many bytes. A smaller one measures buffers and schedulers.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
 /// The smallest rate sample of several short transfers together. It can only show that a link is
 /// slow, because buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
-/// After a pause this long, the sender had nothing to send, and the transfer gives no rate sample.
-/// Blocks take about a millisecond.
+/// After a pause this long, the transfer gives no rate sample, because the sender had nothing to
+/// send.
 const PAUSE: Duration = Duration::from_millis(200);
 const WEIGHT: f64 = 1.0 / 8.0;
 /// A TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long does not
@@ -34,10 +33,9 @@ pub struct LinkEstimate {
 }
 
 impl Default for LinkEstimate {
-    /// Assumes 1 Gbit/s, and the 125 us of section 6.1 of the Hoplite paper.
-    ///
-    /// If this is too slow, a chain loses milliseconds against a tree. If it is too fast, a star
-    /// takes n times as long.
+    /// Assumes 1 Gbit/s, and the 125 us of section 6.1 of the Hoplite paper. If the rate is too
+    /// low, a chain loses milliseconds against a tree. If it is too high, a star takes n times as
+    /// long.
     fn default() -> Self {
         Self { bytes_per_second: 125_000_000, latency: Duration::from_micros(125), uplink: Uplink::default() }
     }
@@ -58,8 +56,7 @@ impl LinkEstimate {
 /// Running means of rate and latency over all of a node's links. Values that the operator set
 /// replace the means.
 ///
-/// The latency is half of a TCP connect, which the peer's kernel answers at once. A pull's first
-/// block would include the peer's scheduler, its decision and a checksum.
+/// The latency is half of a TCP connect, which the peer's kernel answers at once.
 #[derive(Debug, Clone, Default)]
 pub struct LinkEstimator {
     set_rate: Option<u64>,
@@ -70,12 +67,12 @@ pub struct LinkEstimator {
 }
 
 impl LinkEstimator {
-    /// Makes an estimator. Values given here replace its estimates.
+    /// Makes an estimator with values that the operator set.
     pub fn new(bytes_per_second: Option<u64>, latency: Option<Duration>) -> Self {
         Self { set_rate: bytes_per_second, set_latency: latency, ..Self::default() }
     }
 
-    /// Adds a sample of the latency: the time that a TCP connect took.
+    /// Adds the time that a TCP connect took.
     pub fn connected(&mut self, elapsed: Duration) {
         if elapsed < RETRANSMISSION_TIMEOUT {
             observe(&mut self.latency_seconds, elapsed.as_secs_f64() / 2.0);
@@ -126,13 +123,13 @@ fn observe(mean: &mut Option<f64>, value: f64) {
     *mean = Some(mean.map_or(value, |mean| mean + WEIGHT * (value - mean)));
 }
 
-/// Measures the rate at which the bytes of one or several transfers arrive.
+/// The rate at which bytes arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RateSample {
     /// No block has arrived.
     #[default]
     Empty,
-    /// Blocks arrived without a pause so far. The wait for the first block does not count.
+    /// Blocks arrived without a pause so far.
     Steady {
         /// Time at which the first block was complete.
         begun: Time,
@@ -160,8 +157,7 @@ impl RateSample {
     }
 }
 
-/// Measures the total rate of several concurrent transfers. A single transfer uses a [`RateSample`]
-/// alone.
+/// Measures the total rate of several concurrent transfers.
 #[derive(Debug, Default)]
 pub struct Intake {
     transfers: usize,

@@ -16,14 +16,13 @@ use super::broadcast::AGED_AFTER;
 /// Smaller transfers are too short to give a time sample.
 const MIN_SAMPLE_BYTES: u64 = 1 << 20;
 const WEIGHT: u32 = 4;
-/// The time per KiB before any transfer: 1 Gbit/s. With a rate that is too low, nodes wait longer,
-/// but seldom in vain.
+/// The time per KiB before any transfer: 1 Gbit/s.
 const FIRST_NANOS_PER_KIB: u64 = 8192;
 /// A receiver waits for a close copy for at most 1/16 of a transfer's time. One more stream on an
 /// uplink would delay it more.
 const WAIT_DIVISOR: u32 = 16;
-/// The shard takes a slot back only in the first half of a transfer. The receiver, and the
-/// receivers that pull from it, then finish at most half a transfer later.
+/// The shard takes a slot back only in the first half of a transfer, so receivers finish at most
+/// half a transfer later.
 const RECALL_DIVISOR: u32 = 2;
 const MIN_WAIT: Duration = Duration::from_millis(1);
 

@@ -11,12 +11,12 @@ pub mod reduce;
 
 use std::time::Duration;
 
-/// The chosen schedule, with its predicted time.
+/// A chosen schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice<S> {
     /// The schedule.
     pub schedule: S,
-    /// The predicted time of the operation.
+    /// The operation's predicted time.
     pub estimate: Duration,
     /// The second best schedule and its predicted time, if any.
     pub runner_up: Option<(S, Duration)>,

@@ -10,17 +10,15 @@ use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
-/// The estimated time of a step without its transfer: two wake-ups, a checksum, a system call.
-/// Measured with 16 stores on 2 cores.
+/// The estimated time of a step without its transfer, measured with 16 stores on 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
 /// The assumed slowness of a slow link. Links count as slow only from this factor on.
 const SLOWER_TIMES: f64 = 2.0;
 /// The smallest frame. A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
-/// The largest frame. A frame waits in memory to be checked and combined, so the second-level cache
-/// should hold it.
+/// The largest frame, which the second-level cache should hold.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
-/// The number of frames into which a member's part is cut, so that it is combined while it travels.
+/// The number of frames of a member's part, which is combined while it travels.
 const FRAMES_PER_PART: u64 = 4;
 
 /// A setting for schedules of allreduces.
@@ -33,8 +31,8 @@ pub enum SchedulePreference {
     Ring,
     /// Halving-doubling.
     HalvingDoubling,
-    /// Halving-doubling with the ranks in the order of [HDRM](crate::topology::hdrm). Node labels
-    /// must describe two sets of switches with equally many hosts.
+    /// Halving-doubling in the order of [HDRM](crate::topology::hdrm). Node labels must describe
+    /// two sets of switches with equally many hosts.
     Hdrm,
     /// Rings within groups, then rings across groups. Node labels must describe groups of equal
     /// size.
@@ -48,8 +46,7 @@ pub struct Arrangement {
     pub order: Vec<usize>,
     /// The chosen schedule.
     pub choice: Choice<Schedule>,
-    /// The reason why the cheapest schedule was not chosen, or an assumption of the estimate. May
-    /// be empty.
+    /// The reason why the cheapest schedule was not chosen, or an assumption of the estimate.
     pub remark: String,
 }
 
@@ -66,8 +63,8 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
 ///
 /// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB), with latency L and
 /// bandwidth B. If a part exceeds a frame and the bytes in flight, steps overlap, and the latency
-/// counts once in each of two phases: combining and distributing. Streams share a group's uplink,
-/// and take twice as long over `slow` links.
+/// counts once in each of two phases. Streams share a group's uplink, and take twice as long over
+/// `slow` links.
 pub fn estimate(
     schedule: &Schedule,
     size_bytes: u64,
@@ -115,8 +112,7 @@ fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize,
     times.fold(1.0, f64::max)
 }
 
-/// Chooses a ring for a reduce_scatter or allgather, with each group's members side by side. The
-/// ring takes half an allreduce's time.
+/// Chooses a ring for a reduce_scatter or allgather, with each group's members side by side.
 pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: LinkEstimate) -> Arrangement {
     let usual_order = by_groups(paths);
     let order = around_slow_links(usual_order.clone(), paths, slow);
@@ -217,7 +213,7 @@ pub fn arrange(
 }
 
 /// Returns all hierarchical schedules' radices that result from merging adjacent stages, the most
-/// stages first and the ring last. A level with fast uplinks needs no separate stage.
+/// stages first and the ring last.
 fn joined(radices: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..1_u32 << (radices.len() - 1)).map(|joints| {
         let mut stages: Vec<usize> = Vec::new();

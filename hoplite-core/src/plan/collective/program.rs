@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// The steps of one member. See the [module documentation](super).
+/// The steps of one member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     steps: Vec<Step>,
@@ -63,12 +63,12 @@ impl Program {
         &self.steps
     }
 
-    /// Returns the steps that send to `member`, as indices in order.
+    /// Returns the indices of the steps that send to `member`.
     pub fn steps_to(&self, member: usize) -> Vec<usize> {
         self.indices(|step| matches!(step, Step::Send { to, .. } if *to == member))
     }
 
-    /// Returns the steps that receive from `member`, as indices in order.
+    /// Returns the indices of the steps that receive from `member`.
     pub fn steps_from(&self, member: usize) -> Vec<usize> {
         self.indices(|step| matches!(step, Step::Receive { from, .. } if *from == member))
     }
@@ -78,7 +78,7 @@ impl Program {
         steps.filter(|(_, step)| predicate(step)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the members from which this one receives, in the order of their first steps.
+    /// Returns the members from which this one receives, by first step.
     pub fn sources(&self) -> Vec<usize> {
         let mut sources = Vec::new();
         for step in &self.steps {
@@ -91,8 +91,7 @@ impl Program {
         sources
     }
 
-    /// Returns the earlier steps that write bytes of this step's range. Without any, the range
-    /// holds the member's own source.
+    /// Returns the earlier steps that write bytes of this step's range.
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };
         let earlier = self.steps[..index].iter().enumerate();

@@ -21,7 +21,7 @@ pub(super) const ALIGNMENT_BYTES: u64 = 64;
 /// * One stage is the *ring*: 2(n-1) steps.
 /// * Stages of two are *halving-doubling*: 2 log2 n steps. Members beyond the largest power of two
 ///   give all their data to others first, and get the result afterwards.
-/// * Anything between is *hierarchical*: stage 0 within racks, stage 1 across them.
+/// * Anything between is *hierarchical*.
 ///
 /// Each member sends 2S(n-1)/n bytes in any number of stages, and S more if it serves a member
 /// beyond the power of two.
@@ -67,8 +67,7 @@ impl Schedule {
         &self.radices
     }
 
-    /// Returns the number of members that take part in the stages: the product of the stages'
-    /// sizes.
+    /// Returns the number of members that take part in the stages.
     pub(super) fn core(&self) -> usize {
         self.radices.iter().product()
     }
@@ -146,8 +145,6 @@ impl fmt::Display for Schedule {
 /// Returns the steps of member `index` in a ring of parts; member k owns the ranges `parts[k]`.
 /// Afterwards the member has its own parts combined (reduce_scatter), or the other members' parts
 /// (allgather).
-///
-/// Each member sends and receives all parts but one member's.
 pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>]) -> Program {
     let ring = Stage { first: 0, stride: 1, size: parts.len(), digit: index };
     let of_member = |member: usize| parts[member].iter().cloned();
@@ -172,8 +169,8 @@ pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
 /// member's memory holds its ranks' sources one after the other, with parts as in [`rank_of_part`].
 /// In the end it holds a result per rank, with parts ordered by sending rank.
 ///
-/// Pairs of members exchange directly, and no step waits for another. Each member first receives
-/// from another sender, which spreads the load.
+/// No step waits for another. Each member first receives from another sender, which spreads the
+/// load.
 pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> Program {
     let (members, participants) = (ranks.len(), ranks.iter().map(Vec::len).sum::<usize>());
     let own = &ranks[index];
@@ -226,8 +223,7 @@ impl Stage {
         (self.digit + 2 * self.size - places) % self.size
     }
 
-    /// Adds steps after which this member has its part, combined over the ring. `part` returns the
-    /// ranges of a part.
+    /// Adds steps after which this member has its part, combined over the ring.
     fn scatter<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
     where
         I: IntoIterator<Item = Range<u64>>,

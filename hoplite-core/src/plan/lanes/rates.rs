@@ -51,14 +51,12 @@ impl Window {
         marks.last = mark;
     }
 
-    /// Returns the number of intervals between frames of a lane.
     pub(super) fn frames(&self, lane: LaneId) -> usize {
         self.lanes.get(&lane).map_or(0, |marks| marks.frames)
     }
 
     /// Returns the rates since the window began. With `is_of_busy_times`, pauses of the source do
-    /// not count. But if lanes are fast in turns, as on a busy machine, the sum exceeds the rate of
-    /// the link.
+    /// not count, but if lanes are fast in turns, the sum exceeds the rate of the link.
     pub(super) fn rates(&self, now: Time, totals: &Totals, is_of_busy_times: bool) -> Rates {
         let elapsed = now.since(self.begun);
         let own = totals.acknowledged_bytes.saturating_sub(self.totals.acknowledged_bytes);

@@ -12,14 +12,14 @@ const UNKNOWN: Start = Start { lanes: 1, is_settled: false };
 const LINK: u64 = 25_000;
 const FRAME: u64 = 16 << 10;
 
-/// A simulated store that sends streams over one link. Connections share the link evenly, unless
-/// their cap or their source limits them.
+/// A simulated store whose connections share the link evenly, unless their cap or their source
+/// limits them.
 struct Sender {
     lanes: HostLanes,
     streams: Vec<Sent>,
     link: u64,
     round_trip_us: u32,
-    /// The number of connections of other stores to the same receiver, which share the link.
+    /// The number of connections of other stores, which share the link.
     others: u64,
     millisecond: u64,
     acknowledged_bytes: u64,
@@ -29,9 +29,7 @@ struct Sender {
 struct Sent {
     id: StreamId,
     flow_cap: u64,
-    /// The rate at which the source makes bytes.
     source: u64,
-    /// The most lanes that the receiver opens.
     opens: usize,
     open: BTreeMap<LaneId, Lane>,
     trace: Vec<usize>,
@@ -40,7 +38,6 @@ struct Sent {
     rested_ms: u64,
 }
 
-/// The bytes that a lane has accepted, and the bytes that the receiver has acknowledged.
 #[derive(Default)]
 struct Lane {
     accepted: u64,

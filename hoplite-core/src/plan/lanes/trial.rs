@@ -8,7 +8,7 @@ use crate::link::Delivery;
 use crate::merge::LaneId;
 use crate::time::Time;
 
-/// The largest limit of lanes that can be set.
+/// The largest limit of lanes.
 pub const MAX_LANES: usize = 64;
 /// The fewest bytes of a stream for each of its lanes. With fewer, lanes end before TCP opens their
 /// window.
@@ -17,9 +17,8 @@ pub const LANE_BYTES: u64 = 256 << 10;
 /// Age at which a result is tested again, starting from half of the lanes.
 pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
 /// Time after which a number of lanes that gained nothing once is tried again. Each further trial
-/// quadruples it, because other traffic may have disturbed one trial.
+/// quadruples it.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Shortest time over which a rate is measured.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// Time after which a window ends although a lane is slow.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
@@ -27,27 +26,26 @@ const MAX_WINDOW: Duration = Duration::from_millis(500);
 pub const REST_LIMIT: Duration = MAX_WINDOW;
 /// Fewest intervals between frames of each lane in a window.
 const MIN_FRAMES: usize = 3;
-/// Most measured windows of a trial. TCP opens its own window in the meantime.
+/// Most measured windows of a trial, while TCP opens its own window.
 const MAX_WINDOWS: usize = 8;
 /// Shortest rest of new lanes after a gain. Disturbances last for tens of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);
 /// Most trials of a stream that end without a verdict. Each costs connections.
 const MAX_ABORTED: usize = 4;
 /// A trial succeeds from this rate on, in tenths of the rate before, if other streams arrive at the
-/// receiver, or if the source may become faster. A second lane gets 1.33 times the rate beside one
-/// other stream, and 1.67 times beside four.
+/// receiver, or if the source may become faster. A second lane gets 1.67 times the rate beside four
+/// other streams.
 const CONTENDED_TENTHS: u64 = 17;
-/// Time limit for opening lanes.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Round-trip time from which the window of the receiver can be the limit of a connection.
 const LONG_ROUND_TRIP_US: u32 = 10_000;
 
-/// The number of lanes with which a stream starts.
+/// The lanes with which a stream starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
     /// The number of lanes at first.
     pub lanes: usize,
-    /// `true` if the number was tested recently, so that the stream adds none.
+    /// `true` if the number was tested recently.
     pub is_settled: bool,
 }
 
@@ -88,7 +86,6 @@ pub(super) struct Host {
     pub(super) may_test: bool,
 }
 
-/// The result of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
     /// The number of lanes up to which more lanes gain something.
@@ -110,7 +107,6 @@ pub(super) struct LanePlan {
     /// `true` if the receiver has other streams.
     is_contended: bool,
     aborted: usize,
-    /// The number of trials that gained nothing.
     rejected: u32,
 }
 
@@ -153,8 +149,6 @@ struct Rest {
 }
 
 impl LanePlan {
-    /// Makes the plan of a stream with one lane, which requests the lanes in `start`, at most
-    /// `max_lanes`.
     pub(super) fn new(max_lanes: usize, start: Start, supply: Supply) -> Self {
         let max_lanes = max_lanes.max(1);
         let wanted = start.lanes.clamp(1, max_lanes);
@@ -186,7 +180,6 @@ impl LanePlan {
         self.window = None;
     }
 
-    /// Removes a lane that broke.
     pub(super) fn lost(&mut self, lane: LaneId) {
         self.closed(lane);
         self.wanted = self.wanted.min(self.lanes.len()).max(1);
@@ -252,7 +245,7 @@ impl LanePlan {
         }
     }
 
-    /// Decides on lanes before a frame of `lane`. Returns the result of a trial that ends now.
+    /// Returns the result of a trial that ends before this frame of `lane`.
     pub(super) fn frame(
         &mut self,
         now: Time,
@@ -331,7 +324,6 @@ impl LanePlan {
         left_bytes: u64,
     ) -> Option<Verdict> {
         let is_growing = last.is_none_or(|last| gained(rates.stream, last.stream, 16));
-        // The larger of two windows' rates, as before the trial.
         let best = last.filter(|last| last.stream > rates.stream).unwrap_or(rates);
         if is_growing && windows < MAX_WINDOWS && self.is_limited {
             let last = Some(rates);

@@ -1,4 +1,4 @@
-//! Chooses the cheapest schedule for a reduce, by vertices (nodes that combine), size and links.
+//! Chooses the cheapest schedule for a reduce.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const MAX_DIMENSIONS: u32 = 16;
 /// Most streams into one vertex: each stream needs a connection and memory for a frame.
 const MAX_STREAMS: usize = 64;
 
-/// Returns the predicted time of a reduce: inflow * S/B + depth * L, see [`ReduceSchedule`].
+/// Returns the predicted time of a reduce: inflow * S/B + depth * L.
 pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
     let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
         + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);
@@ -20,9 +20,7 @@ pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, lin
 }
 
 /// Chooses the schedule with the least predicted time for `vertices` vertices besides the receiver,
-/// if all links are alike.
-///
-/// A star has up to 64 vertices. On ties the simplest wins: chain, star, more dimensions, tree.
+/// if all links are alike. On ties the simplest wins: chain, star, more dimensions, tree.
 ///
 /// Source: Hoplite, appendix A. Between one and two dimensions, this is the test n B L > S.
 pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<ReduceSchedule> {
@@ -36,8 +34,8 @@ pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Re
     cheapest(candidates, vertices, size_bytes, link)
 }
 
-/// Chooses the cheapest schedule among the ones that send one object between each two groups. The
-/// largest group has `largest` vertices.
+/// Chooses the cheapest schedule that sends one object between each two groups. The largest group
+/// has `largest` vertices.
 pub fn choose_for_groups(
     vertices: usize,
     (groups, largest): (usize, usize),

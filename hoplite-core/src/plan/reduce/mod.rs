@@ -1,5 +1,4 @@
-//! The shape of a reduce: each node's inputs, and the order in which partial results reach the
-//! receiver.
+//! The tree of a reduce.
 //!
 //! Sources become ready in any order. A stream (partial result) without a consumer is *loose*. Each
 //! new [`Vertex`] takes in some loose streams, whose number the [`ReduceSchedule`] decides; its own
@@ -7,7 +6,7 @@
 //! and its own sources last, which spares a transfer.
 //!
 //! Groups such as racks make separate streams, which are joined in the end. So links between groups
-//! carry one object per group. Vertices exchange places within their group to avoid slow links.
+//! carry one object per group.
 //!
 //! Source: Hoplite, section 4.3 and appendix A.
 

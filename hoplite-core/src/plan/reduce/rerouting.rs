@@ -13,8 +13,7 @@ impl<S> Tree<S> {
     /// Exchanges vertices within groups so that fewer streams use slow links. Returns the vertices
     /// whose streams change.
     ///
-    /// `is_slow` gets the data of a stream's vertex and of its consumer, `None` for the receiver,
-    /// and returns `true` if their link is slow.
+    /// `is_slow` gets the data of a stream's vertex and of its consumer, `None` for the receiver.
     ///
     /// Source: Cloud Collectives first swaps the node at a ring's worst hop (Luo et al.).
     pub fn reroute(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
@@ -30,8 +29,8 @@ impl<S> Tree<S> {
                 let gain = |other: VertexId| self.gain_of_exchange((end, other), &is_slow);
                 let gains: Vec<(usize, VertexId)> =
                     others.into_iter().map(|other| (gain(other), other)).collect();
-                // On ties, the latest vertex wins. It is close to the receiver, so few streams
-                // change.
+                // On ties, the latest vertex wins, because it is close to the receiver, so few
+                // streams change.
                 let best = gains.into_iter().max().filter(|(gain, _)| *gain > 0);
                 if let Some((_, other)) = best {
                     self.exchange(end, other);
@@ -54,7 +53,7 @@ impl<S> Tree<S> {
         is_slow(&vertex.state, consumer.map(|consumer| &consumer.state))
     }
 
-    /// Returns vertices to exchange with this one: the latest of its group whose nodes can combine.
+    /// Returns the latest vertices of the group whose nodes can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
         let Some(group) = self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)
         else {

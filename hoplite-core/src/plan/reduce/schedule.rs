@@ -1,4 +1,4 @@
-//! Schedules of a reduce: the number of loose streams that each new vertex takes in.
+//! Schedules of a reduce.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ use std::fmt;
 /// more than four vertices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReduceSchedule {
-    /// Every source goes straight to the receiver, with no combination on the way.
+    /// Every source goes straight to the receiver.
     Star,
     /// `lengths[0]` vertices form a chain, the last vertices of `lengths[1]` such chains form
     /// another one, and so on.
@@ -37,8 +37,7 @@ pub enum ReduceSchedule {
         /// The number of planned vertices.
         vertices: usize,
     },
-    /// A chain of groups with the receiver's group last; each group has its own chains. The groups
-    /// are joined when all sources have arrived.
+    /// A chain of groups with the receiver's group last; each group has its own chains.
     Groups {
         /// The lengths of the largest group's chains, as in [`Self::Chain`]; one length for
         /// [`Entry::First`].
@@ -65,8 +64,7 @@ impl ReduceSchedule {
         Self::Chain { lengths: vec![vertices.max(1)] }
     }
 
-    /// Returns the shortest chain of chains with `dimensions` about equal dimensions for
-    /// `vertices`.
+    /// Returns the shortest chain of chains with `dimensions` about equal dimensions.
     pub fn chain_of_chains(vertices: usize, dimensions: u32) -> Self {
         let fits = |length: usize| length.saturating_pow(dimensions) >= vertices;
         let longest = (1..=vertices.max(1)).find(|length| fits(*length)).unwrap_or(1);
@@ -81,7 +79,7 @@ impl ReduceSchedule {
         Self::Chain { lengths }
     }
 
-    /// Returns the vertex that takes in the previous group's stream, if the schedule uses groups.
+    /// Returns the entry of a schedule with groups.
     pub const fn entry(&self) -> Option<Entry> {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }
@@ -98,7 +96,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// Returns the number of hops on the longest way to the receiver.
+    /// Returns the hops on the longest way to the receiver.
     pub fn depth(&self, vertices: usize) -> usize {
         match self {
             _ if vertices == 0 => 0,
@@ -124,9 +122,9 @@ impl ReduceSchedule {
     }
 }
 
-/// Returns the number of streams that a vertex takes in. The digits of `position` count along the
-/// dimensions. A vertex takes in its predecessor in each dimension, unless it is the first there. A
-/// dimension's last vertex also belongs to the next dimension.
+/// Returns the number of streams that a vertex takes in: one in each dimension, unless it is the
+/// first there. The digits of `position` count along the dimensions. A dimension's last vertex also
+/// belongs to the next dimension.
 fn input_count_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {

@@ -9,7 +9,7 @@ use crate::topology::place::{EVERYWHERE, Path};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(pub u64);
 
-/// A node that combines streams with its own sources, or only sends its one source.
+/// A node that combines streams and its own sources, or only sends its one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vertex<S> {
     /// Vertices whose streams this vertex takes in, in combining order.
@@ -27,13 +27,13 @@ pub struct Vertex<S> {
 }
 
 impl<S> Vertex<S> {
-    /// Returns `true` if the vertex combines nothing, and its stream is its only source.
+    /// Returns `true` if the vertex combines nothing.
     pub fn is_plain(&self) -> bool {
         self.inputs.is_empty() && self.sources.len() == 1
     }
 }
 
-/// The tree that the joined sources of a reduce form. See the [module](super).
+/// The tree that the joined sources of a reduce form.
 ///
 /// # Invariants
 ///
@@ -58,8 +58,8 @@ impl<S> Default for Tree<S> {
 impl<S> Tree<S> {
     /// Adds a vertex that takes in as many loose streams of its group as `schedule` says.
     ///
-    /// If the group has no loose stream, because another group takes in its stream already, the new
-    /// vertex is inserted between the two.
+    /// If another group takes in the group's stream already, the new vertex is inserted between the
+    /// two.
     pub fn grow(
         &mut self,
         schedule: &ReduceSchedule,
@@ -82,7 +82,7 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Adds a vertex that takes in all loose streams. All sources are then combined from left to
+    /// Adds a vertex that takes in all loose streams, so that sources are combined from left to
     /// right, even after a vertex was dissolved.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
         let inputs = std::mem::take(&mut self.loose);
@@ -193,8 +193,7 @@ impl<S> Tree<S> {
         self.vertices.values().filter(|vertex| crosses(vertex)).count()
     }
 
-    /// Adds a source to a vertex. Returns the vertex and all vertices between it and the receiver,
-    /// because their streams change.
+    /// Adds a source to a vertex. Returns the vertices whose streams change.
     pub fn add_source(&mut self, vertex: VertexId, source: usize) -> Vec<VertexId> {
         if let Some(vertex) = self.vertices.get_mut(&vertex) {
             vertex.sources.push(source);
@@ -212,7 +211,7 @@ impl<S> Tree<S> {
         self.vertices.get(&vertex)
     }
 
-    /// Returns the vertex's data, to be changed.
+    /// Returns the vertex's mutable data.
     pub fn state_mut(&mut self, vertex: VertexId) -> Option<&mut S> {
         self.vertices.get_mut(&vertex).map(|vertex| &mut vertex.state)
     }
@@ -232,7 +231,7 @@ impl<S> Tree<S> {
         self.iter().find(|(_, vertex)| vertex.sources.contains(&source)).map(|(id, _)| id)
     }
 
-    /// Returns `vertex` and all vertices between it and the receiver.
+    /// Returns `vertex` and all vertices up to the receiver.
     pub fn way_to_receiver(&self, vertex: VertexId) -> Vec<VertexId> {
         let mut way = Vec::new();
         let mut next = Some(vertex);
@@ -244,9 +243,7 @@ impl<S> Tree<S> {
     }
 
     /// Removes a source. A vertex without sources is removed, too, and its consumer takes in its
-    /// inputs.
-    ///
-    /// Returns the vertices whose streams change, and a removed vertex's data.
+    /// inputs. Returns the vertices whose streams change, and a removed vertex's data.
     pub fn remove_source(&mut self, source: usize) -> (BTreeSet<VertexId>, Option<S>) {
         let Some(vertex) = self.vertex_of(source) else { return (BTreeSet::new(), None) };
         let mut changed: BTreeSet<VertexId> = self.way_to_receiver(vertex).into_iter().collect();
@@ -260,9 +257,8 @@ impl<S> Tree<S> {
     }
 
     /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs, and its
-    /// sources as plain vertices with the data of `plain`.
-    ///
-    /// Returns the vertices whose streams change, and the removed vertex's data.
+    /// sources as plain vertices with the data of `plain`. Returns the vertices whose streams
+    /// change, and the removed vertex's data.
     pub fn dissolve(
         &mut self,
         vertex: VertexId,

@@ -1,4 +1,4 @@
-//! Lanes that rest, on a busy machine.
+//! Resting lanes on a busy machine.
 
 use super::*;
 
