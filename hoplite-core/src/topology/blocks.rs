@@ -1,22 +1,18 @@
 //! Blocks of a matrix: it has a link for each pair of nodes within a block, and one for each two
-//! blocks.
-//!
-//! So thousands of nodes in racks need links only for the pairs of each rack and the pairs of
-//! racks.
+//! blocks. So thousands of nodes in racks need few links.
 
 use super::error::TopologyError;
 
 /// Most blocks: half a million links are then between blocks.
 pub const MAX_BLOCKS: usize = 1024;
 
-/// The block of each node, and the position of each link in the matrix: first the pairs within each
-/// block, then the pairs of blocks.
+/// The block of each node. The matrix has first the pairs within each block, then the pairs of
+/// blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
     positions: Vec<(u32, u32)>,
     members: Vec<Vec<u32>>,
-    /// The position of each block's first link. The last entry is the position of the first link
-    /// between two blocks.
+    /// The position of each block's first link, then of the first link between two blocks.
     starts: Vec<usize>,
 }
 
@@ -25,7 +21,7 @@ pub struct Blocks {
 pub enum BlockLink {
     /// Two nodes of the same block, the larger index first.
     Within(u32, u32),
-    /// Two blocks, the larger number first: the link stands for all pairs of their nodes.
+    /// Two blocks, the larger number first.
     Between(u32, u32),
 }
 
@@ -78,7 +74,7 @@ impl Blocks {
         &self.members
     }
 
-    /// Returns the number of the block that contains `node`.
+    /// Returns the block of `node`.
     pub fn block(&self, node: usize) -> u32 {
         self.positions[node].0
     }

@@ -5,7 +5,7 @@ use thiserror::Error;
 /// Most nodes of a matrix, whose links take 400 MB. Places describe larger clusters.
 pub const MAX_NODES: usize = 10_000;
 
-/// One of the two quantities that describe a link.
+/// A quantity that describes a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     /// Nanoseconds from a byte's sending to its arrival.
@@ -28,10 +28,8 @@ impl std::fmt::Display for Quantity {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum TopologyError {
-    /// The input has no nodes.
     #[error("there are no nodes")]
     NoNodes,
-    /// There are more than [`MAX_NODES`] nodes.
     #[error("{count} nodes are more than the {MAX_NODES} that a matrix may have")]
     TooManyNodes {
         /// The number of nodes.
@@ -44,23 +42,17 @@ pub enum TopologyError {
         /// The number of blocks.
         count: usize,
     },
-    /// Two rows have the same name.
     #[error("node {name:?} is named twice")]
     DuplicateNode { name: String },
-    /// A name is empty, longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES), or has
-    /// control characters.
     #[error("the name of node {index} is empty, too long, or has control characters")]
     BadName {
         /// The node's index.
         index: usize,
     },
-    /// A table's number of rows differs from the number of nodes.
     #[error("{quantity} has {rows} rows for {nodes} nodes")]
     RowCount { quantity: Quantity, rows: usize, nodes: usize },
-    /// A table's row does not have one entry per node.
     #[error("row {row} of {quantity} has {entries} entries for {nodes} nodes")]
     NotSquare { quantity: Quantity, row: usize, entries: usize, nodes: usize },
-    /// An entry of a table is missing, not a number, negative, or above 32 bits.
     #[error("{quantity} from node {row} to node {column} is {entry}")]
     BadEntry {
         quantity: Quantity,
@@ -70,20 +62,18 @@ pub enum TopologyError {
         column: usize,
         entry: BadEntry,
     },
-    /// The cost of a message of `size_bytes` on some link exceeds 2^58 picoseconds.
+    /// The cost of a message on some link exceeds 2^58 picoseconds.
     #[error("{size_bytes} bytes over the slowest link take more than three days")]
     CostTooLarge {
         /// The message's size.
         size_bytes: u64,
     },
-    /// An order of ranks does not have one entry per node.
     #[error("the order has {entries} entries for {nodes} nodes")]
     OrderLength {
-        /// The number of the order's entries.
+        /// The order's length.
         entries: usize,
         nodes: usize,
     },
-    /// An order of ranks repeats a node, or names none.
     #[error("the order is not a permutation: entry {rank} is {node}")]
     NotAPermutation {
         /// The entry's rank.

@@ -17,28 +17,22 @@ pub const MAX_SWITCHES: u32 = 1 << 12;
 /// The ranks at each switch, for the upper half and then the lower half.
 pub type Halves = [Vec<Vec<u32>>; 2];
 
-/// The reason why no mapping exists.
+/// The reason why a mapping does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum HdrmError {
-    /// The switches have no hosts, so there are no ranks.
     #[error("a switch needs at least one host")]
     NoHosts,
-    /// The number of switches is not a power of two: some pairs of ranks would stay within a half.
     #[error("{switches} switches are not a power of two of at least 2: some pairs would be within one half")]
     SwitchesNotAPowerOfTwo { switches: u32 },
-    /// There are more than [`MAX_SWITCHES`] switches.
     #[error("{switches} switches are more than {MAX_SWITCHES}")]
     TooManySwitches { switches: u32 },
-    /// A step has more pairs of ranks than links between the halves.
     #[error(
         "{hosts_per_switch} hosts at each of {switches} switches are more than {}: two pairs would share a link",
         switches / 2
     )]
     TooManyHosts { hosts_per_switch: u32, switches: u32 },
-    /// A partial system has neither an even number of ranks up to the number of switches, nor a
-    /// multiple of that number.
     #[error(
         "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: use an even number up to {switches}, or a multiple of it"
     )]
@@ -55,29 +49,25 @@ pub enum HdrmError {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum Conflict {
-    /// A rank is at two switches, or twice at one.
     #[error("rank {rank} has two places")]
     TwoPlaces { rank: u32 },
-    /// A rank is at no switch.
     #[error("rank {rank} has no place")]
     NoPlace { rank: u32 },
-    /// A step's pair of ranks is within one half.
     #[error("in the step of distance {distance} ranks {} and {} are both in the {} half", pair[0], pair[1], half_name(*half))]
     WithinHalf {
-        /// The difference of the two ranks in this step.
+        /// The difference of the two ranks.
         distance: u32,
         pair: [u32; 2],
         /// The half of both ranks: 0 for upper, 1 for lower.
         half: usize,
     },
-    /// Two pairs of ranks use the same link in a step.
     #[error(
         "in the step of distance {distance} ranks {} and {} share the link of upper switch {upper} and lower switch {lower} with ranks \
          {} and {}",
         pair[0], pair[1], other[0], other[1]
     )]
     SharedLink {
-        /// The difference of the ranks of a pair in this step.
+        /// The difference of a pair's ranks.
         distance: u32,
         pair: [u32; 2],
         /// The pair that uses the same link.
@@ -94,16 +84,16 @@ const fn half_name(half: usize) -> &'static str {
 /// Maps all ranks of a system.
 ///
 /// # Errors
-/// Fails if no mapping exists; see [`HdrmError`].
+/// Fails if no mapping exists.
 pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Maps `ranks` ranks to a part of the system's switches, and leaves out the unused switches.
+/// Maps `ranks` ranks to a part of the system's switches.
 ///
 /// # Errors
-/// Fails if no mapping exists; see [`HdrmError`].
+/// Fails if no mapping exists.
 pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     let is_whole = if ranks <= switches { ranks.is_multiple_of(2) } else { ranks.is_multiple_of(switches) };
@@ -116,7 +106,7 @@ pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Ha
     let groups = ranks.div_ceil(switches);
     let switch = |half: u32, switch: u32| {
         let rank = |group: u32| {
-            // Each further group repeats the base, with the same rule for its number. Its upper
+            // Each further group repeats the base, with the same rule for its number, and its upper
             // half is shifted, so that groups use different links.
             let from = half ^ (group.count_ones() & 1);
             let pair = if half == 0 { (switch + group) % per_half } else { switch };
@@ -143,10 +133,10 @@ fn check_system(hosts_per_switch: u32, switches: u32) -> Result<(), HdrmError> {
     Ok(())
 }
 
-/// Checks a mapping: each rank has one place, and in each step all pairs of ranks cross between the
-/// halves on separate links.
+/// Checks that each rank has one place, and that in each step all pairs of ranks cross between the
+/// halves on separate links. Takes O(P log P) for P ranks.
 ///
-/// A rank without a peer in a step rests. Takes O(P log P) for P ranks.
+/// A rank without a peer in a step rests.
 ///
 /// # Errors
 /// The first conflict.

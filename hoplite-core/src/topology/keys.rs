@@ -1,5 +1,4 @@
-//! The label keys of places, for example `rack`. Nodes that use different keys share no group, even
-//! side by side.
+//! The label keys of places, such as `rack`. Nodes that use different keys share no group.
 
 use std::fmt;
 
@@ -10,7 +9,7 @@ use super::place::{LEVEL_KEYS, MAX_LEVELS, Path};
 pub struct PlaceKeys(u8);
 
 impl PlaceKeys {
-    /// Returns the label keys that the levels of `path` use.
+    /// Returns the label keys of `path`.
     pub fn of(path: Path) -> Self {
         let bits = path.iter().enumerate().map(|(level, &number)| u8::from(number != 0) << level);
         Self(bits.fold(0, |all, bit| all | bit))
@@ -53,7 +52,7 @@ impl KeyCounts {
         self.0[usize::from(PlaceKeys::of(path).0)] -= 1;
     }
 
-    /// Returns each set of keys in use and the number of its nodes, the empty set first.
+    /// Returns each set of keys in use, the empty set first, with the number of its nodes.
     pub fn iter(&self) -> impl Iterator<Item = (PlaceKeys, u32)> + '_ {
         let present = |(bits, &nodes): (usize, &u32)| (nodes > 0).then_some((PlaceKeys(bits as u8), nodes));
         self.0.iter().enumerate().filter_map(present)

@@ -43,35 +43,33 @@ impl From<Delivery> for Sample {
 
 /// Most peers with estimates, in 64 KB. Beyond it, the peer with the oldest sample is dropped.
 pub const MAX_PEERS: usize = 1024;
-/// A link that was unused for this long is not shown if others are used: its node may be gone.
+/// A link that was unused for this long is not shown if others are used.
 const SHOWN_TIME: Duration = Duration::from_secs(600);
-/// A link that takes at least this percentage of the median link's time is slow. Links of two
-/// levels of a network differ as much.
+/// A link that takes at least this percentage of the median link's time is slow.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
 /// Most slow links that a node reports: the slowest ones.
 pub const MAX_SLOW_PEERS: usize = 8;
 /// The number of reports about a node, within its group, from which all its links count as slow.
 pub const MIN_REPORTS: usize = 2;
-/// A node reports a link that takes at least this percentage of the median link's time. Several
-/// senders to one receiver cause smaller ratios.
+/// A node reports a link that takes at least this percentage of the median link's time. Concurrent
+/// senders cause smaller ratios.
 const REPORTED_PERCENT: u64 = 200;
-/// Time for which a link must be slow before the node reports it. Rerouting then saves half of that
-/// time.
+/// Time for which a link must be slow before the node reports it.
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
-/// Time for which a link must be fast again before the node reports its recovery. Waiting costs
-/// little, and an intermittent fault does not change the order each time.
+/// Time for which a link must be fast again before the node reports its recovery, so that an
+/// intermittent fault does not change the order each time.
 const RECOVERED: Duration = Duration::from_secs(30);
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The estimated links of this node to its peers.
+/// This node's links to its peers.
 #[derive(Debug, Clone, Default)]
 pub struct PeerLinks {
     links: BTreeMap<NodeId, (Estimate, Time)>,
     received_gap: Option<u32>,
     judged_at: Option<Time>,
     reported: BTreeSet<NodeId>,
-    /// Peers whose links became slow or recovered without a report yet, with the times.
+    /// Peers whose links became slow or recovered without a report yet.
     turned: BTreeMap<NodeId, Time>,
 }
 
@@ -80,11 +78,11 @@ pub struct PeerLinks {
 pub struct PeerLink {
     /// The node at the other end.
     pub peer: NodeId,
-    /// The current estimate of the link.
+    /// The link's current estimate.
     pub link: Link,
-    /// `true` if the link is much slower than most others, or has a much longer round trip.
+    /// `true` if the link's rate or round trip is much worse than on most others.
     pub is_slow: bool,
-    /// Lanes that all transfers divide, by the peer's last trial; `None` before it.
+    /// Lanes that all transfers divide, by the peer's last trial.
     pub lanes: Option<usize>,
 }
 
@@ -151,7 +149,7 @@ impl PeerLinks {
                 exceeds(*gap, usual_gap, percent)
             })
             .collect();
-        // A reported link that is still slow must not be displaced by slower ones.
+        // A reported link stays on the list while it is slow.
         slow.sort_unstable_by_key(|(gap, peer)| (Reverse(self.reported.contains(peer)), Reverse(*gap)));
         slow.truncate(MAX_SLOW_PEERS);
         slow.sort_unstable_by_key(|(gap, _)| Reverse(*gap));
@@ -239,8 +237,8 @@ impl Estimate {
         Self { alpha_eighths: 8 * link.alpha_ns as u64, gap_eighths: 8 * link.ps_per_byte as u64 }
     }
 
-    /// Moves the average by 1/8 of the difference to a sample. Ignores the sample's rate if the
-    /// application limited it.
+    /// Moves the average by 1/8 of the difference to a sample, without a rate that the application
+    /// limited.
     pub fn add(&mut self, sample: Sample) {
         if sample.is_application_limited {
             return;

@@ -1,7 +1,5 @@
-//! The matrix of links: exact integer costs of a message of S bytes between each pair of nodes.
-//!
-//! A message of S bytes costs 1000 alpha_ns + S ps_per_byte picoseconds. Links are symmetric: the
-//! worse direction counts.
+//! The matrix of links: exact integer costs of a message of S bytes between each pair of nodes,
+//! 1000 alpha_ns + S ps_per_byte picoseconds. Links are symmetric: the worse direction counts.
 //!
 //! Source: Cloud Collectives, sections IV-A and IV-B; the bandwidth term is ours.
 
@@ -17,7 +15,7 @@ const MAX_COST_PS: u64 = 1 << 58;
 /// Longest node name in bytes. Host names (RFC 1035) are shorter.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// A link's cost per message and per byte.
+/// A link's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Link {
     /// The time from the sending of a byte to its arrival, in nanoseconds.
@@ -35,8 +33,7 @@ impl Link {
     }
 }
 
-/// The links of all pairs of nodes as a packed triangle. With blocks, the links within each block
-/// and then the links between blocks.
+/// The links of all pairs of nodes as a packed triangle, or the links of blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
@@ -127,8 +124,8 @@ impl Matrix {
         self.blocks.as_deref()
     }
 
-    /// Returns all links. With blocks, their order is that of [`Blocks::links`]; otherwise, link
-    /// (i, j), i > j, is number i (i - 1) / 2 + j.
+    /// Returns all links, with blocks in the order of [`Blocks::links`]; otherwise, the link of i
+    /// and j, i > j, is number i (i - 1) / 2 + j.
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.links.iter().copied()
     }
@@ -179,7 +176,7 @@ impl<'a> Links<'a> {
         self.matrix
     }
 
-    /// The bytes that the collective has at each node.
+    /// The collective's bytes at each node.
     pub const fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -194,17 +191,14 @@ impl<'a> Links<'a> {
         self.matrix.is_empty()
     }
 
-    /// Returns the cost of one message with all bytes between `a` and `b`, in picoseconds.
+    /// Returns the cost in picoseconds of one message with all bytes.
     pub fn whole(&self, a: u32, b: u32) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// Returns the cost in picoseconds of `parts` messages between `a` and `b`, which carry the
-    /// bytes in equal parts.
-    ///
-    /// `parts` is at most the number of nodes. The sum is exact, so that only a whole collective is
-    /// rounded.
+    /// Returns the exact cost in picoseconds of `parts` messages between `a` and `b`, which carry
+    /// the bytes in equal parts. `parts` is at most the number of nodes.
     pub fn all_parts(&self, a: u32, b: u32, parts: u64) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)

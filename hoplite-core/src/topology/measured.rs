@@ -1,4 +1,4 @@
-//! Measured places: groups of nodes and the capacity of uplinks, from a probe.
+//! Measured places: groups of nodes and the capacity of uplinks.
 //!
 //! Labels come first: measurements only add groups within the innermost labelled one. Places are
 //! soft state, and the highest version counts.
@@ -18,8 +18,8 @@ use crate::link::Uplink;
 pub const MAX_MEASURED_NODES: usize = 16_384;
 /// The highest version of measured places, in milliseconds since 1970.
 pub const MAX_VERSION: u64 = i64::MAX as u64;
-/// Groups are defined by the time of a message of this size. Rates under load separate groups
-/// better than round trips.
+/// Groups are defined by the time of a message of this size, because rates under load separate
+/// groups better than round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
 /// Returns a version of measured places above all known ones, even if clocks differ or jump.
@@ -32,8 +32,8 @@ pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration)
 /// The measured places of nodes, and the capacity of the groups' uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct MeasuredPlaces {
-    /// Shards keep the places with the highest version; on ties the larger content, so that all
-    /// shards agree. Zero means unmeasured.
+    /// Shards keep the places with the highest version; on ties the larger content. Zero means
+    /// unmeasured.
     pub version: u64,
     /// The capacity of the groups' uplinks.
     pub uplink: Uplink,
@@ -42,8 +42,7 @@ pub struct MeasuredPlaces {
 }
 
 impl MeasuredPlaces {
-    /// Computes places from a matrix measured under load, and from labels. Without much slower
-    /// links there are no groups.
+    /// Computes places from a matrix measured under load, and from labels.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -67,10 +66,10 @@ impl MeasuredPlaces {
     }
 }
 
-/// The groups of a matrix's nodes, and the capacity of the groups' uplinks.
+/// The groups of a matrix's nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Groups {
-    /// The groups of each node of the matrix.
+    /// Each node's groups.
     pub paths: Vec<Path>,
     /// The capacity of the groups' uplinks, from rates under load.
     pub uplink: Uplink,
@@ -360,7 +359,7 @@ mod tests {
 
     #[test]
     fn racks_and_the_capacity_of_their_uplinks() {
-        // An uplink with half a host's rate is shared by 2.8 pairs on average.
+        // 2.8 pairs share an uplink with half a host's rate.
         let places = measured(&[4, 4], 40_000, 224_000);
         assert_eq!((places.groups(), places.paths.len()), (2, 8));
         assert_eq!(places.uplink, Uplink::of_levels([0, 0, 0, 500]));

@@ -1,15 +1,7 @@
 //! The topology of the network: the cost of links, and groups of close nodes.
 //!
-//! * [`matrix`], [`blocks`]: the exact cost of a message between each pair of nodes.
-//! * [`cluster`], [`place`]: groups from measurements and labels. [`keys`]: checks of label keys.
-//! * [`hdrm`]: ranks on a BiGraph, so that the pairs of halving-doubling share no link.
-//! * [`rounds`], [`probe`]: measuring. [`measured`]: the result, as daemons use it.
-//! * [`live`]: estimates from real transfers. [`reported`]: slow links.
-//!
-//! # From a label or a probe to a decision
-//!
-//! 1. A node's place comes from the labels in its `Hello`, or from a [`probe`], which makes a
-//!    matrix.
+//! 1. A node's place ([`place`]) comes from the labels in its `Hello`, or from a [`probe`], which
+//!    makes a [`matrix`].
 //! 2. An applied probe gives shards [`measured`] places. Each store keeps its own place, and sends
 //!    it to shards that missed the probe.
 //! 3. A shard prefers senders in the receiver's group, and lets one receiver of a group fetch from

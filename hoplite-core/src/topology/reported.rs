@@ -1,4 +1,4 @@
-//! Slow links, according to the reports of nodes.
+//! Slow links that nodes reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,11 @@ use super::live::MIN_REPORTS;
 use super::place::Path;
 use crate::id::NodeId;
 
-/// The slow links that nodes reported.
+/// Slow links and nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
     nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
-    /// Nodes whose links are all slow: enough nodes of their group report them.
+    /// Nodes whose links are all slow, because enough nodes of their group report them.
     slow: BTreeSet<NodeId>,
 }
 
@@ -37,8 +37,8 @@ impl Reports {
         self.slow.contains(node)
     }
 
-    /// Returns `true` if the node `from` reports its link to `to`, or if all links of either node
-    /// count as slow. A report counts only within a group, because groups stand for slow uplinks.
+    /// Returns `true` if `from` reports its link to `to`, or if all links of either node count as
+    /// slow. A report counts only within a group, because groups stand for slow uplinks.
     pub fn is_slow(&self, from: &NodeId, to: &NodeId) -> bool {
         from != to && (self.is_slow_node(from) || self.is_slow_node(to) || self.says(from, to))
     }

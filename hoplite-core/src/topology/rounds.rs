@@ -1,7 +1,6 @@
 //! Rounds of a round-robin tournament: all nodes meet once, each in at most one pair per round.
 //!
-//! The circle method (Kirkman, 1847) takes n - 1 rounds for an even number of nodes, else n, in
-//! which each node rests once.
+//! The circle method (Kirkman, 1847) takes n - 1 rounds for an even number of nodes, else n.
 
 /// The number of rounds in which all nodes meet.
 pub const fn count(nodes: u32) -> u32 {

@@ -3,8 +3,8 @@
 //!
 //! Publications of small objects are *deferrable*: they come in bursts, in which frames would cost
 //! more processor time than the puts. After a frame with only deferrable messages, further ones
-//! wait up to [`LINGER`] for others in a store's [`BatchQueue`]. A prompt message leaves at once,
-//! together with all messages before it. A shard's [`AnswerQueue`] never waits.
+//! wait up to [`LINGER`] in a store's [`BatchQueue`]. A prompt message leaves at once, together
+//! with all messages before it. A shard's [`AnswerQueue`] never waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
 /// From this number of waiting answers on, a shard stops reading the store's requests.
 const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
-/// Most messages that share a frame and its cost.
+/// Most messages that share a frame.
 pub const MAX_BATCH_MESSAGES: usize = 256;
 /// A batch with this many bytes of inline objects takes no further message. The receiver's limit is
 /// 4 MiB.
@@ -83,8 +83,7 @@ impl<T> BatchQueue<T> {
         }
     }
 
-    /// Takes the messages of the next frame, even before it is due. `inline_bytes` returns the size
-    /// of a message's inline object.
+    /// Takes the messages of the next frame, even before it is due.
     pub fn take_batch(&mut self, now: Time, inline_bytes: impl Fn(&T) -> u64) -> Vec<T> {
         let (mut batch, mut batch_bytes, mut is_deferrable) = (Vec::new(), 0, true);
         while batch.len() < MAX_BATCH_MESSAGES
@@ -111,7 +110,7 @@ fn give_back<T>(queue: &mut VecDeque<T>) {
     }
 }
 
-/// The messages of a shard that wait for one store.
+/// A shard's messages that wait for one store.
 #[derive(Debug, Default)]
 pub struct AnswerQueue {
     messages: VecDeque<ToStore>,
@@ -121,7 +120,7 @@ impl AnswerQueue {
     /// Adds a message.
     ///
     /// # Errors
-    /// [`Full`] at [`MAX_QUEUED_ANSWERS`]: the store does not read, and its session must end.
+    /// [`Full`] at [`MAX_QUEUED_ANSWERS`]: the session must end.
     pub fn push(&mut self, message: ToStore) -> Result<(), Full> {
         if self.messages.len() >= MAX_QUEUED_ANSWERS {
             return Err(Full);

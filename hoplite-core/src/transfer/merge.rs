@@ -2,10 +2,9 @@
 //!
 //! A lane's frames have increasing offsets. The receiver reads each lane's next header, then the
 //! payload that continues the stream. Other frames stay in their sockets, which are the reorder
-//! buffer: a lane that is ahead is slowed down by its window.
+//! buffer.
 //!
-//! Bytes count as lost with a broken lane once every other lane has a later frame. The receiver
-//! then requests them again.
+//! Bytes count as lost with a broken lane once every other lane has a later frame.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,11 +20,11 @@ pub enum Step {
     Read(LaneId),
     /// Wait, because a lane is opening, or its next frame is unknown.
     Wait,
-    /// Request these bytes again, which a broken lane lost.
+    /// Request these lost bytes again.
     Lost(Range<u64>),
 }
 
-/// The reason why a frame is not valid in the stream.
+/// The reason why a frame is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadFrame {
     /// The frame is empty, or ends past the stream's end.
@@ -47,10 +46,10 @@ impl BadFrame {
     }
 }
 
-/// The state of a stream's lanes at the receiver.
+/// The stream's lanes at the receiver.
 #[derive(Debug, Clone, Default)]
 pub struct Merge {
-    /// The next frame of each lane, if its header has arrived.
+    /// Each lane's next frame, if its header has arrived.
     lanes: BTreeMap<LaneId, Option<Range<u64>>>,
     has_lost: bool,
     /// The offset from which the receiver last requested bytes.
@@ -95,8 +94,8 @@ impl Merge {
     /// not know yet.
     ///
     /// # Errors
-    /// [`BadFrame::NotNext`] if bytes are missing although no lane was lost, or still after a
-    /// request for them.
+    /// [`BadFrame::NotNext`] if bytes are missing although no lane was lost, or after a request for
+    /// them.
     pub fn step(&mut self, next_bytes: u64, end_bytes: u64, is_opening: bool) -> Result<Step, BadFrame> {
         let mut nearest_bytes = end_bytes;
         let mut is_waiting = is_opening;

@@ -1,5 +1,4 @@
-//! The rules of connections between daemons: stalled transfers, batches, time limits, retries, and
-//! the order of frames.
+//! The rules of connections between daemons.
 
 pub mod batch;
 pub mod forwardable;

@@ -1,4 +1,4 @@
-//! A store's session with a shard: timeouts, pauses between attempts, and the decision to give up.
+//! A store's session with a shard: timeouts, and attempts.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorCode};
 use crate::fault::LoggedFailures;
 use crate::time::Time;
 
-/// The pings on a connection, which counts as lost without a timely answer.
+/// The pings on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pings {
     /// The time between two pings.
@@ -22,8 +22,7 @@ impl Pings {
     }
 }
 
-/// A store's pings to a shard over gRPC. A dead shard is found within two seconds, and each id's
-/// second shard serves. A false alarm only costs another publication.
+/// A store's pings to a shard over gRPC. A false alarm only costs another publication.
 pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
 /// A shard's pings over gRPC, and a store's longest silence on a direct connection. The timeout is
 /// longer, because a shard that gives up a store loses its copies.
@@ -35,8 +34,8 @@ pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
 /// The timeout of a shard for a store's first message. The connection may be half open.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A store's pings on a direct connection: empty frames, answered by frames. The timeout is longer
-/// than for gRPC, because the answers wait for the threads that handle messages.
+/// A store's pings on a direct connection: empty frames. The timeout is longer than for gRPC,
+/// because the answers wait for the threads that handle messages.
 pub const DIRECT_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 
 /// Time for which a store may serve its copies after it sent an answered ping.
@@ -47,7 +46,7 @@ pub const LEASE: Duration = Duration::from_secs(5);
 const _: () = assert!(LEASE.as_secs() < SHARD_PINGS.silence_limit().as_secs(), "the shard waits longer");
 const _: () = assert!(LEASE.as_secs() >= DIRECT_PINGS.interval.as_secs() * 2, "one lost ping is harmless");
 
-/// The timeout for the answer to an inspection of a shard: far more than needed.
+/// The timeout for the answer to an inspection of a shard.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause after the first failed attempt. Each further failure doubles it.
@@ -76,7 +75,7 @@ pub enum Next {
     Retry {
         /// After this pause.
         pause: Duration,
-        /// `true` for a failure to log: the first one, or a new kind.
+        /// `true` for a failure to log.
         is_news: bool,
     },
     /// Give up: the refusal is final.
@@ -101,8 +100,8 @@ impl Attempts {
         *self = Self { is_up: true, was_accepted: true, ..Self::default() };
     }
 
-    /// Decides the next step after a session or attempt ended. `error` is `None` after a regular
-    /// end.
+    /// Decides the next step after a session or attempt ended, with `error` unless the end was
+    /// regular.
     pub fn ended(&mut self, now: Time, error: Option<&Error>) -> Next {
         let was_up = std::mem::take(&mut self.is_up);
         match error.filter(|error| self.is_refusal(error, was_up)) {

@@ -1,7 +1,7 @@
-//! The echoes (requests and replies) of a pair of nodes, in which both sides measure round trips.
+//! The echoes (requests and replies) of a pair of nodes.
 //!
-//! A request that follows a reply at once lets the answering side measure the round trip of its
-//! reply. Its next reply carries this time.
+//! A request that follows a reply at once lets the answering side measure a round trip. Its next
+//! reply carries this time.
 //!
 //! The answering side replies to each request once, and only to the address that the coordinator
 //! named. A forged request thus causes no traffic.
@@ -20,9 +20,8 @@ const MAX_TIMEOUT_NS: u64 = 800_000_000;
 /// After this many requests without any reply, a second and a half, the peer's port counts as
 /// closed.
 const MAX_SILENT: u32 = 4;
-/// A series of echoes ends after this many lost requests in a row.
 const MAX_LOST_IN_A_ROW: u32 = 8;
-/// A late reply to one of this many latest requests is still a valid round trip.
+/// A late reply to one of these latest requests is a valid round trip.
 const MAX_REMEMBERED: usize = 8;
 /// Shortest time of a block of requests: 10,000 requests a second of 100 bytes are 0.8% of a
 /// gigabit.
@@ -30,8 +29,8 @@ const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
 /// Longest time for which a pair exchanges echoes.
 pub const MAX_ECHO_TIME: Duration = Duration::from_secs(5);
 const MAX_BURST: u64 = 4 * BLOCK as u64;
-/// Shortest mean time between two replies: half the interval of requests, so that a correct peer
-/// always gets replies.
+/// Shortest mean time between two replies: half the interval of requests, so a correct peer always
+/// gets replies.
 const REPLY_NS: u64 = 50_000;
 
 /// A packet's kind.
@@ -53,14 +52,14 @@ pub struct Packet {
     pub kind: PacketKind,
     /// The secret of the pair in this round.
     pub nonce: u64,
-    /// The number of the request in its series.
+    /// The request's number.
     pub number: u32,
     /// In a reply, the latest round trip that the answering side measured, in nanoseconds;
     /// otherwise zero.
     pub round_trip_ns: u64,
 }
 
-/// An action of the asking side.
+/// The asking side's next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Send this packet.
@@ -74,7 +73,7 @@ pub enum Action {
     Done,
 }
 
-/// The side of a pair that sends requests. Times are nanoseconds of a monotonic clock.
+/// The side that sends requests. Times are nanoseconds of a monotonic clock.
 #[derive(Debug, Clone)]
 pub struct EchoRequester {
     nonce: u64,
@@ -96,7 +95,7 @@ pub struct EchoRequester {
 /// The results of a pair's echoes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
-    /// The percentile of the round trips that the asking side measured, in nanoseconds.
+    /// The asking side's percentile of round trips in nanoseconds.
     pub forth_ns: u64,
     /// The answering side's percentile of round trips in nanoseconds, or zero.
     pub back_ns: u64,
@@ -157,7 +156,7 @@ impl EchoRequester {
         Action::Send(Packet { kind, nonce: self.nonce, number, round_trip_ns: 0 })
     }
 
-    /// Takes in a received packet, which may have any content.
+    /// Takes in a packet, which may have any content.
     pub fn received(&mut self, now_ns: u64, packet: &Packet) {
         let sent = &mut self.sent[packet.number as usize % MAX_REMEMBERED];
         let is_reply = packet.kind == PacketKind::Reply && packet.nonce == self.nonce;
@@ -194,14 +193,13 @@ impl EchoRequester {
     }
 }
 
-/// The side of a pair that replies to requests.
+/// The side that replies.
 #[derive(Debug, Clone)]
 pub struct EchoResponder {
     nonce: u64,
     asker: SocketAddr,
     last: Option<(u32, u64)>,
-    /// Time up to which replies are spread at their mean interval. Requests far before it get no
-    /// reply.
+    /// Time up to which replies are spread at their mean interval.
     busy_until_ns: u64,
 }
 

@@ -1,15 +1,14 @@
 //! The coordinator of a probe: lets pairs of nodes measure, and builds a matrix.
 //!
-//! Each step has some pairs, with each node in at most one. Both nodes of a pair are first told to
-//! answer each other. When all have confirmed, the work begins. So nodes answer only named peers,
-//! and do one thing at a time.
+//! In each step, each node is in at most one pair. Both nodes of a pair are first told to answer
+//! each other, so nodes answer only named peers. When all have confirmed, the work begins.
 //!
 //! A course chooses the pairs: in `pairs` all meet, in `landmarks`, for many nodes, only some. Each
 //! course has three parts:
 //! 1. Echoes.
 //! 2. Trains, one pair at a time, so that pairs share no link.
 //! 3. If requested, trains of all pairs of a round at once. Only this shows an uplink that carries
-//!    less than its hosts together, so low rates count.
+//!    less than its hosts together.
 //!
 //! Sources: Cloud Collectives, section IV-B, for the echoes. The trains are ours.
 
@@ -33,8 +32,7 @@ pub use messages::{
 use pairs::AllPairs;
 use schedule::{Lost, Map, SurveySchedule, Task};
 
-/// The most nodes for measuring each pair: echoes take a minute, and findings 100 MB. Larger
-/// surveys use landmarks.
+/// The most nodes for measuring each pair: echoes take a minute, and findings 100 MB.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
 /// The time that a train under load would take on a link that no other pair shares.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);
@@ -48,8 +46,7 @@ pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
 /// Time in which both nodes of a pair must confirm: a round trip, and the longest silence of a
 /// store.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time in which a pair must report its echoes. It is far above the limits at the nodes: a silent
-/// port, a connect and echoes by TCP, or a train of 64 MiB at 50 Mbit/s.
+/// Time in which a pair must report its echoes, far above the limits at the nodes.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -80,8 +77,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Begins a survey of `nodes` and appends the first commands. `seed` determines nonces and
-    /// random choices.
+    /// Begins a survey and appends the first commands. `seed` determines nonces and random choices.
     ///
     /// # Errors
     /// Fails for too few or too many nodes.

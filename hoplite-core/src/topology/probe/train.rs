@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::survey::{Finding, MAX_TRAIN_BYTES};
 use crate::time::Time;
 
-/// Each further train has this many times the bytes, so that few trains are needed on a fast link.
+/// Each further train has this many times the bytes.
 const GROWTH: u64 = 8;
 /// The first quarter of a train's bytes is not timed, because TCP opens its window.
 const SKIPPED: u64 = 4;
@@ -19,8 +19,8 @@ pub struct Trains {
 }
 
 impl Trains {
-    /// Makes trains that start with `first_bytes` bytes. The last train takes at least `at_least`,
-    /// or has [`MAX_TRAIN_BYTES`].
+    /// Makes trains that start with `first_bytes` bytes. The last one takes at least `at_least`, or
+    /// has [`MAX_TRAIN_BYTES`].
     pub const fn new(first_bytes: u64, at_least: Duration) -> Self {
         Self { bytes: first_bytes, at_least, all_bytes: 0 }
     }
@@ -31,7 +31,7 @@ impl Trains {
     }
 
     /// Adds a train: the time since its request, and the rate of its timed part. Returns the
-    /// finding unless a longer train is needed.
+    /// finding after the last train.
     pub fn arrived(&mut self, took: Duration, ps_per_byte: u128) -> Option<Finding> {
         self.all_bytes += self.bytes;
         if took >= self.at_least || self.bytes >= MAX_TRAIN_BYTES {

@@ -26,19 +26,18 @@ use super::messages::{MAX_NODES, SurveyError, SurveyOptions};
 use super::schedule::{Lost, Map, SurveySchedule, Task};
 use set::Set;
 
-/// Echoes per pair with a landmark: imprecise, but enough to separate levels of a network.
+/// Echoes per pair with a landmark, enough to separate levels of a network.
 const LANDMARK_PROBES: u32 = 32;
 /// Most divisions of sets by new landmarks. Each division takes a round for each node.
 const MAX_DIVISIONS: u32 = 8;
-/// If a division leaves more than this percentage of a set in one part, the part is cut, because
-/// another division would give few groups.
+/// If a division leaves more than this percentage of a set in one part, the part is cut.
 const MAX_LEFT_PERCENT: usize = 95;
 /// The largest group in which each pair of nodes is measured.
 const MAX_GROUP: usize = 128;
 /// Most groups before cutting, which adds one group for each 128 nodes, and one for each set.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
 const REPRESENTATIVES: usize = 3;
-/// The number of rounds of trains under load. Half of them are within groups.
+/// The number of rounds of trains under load, half of them within groups.
 const LOADED_ROUNDS: u64 = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +58,7 @@ struct Group {
     gap: Option<u32>,
     near: Vec<u64>,
     far: Vec<u64>,
-    /// The group from which this one was split: pairs of nodes of the same origin were already
-    /// measured.
+    /// The group from which this one was split. Pairs of the same origin were already measured.
     origin: u32,
 }
 
@@ -222,8 +220,8 @@ impl Landmarks {
         between
     }
 
-    /// Returns the groups after splitting the ones with distant nodes, at the innermost level that
-    /// does not give too many groups.
+    /// Returns the groups after splitting, at the innermost level that does not give too many
+    /// groups.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))

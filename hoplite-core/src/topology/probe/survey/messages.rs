@@ -6,7 +6,7 @@ use super::super::super::matrix::Matrix;
 use super::super::Probes;
 use super::super::echo::Echoes;
 
-/// Most nodes of a survey, as of a matrix.
+/// Most nodes of a survey.
 pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
 /// Most nodes if all pairs send trains. The survey then takes half an hour, half of the time for
 /// which stores take part.
@@ -35,7 +35,7 @@ pub enum Bandwidth {
     Pairs,
 }
 
-/// The reason why a survey is impossible or has no result.
+/// The reason why a survey fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SurveyError {
@@ -45,7 +45,7 @@ pub enum SurveyError {
         /// The number of nodes.
         count: usize,
     },
-    /// There are more than [`MAX_NODES_OF_PAIRS`] nodes for trains of all pairs.
+    /// More than [`MAX_NODES_OF_PAIRS`] nodes are too many for trains of all pairs.
     #[error("{count} nodes are more than the {MAX_NODES_OF_PAIRS} that can send trains in all pairs")]
     TooManyPairs {
         /// The number of nodes.
@@ -62,7 +62,7 @@ pub enum SurveyError {
     NothingMeasured,
 }
 
-/// The reason why a survey lost a node.
+/// The reason for a node's loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SurveyLoss {
     /// The node cannot be reached.
@@ -117,7 +117,7 @@ pub enum Finding {
     Train {
         /// The time per byte in picoseconds.
         ps_per_byte: u32,
-        /// Bytes of all trains.
+        /// The size of all trains.
         bytes: u64,
     },
     /// The peer could not be reached.
@@ -186,14 +186,14 @@ pub struct SurveyReport {
     /// Pairs of nodes that have not reached each other. Their link is the worst round trip of
     /// either node.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of unmeasured pairs, which have the value of other pairs of their blocks.
+    /// The number of unmeasured pairs, which have other pairs' values.
     pub estimated: u64,
     /// The number of pairs whose echoes went over TCP.
     pub by_tcp: u32,
-    /// The number of measured round trips of all pairs.
+    /// The number of measured round trips.
     pub echoes: u64,
     /// The number of requests without a timely reply.
     pub lost_echoes: u64,
-    /// Bytes of all trains.
+    /// The size of all trains.
     pub train_bytes: u64,
 }

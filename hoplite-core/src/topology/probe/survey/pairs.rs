@@ -117,7 +117,7 @@ impl SurveySchedule for AllPairs {
     }
 
     fn map(&self, names: Vec<String>, kept: &[u32], assumed_ps_per_byte: u32) -> Result<Map, SurveyError> {
-        // Each node's worst round trip stands for pairs that have not reached each other.
+        // A node's worst round trip stands for unmeasured pairs.
         let mut worst: Vec<Option<u64>> = vec![None; self.nodes as usize];
         for (low, &a) in kept.iter().enumerate() {
             for &b in &kept[low + 1..] {

@@ -1,4 +1,4 @@
-//! A course chooses the pairs of each step, and turns their findings into a matrix.
+//! Chooses the pairs of each step, and turns their findings into a matrix.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -22,10 +22,9 @@ pub(super) enum Task {
 pub(super) type Lost = BTreeMap<u32, SurveyLoss>;
 
 pub(super) trait SurveySchedule: Debug + Send {
-    /// Returns the work and the pairs of the next step; `None` after the last one. Called once per
-    /// step, in order.
+    /// Returns the work and the pairs of the next step. Called once per step, in order.
     fn step(&mut self, step: u64, lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)>;
-    /// Returns the number of steps. The steps of later stages are estimated.
+    /// Returns the number of steps, in part estimated.
     fn steps(&self) -> u64;
     /// Adds the echoes of a pair: the worse round trip of its two sides, if any.
     fn echoed(&mut self, pair: (u32, u32), round_trip_ns: Option<u64>);

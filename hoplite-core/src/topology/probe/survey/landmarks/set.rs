@@ -5,8 +5,7 @@ use super::super::super::super::rounds;
 use super::super::groups::{UNKNOWN, alike};
 use super::super::schedule::Lost;
 
-/// Most landmarks of a set. More landmarks take more echoes and memory, but no more rounds. A set
-/// has at least twice as many nodes.
+/// Most landmarks of a set, which has at least twice as many nodes.
 const MAX_LANDMARKS: usize = 64;
 
 #[derive(Debug)]
@@ -17,8 +16,7 @@ pub(super) struct Set {
 }
 
 impl Set {
-    /// Makes a set. Chooses one landmark from each section of the node list, because names follow
-    /// racks.
+    /// Chooses one landmark from each section of the node list, because names follow racks.
     pub(super) fn new(mut nodes: Vec<u32>, random: &mut Random) -> Self {
         let count = (nodes.len() / 2).clamp(1, MAX_LANDMARKS);
         for part in 0..count {
