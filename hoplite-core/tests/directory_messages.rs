@@ -1,5 +1,4 @@
-//! The directory messages of a get, an allreduce, and a change of places, between real nodes and
-//! shards.
+//! Directory messages between real nodes and shards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -304,7 +303,7 @@ fn each_get_of_a_broadcast_takes_five_messages() {
     cluster.put(0, &id("x"), LARGE);
     cluster.finish_pulls();
     assert!(calls.iter().enumerate().all(|(index, call)| cluster.is_answered(index + 1, *call)));
-    // A put publishes twice at two shards, which answer.
+    // A put publishes twice at two shards.
     let of_gets = cluster.messages - 8;
     assert_eq!(queries, RECEIVERS as u64);
     assert_eq!(of_gets, MESSAGES_PER_GET * RECEIVERS as u64);

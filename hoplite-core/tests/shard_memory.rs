@@ -8,7 +8,7 @@ use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{Event, LocationState, NodeInfo, Publish, Retention, Shard, ShardConfig, ToShard};
 use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId, Time};
 
-/// A fifth of a full shard. Memory grows linearly with the objects.
+/// A fifth of a full shard; memory is linear.
 const OBJECTS: u64 = 200_000;
 /// The target: a million objects in less than 1 GiB.
 const MAX_BYTES_PER_OBJECT: u64 = (1 << 30) / 1_000_000;

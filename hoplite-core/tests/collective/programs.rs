@@ -38,7 +38,6 @@ proptest! {
     ) {
         let mut interpreter = Interpreter::new(&schedule, kind, size_bytes);
         let mut steps = 0;
-        // The first stream may run far ahead.
         let choose = |steps: usize, count: usize| {
             if is_greedy { (choices[0] as usize) % count } else { choices[steps % 64] as usize % count }
         };

@@ -1,6 +1,5 @@
-//! The kernels in their simplest form, in numbers that represent every dtype exactly.
-//!
-//! Other test crates may include this file. It needs the `half` crate.
+//! The kernels in numbers that represent every dtype exactly. Other test crates may include this
+//! file; it needs the `half` crate.
 
 use half::{bf16, f16};
 use hoplite_core::Dtype;
@@ -62,8 +61,8 @@ fn read(dtype: Dtype, bytes: &[u8]) -> Number {
     }
 }
 
-/// Integers wrap around, and narrow floats are rounded through f32. The earlier rounding to f64 is
-/// harmless, because it has more than twice the digits.
+/// Integers wrap around, and narrow floats are rounded through f32, which has more than twice the
+/// digits.
 fn write(dtype: Dtype, number: Number) -> Vec<u8> {
     match (dtype, number) {
         (Dtype::F16, Float(number)) => f16::from_f32(number as f32).to_le_bytes().to_vec(),

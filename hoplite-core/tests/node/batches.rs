@@ -1,5 +1,3 @@
-//! Calls with several requests.
-
 use std::time::Duration;
 
 use hoplite_core::missing::Named;

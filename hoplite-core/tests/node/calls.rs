@@ -269,7 +269,6 @@ fn the_number_of_references_is_limited() {
     let refused = h.create(A, "y", SIZE);
     assert!(matches!(h.error(refused), Error::LimitExceeded { maximum: 2, .. }));
     h.request(A, Request::Abort { copy: created.copy });
-    // The other client keeps its fetch.
     let pull = h.grant("y", 5, SIZE, "n1");
     h.pull_ended(&pull, SIZE, PullOutcome::Complete);
     h.view(waiting);

@@ -3,8 +3,8 @@
 //! A paragraph of a file is a scenario. It starts with an empty node called `here`, with slow links
 //! and one connected shard. A line is a comment (`#`), an action, or a reaction of the node to the
 //! action before it (`->`). Times are in milliseconds. Objects are of `f32` and written `x`, or
-//! `x/2` for put 2 of `x`; without a number it is put 1. Clients are `A` and `B`. With
-//! `HOPLITE_WRITE_CASES=1` the tests write the reactions into the files.
+//! `x/2` for put 2 of `x`. Clients are `A` and `B`. With `HOPLITE_WRITE_CASES=1` the tests write
+//! the reactions into the files.
 //!
 //! ```text
 //! put X | fetch X | fill X     setup, not shown: a put or get of B, or a put that fills the memory
@@ -37,7 +37,7 @@
 //! ```
 //!
 //! Subscriptions are not shown. A scenario may begin with the places of nodes, `label NODE
-//! KEY=VALUE..`. `slow NODE PEER..` sets the slow links of a node for all later answers of the
+//! KEY=VALUE..`. `slow NODE PEER..` sets a node's slow links for all later answers of the
 //! directory.
 
 use std::collections::BTreeMap;
@@ -111,8 +111,6 @@ struct Scenario {
     sources: BTreeMap<CallId, Vec<String>>,
     copies: BTreeMap<CopyId, String>,
     views: BTreeMap<(ClientId, String), CopyId>,
-    /// The latest comparison and combination of each object, pull of each put, and hop at each
-    /// node.
     comparisons: BTreeMap<String, CopyId>,
     pulls: BTreeMap<String, PullId>,
     combines: BTreeMap<String, CombineId>,

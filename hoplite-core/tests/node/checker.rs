@@ -73,7 +73,6 @@ pub(crate) struct Checker {
     serves: BTreeMap<ServeId, Serve>,
     combinations: BTreeMap<CombineId, Combination>,
     hops: BTreeMap<HopId, Option<HopReport>>,
-    /// Unreleased hops for others, and their reports.
     hostings: BTreeMap<HostingId, Option<HopReport>>,
     enlistments: BTreeMap<EnlistmentId, PutId>,
     memberships: BTreeMap<MembershipId, Vec<Report>>,
@@ -227,7 +226,7 @@ impl Checker {
     }
 
     pub(crate) fn effects(&mut self, effects: &[Effect], status: NodeStatus) {
-        // A copy of a killed store opens for the first time when it is read from its file.
+        // A killed store's copy is first opened when it is read.
         let loads = effects.iter().filter_map(|effect| match effect {
             Effect::Load { copy, .. } => Some(*copy),
             _ => None,
@@ -534,7 +533,7 @@ impl Checker {
             self.open_calls.remove(&(client, call));
         }
         match response {
-            // An object may be deleted before its batch is answered. It stays readable.
+            // An object deleted before its batch is answered stays readable.
             Ok(Response::Batch(answers)) => {
                 for answer in answers {
                     if let Ok(Response::Existing(view) | Response::Object(view)) = answer {

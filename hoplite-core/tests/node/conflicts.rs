@@ -134,8 +134,7 @@ fn the_first_shard_decides_between_two_puts() {
     let view = h.view(call);
     let publish = h.publications().remove(0).1;
     h.verdict(ranked[0], &publish, Verdict::Accepted);
-    // The other put reached the second shard first, and the first shard tells its node of the
-    // conflict.
+    // The first shard tells its node of the conflict.
     h.verdict(ranked[1], &publish, conflict(Equality::Different));
     let sealed = h.seal(A, view.copy);
     assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
@@ -213,8 +212,7 @@ fn a_put_that_was_accepted_and_has_lost_is_reported_once_to_its_client() {
     h.assert_waits(again);
 }
 
-/// Puts an object at the second shard while the first one is away. Returns the first shard's
-/// publication after its return.
+/// Puts an object at the second shard while the first one is away.
 fn put_without_the_first_shard(h: &mut Harness) -> (ObjectView, usize, Publish) {
     let ranked = h.shards.ranked(&id("x"));
     h.event(Event::ShardDown { shard: ranked[0] });

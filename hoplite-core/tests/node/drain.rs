@@ -1,5 +1,3 @@
-//! The drain of a store.
-
 use std::time::Duration;
 
 use hoplite_core::metadata::Replicas;

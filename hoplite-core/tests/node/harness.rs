@@ -21,7 +21,6 @@ use crate::checker::Checker;
 use crate::ledger::Ledger;
 use crate::reducing::Reduces;
 
-/// Memory for ten objects of [`SIZE`].
 pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
 /// An object that is not inline: ten blocks.
 pub(crate) const SIZE: u64 = 40_960;

@@ -1,4 +1,4 @@
-//! Hops for a remote coordinator: memory, inputs, serving, release, failures.
+//! Hops for a remote coordinator.
 
 use std::time::Duration;
 

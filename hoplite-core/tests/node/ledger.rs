@@ -104,7 +104,7 @@ impl Ledger {
         }
     }
 
-    /// Returns a combination's sources in order; `None` for invented bytes of a hop.
+    /// Returns a combination's sources in order; `None` for invented bytes.
     fn expand(&self, recipe: &Recipe) -> Option<Vec<Part>> {
         let mut sources = Vec::new();
         for part in &recipe.parts {

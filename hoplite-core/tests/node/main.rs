@@ -1,7 +1,5 @@
-//! The store's object table, with scripted clients, shards and senders.
-//!
-//! A [checker](checker) tests the invariants of `hoplite_core::node` in every run, so tests assert
-//! only their own points.
+//! The store's object table, with scripted clients, shards and senders. A [checker](checker) tests
+//! the invariants of `hoplite_core::node` in every run.
 
 mod batches;
 mod calls;

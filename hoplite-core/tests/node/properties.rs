@@ -1,7 +1,5 @@
-//! Random events, some of them nonsense, under the checker.
-//!
-//! Steps use small numbers, so that they meet: six ids, three clients, two shards. They also answer
-//! the node.
+//! Random events, some of them nonsense, under the checker. Steps use small numbers, so that they
+//! meet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -415,7 +413,6 @@ impl World {
                 let user = u32::try_from(client).expect("a small number");
                 let subject =
                     if of_prefix { QuotaSubject::Prefix(object(number)) } else { QuotaSubject::User(user) };
-                // The node checks the use of all quotas after each event.
                 let limits = (limits < 12).then(|| QuotaLimits {
                     memory_bytes: (limits % 4 > 0).then_some(u64::from(limits) * SIZE),
                     objects: Some(u64::from(limits % 5) + 1),
@@ -688,7 +685,7 @@ impl World {
         );
     }
 
-    /// Ends everything. No memory may remain.
+    /// No memory may remain.
     fn wind_down(mut self) {
         self.h.pass(Duration::from_secs(100));
         assert_eq!(self.h.checker.open_calls(), 0, "every call is answered by its deadline");

@@ -1,5 +1,3 @@
-//! Puts: create, seal, abort, and the death of writers.
-
 use std::time::Duration;
 
 use hoplite_core::node::*;

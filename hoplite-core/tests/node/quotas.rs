@@ -1,5 +1,3 @@
-//! Quotas: charges, and puts that do not fit.
-
 use std::time::Duration;
 
 use hoplite_core::error::{Missing, QuotaExcess};
@@ -21,7 +19,6 @@ const MEMORY: QuotaLimits = QuotaLimits { memory_bytes: Some(2 * EXTENT), object
 const TWO: QuotaLimits = QuotaLimits { memory_bytes: None, objects: Some(2) };
 
 impl Harness {
-    /// Connects the clients `A` of Alice, and `B` of Bob.
     fn with_users(mut self) -> Self {
         for (client, user) in [(A, ALICE), (B, BOB)] {
             self.event(Event::ClientConnected { client, user, owners: Vec::new() });
@@ -38,7 +35,6 @@ impl Harness {
         }
     }
 
-    /// Returns the memory in extents and the number of objects of each quota.
     #[track_caller]
     fn used(&mut self) -> Vec<(u64, u64)> {
         let call = self.request(B, Request::ListQuotas);

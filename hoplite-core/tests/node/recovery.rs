@@ -1,5 +1,3 @@
-//! Recovery of the objects in the spill files of killed stores.
-
 use std::time::Duration;
 
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};

@@ -84,7 +84,6 @@ fn a_target_that_is_complete_in_spite_of_a_failure_is_complete() {
 fn failures_without_progress_back_off() {
     let mut h = Harness::with_slow_links();
     let Chain { mut third, mut target, .. } = Chain::new(&mut h);
-    // The first two are repaired at once, the others after 50 ms, 100 ms, ...
     for pause in [2, 2, 50, 100, 200] {
         h.hop_said(&third, HopReport::Failed(input(0, PullOutcome::Corrupt)));
         h.pass(Duration::from_millis(pause - 1));
@@ -201,7 +200,6 @@ fn those_who_wait_for_a_target_that_is_given_up_between_two_attempts_look_elsewh
 
 #[test]
 fn a_receiver_of_a_target_that_is_made_anew_begins_anew() {
-    // This node follows a remote target.
     let mut h = Harness::new();
     let get = h.get(A, "t");
     let started = h.get_started(B, "t");

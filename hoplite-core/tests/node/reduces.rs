@@ -1,5 +1,3 @@
-//! Reduces without failures: joins, combinations, answers.
-
 use std::time::Duration;
 
 use hoplite_core::node::*;

@@ -1,5 +1,4 @@
-//! Reduces of `f32` under the [harness](crate::harness): the test gives news of sources, and ends
-//! combinations and hops.
+//! Reduces of `f32` under the [harness](crate::harness).
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -120,7 +120,6 @@ fn a_repeated_put_that_wants_more_copies_asks_for_the_number_of_nodes() {
         let call = h.request(A, put(before));
         let (_, publish) = h.publication();
         h.verdict(0, &publish, Verdict::Accepted);
-        // There were two nodes then.
         h.say_copies(0, "x", publish.put, before.into(), 2);
         assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
         h.sent();

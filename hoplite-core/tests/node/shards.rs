@@ -1,5 +1,3 @@
-//! Sessions with shards that come and go.
-
 use std::time::Duration;
 
 use hoplite_core::error::Missing;

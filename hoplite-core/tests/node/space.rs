@@ -1,5 +1,3 @@
-//! Room: order of eviction, waiting, and objects that never fit.
-
 use std::time::Duration;
 
 use hoplite_core::node::*;

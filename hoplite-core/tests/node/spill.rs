@@ -1,5 +1,3 @@
-//! Spilling: cold pinned copies leave the arena, and come back on demand.
-
 use std::time::Duration;
 
 use hoplite_core::lifetime::{Lifetime, Ttl, TtlAction};
@@ -216,7 +214,6 @@ fn what_is_needed_of_a_mostly_dead_file_moves_to_another_one() {
     }
     let (new, moved) = h.spills().remove(0);
     assert_eq!(moved, views[5..10].iter().map(|view| view.copy).collect::<Vec<_>>());
-    // One of them is deleted during the write.
     h.drop_put(0, "5", views[5].put, DropReason::Deleted);
     assert_eq!(h.removed(), 0);
     h.event(Event::Spilled { file: new, outcome: Ok(()) });
@@ -271,7 +268,7 @@ fn the_limit_of_the_files_is_kept() {
     assert!(matches!(h.error(call), Error::StoreFull { .. }));
     assert!(h.troubles().spill[0].fault.to_string().contains("limit"));
     assert_eq!(h.spill().failures, 1, "the store tried again for a second, and counts the change");
-    // A spilled object is deleted: there is room in the files again.
+    // Deleting makes room in the files again.
     h.drop_put(0, "0", views[0].put, DropReason::Deleted);
     let call = h.create(B, "new", SIZE);
     h.write_all();

@@ -1,5 +1,3 @@
-//! Surveys by landmarks.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -87,8 +87,7 @@ fn the_uplinks_of_racks_and_of_zones_are_told_apart() {
             survey(&mut racks, SurveyOptions { loaded: true, ..SurveyOptions::default() }, seed);
         let places = MeasuredPlaces::of(&report.unwrap().matrix, |_| EVERYWHERE, 1).unwrap();
         assert_eq!(places.groups(), 8, "seed {seed}: {places:?}");
-        // Pairs that are slow above the rack leave more of its uplink to others than this model
-        // says.
+        // Real pairs that are slow above the rack leave more of its uplink to others.
         let [_, _, zone, rack] = places.uplink.levels();
         assert!((300..700).contains(&zone) && rack > 700, "seed {seed}: {:?}", places.uplink);
     }

@@ -14,8 +14,8 @@ use hoplite_core::topology::probe::survey::{
 };
 use hoplite_core::topology::random::Random;
 
-/// Hosts in racks in zones: 40 us within a rack, 80 us between. A link takes 1 ns per byte; uplinks
-/// carry less.
+/// Racks in zones: 40 us within a rack, 80 us between. A link takes 1 ns per byte; uplinks carry
+/// less.
 pub(super) struct Racks {
     pub(super) hosts: u32,
     pub(super) per_rack: u32,
@@ -116,7 +116,6 @@ impl Racks {
                 (Finding::Echoes { echoes, by_tcp: false }, took)
             }
             SurveyWork::Train { bytes, at_least } => {
-                // Flows share the uplinks of both groups.
                 let part = |group: &dyn Fn(u32) -> u32, uplink: f64| {
                     let crossing = || others.iter().filter(|&&(a, b)| group(a) != group(b));
                     let leaving = crossing().filter(|&&(_, b)| group(b) == group(peer)).count();
