@@ -1,12 +1,12 @@
 //! BlueConnect, an allreduce on a hierarchy of networks: reduce-scatters, innermost level first,
 //! then allgathers in reverse.
 //!
-//! For P = p0 p1 ... pk nodes, stage i has rings of p_i nodes with S / (p0 ... p_(i-1)) bytes each,
-//! or halving and doubling if p_i is a power of two. The other factors' product is the number of
-//! concurrent rings. Each node sends 2 S (P - 1) / P bytes.
+//! For P = p0 p1 ... pk nodes, stage i has P / p_i concurrent rings of p_i nodes with
+//! S / (p0 ... p_(i-1)) bytes each, or halving and doubling if p_i is a power of two. Each node
+//! sends 2 S (P - 1) / P bytes.
 //!
 //! Source: BlueConnect, equations 1 to 10. A stage's bandwidth is the minimum over j <= i, as in
-//! the expanded form; the compact one leaves out j = i. Estimates are floating point.
+//! the expanded form; the compact one leaves out j = i.
 
 use thiserror::Error;
 
@@ -18,8 +18,7 @@ pub const MAX_NODES: u64 = 65_536;
 /// A level of a hierarchy of networks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// Number of elements of the next inner level (at the innermost level: nodes) in one
-    /// element of this level.
+    /// Number of elements of the next inner level (innermost: nodes) in one element of this level.
     pub nodes: u32,
     /// Rate of the link from one of those elements into this level.
     pub bytes_per_second: f64,
@@ -83,8 +82,7 @@ fn ring_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -
     (nodes - 1.0) * latency_s + (nodes - 1.0) / nodes * bytes / bytes_per_second
 }
 
-/// Returns the predicted time of a reduce-scatter: the faster of a ring and of halving in log2 p
-/// steps (equation 3).
+/// Returns the predicted time of a reduce-scatter by a ring or by halving (equation 3).
 fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     if !nodes.is_power_of_two() {
         return ring_seconds(nodes, bytes, latency_s, bytes_per_second);
@@ -93,19 +91,18 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
     f64::from(nodes.ilog2()) * latency_s + carried
 }
 
-/// Topology of a hierarchy, which determines how the rings of a stage share links.
+/// Topology of a hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
-    /// A tree of switches (equation 9). Rings of stage i cross the links of levels 0 to i. On each
-    /// level, they share the link with the rings of all inner nodes.
+    /// A tree of switches (equation 9). Rings of stage i cross the links of levels 0 to i, and
+    /// share them with the rings of all inner nodes.
     Tree,
     /// A torus (equation 10). As many rings as the first dimension has nodes share the links of
     /// each other dimension.
     Torus,
 }
 
-/// Predicts the time of an allreduce with one reduce-scatter and one allgather per stage of
-/// `factors[i]` nodes.
+/// Predicts the time of an allreduce with one stage for each of `factors`.
 ///
 /// # Errors
 /// Fails if the lengths differ, or if a number is out of range.
@@ -129,8 +126,7 @@ pub fn estimate(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// Predicts the time of an allreduce by one ring over all ranks, at the slowest level's rate
-/// (equation 6).
+/// Predicts the time of one ring over all ranks, at the slowest level's rate (equation 6).
 ///
 /// # Errors
 /// Fails if the lengths differ, or if a number is out of range.
@@ -150,8 +146,7 @@ fn sum(stages: &[Stage]) -> f64 {
     stages.iter().fold(0.0, |sum, stage| sum + stage.seconds)
 }
 
-/// Finds the plan with the least predicted time, with one or more stages per level, on a
-/// [`Fabric::Tree`].
+/// Finds the fastest plan, with one or more stages per level, on a [`Fabric::Tree`].
 ///
 /// # Errors
 /// Fails if the lengths differ, or if a number is out of range.
@@ -190,7 +185,7 @@ fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
 }
 
 /// Returns the cheapest split of a level into stages: the shortest path over the divisors of its
-/// nodes. On ties, a larger first factor wins.
+/// nodes.
 fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stage> {
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);
@@ -224,9 +219,8 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
 }
 
 /// Returns the groups of ranks in each stage, and which of P equal parts each rank has after the
-/// reduce-scatters (figure 4).
-///
-/// The digits of a rank have the bases `factors`, the least significant digit first.
+/// reduce-scatters (figure 4). The digits of a rank have the bases `factors`, the least significant
+/// digit first.
 pub fn schedule(factors: &[u32]) -> (Vec<Vec<Vec<u32>>>, Vec<u32>) {
     let ranks: u32 = factors.iter().product();
     let mut stride = 1;

@@ -9,7 +9,6 @@ use hoplite_core::topology::TopologyError;
 pub enum Error {
     #[error(transparent)]
     Matrix(#[from] TopologyError),
-    /// Halving-doubling pairs all ranks, so it needs a power of two.
     #[error("halving-doubling needs a power of two of nodes, not {nodes}")]
     NotAPowerOfTwo { nodes: usize },
     #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
@@ -34,7 +33,6 @@ pub enum Error {
         /// Number of nodes.
         count: usize,
     },
-    /// A solver's answer that contains no complete order.
     #[error("the solver's model gives rank {rank} no node")]
     NoModel {
         /// Lowest rank to which the answer assigns no node.

@@ -20,7 +20,7 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 pub struct FileError {
     /// The file.
     pub path: PathBuf,
-    /// Reason why it is unusable.
+    /// Reason why the file is unusable.
     #[source]
     pub problem: Problem,
 }
@@ -46,7 +46,7 @@ pub enum Problem {
     Topology(#[from] TopologyError),
 }
 
-/// A matrix, and the groups that its file names.
+/// A matrix and its groups.
 #[derive(Debug)]
 pub struct Fabric {
     /// The matrix.
@@ -85,8 +85,8 @@ pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
     })
 }
 
-/// Reads an order of ranks: a list of node indices, or an object with `order` as from `hoplite
-/// topology order`. `identity` stands for the matrix's order.
+/// Reads an order of ranks: a list of node indices, or an object with `order`. `identity` stands
+/// for the matrix's order.
 ///
 /// # Errors
 /// [`FileError`].

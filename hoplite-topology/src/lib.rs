@@ -1,9 +1,9 @@
 //! Cost of collectives, and cheap orders of ranks. No daemon uses this crate.
 //!
 //! * [`cost`]: the cost for a given order.
-//! * [`solve`]: the search for a cheap order, with a bound. [`smt`], [`solver`]: the same with an
-//!   external solver.
-//! * [`slow`]: pairs of nodes that are slower than usual between their groups.
+//! * [`solve`]: the search for a cheap order. [`smt`], [`solver`]: the same with an external
+//!   solver.
+//! * [`slow`]: slow pairs of nodes.
 //! * [`decompose`]: BlueConnect's allreduce by levels.
 //! * [`fabric`]: a simulator of switches and links.
 //! * [`files`], [`svg`]: input and drawings.

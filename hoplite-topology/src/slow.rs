@@ -1,13 +1,11 @@
-//! Finds pairs of nodes that are slower than other pairs of their groups: a bad cable, a port of
-//! the wrong speed, or a longer route.
+//! Finds pairs of nodes that are slower than other pairs of their groups, as over a bad cable.
 
 use std::collections::BTreeMap;
 
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// A pair is slow above this percentage of its groups' usual cost. The same ratio separates two
-/// levels of a network.
+/// A pair is slow above this percentage of its groups' usual cost.
 const SLOW_PERCENT: u64 = 150;
 const MIN_PAIRS: usize = 3;
 
@@ -26,8 +24,7 @@ pub struct SlowPair {
 
 type Pair = (u64, u32, u32);
 
-/// Returns the pairs whose cost is more than 1.5 times the usual cost between their groups, worst
-/// first.
+/// Returns the slow pairs, worst first.
 pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
     let innermost = dendrogram.levels().last().copied().unwrap_or(u64::MAX);
     let groups = dendrogram.groups(innermost);

@@ -1,8 +1,7 @@
 //! Questions to an external SMT solver such as z3, which may prove an optimum.
 //!
 //! This module only writes and reads text: "Is there an order that costs less?" in SMT-LIB 2. Each
-//! pair of a rank and a node is a Boolean; solvers need longer for the arrays of the paper. It
-//! works for up to about 12 nodes.
+//! pair of a rank and a node is a Boolean; solvers need longer for the arrays of the paper.
 //!
 //! Source: Cloud Collectives, section IV-C.
 
@@ -12,8 +11,8 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// Most nodes in a query. Its text grows with the fourth power of the nodes, and no solver
-/// finishes with more nodes.
+/// Most nodes in a query, whose text grows with the fourth power of the nodes. No solver finishes
+/// with more.
 pub const MAX_NODES: usize = 16;
 
 /// A solver's answer.
@@ -108,8 +107,8 @@ fn permutation(text: &mut String, nodes: usize) {
     }
 }
 
-/// Asserts that `name` is at least `more` plus the cost of a message from rank `a` to rank `b` with
-/// 1 / `parts` of the bytes.
+/// Asserts that `name` is at least `more` plus the cost of 1 / `parts` of the bytes from rank `a`
+/// to rank `b`.
 fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2], parts: u64, more: &str) {
     for (i, j) in (0..links.len()).flat_map(|i| (0..links.len()).map(move |j| (i, j))) {
         if i != j {
@@ -119,7 +118,7 @@ fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2],
     }
 }
 
-/// Reads a solver's answer for `nodes` nodes.
+/// Reads a solver's answer.
 ///
 /// # Errors
 /// Fails if the answer is `sat`, but gives a rank no node.

@@ -11,7 +11,7 @@ use crate::smt::{Answer, answer, query};
 use crate::{Error, Model};
 use hoplite_core::topology::Links;
 
-/// Longest output of a solver that is read. An answer has at most a few hundred lines.
+/// Longest output of a solver that is read.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 /// Time in which a solver must exit after its time limit.
 const GRACE: Duration = Duration::from_secs(1);
@@ -34,8 +34,8 @@ pub enum SolverError {
     Question(#[from] Error),
 }
 
-/// Runs the solver `program`, which takes z3's arguments, to search for an order that costs less
-/// than `below_ps`. Kills it shortly after `time`.
+/// Runs the solver `program`, which takes z3's arguments, to find an order that costs less than
+/// `below_ps`. Kills it shortly after `time`.
 ///
 /// # Errors
 /// [`SolverError`].

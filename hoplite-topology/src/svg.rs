@@ -5,8 +5,7 @@ use std::fmt::Write;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// Most cells per side of a heat map. More cells would be too small to see, so a cell may stand for
-/// several nodes.
+/// Most cells per side of a heat map. A cell may stand for several nodes.
 const MAX_CELLS: usize = 256;
 const SIDE: f64 = 640.0;
 const TREE: f64 = 160.0;
@@ -21,8 +20,8 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Draws the cost of a message between each two nodes, darker for larger ones, with the tree of
-/// groups on the left.
+/// Draws the cost of a message between each two nodes, darker for larger ones, with the groups'
+/// tree.
 pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> String {
     let cells = order.len().min(MAX_CELLS);
     let ranks = |cell: usize| cell * order.len() / cells..(cell + 1) * order.len() / cells;
@@ -54,8 +53,7 @@ pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> Str
     svg
 }
 
-/// Draws the tree of groups. Each join is a bracket over the middles of its groups, farther left
-/// for larger distances.
+/// Draws the tree of groups. Each join is a bracket, farther left for larger distances.
 fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     let nodes = order.len();
     let mut middles = vec![0.0; nodes];

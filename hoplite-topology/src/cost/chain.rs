@@ -1,5 +1,4 @@
-//! Cost of a chain, which streams blocks from rank to rank. It is the time of all bytes on the
-//! slowest link, plus a latency and a block's time for each other hop.
+//! Cost of a chain, which streams blocks from rank to rank.
 
 use super::max_tree::MaxTree;
 use hoplite_core::block::BLOCK_BYTES;
@@ -24,8 +23,7 @@ impl Chain {
     /// Returns the time of the first block over all hops, plus the time of the other bytes over the
     /// slowest link.
     ///
-    /// For an object smaller than a block, the slowest link is charged for the object, and each
-    /// other hop for a whole block.
+    /// For an object smaller than a block, each hop but the slowest is charged for a whole block.
     pub(super) fn cost(&self, links: Links<'_>) -> u128 {
         chain_cost(self.sum, self.gaps.largest(), links.size_bytes())
     }
@@ -42,8 +40,8 @@ impl Chain {
     }
 }
 
-/// Returns a chain's cost. `blocks` is the cost of one block over all hops, and `largest_gap` is
-/// the time per byte of the slowest link.
+/// Returns a chain's cost. `blocks` is the cost of one block over all hops, and `largest_gap` the
+/// slowest link's time per byte.
 pub(crate) fn chain_cost(blocks: u128, largest_gap: u64, size_bytes: u64) -> u128 {
     blocks + u128::from(largest_gap) * u128::from(size_bytes)
         - u128::from(largest_gap) * u128::from(BLOCK_BYTES)

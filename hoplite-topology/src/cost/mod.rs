@@ -1,8 +1,6 @@
 //! Cost of collectives for an order of ranks: `order[rank]` is a node.
 //!
 //! Models compare orders, and do not predict times. Costs are exact integers in picoseconds.
-//! [`Model`] names the collectives, and [`Evaluator`] follows swaps of ranks. Each form of model
-//! has a file: `ring`, `exchange`, `tree`, `chain`.
 //!
 //! Source: Cloud Collectives, section IV-A.
 
@@ -26,25 +24,25 @@ use hoplite_core::topology::Links;
 /// A collective whose cost depends on the order of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Model {
-    /// Each rank sends to the next: n - 1 steps per phase (reduce-scatter, allgather), and 2 S (n -
-    /// 1) / n bytes per node.
+    /// Each rank sends to the next: n - 1 steps per phase (reduce-scatter, allgather), and
+    /// 2 S (n - 1) / n bytes per node.
     Ring,
-    /// In step i, ranks that differ in bit i exchange S / 2^(i + 1) bytes: log2 n steps and S (n -
-    /// 1) / n bytes per phase.
+    /// In step i, ranks that differ in bit i exchange S / 2^(i + 1) bytes: log2 n steps and
+    /// S (n - 1) / n bytes per phase.
     HalvingDoubling,
     /// Two trees with half of the bytes each, the second with ranks decremented: 2 log2 n steps.
     DoubleBinaryTree,
     /// NCCL's two trees, whose rank 0 has one child. The second is mirrored for even n, shifted for
     /// odd n.
     NcclTree,
-    /// In stage i, each node exchanges S / B^(i + 1) bytes with B - 1 peers: log_B n stages. The
-    /// last group may be smaller.
+    /// In stage i, each node exchanges S / B^(i + 1) bytes with B - 1 peers: log_B n stages.
     BCube(u32),
-    /// One stream in blocks of 4 KiB along the order: a broadcast, or a reduce in one dimension. n
-    /// - 1 hops, and S bytes per node.
+    /// One stream in blocks of 4 KiB along the order, as in a broadcast: n - 1 hops, and S bytes
+    /// per node.
     Chain,
-    /// Rings within the groups of each level, innermost first, with ever smaller parts: 2 sum (p_i
-    /// - 1) steps, and 2 S (n - 1) / n bytes per node. The product of the group sizes is n.
+    /// Rings within the groups of each level, innermost first, with ever smaller parts:
+    /// 2 sum (p_i - 1) steps, and 2 S (n - 1) / n bytes per node. n is the product of the group
+    /// sizes.
     Hierarchical(Vec<u32>),
 }
 
@@ -125,7 +123,7 @@ enum Form {
 /// Weight of the cost in [`Evaluator::energy`], beside the mean.
 ///
 /// Only the slowest links change the cost, so a search sees plateaus (Cloud Collectives, section
-/// V-C). The mean breaks ties: with weight 32, half of it is worth less than 2% of the cost.
+/// V-C). The mean breaks ties.
 const COST_WEIGHT: u128 = 32;
 
 impl<'a> Evaluator<'a> {
@@ -164,8 +162,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Number that a search minimises: the weighted cost, plus the cost if each stage took the
-    /// mean time of its groups, or both trees their mean time.
+    /// Number that a search minimises: the weighted cost, plus the cost if each stage took the mean
+    /// time of its groups, or both trees their mean time.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()
             + match &self.form {

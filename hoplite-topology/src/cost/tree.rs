@@ -1,5 +1,4 @@
-//! Cost of two trees that carry half of the bytes each. A tree takes as long as its slowest
-//! path; the slower tree counts.
+//! Cost of two trees that carry half of the bytes each. The slowest path of the slower tree counts.
 //!
 //! Sources: Cloud Collectives, section IV-A, with three corrections: the roots of halves are the
 //! middles of their ranges, an empty range has no child, and the second tree has ranks decremented.
@@ -8,7 +7,6 @@
 use super::Model;
 use hoplite_core::topology::matrix::Links;
 
-/// Parent of each rank. Ranks have at most two children, and the root of NCCL's trees one.
 pub(crate) type Parents = Vec<Option<u32>>;
 
 pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {
@@ -73,8 +71,7 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// For each rank, the time from its receipt to the last receipt below it, multiplied by
-    /// [`PARTS`].
+    /// For each rank, the time from its receipt to the last receipt below it, times [`PARTS`].
     times: Vec<u128>,
 }
 

@@ -4,16 +4,16 @@
 //! of the most loaded link: latency + bytes * max(load / capacity) / rate.
 //!
 //! Source: EFLOPS, section VII-C and figure 16. The default latency and rate follow from its times
-//! of HDRM (halving-doubling with rank mapping) for 256 KiB: 130 us on 64 nodes and 181 us on 1024.
+//! of HDRM for 256 KiB: 130 us on 64 nodes and 181 us on 1024.
 
 use thiserror::Error;
 
 use super::network::{Network, NetworkError, loads};
 use hoplite_core::topology::hdrm::{self, HdrmError};
 
-/// Default latency of a step, from EFLOPS, figure 16.
+/// Default latency of a step.
 pub const LATENCY_S: f64 = 6.273e-6;
-/// Default rate of a host's link, from EFLOPS, figure 16.
+/// Default rate of a host's link.
 pub const BYTES_PER_SECOND: f64 = 9.433e9;
 
 /// An algorithm for an allreduce of S bytes on n hosts.
@@ -23,7 +23,7 @@ pub enum Algorithm {
     Ring,
     /// 2 log2 n steps of S / 2, S / 4, ... bytes.
     HalvingDoubling,
-    /// Rings in groups of the first factor, the second, ..., and back: 2 sum (p_i - 1) steps.
+    /// Rings in groups of each factor, and back: 2 sum (p_i - 1) steps.
     Hierarchical(Vec<u32>),
 }
 
@@ -64,15 +64,14 @@ pub enum SimulationError {
     Factors { product: u64, ranks: usize },
     #[error("HDRM needs a BiGraph")]
     NoBiGraph,
-    /// An order repeats or invents a host.
     #[error("the order is not a permutation of the {hosts} hosts")]
     NotAPermutation { hosts: u32 },
     #[error("the allreduce would take longer than a number can express")]
     TooLong,
 }
 
-/// Simulates an allreduce with rank r at host `order[r]`, and returns its time. On a measured
-/// network, a step takes the largest latency of its flows, on others `latency_s`.
+/// Simulates an allreduce with rank r at host `order[r]`. On a measured network, a step takes the
+/// largest latency of its flows, on others `latency_s`.
 ///
 /// # Errors
 /// Fails for an invalid network or order, another number of ranks than the algorithm needs, or an

@@ -1,7 +1,4 @@
-//! A network that is described by a matrix and by the capacity of uplinks that groups share.
-//!
-//! A matrix has the rate of each pair of nodes. The pairs that leave a group share its uplink,
-//! whose capacity is given, or follows from rates under load.
+//! A network of nodes, and groups that share uplinks. A matrix has the rate of each pair of nodes.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +16,10 @@ pub struct MeasuredNetwork {
     node_gaps: Vec<u32>,
     paths: Vec<Path>,
     uplink_gaps: BTreeMap<Path, f64>,
-    /// For each level, outermost first, the capacity of an uplink as a multiple of a node's link;
-    /// zero if unknown.
+    /// For each level, outermost first, an uplink's capacity as a multiple of a node's link; zero
+    /// if unknown.
     uplinks: [f64; MAX_LEVELS],
-    /// `true` if the capacities follow from rates that were measured under load.
+    /// `true` if the capacities follow from rates under load.
     is_derived: bool,
 }
 
@@ -178,8 +175,7 @@ pub enum SharedError {
     },
     #[error("{levels} levels of groups are more than {MAX_LEVELS}")]
     TooDeep { levels: usize },
-    /// The number of capacities differs from one and from the number of levels, or there are no
-    /// levels.
+    /// The number of capacities is neither one nor the number of levels, or there are no levels.
     #[error("there are {given} capacities of uplinks for {levels} levels of groups")]
     Levels {
         /// Number of capacities.

@@ -1,7 +1,5 @@
 //! Networks of hosts and switches, and the routes of flows.
 //!
-//! Link capacities are relative to a host's link.
-//!
 //! Source: EFLOPS, sections IV-B and VII-C for BiGraph and fat-tree; BlueConnect, section 3 for the
 //! torus.
 
@@ -38,7 +36,7 @@ pub enum Network {
     BiGraph {
         /// M, the number of hosts per switch.
         hosts_per_switch: u32,
-        /// N, the number of switches, which is even.
+        /// N, the even number of switches.
         switches: u32,
         /// Choice of a path within a half.
         routing: Routing,
@@ -55,13 +53,12 @@ pub enum Network {
         routing: Routing,
     },
     /// A host at each point. Flows go dimension by dimension, the shorter way round, on ties
-    /// upwards. Coordinates of the first dimension change fastest.
+    /// upwards.
     Torus {
         /// Number of points in each dimension.
         dimensions: Vec<u32>,
     },
-    /// A network that a matrix describes: each pair of hosts has a link, and pairs share hosts'
-    /// links and groups' uplinks.
+    /// A network that a matrix describes.
     Measured(MeasuredNetwork),
 }
 
@@ -180,8 +177,8 @@ impl Network {
         route
     }
 
-    /// Returns a link's capacity, relative to a link with `ps_per_byte`. It differs from one only
-    /// in measured networks.
+    /// Returns a link's capacity, relative to a link with `ps_per_byte`: one, except in measured
+    /// networks.
     pub fn capacity(&self, link: LinkId, ps_per_byte: f64) -> f64 {
         let Self::Measured(network) = self else { return 1.0 };
         let measured = network.gap(link);
@@ -190,7 +187,7 @@ impl Network {
         if is_hosts { capacity.min(1.0) } else { capacity }
     }
 
-    /// Returns the measured latency between two hosts, if the network is measured.
+    /// Returns the measured latency between two hosts.
     pub fn latency_s(&self, from: u32, to: u32) -> Option<f64> {
         match self {
             Self::Measured(network) => Some(f64::from(network.link(from, to).alpha_ns) * 1e-9),

@@ -1,7 +1,7 @@
 //! Reads Slurm's `topology.conf`: switches, and the nodes and switches below them.
 //!
 //! It has no latencies, so each switch on a path counts as [`SWITCH_NS`], and orders follow the
-//! tree. A path has one switch under a common leaf, three with one switch above, and five with two.
+//! tree.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use hoplite_core::topology::matrix::{MAX_NAME_BYTES, MAX_NODES};
 use hoplite_core::topology::{Link, Matrix, TopologyError};
 use thiserror::Error;
 
-/// Assumed latency of a switch: more than a cut-through switch's 1 us, and less than a loaded
-/// switch's tens of microseconds.
+/// Assumed latency of a switch: between a cut-through switch's 1 us and a loaded switch's tens of
+/// microseconds.
 const SWITCH_NS: u32 = 5_000;
 /// Assumed rate of each link: 10 Gbit/s.
 const PS_PER_BYTE: u32 = 800;

@@ -4,13 +4,11 @@
 use crate::cost::{Evaluator, Model, chain_cost, hop};
 use hoplite_core::topology::matrix::Links;
 
-/// Most nodes of a ring: 2^15 sets of 15 nodes, each with 15 possible last nodes, take 4 MB and
-/// some 10 ms.
+/// Most nodes of a ring: 2^15 sets of 15 nodes, each with 15 last nodes, take 4 MB and some 10 ms.
 pub(super) const MAX_RING: usize = 16;
-/// Most nodes of a chain: a dynamic program for each of at most 55 different times per byte, with
-/// 2^11 sets each.
+/// Most nodes of a chain: a dynamic program for each of at most 55 different times per byte.
 pub(super) const MAX_CHAIN: usize = 11;
-/// Most nodes for other models: 8! orders, each one swap away from the previous order.
+/// Most nodes for other models: 8! orders.
 pub(super) const MAX_NODES_OF_OTHER_MODELS: usize = 8;
 
 pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>) -> Option<Vec<u32>> {
@@ -60,7 +58,7 @@ struct Paths {
 }
 
 impl Paths {
-    /// Computes the costs. `first` is the cost of a path of one node, and `hop` the cost of a
+    /// Computes the costs from the cost `first` of a path of one node, and the cost `hop` of a
     /// further node; [`UNREACHABLE`] excludes a hop.
     fn new(nodes: usize, first: impl Fn(usize) -> u64, hop: impl Fn(usize, usize) -> u64) -> Self {
         let mut costs = vec![UNREACHABLE; nodes << nodes];

@@ -3,9 +3,6 @@
 //! A [`Search`] has no clock: its caller requests moves, and passes the share of the time that has
 //! passed. The same seed and calls find the same order.
 //!
-//! `exact` solves small cases, `bound` gives lower bounds, `tour` searches rings by local moves,
-//! and `anneal` searches all other models.
-//!
 //! Source: Cloud Collectives, section IV-C, which anneals and then uses a solver. Rings are
 //! travelling salesman problems, for which better methods exist.
 
@@ -25,8 +22,7 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// Share of a ring's search that improves the bound's multipliers, which also choose each
-/// node's neighbours for moves.
+/// Share of a ring's search that improves the bound's multipliers.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
 /// A search's state.
@@ -58,8 +54,7 @@ enum Method<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Prepares a search, which ends at once for small cases: rings up to `exact::MAX_RING` nodes,
-    /// chains up to `exact::MAX_CHAIN`, others up to `exact::MAX_NODES_OF_OTHER_MODELS`.
+    /// Prepares a search, which ends at once for small cases (`exact`).
     ///
     /// # Errors
     /// Fails if the model does not fit the number of nodes.

@@ -1,4 +1,4 @@
-//! Fair rates, loads, probe rounds and statistics.
+//! Fair rates, loads and probes.
 
 use std::collections::BTreeSet;
 
@@ -171,7 +171,7 @@ fn measured_networks_use_their_measurements() {
     assert_close(outcome.seconds, 6.0 * (f64::from(latency) * 1e-9 + 1e6 * f64::from(gap) * 1e-12));
 }
 
-/// Two racks of four; times per byte in picoseconds.
+/// Times per byte in picoseconds.
 fn two_racks(near: u32, far: u32, far_ns: u32) -> Matrix {
     let link = |a: usize, b: usize| {
         let is_near = a / 4 == b / 4;

@@ -1,5 +1,3 @@
-//! Groups of close nodes.
-
 use hoplite_core::topology::blocks::{BlockLink, Blocks};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::measured::MeasuredPlaces;
@@ -45,7 +43,6 @@ fn racks_and_zones_are_found() {
                 };
                 assert_eq!(places[a].level(&places[b]), expected);
             }
-            // Groups are contiguous.
             let in_order: Vec<usize> = order.iter().map(|&node| racks[node as usize]).collect();
             assert!(in_order.chunks(4).all(|rack| rack.iter().all(|group| *group == rack[0])));
             assert!(in_order.chunks(8).all(|zone| zone.iter().all(|group| group / 2 == zone[0] / 2)));

@@ -1,5 +1,3 @@
-//! HDRM's mappings and BlueConnect's decompositions.
-
 use hoplite_core::topology::hdrm::{Conflict, Halves, HdrmError, check, mapping, mapping_of};
 use hoplite_topology::decompose::{self, DecomposeError, Decomposition, Fabric};
 use serde_json::Value;

@@ -1,5 +1,3 @@
-//! Search against known optima.
-
 use hoplite_core::topology::{Links, Matrix};
 use hoplite_topology::Model;
 use hoplite_topology::cost::{cost, radices};

@@ -1,5 +1,3 @@
-//! Properties of all matrices and orders.
-
 use hoplite_core::topology::Links;
 use hoplite_core::topology::random::Random;
 use hoplite_topology::Model;
