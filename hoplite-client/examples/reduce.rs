@@ -1,6 +1,5 @@
-//! Four workers put gradients, while the main thread adds up the first three that are ready.
-//!
-//! The workers are threads here, and processes on several nodes in a cluster.
+//! Four workers (here, threads) put gradients, while the main thread adds up the first three that
+//! are ready.
 //!
 //! ```console
 //! $ hoplite start
@@ -35,7 +34,6 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Puts 1,024 elements, each of them one.
 fn put(rank: usize, id: &str) -> Result<()> {
     let client = Client::connect(default_socket_path())?;
     let elements = [1.0_f32; 1024].map(f32::to_le_bytes).concat();

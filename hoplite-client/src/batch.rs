@@ -1,7 +1,6 @@
 //! Puts, gets and deletes of many objects in one call.
 //!
-//! All batches of small objects are in flight together: the call costs about one round trip. Larger
-//! objects are put one by one.
+//! All batches of small objects are in flight together. Larger objects are put one by one.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -40,7 +39,7 @@ pub struct NewObject<'a> {
     pub metadata: Metadata,
 }
 
-/// Result for each item, in order.
+/// Results of the items, in order.
 pub type Results<T> = Vec<Result<T>>;
 
 impl Client {
@@ -186,7 +185,7 @@ async fn put_part(
     if let [object] = objects {
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
-    // A full store may hold unneeded views of this program. A single put drops them and waits.
+    // A full store may hold unneeded views of this program, which a single put drops.
     let awaits_directory = |object: &NewObject<'_>| {
         options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
     };
@@ -212,7 +211,7 @@ async fn put_part(
     let answers = batch(connection, requests, Operation::Put, timeout).await?;
     let mut delayed = Vec::new();
     let sent = objects.iter().zip(&mut results).enumerate().filter(|(_, (_, result))| result.is_ok());
-    // Handles all answers, to give back each reference in them.
+    // Each reference in an answer must be given back.
     for ((index, (object, result)), answer) in sent.zip(answers) {
         *result = match answer {
             Ok(Response::Sealed) => Ok(()),

@@ -21,16 +21,15 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// Timeout of calls that wait for no object. Expires only if a daemon is suspended.
+/// Timeout of calls that wait for no object.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The store limits the ids in a query.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Access {
-    /// Connection in use, or a new one.
     Lasting(Arc<Lasting>),
-    /// One connection, which the blocking client replaces itself.
+    /// One connection, which the blocking client replaces.
     Single(Single),
     /// Connection of an outer call. Inner calls send no notices.
     Inner(Arc<Connection>),
@@ -180,8 +179,7 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Performs `work`, and sends one notice if it takes long. The caller pins `work` to keep the
-    /// future small.
+    /// Performs `work`, and sends one notice if it takes long. Pinning keeps the future small.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,

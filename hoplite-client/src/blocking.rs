@@ -1,7 +1,7 @@
-//! Blocking client: the calling thread drives the asynchronous client.
+//! Blocking client: the calling thread drives the asynchronous client. It starts no thread and no
+//! runtime.
 //!
-//! It starts no thread and no runtime. Any number of threads may call at once. In an asynchronous
-//! runtime, use [`crate::Client`].
+//! In an asynchronous runtime, use [`crate::Client`].
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::report::{Description, NodeStatus};
 use crate::timeout::checked_default;
 use crate::view::ObjectView;
 
-/// A connection to the store of this node, for threads.
+/// A connection to the store of this node. Any number of threads may call at once.
 ///
 /// Clones share the connection. The errors are those listed at [`crate::Client`].
 #[derive(Debug, Clone)]
@@ -222,7 +222,6 @@ impl Shared {
     }
 }
 
-/// Blocks on the asynchronous methods of the same names.
 macro_rules! calls {
     ($($summary:literal $name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
         impl Client {

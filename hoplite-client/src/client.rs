@@ -56,7 +56,7 @@ pub struct Client {
     pub(crate) access: Access,
 }
 
-/// One page of a listing of objects.
+/// One page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// Objects, in the order of their ids.

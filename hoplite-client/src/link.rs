@@ -1,4 +1,4 @@
-//! Connection in use, and its replacement. Only a call that has sent nothing reconnects.
+//! Replaces a lost connection. Only a call that has sent nothing reconnects.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -98,8 +98,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Acts as [`greet`](Self::greet), but calls `sleep` between attempts, and returns the error of
-    /// `sleep`.
+    /// Acts as [`greet`](Self::greet), but calls `sleep` between attempts.
     pub(crate) fn greet_with<E>(
         &self,
         asked_at: Instant,
@@ -153,7 +152,7 @@ impl<L: Line> Link<L> {
     }
 }
 
-/// Returns `true` if a retry may succeed. A stopping store resets waiting connections, so it looks
+/// Returns `true` if a retry may succeed. A stopping store resets waiting connections, and so looks
 /// like no store.
 fn may_pass(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })

@@ -28,7 +28,7 @@ pub enum Notice {
     },
 }
 
-/// Long wait of a call.
+/// A call's long wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongWait {
     /// The call's name, such as `get`.

@@ -1,4 +1,4 @@
-//! Default timeout of calls in Rust, the command line and Python.
+//! Timeouts of calls.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! Writes an object: in pieces, or at once.
+//! Writes an object.
 
 use std::sync::Arc;
 use std::time::Duration;

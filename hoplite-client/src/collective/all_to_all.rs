@@ -1,8 +1,4 @@
 //! All-to-all: each participant has one part for each participant.
-//!
-//! Each participant puts its parts as one object, its source, and the stores exchange the parts
-//! (`hoplite_core::collective`). If they cannot, the target is an empty object, and each pair of
-//! ranks uses an object.
 
 use std::pin::pin;
 use std::slice;
@@ -129,7 +125,6 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// Ids of this rank's objects for the receivers, if each pair has an object.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
@@ -175,7 +170,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(Self { client, connection, parts, options, given, taken, participant, stacked })
     }
 
-    /// Returns all ranks from the next one on, so that participants begin with different senders.
+    /// Returns all ranks from the next one on: participants begin with different senders.
     fn nearest_first(&self) -> impl Iterator<Item = usize> + use<P> {
         let (rank, participants) = (self.participant.rank, self.parts.len());
         (1..=participants).map(move |step| (rank + step) % participants)
@@ -193,8 +188,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.participant.source_bytes / self.parts.len() as u64
     }
 
-    /// Puts the source and receives the parts with `take`. Returns `None` if each pair of ranks
-    /// needs an object.
+    /// Puts the source and receives the parts with `take`, unless each pair of ranks needs an
+    /// object.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
             return Ok(None);
@@ -298,7 +293,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(())
     }
 
-    /// Deletes the target if this is rank 0. Its parts have arrived, so all participants have seen
+    /// Deletes the target if this is rank 0. As its parts have arrived, all participants have seen
     /// the target.
     async fn forget_target(&self) -> Result<()> {
         if self.participant.rank > 0 || self.parts.len() == 1 {

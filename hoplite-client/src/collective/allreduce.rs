@@ -131,8 +131,8 @@ impl Client {
     }
 }
 
-/// Acts as [`join`] with the remembered description of the source. If the result is late or fails,
-/// queries the source, which may have been replaced, and joins again.
+/// Joins with the remembered description of the source. If the result is late or fails, queries the
+/// source, which may have been replaced, and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,
@@ -164,7 +164,7 @@ async fn join_unseen(
     join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Joins and copies the result into `out`, again after each restart. Returns its length.
+/// Joins and copies the result into `out`, again after each restart.
 async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
     let out = out.room(allreduce.source_bytes)?;
     let mut is_again = false;

@@ -111,7 +111,6 @@ impl Client {
         }
     }
 
-    /// Returns an error that names the missing ranks, if any are known.
     pub(super) async fn missing(
         &self,
         name: ObjectId,

@@ -130,8 +130,7 @@ where
     Ok(views.into_iter().map(|(_, view)| view).collect())
 }
 
-/// Copies the readers' objects into the front of `out`, one after the other. Readers may open in
-/// any order.
+/// Copies the readers' objects into the front of `out`. Readers may open in any order.
 pub(super) async fn one_after_the_other<'a, Opening, Copy>(
     connection: &Connection,
     openings: Vec<Opening>,

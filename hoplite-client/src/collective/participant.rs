@@ -1,5 +1,4 @@
-//! A participant of a collective requests the target from its store. Rank 0's store also
-//! coordinates.
+//! A participant of a collective.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -63,8 +62,7 @@ impl Out<'_> {
     }
 }
 
-/// Checks a collective's arguments at every participant: otherwise the others would wait for a
-/// refused rank 0.
+/// Checks a collective's arguments at every participant, so that none waits for a refused rank 0.
 pub(super) fn check(
     target: ObjectId,
     sources: Vec<ObjectId>,
@@ -182,7 +180,7 @@ impl Participant {
         }
     }
 
-    /// Requests an exchange's target; `None` if the participant must get its parts without it.
+    /// Requests an exchange's target, unless the participant must get its parts without it.
     pub(super) async fn join_parts(
         &self,
         connection: &Arc<Connection>,

@@ -33,7 +33,6 @@ pub(super) enum Delivery {
     Delivered,
     /// The caller has given up: a reference in this answer must be given back.
     Unwanted(Box<Answer>),
-    /// No call fits the answer.
     Unexpected,
 }
 

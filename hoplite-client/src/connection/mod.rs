@@ -1,4 +1,4 @@
-//! One connection to a store: calls, answers, and references that must be given back.
+//! One connection to a store.
 //!
 //! The socket stays open until the last client, view or writer is dropped: closing it gives back
 //! all references. Callers write requests ([`sender`]). One task ([`receiver`]), or one waiting
@@ -69,7 +69,7 @@ pub(crate) struct Connection {
     recent_puts: RecentPuts,
 }
 
-/// Part that the receiving task shares. The task does not keep the connection open.
+/// Part that the receiving task shares, which does not keep the connection open.
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     sender: Arc<Sender>,
     received_by: ReceivedBy,
     made_at: Instant,
-    /// Last check for a closed socket, in microseconds since `made_at`.
+    /// Last check, in microseconds since `made_at`.
     checked_us: AtomicU64,
 }
 
@@ -177,7 +177,7 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing, if it is not yet.
+    /// Maps the arena for writing.
     ///
     /// # Errors
     /// `PermissionDenied` if the store lets this client only read.
@@ -267,8 +267,7 @@ impl Connection {
 
     /// Performs `work`, which makes several calls, for at most [`answer_limit`].
     ///
-    /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
-    /// caller pins `work` to keep the future small.
+    /// Without a runtime, a thread sees only the time limits of the futures that it polls.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,
@@ -465,8 +464,7 @@ impl Shared {
         numbers.max().map_or(Ok(()), |number| Ok(self.version.require(number)?))
     }
 
-    /// Sends requests that give references back. If the connection breaks, the store takes back
-    /// everything.
+    /// Gives references back. If the connection breaks, the store takes back everything.
     fn give_back(&self, requests: &[Request]) {
         if let Err(SendFailure::Lost(reason)) = self.sender.send(&unanswered(requests), Priority::GiveBack) {
             self.break_off(reason);

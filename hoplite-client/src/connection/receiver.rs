@@ -29,7 +29,7 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
 }
 
 /// Registers a duplicate of the socket, because the original must send after the runtime's end.
-/// Registers for readability alone, because writability changes with each request.
+/// Writability changes with each request, so it is not registered.
 fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,

@@ -1,5 +1,3 @@
-//! Failures to connect.
-
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 

@@ -1,5 +1,3 @@
-//! Broken connections, cancelled calls, and references.
-
 use std::time::Duration;
 
 use hoplite_core::node::Request as NodeRequest;

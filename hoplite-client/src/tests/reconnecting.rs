@@ -117,7 +117,7 @@ async fn a_store_that_stays_away_costs_the_patience_once() {
     }
     let other = FakeStore::start();
     replace(&store, &other);
-    // On a busy machine, the patience may be too short for the handshake.
+    // A busy machine may need longer for the handshake.
     let deadline = std::time::Instant::now() + LONG;
     while let Err(error) = client.put("a", b"1").await {
         assert!(error.is_retryable() && std::time::Instant::now() < deadline, "{error}");

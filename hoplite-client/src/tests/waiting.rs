@@ -1,5 +1,3 @@
-//! Each slow call sends one notice.
-
 use std::sync::Mutex;
 use std::time::Duration;
 
