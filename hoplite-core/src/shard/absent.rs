@@ -23,7 +23,6 @@ pub(super) struct LostNodes {
     pub(super) nodes: BTreeMap<NodeId, Lost>,
     by_time: BTreeSet<(Time, NodeId)>,
     holders: BTreeMap<Put, BTreeSet<NodeId>>,
-    /// The number of puts of all lost nodes.
     count: usize,
     pub(super) waiting: BTreeMap<ObjectId, Waiting>,
 }
@@ -42,7 +41,6 @@ pub(super) struct Waiting {
 }
 
 impl LostNodes {
-    /// Remembers that the lost run may have copies of `puts`.
     pub(super) fn note(
         &mut self,
         now: Time,

@@ -1,14 +1,14 @@
 //! Deletes all copies of a put, and keeps a *tombstone*: a record by which the shard refuses copies
 //! that come back.
 //!
-//! Deletions are kept by id and put, apart from live entries, so the shard can accept a new put
-//! while nodes drop the old one. A deletion lasts as long as its tombstone. If nodes have not
-//! confirmed by then, the delete times out.
+//! Deletions are kept apart from live entries, so the shard can accept a new put while nodes drop
+//! the old one. A deletion lasts as long as its tombstone. If nodes have not confirmed by then, the
+//! delete times out.
 //!
-//! During the warm-up after a shard's start, stores may not have published an id yet. The shard
-//! holds a delete of an unknown id until a store publishes it, or the warm-up ends. The hold lasts
-//! at least for a [`LEASE`](crate::session::LEASE), because a store that is cut off may have a
-//! lease of the shard's previous run.
+//! During the warm-up, stores may not have published an id yet. The shard holds a delete of an
+//! unknown id until a store publishes it, or the warm-up ends. The hold lasts at least for a
+//! [`LEASE`](crate::session::LEASE), because a store that is cut off may have a lease of the
+//! shard's previous run.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Shard {
             return;
         }
         let is_known = self.entries.contains_key(id) || self.deletion_of(id).is_some();
-        // A delete of one named put needs no hold: a store that publishes the put later drops it.
+        // A delete of one named put needs no hold: a store that publishes it later drops it.
         if !is_known && terms.only.is_none() && turn.now < self.deletes_from {
             self.held_deletes.entry(id.clone()).or_default().insert(requester, terms);
             if let Some(record) = self.nodes.get_mut(node) {
@@ -54,7 +54,6 @@ impl Shard {
         }
     }
 
-    /// Performs all held deletes, because the stores had enough time to publish.
     pub(super) fn end_warm_up(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.held_deletes.keys().next().cloned() {
             self.perform_held_delete(turn, &id);
@@ -112,13 +111,11 @@ impl Shard {
         }
     }
 
-    /// Returns the put that the same delete ended before.
     fn deleted_by(&self, requester: Requester, id: &ObjectId) -> Option<PutId> {
         let (deleted, put) = self.performed_deletes.get(&requester)?;
         (deleted == id).then_some(*put)
     }
 
-    /// Removes the put's copies, and refuses the put from now on.
     fn end_put(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
         let is_listed = self.entries.get(id).is_some_and(|entry| entry.put == put);
         let dropped = if is_listed { self.drop_everywhere(turn, id) } else { None };
@@ -130,7 +127,6 @@ impl Shard {
         }
     }
 
-    /// Removes a put that the other shard of the id has deleted.
     pub(super) fn forget(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
         self.end_put(turn, id, put);
         self.finish_if_dropped(turn, &(id.clone(), put));
@@ -161,8 +157,8 @@ impl Shard {
             deletion.pending.remove(&node);
             self.finish_if_dropped(turn, &key);
         } else if !self.tombstones.contains_key(&key) {
-            // The other shard of this id had the node drop the put, and will send the delete here
-            // as well.
+            // The other shard of this id had the node drop the put, and sends the delete here as
+            // well.
             if self.entries.get(id).is_some_and(|entry| entry.put == put) {
                 let lost_at = turn.now + self.config.limits.node_grace;
                 self.remove_location(turn, id, node, lost_at);

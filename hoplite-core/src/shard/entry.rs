@@ -1,4 +1,4 @@
-//! The state of one object in a shard: small, because a shard may have a million objects.
+//! The state of one object: small, because a shard may have a million objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,20 +57,18 @@ pub(super) struct Transfers {
     slow: BTreeSet<(NodeIndex, GrantId)>,
 }
 
-/// A transfer, which uses a slot of its sender. Its key is the receiver.
+/// A transfer, by receiver. It uses a slot of its sender.
 #[derive(Debug, Clone)]
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
     pub(super) began: Time,
     /// The sender's groups to which the receiver does not belong.
     pub(super) leaves: Vec<Path>,
-    /// `true` once the receiver must give the slot to another one.
     pub(super) is_recalled: bool,
     /// `true` if the receiver began before its sender had bytes to forward, so that their
     /// completions are one hop apart.
     pub(super) is_timed: bool,
-    /// `true` if a complete copy is sent from its first byte, so that the duration measures the
-    /// link.
+    /// `true` if a complete copy is sent from its first byte: the duration measures the link.
     pub(super) is_paced: bool,
     /// `true` if the bytes come over a slow link, here or earlier in the chain.
     pub(super) is_slow: bool,
@@ -133,7 +131,7 @@ impl Transfers {
             return;
         };
         link.is_slow = is_slow;
-        // Part of the transfer ran at another speed, so its duration measures no link.
+        // Part of the transfer ran at another speed.
         link.is_paced = false;
         if is_slow {
             self.slow.insert((receiver, grant));
@@ -154,7 +152,6 @@ impl Transfers {
     }
 }
 
-/// Returns the groups of a node at `from` to which a node at `to` does not belong.
 pub(super) fn groups_left(from: Path, to: Path) -> Vec<Path> {
     groups_of(from).filter(|group| *group != EVERYWHERE && !is_in(to, *group)).collect()
 }
@@ -184,7 +181,6 @@ impl Entry {
         matches!(self.state, EntryState::Lost { .. })
     }
 
-    /// Returns `true` if a copy is complete or producing, or the shard has the bytes.
     pub(super) fn has_root(&self) -> bool {
         self.inline.is_some() || self.copies.rooted().next().is_some()
     }

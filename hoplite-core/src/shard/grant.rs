@@ -43,7 +43,6 @@ impl Shard {
         self.next_grant += 1;
         let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
         let is_fresh = entry.copies.get(node).is_none();
-        // The grant implies a partial copy, so the receiver need not publish its start.
         if is_fresh {
             let mut copy = LocationRecord::new(
                 (node, record.place.path),
@@ -109,7 +108,7 @@ impl Shard {
         turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });
     }
 
-    /// Answers with an inline object's bytes. The receiver is then a complete location.
+    /// The receiver is then a complete location.
     pub(super) fn answer_inline(
         &mut self,
         turn: &mut Turn<'_>,
@@ -134,7 +133,7 @@ impl Shard {
             own.state = LocationState::Complete;
             own.since = turn.now;
             own.pulling_from = None;
-            // The copy may be left over from an earlier session.
+            // The copy may be of an earlier session.
             own.session = session;
         });
         let (put, metadata, pin) = (entry.put, entry.metadata.clone(), entry.pin);
@@ -178,8 +177,8 @@ impl Shard {
         }
     }
 
-    /// Removes the location of a receiver that declined its grant. Keeps it if the receiver has
-    /// another slot, or has published a copy, perhaps for a grant of the other shard.
+    /// Removes the location of a receiver that declined its grant, unless it has another slot, or
+    /// has published a copy, perhaps for a grant of the other shard.
     fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let copy = entry.copies.get(node);

@@ -21,10 +21,8 @@ impl Page {
     /// Merges the pages of a cluster's shards; `None` for a shard without an answer.
     ///
     /// Returns `None` if too few shards answered. [`REPLICAS`] shards know each object, so up to
-    /// `REPLICAS - 1` may be missing.
-    ///
-    /// The merged page ends where the first unfinished page ends, because the caller continues
-    /// after the last object.
+    /// `REPLICAS - 1` may be missing. The merged page ends where the first unfinished page ends,
+    /// because the caller continues there.
     pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
         let unreachable = pages.iter().filter(|page| page.is_none()).count();
         if unreachable == pages.len() || unreachable >= REPLICAS {
@@ -64,8 +62,7 @@ impl Page {
     }
 }
 
-/// Takes the earlier origin, because a shard may have restarted, and the last use that either
-/// shard knows.
+/// Takes the earlier origin, because a shard may have restarted, and the last known use.
 fn keep_older(kept: &mut Locations, other: &mut Locations) {
     if let (Some(kept), Some(other)) = (&mut kept.object, &mut other.object)
         && other.put == kept.put
@@ -83,10 +80,8 @@ fn keep_older(kept: &mut Locations, other: &mut Locations) {
 }
 
 /// Returns the index of the shard that knows most about an object. `answers` are in the order of
-/// responsibility; `None` if a shard failed.
-///
-/// A restarted shard may lack objects. If both know the same, the first one wins, because it
-/// granted the pulls.
+/// responsibility; `None` if a shard failed. A restarted shard may lack objects. If both know the
+/// same, the first one wins, because it granted the pulls.
 pub fn best_informed<'a>(answers: impl IntoIterator<Item = Option<&'a Locations>>) -> Option<usize> {
     let answers = answers.into_iter().enumerate();
     let known = answers.filter_map(|(index, answer)| {

@@ -1,8 +1,8 @@
 //! Lets receivers wait for close copies, and moves slots to closer receivers.
 //!
 //! A *group* is a set of close nodes, such as a rack. A query gets the closest copy with a free
-//! slot, or waits while all copies in a group of its node are busy.
-//! [`plan::locality`](crate::plan::locality) has the reasons.
+//! slot, or waits while all copies in a group are busy. [`plan::locality`](crate::plan::locality)
+//! has the reasons.
 
 use std::collections::{BTreeSet, btree_map};
 use std::iter::successors;
@@ -28,14 +28,11 @@ enum Nearby {
         sender: NodeIndex,
         choice: SenderChoice,
     },
-    /// A copy in the receiver's group will have bytes soon.
     Soon,
-    /// All copies in this group serve others.
     Busy(Path),
     Nothing,
 }
 
-/// The next query of a group, and its answer. The flags are as in [`Nearby::Sender`].
 struct Nearest {
     steps: usize,
     is_in_group: bool,
@@ -88,8 +85,8 @@ impl Shard {
     /// Chooses the next query that waits in its group, and its answer. The flag is `true` if the
     /// sender is in a group of the node, or the query has waited for too long.
     ///
-    /// First come queries that have waited for long without a copy in their group. Then come
-    /// queries with the closest senders, then queries with a slow sender.
+    /// First come queries that have waited for long without a copy in their group, then queries
+    /// with the closest senders, then queries with a slow sender.
     pub(super) fn nearest_answer(&self, now: Time, entry: &Entry, queue: &Queue) -> Option<(bool, Answered)> {
         let aged = self.first_of_groups(queue).filter(|(group, _, query, _)| {
             now - query.since >= AGED_AFTER && entry.copies.connected_count(*group) == 0
@@ -121,8 +118,7 @@ impl Shard {
         }
     }
 
-    /// Chooses a group's next query: the first one, or a later one if all before it have slow
-    /// links. The flag is `true` if the query lets others go first.
+    /// Chooses a group's next query. The flag is `true` if the query lets others go first.
     fn nearest_in(&self, now: Time, entry: &Entry, queue: &Queue, group: Path) -> Option<(bool, Nearest)> {
         let waiters = queue.range((group, 0)..=(group, u64::MAX)).map(|(_, waiter)| *waiter);
         let mut is_last = false;
@@ -143,8 +139,8 @@ impl Shard {
         first_that_does_not_yield(waiters.filter_map(answer))
     }
 
-    /// Returns the first query of each group. No later one can get a better sender, unless the
-    /// first has slow links.
+    /// Returns the first query of each group. A later one can get a better sender only if the first
+    /// has slow links.
     fn first_of_groups<'a>(
         &'a self,
         queue: &'a Queue,
@@ -158,7 +154,6 @@ impl Shard {
         })
     }
 
-    /// Chooses the closest sender. Returns `None` if the receiver must wait.
     pub(super) fn offer_nearby(
         &self,
         now: Time,
@@ -216,8 +211,7 @@ impl Shard {
         slow.unwrap_or(Nearby::Nothing)
     }
 
-    /// Makes queries wait if all copies in their group are busy, and recalls slots from receivers
-    /// outside the group.
+    /// Makes queries wait if all copies in their group are busy, and recalls slots from outside.
     pub(super) fn hold_queries(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {
@@ -269,7 +263,6 @@ impl Shard {
         young.map(|(receiver, grant, _)| (*receiver, *grant))
     }
 
-    /// Ends a group's wait if its last query has just left.
     pub(super) fn end_group_wait_if_unused(&mut self, id: &ObjectId, group: Path) {
         let queue = self.waiting.get(id);
         let is_left = queue.is_some_and(|queue| queue.range((group, 0)..=(group, u64::MAX)).next().is_some());
@@ -285,8 +278,7 @@ impl Shard {
         }
     }
 
-    /// Returns the reason for the sender at `sender`, found in the receiver's group `group`;
-    /// `reason` if locality did not decide.
+    /// Returns the reason for a sender found in `group`, or `reason` if locality did not decide.
     pub(super) fn reason_by_place(
         &self,
         entry: &Entry,

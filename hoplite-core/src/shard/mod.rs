@@ -1,19 +1,16 @@
 //! One shard of the directory, as a pure state machine.
 //!
 //! A shard knows which nodes have copies of its objects, or will have them, and chooses a sender
-//! for each receiver. [`Event`]s and the time go into [`Shard::apply`], and [`Effect`]s come out. A
-//! shard has only soft state, because stores publish their copies again when they connect to a new
-//! shard.
+//! for each receiver. A shard has only soft state, because stores publish their copies again to a
+//! new shard.
 //!
 //! * `session`: connects, disconnects and loses nodes.
 //! * `publish`, `loss`, `memory`: add and remove copies, and detect lost objects.
-//! * `query`, `grant`: choose a sender for each receiver, and grant it a slot.
+//! * `query`, `grant`: choose senders, and grant their slots.
 //! * `locality`, `slow`, `places`: prefer close senders and fast links.
-//! * `delete`: removes all copies, and keeps tombstones so that they do not come back.
-//! * `absent`, `awaiting`: name lost nodes that may have copies, or wait for them.
-//! * `replicas`, `orphans`: make stores keep further copies of an object.
-//! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: tell clients, tools and the
-//!   dashboard.
+//! * `delete`, `absent`, `awaiting`: remove all copies, and wait for lost nodes.
+//! * `replicas`, `orphans`: make stores keep further copies.
+//! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: tell clients and tools.
 //!
 //! No message of a store can make a shard panic or grow without bound. The bounds are [`Limits`]
 //! and the constants of this module.
@@ -83,7 +80,7 @@ use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
 /// Most inline bytes of a shard: 8192 objects of the largest inline size. Beyond it, receivers pull
-/// small objects from stores. The million entries of a full shard need less than 1 GiB in addition.
+/// small objects from stores. The entries of a full shard need less than 1 GiB in addition.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
 /// The number of a node's clients that may reach their limit of requests.
@@ -118,7 +115,7 @@ pub enum Event {
     Message { node: NodeId, message: ToShard },
     /// Measured places of nodes. The shard ignores measurements older than its own.
     Places(MeasuredPlaces),
-    /// Time has passed; see [`Shard::next_deadline`]. Every other event also handles due deadlines.
+    /// Time has passed; see [`Shard::next_deadline`].
     Tick,
 }
 
@@ -130,7 +127,7 @@ pub enum Effect {
     Send { node: NodeId, message: ToStore },
     /// Log a grant.
     Granted { id: ObjectId, record: GrantRecord },
-    /// Log that stores describe places with different label keys, once for each set of keys.
+    /// Log that stores use different label keys, once for each set of keys.
     PlaceKeysDiffer { counts: KeyCounts },
 }
 
@@ -173,10 +170,9 @@ pub struct Shard {
     subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     subscriptions: usize,
     pauses: BTreeMap<ObjectId, Time>,
-    /// Puts that have ended and must not come back.
     tombstones: BTreeMap<(ObjectId, PutId), Tombstone>,
-    /// The deletes that created tombstones. A store repeats a delete if its answer is lost with the
-    /// session, or if the shard was away. No later request of the store has the same number.
+    /// The deletes that created tombstones. A store repeats a delete if its answer is lost. No
+    /// later request of the store has the same number.
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
     /// Deletes that wait for nodes. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
@@ -196,19 +192,15 @@ struct Due {
     queries: Deadlines<(NodeIndex, RequestId)>,
     /// A waiting query begins to accept avoided senders, or slow links.
     wait_limits: Deadlines<(NodeIndex, RequestId)>,
-    /// A group's queries stop waiting for a close copy.
     held_back: Deadlines<(ObjectId, Path)>,
     /// A node is lost, or loses the copies that it has not published again.
     nodes: Deadlines<NodeIndex>,
     rootless: Deadlines<ObjectId>,
     markers: Deadlines<ObjectId>,
     tombstones: Deadlines<(ObjectId, PutId)>,
-    /// Subscribers get the changes that came during a pause between updates.
     news: Deadlines<ObjectId>,
-    /// The last copy of a chain has bytes to forward.
     extensions: Deadlines<ObjectId>,
     orphans: Deadlines<ObjectId>,
-    /// The end of an assignment or a pause of an object with too few copies.
     replicas: Deadlines<ObjectId>,
 }
 
@@ -386,7 +378,6 @@ impl Shard {
         }
     }
 
-    /// Serves waiting queries and informs subscribers, once for each affected object.
     fn settle(&mut self, turn: &mut Turn<'_>) {
         self.assign_replicas(turn);
         while let Some(id) = self.to_serve.pop_first() {
@@ -432,7 +423,6 @@ impl Shard {
         self.config.limits.max_requests_per_client.saturating_mul(CLIENTS_PER_NODE)
     }
 
-    /// Returns `true` if `node` may open `request`; otherwise answers with the error.
     fn admit(&self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) -> bool {
         let Some(record) = self.nodes.get(node) else { return false };
         let maximum = self.max_open_requests();

@@ -58,7 +58,6 @@ pub(super) enum OpenRequest {
     Query(WaitingQuery),
     Subscription(ObjectId),
     Delete(ObjectId, PutId),
-    /// A delete of an unknown id during the warm-up.
     HeldDelete(ObjectId),
     AwaitingDelete(ObjectId),
 }
@@ -183,11 +182,10 @@ impl Nodes {
             && self.get(node).is_some_and(|record| self.slow_reports.contains_key(&record.info.node))
     }
 
-    /// Returns `true` if the sender reports the link as slow, or if enough nodes report one of its
+    /// Returns `true` if the sender reports the link as slow, or enough nodes report one of its
     /// ends.
     ///
-    /// The sender's report counts only within a group, because groups already stand for slow
-    /// uplinks.
+    /// The sender's report counts only within a group: groups already stand for slow uplinks.
     pub(super) fn is_slow_link(&self, from: NodeIndex, to: NodeIndex) -> bool {
         let (Some(sender), Some(receiver)) = (self.records.get(&from), self.records.get(&to)) else {
             return false;
@@ -205,7 +203,6 @@ impl Nodes {
             == MIN_REPORTS
     }
 
-    /// Returns the place by labels, refined by measurements.
     fn place_of(&self, info: &NodeInfo) -> Place {
         let labelled = Place::of_labels(&info.labels);
         self.measured_path(info).map_or(labelled, |path| Place { path, ..labelled })
@@ -226,7 +223,6 @@ impl Nodes {
         is_measured && !std::mem::replace(&mut self.uses_measured, true)
     }
 
-    /// Returns the uplinks' measured capacity; the default while all places come from labels.
     pub(super) fn uplink(&self) -> Uplink {
         if self.uses_measured { self.measured.uplink } else { Uplink::default() }
     }
@@ -241,7 +237,7 @@ impl Nodes {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }
 
-    /// Sets measured places. Returns the nodes that move, for [`place`](Self::place).
+    /// Sets measured places. Returns the nodes that move.
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
         self.is_recalled = false;
         self.measured = places;
@@ -251,7 +247,7 @@ impl Nodes {
     }
 
     /// Adds a place that a store repeats, unless newer places are known. Returns the nodes that
-    /// move, for [`place`](Self::place).
+    /// move.
     pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();
@@ -317,15 +313,13 @@ impl Nodes {
         self.records.get_mut(&index)
     }
 
-    /// Returns the connected nodes in the order of the ring, from `point` on.
     pub(super) fn connected_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         let start = (point, NodeIndex::FIRST);
         let around = self.ring.range(start..).chain(self.ring.range(..start));
         around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
     }
 
-    /// Omits draining nodes from [`connected_after`](Self::connected_after), because they get no
-    /// copies to keep.
+    /// Omits draining nodes from [`connected_after`](Self::connected_after).
     pub(super) fn receivers_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
     }

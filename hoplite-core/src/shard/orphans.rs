@@ -3,8 +3,7 @@
 //!
 //! After a restart, one shard of the id lacks the orphan, and queries there would wait in vain. So
 //! the shard offers the object to a store, and to the next one if the first publishes no copy
-//! within the nodes' grace period. After several failures it pauses, because stores may have memory
-//! later.
+//! within the nodes' grace period.
 
 use std::time::Duration;
 
@@ -20,9 +19,9 @@ use crate::vocabulary::directory::ToStore;
 /// Pace of offers: 200 MB/s, a sixth of a link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
-/// Most stores that get an offer of an orphan, one after the other.
+/// Most stores that get an offer of an orphan.
 const MAX_OFFERS: usize = 16;
-/// Time after which the same stores get an offer again.
+/// Time after which the same stores get an offer again, because they may have memory then.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
 
 impl Shard {
@@ -47,7 +46,6 @@ impl Shard {
         self.due.orphans.insert(due, id.clone());
     }
 
-    /// Notes that a store declines the object, so that the next offer goes to another one.
     pub(super) fn decline_orphan(&mut self, id: &ObjectId, node: NodeIndex) {
         let orphan = self.orphans.objects.get_mut(id);
         if let Some(orphan) = orphan.filter(|orphan| orphan.offered.len() < MAX_OFFERS) {

@@ -13,7 +13,6 @@ use crate::time::Time;
 pub const MAX_PREFIXES: usize = 200;
 /// Most creators named in a sum.
 pub const MAX_CREATORS: usize = 4;
-/// The byte at which a group of ids ends.
 const SEPARATOR: u8 = b'/';
 
 /// The sum of a group's objects.
@@ -25,7 +24,6 @@ pub struct PrefixSum {
     pub copies: u64,
     /// The time at which the shard learned of the first object.
     pub oldest: Option<Time>,
-    /// The time at which the shard learned of the latest object.
     pub newest: Option<Time>,
     /// The latest transfer of an object of the group.
     pub used: Option<Time>,
@@ -136,8 +134,8 @@ impl PrefixSums {
 }
 
 impl Shard {
-    /// Adds objects after `after` to `sums`: at most [`MAX_EXAMINED`], in about two milliseconds.
-    /// Returns the last one, for the next call; `None` at the end.
+    /// Adds at most [`MAX_EXAMINED`] objects after `after` to `sums`. Returns the last one, for the
+    /// next call; `None` at the end.
     pub fn sum_prefixes(&self, sums: &mut PrefixSums, after: &[u8]) -> Option<ObjectId> {
         let prefix = sums.prefix.clone();
         let start = if after >= &prefix[..] { Bound::Excluded(after) } else { Bound::Included(&prefix[..]) };

@@ -34,8 +34,8 @@ impl Shard {
         if let Some(reason @ (DropReason::Superseded | DropReason::Lost)) = ended
             && publish.state == LocationState::Partial
         {
-            // The receiver does not know that the put ended. It was not deleted, so its gets
-            // continue with the next put, or end as lost.
+            // The receiver does not know that the put ended. Its gets continue with the next put,
+            // or end as lost.
             let (id, put) = (publish.id, publish.put);
             return self.send(turn, node, ToStore::Drop { id, put, reason });
         }
@@ -172,8 +172,7 @@ impl Shard {
         }
     }
 
-    /// Records the node's copy. Returns `true` if the store missed a promotion, which must be sent
-    /// again.
+    /// Records the node's copy. Returns `true` if the store missed a promotion.
     fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
         let pulling_from = publish.pulling_from.as_ref().map(|name| {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));
@@ -267,8 +266,7 @@ impl Shard {
             return self.drop_confirmed(turn, node, id, put);
         }
         let Some(entry) = self.entries.get(id).filter(|entry| entry.put == put) else { return };
-        // A new shard may know the put only from receivers. A store that ends a put must be its
-        // producer.
+        // A new shard may know the put only from receivers. Only the put's producer ends it.
         let own = entry.copies.get(node);
         let is_producing = own.is_none_or(|copy| copy.state == LocationState::Producing);
         let ends_the_put = is_producing && entry.copies.complete() == 0;
@@ -281,11 +279,10 @@ impl Shard {
             // Receivers may be complete by now, with their publications under way.
             self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);
             if reason == UnpublishReason::Conceded {
-                // A store that took the put over would bring it back after the winning put is
-                // deleted.
+                // A store that takes the put over would revive it once the winning put is deleted.
                 self.remove_orphan(id);
                 if self.entries.get(id).is_some_and(|entry| !entry.is_lost() && !entry.has_followers()) {
-                    // The remaining inline bytes must be neither listed nor served.
+                    // Otherwise the inline bytes would be listed and served.
                     self.dismantle(id);
                 }
             } else {

@@ -45,7 +45,6 @@ impl Shard {
         let deadline = turn.now + timeout;
         let is_last_chance = deadline <= turn.now;
         let group = if is_last_chance { EVERYWHERE } else { self.waiting_group(node, entry, resume, &avoid) };
-        // Waiting queries come first.
         let may_overtake = is_last_chance || !self.waiting.contains_key(&id);
         let since = turn.now;
         let waits_until = since + self.wait_limit(entry, &avoid);
@@ -81,8 +80,7 @@ impl Shard {
         let Some((sender, choice)) = offered else { return false };
         debug_assert!(self.is_without_better(&query.id, node, query, &choice), "slow, but not the only one");
         self.grant(turn, node, request, &query.id, sender, choice);
-        // The sender serves one more node, which waiting queries may prefer to a sender that they
-        // avoid.
+        // Waiting queries may prefer the new receiver to a sender that they avoid.
         self.mark_servable(&query.id);
         true
     }
@@ -110,7 +108,6 @@ impl Shard {
         }
     }
 
-    /// Removes a waiting query. Returns `None` if the request is none.
     pub(super) fn remove_query(&mut self, node: NodeIndex, request: RequestId) -> Option<WaitingQuery> {
         self.waiting_query(node, request)?;
         let Some(OpenRequest::Query(query)) = self.nodes.get_mut(node)?.requests.remove(&request) else {
@@ -126,7 +123,7 @@ impl Shard {
         }
     }
 
-    /// Answers waiting queries. If some are left, looks again when the end of a chain has bytes.
+    /// Answers waiting queries. For the others, looks again when a chain's end has bytes.
     pub(super) fn serve(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
             let query = self.remove_query(node, request);
@@ -178,8 +175,8 @@ impl Shard {
         if queue.last_key_value().is_some_and(|((group, _), _)| *group == EVERYWHERE) {
             return first.map(|(_, answer)| answer);
         }
-        // Queries that wait in their group use close copies, so they come first, unless another one
-        // has waited for long.
+        // Queries in their group use close copies, so they come first, unless another one has
+        // waited for long.
         let (waited, first) = first.map_or((Duration::ZERO, None), |(waited, first)| (waited, Some(first)));
         if waited >= AGED_AFTER {
             return first;
@@ -198,7 +195,6 @@ impl Shard {
             || unfinished.is_some_and(|record| self.may_extend(now, entry, record))
     }
 
-    /// Returns `true` if the shard may send a receiver to this unfinished copy.
     fn may_extend(&self, now: Time, entry: &Entry, record: &LocationRecord) -> bool {
         self.hop_time.may_extend(now, record.since, entry.transfers.len(), entry.size_bytes)
     }
@@ -285,7 +281,6 @@ impl Shard {
         entry.transfers.served_by(node) > 0 || name.is_some_and(|name| entry.copies.is_pulled_from(name))
     }
 
-    /// Returns `true` if a copy belongs to `node`, or gets its bytes from `node`.
     pub(super) fn is_behind(
         &self,
         entry: &Entry,

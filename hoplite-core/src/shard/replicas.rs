@@ -6,8 +6,7 @@
 //! connected shard of the id creates copies; stores tell their shards which one that is ([`Lead`]).
 //! The shard assigns the object to a store, which fetches it by an ordinary query
 //! ([`ToStore::Replicate`]). So several stores receive one object in a chain, even while it is
-//! being produced. The queue begins with waiting puts, then comes the object with the fewest
-//! copies. Each store has a bounded number of assignments, and the repair of lost copies is paced.
+//! being produced.
 //!
 //! If a store lacks memory or cannot fetch the object, the shard assigns it to another one. Once
 //! all stores have refused, the shard tells the stores with copies why, and begins again after a
@@ -43,7 +42,6 @@ struct Count {
     /// Pinned copies at stores that do not drain, including producing and absent ones.
     kept: usize,
     present: usize,
-    /// `true` if a connected store regards this shard as the first one.
     leads: bool,
     is_drain: bool,
     paths: Vec<Path>,
@@ -57,7 +55,6 @@ enum Choice {
 }
 
 impl Shard {
-    /// Notes if a store regards this shard as the first connected one of an object.
     pub(super) fn update_lead(&mut self, turn: &mut Turn<'_>, node: NodeIndex, lead: Lead) {
         let Lead { id, put, leads, is_new } = lead;
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.put == put) else { return };
@@ -135,8 +132,8 @@ impl Shard {
         }
     }
 
-    /// Reports objects that want more copies than there are stores, after the loss of a store. Pauses
-    /// go on, because no other store has come.
+    /// Reports objects that want more copies than there are stores. Pauses go on, because no other
+    /// store has come.
     pub(super) fn store_lost(&mut self, now: Time) {
         let nodes = self.nodes.count_receivers(MAX_REPLICAS.into());
         let wants_more = |id: &&ObjectId| {
@@ -296,8 +293,7 @@ impl Shard {
         self.replicas.is_dirty = false;
     }
 
-    /// Assigns an object to one store. Returns `false` if all stores are busy, or a repair is too
-    /// early.
+    /// Assigns an object to one store. Returns `false` if all are busy, or a repair is too early.
     fn assign_one(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> bool {
         let Some(entry) = self.entries.get(id) else { return true };
         let Some(shortage) = self.replicas.objects.get(id) else { return true };
@@ -371,7 +367,6 @@ impl Shard {
         }
     }
 
-    /// Sends the number of copies to stores that regard this shard as the first one.
     fn notify_leaders(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let pinned = entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned && copy.leads);

@@ -1,14 +1,13 @@
-//! Sessions: nodes connect, go away for a moment, come back, or are lost.
+//! Sessions of nodes: connection, disconnection, return and loss.
 //!
-//! A node that goes away keeps its locations for [`Limits::node_grace`](crate::Limits::node_grace),
-//! but serves no receivers. If the shard ends the session, the node keeps them at least for a
-//! [`LEASE`](crate::session::LEASE): an unaware node still serves copies.
+//! A disconnected node keeps its locations for [`Limits::node_grace`](crate::Limits::node_grace),
+//! but serves no receivers. If the shard ended the session, the node keeps them at least for a
+//! [`LEASE`](crate::session::LEASE), because an unaware node still serves copies.
 //!
-//! If it comes back as the same run (process), its locations count again at once, and it publishes
-//! all its copies again. The shard gives up the rest once the node has published nothing for the
-//! grace period.
+//! If the same run (process) comes back, its locations count again at once, and it publishes all
+//! its copies again. The shard removes the rest once nothing was published for the grace period.
 //!
-//! If it comes back as another run, its old copies are gone with the old process.
+//! If another run comes, the old copies are gone.
 
 use std::time::Duration;
 
@@ -46,7 +45,6 @@ impl Shard {
         }
     }
 
-    /// Logs differing label keys, once for each set of keys.
     fn compare_keys(&mut self, turn: &mut Turn<'_>) {
         let counts = self.nodes.keys();
         if counts.differ() && counts.iter().any(|(keys, _)| !self.reported_keys.contains(&keys)) {
@@ -123,7 +121,6 @@ impl Shard {
         }
     }
 
-    /// Drops a session's open requests and slots, and starts the grace period.
     fn begin_grace(&mut self, turn: &mut Turn<'_>, index: NodeIndex, lease: Duration) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let Presence::Connected { sweep_at } = record.presence else { return };
@@ -144,7 +141,7 @@ impl Shard {
         self.mark_copies(index, |copy| copy.is_disconnected = true);
         self.end_assignments(turn.now, index);
         self.reconsider_replicas_at(turn.now, index);
-        // Queries that waited for this node may now have to accept a slow or avoided sender.
+        // Queries that waited for this node may have to accept a slow or avoided sender.
         self.mark_holdings_servable(index);
     }
 
@@ -181,7 +178,7 @@ impl Shard {
         }
     }
 
-    /// Gives up copies that a reconnected node did not publish again, once it stops publishing.
+    /// Removes copies that a reconnected node did not publish again, once it stops publishing.
     fn sweep(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let grace = self.config.limits.node_grace;
         let Some(record) = self.nodes.get_mut(index) else { return };

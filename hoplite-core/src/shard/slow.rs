@@ -1,7 +1,6 @@
 //! Routes receivers around links that stores report as slow: a receiver takes another sender, or
-//! waits for one.
-//!
-//! No receiver starves: after a while it accepts a slow link. A *usual* link is not reported.
+//! waits for one. After a while it accepts a slow link, so no receiver starves. A *usual* link is
+//! not reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,21 +20,19 @@ use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestI
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {
-    /// The time for which a receiver waits rather than accept an avoided sender, or a slow link.
     pub(super) fn wait_limit(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,
             _ if !self.nodes.has_slow_links() => Duration::ZERO,
-            // A slow link needs at least twice the usual time. The request to give way takes the
-            // slow link, too.
+            // A slow link needs at least twice the usual time, also for the request to give way.
             Some(entry) => self.transfer_times.recall_until(entry.size_bytes),
             // The limit begins when the object is put.
             None => Duration::ZERO,
         }
     }
 
-    /// Restarts the wait limits when the object is put, or when the first slow link is reported, so
-    /// that earlier queries wait as long as new ones.
+    /// Restarts the wait limits of earlier queries when the object is put, or the first slow link
+    /// is reported.
     pub(super) fn renew_wait_limits(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;
@@ -58,8 +55,8 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if a query with a slow sender lets others go first, whose copies it may use
-    /// later. It lets them for one transfer at most.
+    /// Returns `true` if a query with a slow sender lets others go first, for one transfer at most.
+    /// The query may use their copies later.
     pub(super) fn yields_to_others(
         &self,
         now: Time,
@@ -77,7 +74,6 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if a receiver waits, because a better location may become free soon.
     pub(super) fn waits_for_better(
         &self,
         now: Time,
@@ -101,8 +97,7 @@ impl Shard {
         entry.copies.iter().take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Returns `true` if the object is large, and would reach `node` from this copy over a slow
-    /// link.
+    /// Returns `true` if a large object would reach `node` from this copy over a slow link.
     pub(super) fn is_slow(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
             return false;
@@ -110,8 +105,7 @@ impl Shard {
         record.is_behind_slow_link() || self.nodes.is_slow_link(record.node, node)
     }
 
-    /// Returns `true` for every correct grant: no slow sender was chosen while a complete copy with
-    /// a usual link is free.
+    /// Returns `true` if no slow sender was chosen while a complete copy with a usual link is free.
     pub(super) fn is_without_better(
         &self,
         id: &ObjectId,
@@ -131,8 +125,6 @@ impl Shard {
         !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Sets the peers of a node's slow links, and reconsiders waiting queries. The first slow links
-    /// of all start the wait limits.
     pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
         let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {
@@ -203,8 +195,7 @@ impl Shard {
         self.mark_servable(id);
     }
 
-    /// Returns `true` if a transfer is slow. `slowly` says which senders receive their own bytes
-    /// slowly.
+    /// Returns `true` if a transfer is slow. `slowly` says which senders receive slowly.
     fn is_slow_behind(
         &self,
         entry: &Entry,
@@ -222,7 +213,7 @@ impl Shard {
         is_behind_slow_link || self.nodes.is_slow_link(sender, receiver)
     }
 
-    /// Recalls a slot over a slow link if a waiting receiver has a better link to the sender. The
+    /// Recalls a slot over a slow link for a waiting receiver with a better link to the sender. The
     /// first receiver continues behind the waiting one.
     pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
@@ -248,8 +239,7 @@ impl Shard {
         let recalled = entry.transfers.slow().find(|(receiver, _, transfer)| {
             is_slow_still(*receiver, transfer)
                 && waiting.iter().any(|(node, query)| {
-                    // A transfer that began later already gave way to this query, and found nothing
-                    // better.
+                    // A later transfer already gave way to this query, and found nothing better.
                     node != receiver && transfer.began <= query.since && may_have(transfer, *node, query)
                 })
         });

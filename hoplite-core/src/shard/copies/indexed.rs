@@ -28,7 +28,6 @@ struct Indices {
 #[derive(Debug, Default)]
 struct Group {
     copies: usize,
-    /// Copies with a free slot, best first.
     free: BTreeSet<Rank>,
 }
 
@@ -179,7 +178,7 @@ impl Group {
     }
 }
 
-/// Returns a property before and after a change, or `None` twice if it is the same.
+/// Returns the changed property before and after, or `None` twice.
 fn difference<'a, T: PartialEq>(
     before: Option<&'a LocationRecord>,
     after: Option<&'a LocationRecord>,

@@ -10,14 +10,12 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) path: Path,
     pub(in crate::shard) state: LocationState,
     pub(in crate::shard) retention: Retention,
-    /// `true` while the node has no session with this shard.
     pub(in crate::shard) is_disconnected: bool,
-    /// `false` while the shard only assumes the copy after its answer, or its pin after a
+    /// `false` while the shard only assumes the copy after its answer, or the pin after a
     /// promotion.
     pub(in crate::shard) is_published: bool,
     /// `true` if the store regards this shard as the object's first connected one.
     pub(in crate::shard) leads: bool,
-    /// The number of further receivers that may pull from the copy now.
     pub(in crate::shard) free_slots: u32,
     /// The node's session that last published the copy. In a newer session, the copy is stale.
     pub(in crate::shard) session: u32,
@@ -36,8 +34,8 @@ pub(in crate::shard) enum Class {
     Unfinished,
 }
 
-/// The order of copies with a free slot: class, time, latest grant, node. Only unfinished copies
-/// have a time, that of their first bytes.
+/// The order of copies with a free slot. Only unfinished copies have a time, that of their first
+/// bytes.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 
 impl LocationRecord {
@@ -72,7 +70,6 @@ impl LocationRecord {
         self.has_slow_source
     }
 
-    /// Returns `true` if receivers of this copy wait for bytes over a slow link.
     pub(in crate::shard) fn is_behind_slow_link(&self) -> bool {
         self.has_slow_source && self.state == LocationState::Partial
     }
@@ -81,7 +78,6 @@ impl LocationRecord {
         if self.state == LocationState::Complete { Class::Complete } else { Class::Unfinished }
     }
 
-    /// Returns `true` if the copy is complete or producing.
     pub(in crate::shard) fn is_rooted(&self) -> bool {
         self.state != LocationState::Partial
     }

@@ -18,7 +18,6 @@ fn answer(put: Option<u64>, absent: &[&str]) -> (String, ToStore) {
     ("b".to_owned(), ToStore::DeleteDone { request: RequestId(1), put: put.map(PutId), absent })
 }
 
-/// Returns a delete of another call.
 fn second_delete(wait: DeleteWait) -> ToShard {
     let terms = DeleteTerms { only: None, wait };
     ToShard::Delete { request: RequestId(2), id: id("x"), terms }

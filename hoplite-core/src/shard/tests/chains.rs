@@ -168,7 +168,6 @@ fn receivers_of_a_small_object_form_a_tree() {
     let (hop, mut rounds, mut served) = (world.shard.hop_time.hop().as_micros() as u64, 0, 0);
     while served < 15 {
         let under_way: Vec<u64> = world.transfers.keys().copied().collect();
-        // Each other receiver pulls from one that has no bytes yet.
         let complete: Vec<u64> = under_way
             .into_iter()
             .filter(|receiver| !world.transfers.contains_key(&world.transfers[receiver].0))
@@ -260,8 +259,7 @@ fn subscribers_get_batched_updates_of_many_copies_and_the_last_change() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// For any order of ends and failures: no copy has more receivers than slots, no node pulls
-    /// from itself or its descendants, and all complete.
+    /// For any order of ends and failures. Also, no node pulls from itself or its descendants.
     #[test]
     fn no_copy_serves_more_than_its_slots_and_all_are_served(
         receivers in 60_u64..160,

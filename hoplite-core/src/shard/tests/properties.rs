@@ -221,7 +221,6 @@ fn config() -> impl Strategy<Value = ShardConfig> {
     })
 }
 
-/// Follows open requests and connected nodes from outside.
 #[derive(Default)]
 struct Observer {
     connected: BTreeSet<NodeId>,
