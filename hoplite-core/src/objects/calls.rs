@@ -1,6 +1,5 @@
-//! Open calls of clients with their deadlines, and the references that clients hold.
-//!
-//! Calls that wait for a change of an object's copies queue here.
+//! Open calls of clients with their deadlines, and the references that clients hold. Calls that
+//! wait for a change of an object's copies queue here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -390,7 +389,6 @@ impl Calls {
         true
     }
 
-    /// The copies to which a client refers, once per reference.
     pub(crate) fn references(&self, client: ClientId) -> Vec<CopyId> {
         let held = self.clients.get(&client).into_iter().flat_map(|holder| &holder.references);
         held.flat_map(|(copy, count)| std::iter::repeat_n(*copy, *count as usize)).collect()

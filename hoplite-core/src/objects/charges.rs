@@ -20,7 +20,6 @@ impl Objects {
         }
     }
 
-    /// Returns the memory or the quota for which a client's call waits, if any.
     pub(crate) fn missing_of_room(
         &self,
         waiter: &SpaceWaiter,

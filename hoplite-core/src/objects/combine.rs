@@ -55,8 +55,8 @@ impl Objects {
         combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
     }
 
-    /// Ends a combination that no longer touches memory. Returns its user, and the valid bytes if
-    /// the copy is still wanted.
+    /// Ends a combination that no longer touches memory. Returns its user, and the valid bytes of a
+    /// copy that is still wanted.
     pub(crate) fn combine_ended(
         &mut self,
         combine: CombineId,

@@ -288,10 +288,8 @@ mod tests {
         }
         assert_eq!((ctx.config().path, ctx.link().uplink), ([0, 0, 2, 0], Uplink::measured(250)));
         assert_eq!(ctx.place().version, 5);
-        // A measurement of links does not change the uplink.
         ctx.set_link(LinkEstimate { bytes_per_second: 7, ..LinkEstimate::default() });
         assert_eq!((ctx.link().bytes_per_second, ctx.link().uplink), (7, Uplink::measured(250)));
-        // A probe without groups removes all places.
         ctx.be_placed(Placed { version: 6, path: [0; 4], uplink: Uplink::default() });
         assert_eq!((ctx.config().path, ctx.link().uplink), ([0; 4], Uplink::default()));
     }

@@ -7,7 +7,6 @@ use crate::id::{NodeId, PutId};
 use crate::missing::Named;
 use crate::shard::{DeleteTerms, DeleteWait, RequestId};
 
-/// The progress of the delete of one id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeleteStep {
     wait: DeleteWait,

@@ -2,18 +2,18 @@
 //!
 //! # Failures and their detection
 //!
-//! * **A sender dies or sends damaged bytes.** The pull ends. The receiver returns the slot with
-//!   the outcome, queries again, names the sender to avoid, and resumes at its offset (`gets.rs`).
-//!   Repeated failures back off up to a second.
+//! * **A sender dies or sends damaged bytes.** The receiver returns the slot, queries again, names
+//!   the sender to avoid, and resumes at its offset (`gets.rs`). Repeated failures back off up to a
+//!   second.
 //! * **A sender freezes.** A sender without bytes sends keepalives; five seconds of silence end the
 //!   pull.
-//! * **A transfer stalls although its sender lives.** Relays forward signs of life of the object's
-//!   producer. A receiver without a byte or a new sign for ten seconds leaves its sender
+//! * **A transfer stalls although its sender lives.** Relays forward signs of life of the producer.
+//!   A receiver without a byte or a new sign for ten seconds leaves its sender
 //!   ([`stall`](crate::transfer::stall)).
 //! * **Two stores are sent to each other.** A store leaves a sender that requests bytes from it,
 //!   and serves that sender (`gets.rs`).
-//! * **A client dies.** Its connection closes. The node ends its calls, releases its references and
-//!   aborts its unsealed puts (`requests.rs`).
+//! * **A client dies.** The node ends its calls, releases its references and aborts its unsealed
+//!   puts (`requests.rs`).
 //! * **A store dies.** Its shards notice when its connection closes, or after six seconds without
 //!   an answer to a ping. They grant its copies no more, and after another second count them as
 //!   lost (`shard/session.rs`, `shard/loss.rs`). A surviving complete copy of a pinned object is
@@ -47,8 +47,7 @@ impl Objects {
         request
     }
 
-    /// Queries the locations of a source, and maybe its bytes, for the reduce or collective that
-    /// makes `target`.
+    /// Queries the locations of a source, and maybe its bytes.
     pub(crate) fn query_source(
         &mut self,
         id: ObjectId,

@@ -8,7 +8,7 @@
 //!    open. The shell then stops the store.
 //!
 //! A drain fails at its deadline, or at once without another store. The store then accepts puts
-//! again, unless the shell stops it anyway.
+//! again, unless the shell stops it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Objects {
         let wanted = u32::try_from(local.metadata.replicas.to_keep()).unwrap_or(u32::MAX);
         let is_safe = news.copies >= wanted.min(news.nodes).max(1);
         if !is_safe {
-            // If there are other stores, one may still make a copy once it has memory.
+            // Another store may still make a copy once it has memory.
             let obstacle = news.obstacle.filter(|obstacle| *obstacle != Obstacle::NoNode || news.nodes == 0);
             return drain.set_obstacle(copy, obstacle);
         }

@@ -15,7 +15,7 @@ const MAX_BACK_OFF: Duration = Duration::from_secs(1);
 /// Most senders that a query avoids: the limit of the wire format.
 const MAX_AVOIDED: usize = 64;
 
-/// The fetch of an object, which lasts while a call waits for the object or a pull runs.
+/// A fetch lasts while a call waits for the object or a pull runs.
 #[derive(Debug)]
 struct Fetch {
     step: FetchStep,
@@ -50,7 +50,6 @@ pub(crate) enum FetchStep {
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     by_id: BTreeMap<ObjectId, Fetch>,
-    /// Fetches that back off after pulls without a byte.
     stalled: BTreeSet<ObjectId>,
 }
 
@@ -145,7 +144,6 @@ impl Fetches {
     }
 }
 
-/// The pause after `failures` in a row: doubling, up to a limit.
 pub(crate) fn back_off(failures: u32) -> Duration {
     FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(2).min(10)).min(MAX_BACK_OFF)
 }

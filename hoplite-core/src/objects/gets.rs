@@ -22,8 +22,8 @@ use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, UnpublishReason}
 /// After this many failed senders, a fetch leaves no silent sender early.
 const MOST_EARLY_LEAVES: usize = 3;
 
-/// A client with more open calls gets references instead of bytes, which would wait in the store
-/// until the client reads its answers.
+/// A client with more open calls gets references, because bytes would wait in the store until the
+/// client reads its answers.
 const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Objects {
@@ -37,8 +37,8 @@ impl Objects {
         self.retry_get(key, &id, terms);
     }
 
-    /// Returns the answer to a get if a local copy has it. An empty object or a private copy must
-    /// be complete. A stale copy answers only gets that allow it.
+    /// Returns a local copy's answer to a get. An empty object or a private copy must be complete.
+    /// A stale copy answers only gets that allow it.
     fn ready_copy(
         &mut self,
         key: CallKey,
@@ -103,7 +103,7 @@ impl Objects {
         }
     }
 
-    /// Ends a fetch, but keeps the serves that await its copy. Returns `true` if there was a fetch.
+    /// Ends a fetch, but keeps the serves that await its copy. Returns `true` if there was one.
     pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         self.decline_order(id, Obstacle::Failed);
@@ -117,8 +117,7 @@ impl Objects {
         true
     }
 
-    /// Ends a fetch that no call, order or reference needs. A running pull goes on, because other
-    /// nodes may stream its bytes.
+    /// Ends a fetch that no call, order or reference needs. A running pull goes on for other nodes.
     pub(crate) fn reconsider_fetch(&mut self, id: &ObjectId) {
         let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
         if !is_pending || self.is_wanted(id) {
@@ -134,10 +133,9 @@ impl Objects {
 
     /// Handles another node's request for a copy.
     ///
-    /// Two shards with different knowledge may send two stores to each other. Neither would get new
-    /// bytes. So a store that gets a request from its sender leaves the sender, and serves it. A
-    /// store that does not need the copy refuses instead, because it would not look for another
-    /// sender.
+    /// Two shards with different knowledge may send two stores to each other. So a store that gets
+    /// a request from its sender leaves the sender, and serves it. A store that does not need the
+    /// copy refuses instead, because it would not look for another sender.
     ///
     /// If two stores request from each other at once, both leave. Without another sender they come
     /// back to each other, after growing pauses. Longer cycles end because they stall
@@ -188,8 +186,7 @@ impl Objects {
             if local.awaits_sender() && (local.put, local.size_bytes) == (*put, *size_bytes) {
                 return Some(copy);
             }
-            // The directory names another put now, so the received bytes are useless. The fetch
-            // itself goes on.
+            // The directory names another put now, so the received bytes are useless.
             self.abandon_received(copy, Error::ObjectLost { id: id.clone() });
         }
         if let Err(error) = self.check_incoming(id, *size_bytes, metadata) {
@@ -243,7 +240,7 @@ impl Objects {
         self.wake(&grant.id);
     }
 
-    /// Returns `true` if another complete copy is left. In a slow network, a fetch must not change
+    /// Returns `true` if another complete copy is left. A fetch in a slow network must not change
     /// senders again and again.
     fn is_replaceable(&self, grant: &Grant) -> bool {
         let failed = self.fetches.avoided(&grant.id).len();
@@ -291,8 +288,8 @@ impl Objects {
         }
     }
 
-    /// Frees the copy of a fetch whose last pull brought no bytes; the fetch goes on. Returns
-    /// `true` if it freed memory.
+    /// Frees the copy of a fetch whose last pull brought no bytes. Returns `true` if it freed
+    /// memory.
     pub(crate) fn give_up_stalled(&mut self) -> bool {
         while let Some(id) = self.fetches.take_stalled() {
             if let Some((copy, local)) = self.copies.live(&id)
@@ -369,8 +366,8 @@ impl Objects {
     pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let id = object.id.clone();
         if self.ctx.sessions.has_just_returned(shard) && self.ctx.reading_shard(&id) != Some(shard) {
-            // The object may be deleted. If it still exists, the shard offers it to other stores, and
-            // later to this one again.
+            // The object may be deleted. Otherwise, the shard offers it to other stores, and later
+            // to this one again.
             return;
         }
         if self.copies.live(&id).is_some() {

@@ -1,30 +1,29 @@
 //! The copies of a store, and all that concerns single objects: gets, puts, deletes, publication
 //! and memory.
 //!
-//! [`Objects`] knows nothing of reduces and collectives. Machines of higher levels call it.
-//! [`Objects`] informs them through a [`Notice`](notice::Notice) in the queue of the [`Context`],
-//! which the router of [`node`](crate::node) delivers after the current event is complete.
+//! [`Objects`] knows nothing of reduces and collectives. It informs them through a
+//! [`Notice`](notice::Notice), which the router of [`node`](crate::node) delivers.
 //!
 //! | files | tasks |
 //! | --- | --- |
 //! | `requests`, `calls`, `missing`, `holders` | begin, end and explain calls |
 //! | `batch`, `batches` | collect the answers of a batch |
-//! | `gets`, `fetch` | answer gets, and fetch objects from one sender after another |
-//! | `deletes`, `deletion` | delete objects at both shards of each id |
-//! | `put`, `conflicts` | create, seal and abort puts, resolve conflicts, and report lost puts |
-//! | `copies`, `table` | allocate, complete, detach, free and serve copies |
+//! | `gets`, `fetch` | answer gets, and fetch objects |
+//! | `deletes`, `deletion` | delete objects |
+//! | `put`, `conflicts` | puts, and conflicts between them |
+//! | `copies`, `table` | copies, their memory and their users |
 //! | `combine`, `combinations` | fill copies from other copies |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
 //! | `shard_sessions`, `returning` | decide if a copy may be served, and how it returns to the directory |
-//! | `quorum` | put only if both shards of an id accept it |
-//! | `endings`, `lifetimes`, `owners` | end objects after their time to live or their owner |
+//! | `quorum` | puts that both shards of an id must accept |
+//! | `endings`, `lifetimes`, `owners` | end objects with their time to live or owner |
 //! | `replicas`, `orders` | keep ordered copies, and let puts wait for copies elsewhere |
 //! | `quotas`, `charges` | limit the objects of a user or a prefix |
-//! | `spill` | moves pinned copies to files, and reads them on demand |
+//! | `spill` | move pinned copies to files and back |
 //! | `recovery`, `witnesses` | bring objects in the files of killed stores back |
 //! | `drain`, `draining` | move all pinned copies to other stores |
 //! | `directory`, `queries`, `faults` | query the shards, and handle their messages |
-//! | `context`, `notice` | time, effects, deadlines, notices and numbers |
+//! | `context`, `notice` | time, effects, deadlines and notices |
 
 mod batch;
 mod batches;

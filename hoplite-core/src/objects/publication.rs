@@ -37,19 +37,17 @@ pub(crate) struct Publication {
     pub(crate) rival: Option<Rival>,
     pub(crate) sealer: Option<CallKey>,
     was_told: bool,
-    /// The shard that was told that it leads: it is the first connected one.
+    /// The first connected shard, which was told that it leads.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
     /// `true` while a put that wants more copies waits for the number of stores.
     pub(crate) counts_nodes: bool,
-    /// The time of the next publication after a dispute.
     republish_at: Option<Time>,
     disputes: u32,
     is_confirmed: bool,
     pub(crate) writer: Option<ClientId>,
     /// `true` after a deciding shard has accepted the put.
     was_accepted: bool,
-    /// `true` if the copy comes from the spill files of a killed store.
     is_recovered: bool,
 }
 
@@ -69,7 +67,6 @@ impl Publication {
         &mut self.shards[index]
     }
 
-    /// The shards that were told of the copy in their present session.
     pub(crate) fn known_at(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.is_told).map(|view| view.shard)
     }
@@ -109,7 +106,6 @@ impl Publication {
         run.is_some() && self.view(shard).is_some_and(|view| view.listed_in == run)
     }
 
-    /// The shards that have listed the put in any run.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.listed_in.is_some()).map(|view| view.shard)
     }
@@ -138,7 +134,6 @@ impl Publication {
         self.was_told && self.watched_by().next().is_none()
     }
 
-    /// Forgets a shard's view, because a new session begins without publications.
     pub(crate) fn session_changed(&mut self, shard: usize) {
         if let Some(view) = self.shards.iter_mut().find(|view| view.shard == shard) {
             (view.is_told, view.is_unverified, view.has_accepted) = (false, false, false);
@@ -165,13 +160,12 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.has_accepted)
     }
 
-    /// Notes a shard's acceptance, which counts as long as the shard decides.
     pub(crate) fn accept(&mut self, shard: usize) {
         self.view_mut(shard).has_accepted = true;
     }
 
-    /// Forgets the rival after the deciding shard's acceptance: the rival is gone, or was never
-    /// first there. Otherwise two equal puts could each take the other's put id.
+    /// Forgets the rival after the deciding shard's acceptance. Otherwise two equal puts could each
+    /// take the other's put id.
     pub(crate) fn settle(&mut self) {
         self.rival = None;
         (self.is_confirmed, self.was_accepted) = (true, true);
@@ -198,7 +192,7 @@ impl Publication {
         self.is_confirmed = false;
     }
 
-    /// Notes a dispute with a shard. Returns the time of the next publication, if new.
+    /// Notes a dispute. Returns the time of the next publication, if new.
     pub(crate) fn dispute(&mut self, now: Time) -> Option<Time> {
         if self.republish_at.is_some() {
             return None;
@@ -214,7 +208,7 @@ impl Publication {
     }
 
     /// Returns `true` if the conflicting put is a leftover: the deciding shard has accepted this
-    /// put, but the conflicting put has not been withdrawn in time.
+    /// put, and the other was not withdrawn in time.
     pub(crate) const fn has_outlasted_rivals(&self) -> bool {
         self.is_confirmed && self.disputes >= DISPUTES
     }

@@ -11,7 +11,7 @@ use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToS
 use crate::version::Version;
 
 impl Objects {
-    /// Returns the connected shards that must hear of a copy: the responsible ones, and those told
+    /// Returns the connected shards that must hear of a copy: responsible ones, and those told
     /// before.
     fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
         let local = &self.copies[&copy];
@@ -45,7 +45,6 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy at all shards except `answered_by`, which lists it already.
     pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
         self.is_listed_at(copy, answered_by);
         for shard in self.informed_shards(copy) {
@@ -89,8 +88,8 @@ impl Objects {
         self.tell_lead(copy);
     }
 
-    /// Notes that a shard is told of a copy. If the copy returns to the shard, returns the store's
-    /// absence from it.
+    /// Notes that a shard is told of a copy. Returns the store's absence from the shard if the copy
+    /// returns to it.
     fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -129,7 +128,6 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy again after a pause, because shards disagree on the put of its id.
     pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
         if self.copies.is_live(copy)
             && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())
@@ -138,8 +136,8 @@ impl Objects {
         }
     }
 
-    /// Handles a conflict at a shard that does not decide about the id. Two shards may hear of two
-    /// puts in different order; if each could reject a put, both would be lost.
+    /// Handles a conflict at a shard that does not decide about the id. If each of two shards could
+    /// reject a put, two puts might both be lost.
     pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
         if local.publication.has_outlasted_rivals() {
@@ -161,7 +159,7 @@ impl Objects {
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
         for shard in 0..self.ctx.shard_count() {
             // A shard may have sent the put's inline bytes to a store while another shard was away.
-            // Otherwise it would send them again, and revive the put once the first put is deleted.
+            // Unless told, it would revive the put once the first put is deleted.
             let has_bytes = reason == UnpublishReason::Conceded && self.ctx.is_up(shard);
             if has_bytes || local.publication.is_known_at(shard) {
                 self.ctx.tell_shard(shard, message.clone());
@@ -213,7 +211,7 @@ impl Objects {
         self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
-    /// Tells a shard the remembered end of this put. Returns `false` if none is remembered.
+    /// Tells a shard the remembered end of this put. Returns `false` if there is none.
     pub(crate) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
         let message = self.recent_ends.of(id, put).cloned();
         message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
@@ -245,7 +243,6 @@ impl Objects {
                         self.fail_gets(id, &error);
                         self.wake(id);
                     }
-                    // All bytes are here, so the object is not lost.
                     LocationState::Complete => self.publish(copy),
                     LocationState::Producing => {}
                 }
@@ -301,8 +298,8 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy that `shard` ordered to keep, also at `shard` if it is no longer
-    /// responsible. Otherwise, the shard would order another store, and miss the copy's end.
+    /// Publishes a copy that `shard` ordered to keep, even if `shard` is no longer responsible.
+    /// Otherwise, the shard would order another store, and miss the copy's end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

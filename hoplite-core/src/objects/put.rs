@@ -1,14 +1,13 @@
 //! Puts: create, seal, abort, and conflicts with another put of the same id.
 //!
-//! A put of up to 8 KiB carries its bytes in its request. The node makes the copy, fills it and
-//! seals it at once. A larger put, and every writer, takes these steps:
+//! A put of up to 8 KiB carries its bytes in its request, and is sealed at once. A larger put, and
+//! every writer, takes these steps:
 //!
 //! 1. The client sends `Create` with the id, the size and the metadata. If the store has a complete
 //!    copy of equal size and metadata, the client compares the bytes with it. A copy of another
 //!    size or metadata fails the call with `AlreadyExists`. The call waits for an incomplete copy.
 //! 2. The node finds an extent (`table/space.rs`). If the arena is full, it evicts unpinned,
-//!    unreferenced copies, the least recently used first, unless even all of them would free too
-//!    little. Without memory, the call waits.
+//!    unreferenced copies, the least recently used first. Without memory, the call waits.
 //! 3. The node publishes the copy as *producing* at the first two connected shards of the id. It
 //!    publishes small objects, below 64 KiB by default, only when complete.
 //! 4. The client copies the bytes into the arena and advances the progress in the extent's header.
@@ -41,7 +40,6 @@ enum Attempt {
     /// Another writer makes the object, or has made it without the directory's acceptance.
     IsBusy,
     LacksSpace,
-    /// The put does not fit its quota now.
     LacksQuota,
 }
 
@@ -204,8 +202,7 @@ impl Objects {
         }
     }
 
-    /// Seals a copy that its writer declares complete. With `confirm`, answers after the
-    /// directory's verdict.
+    /// Seals a copy. With `confirm`, answers after the directory's verdict.
     pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
         if !is_writer {
@@ -267,7 +264,7 @@ impl Objects {
     }
 
     /// Completes a reduce's target. The call gets the indices of the `reduced` sources once the
-    /// directory accepts the target.
+    /// directory accepts it.
     pub(crate) fn complete_target(&mut self, key: CallKey, copy: CopyId, reduced: Vec<usize>) {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
@@ -348,8 +345,7 @@ impl Objects {
             Verdict::Conflict { winner, equality } => match equality {
                 Equality::Equal => self.adopt(copy, winner),
                 Equality::Unknown { holder: Some(holder) } if self.is_put(copy) => {
-                    // Another shard may have accepted the put while the shard that decides now was
-                    // away.
+                    // Another shard may have accepted the put while the deciding shard was away.
                     self.copies.publication_mut(copy).contest();
                     let is_complete = self.copies[&copy].is_complete();
                     match if is_complete { self.bring(copy) } else { Fetched::Coming } {
@@ -406,7 +402,7 @@ impl Objects {
         }
     }
 
-    /// Turns the copy into a copy of the first put, which has the same contents.
+    /// Makes the copy one of the first put, which has the same contents.
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
         // The second shard may have accepted the copy under its old put id.
         self.unpublish(copy, UnpublishReason::Conceded);
@@ -449,7 +445,6 @@ impl Objects {
         decisive.is_some_and(|decisive| local.publication.is_accepted_by(decisive))
     }
 
-    /// Reconsiders a put after a shard's acceptance, or a change of the deciding shard.
     pub(crate) fn settle_publication(&mut self, copy: CopyId) {
         if self.is_accepted(copy) {
             self.copies.publication_mut(copy).settle();
@@ -469,8 +464,8 @@ impl Objects {
         }
     }
 
-    /// Answers the seal of a complete copy once the deciding shard, or both shards for a quorum,
-    /// have accepted it and enough copies exist.
+    /// Answers a seal once the deciding shard, or both shards for a quorum, accepted it and enough
+    /// copies exist.
     pub(crate) fn answer_sealer(&mut self, copy: CopyId) {
         if self.copies[&copy].is_complete()
             && self.is_accepted(copy)

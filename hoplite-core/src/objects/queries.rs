@@ -1,6 +1,5 @@
 //! Queries to the directory. Each query waits at the first connected shard of its id, and moves
 //! when another shard becomes the first. So the loss of a shard delays calls, but fails none.
-//! Reads prefer a shard that was not away.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +53,6 @@ impl Queries {
         request
     }
 
-    /// Returns an open query and the shard at which it waits.
     pub(crate) fn sitting(&self, request: RequestId) -> Option<(usize, &OpenQuery)> {
         let query = self.open.get(&request)?;
         Some((query.shard?, query))
@@ -116,8 +114,8 @@ impl Queries {
 
 fn withdraw_at(ctx: &mut Context, shard: usize, request: RequestId, purpose: &Purpose) {
     match purpose {
-        // The shard goes on with a delete. The query may come back to the shard, so the shard must
-        // forget its number.
+        // The query may come back to the shard, which must forget its number. The shard goes on
+        // with a delete.
         Purpose::Fetch | Purpose::Delete(..) => ctx.tell_shard(shard, ToShard::Cancel { request }),
         Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
             ctx.tell_shard(shard, ToShard::Unsubscribe { request });

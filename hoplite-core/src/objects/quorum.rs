@@ -38,7 +38,6 @@ impl Objects {
         self.shards_of(&local.id).all(|shard| local.publication.is_accepted_by(shard))
     }
 
-    /// Returns `true` if a call waits for the quorum of its put.
     pub(crate) fn awaits_quorum(&self, copy: CopyId, key: CallKey) -> bool {
         let waits = |local: &LocalCopy| local.publication.sealer == Some(key) && !self.has_quorum(copy);
         self.copies.get(&copy).is_some_and(waits)

@@ -6,8 +6,8 @@
 //! memory. The target of a reduce is charged from the reservation of its memory. Copies that gets
 //! bring, and copies that the directory orders, are charged to no quota.
 //!
-//! A put that does not fit waits until the use falls or the quota changes. Reloads of spilled copies
-//! are always permitted, so the use of memory may exceed the limit.
+//! A put that does not fit waits until the use falls or the quota changes. Reloads of spilled
+//! copies are always permitted, so memory may exceed the limit.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -19,12 +19,11 @@ use crate::id::ObjectId;
 use crate::message::ClientId;
 use crate::quota::{MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
 
-/// The user to whom a copy is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payer {
-    /// Not charged: the copy is not a put of a program of this node.
+    /// The copy is not a put of a program of this node.
     Nobody,
-    /// Charged to prefixes only, for example a recovered copy.
+    /// Charged to prefixes only.
     Unknown,
     User(u32),
 }
@@ -53,7 +52,6 @@ impl Charge<'_> {
     }
 }
 
-/// Returns the use that these charges cause of one quota.
 pub(crate) fn use_of<'a>(subject: &QuotaSubject, charges: impl Iterator<Item = Charge<'a>>) -> QuotaUse {
     let mut sum = QuotaUse::default();
     for Charge { used, .. } in charges.filter(|charge| charge.is_of(subject)) {
@@ -71,7 +69,6 @@ pub(crate) struct Quotas {
     /// Memory for targets of reduces that are not open yet.
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
-    /// `true` if a quota may have gained room since the waiters last tried.
     has_new_room: bool,
 }
 
@@ -131,7 +128,6 @@ impl Quotas {
         Ok(Quota { subject, limits, used })
     }
 
-    /// Returns all quotas: by user, then by prefix.
     pub(crate) fn list(&self) -> impl Iterator<Item = Quota> {
         let users = self.users.iter().map(|(user, entry)| (QuotaSubject::User(*user), entry));
         let prefixes = self.prefixes.iter();
@@ -181,15 +177,14 @@ impl Quotas {
         self.reserved.insert(charge.id.clone(), (charge.payer, charge.used));
     }
 
-    /// Ends a reservation. Returns its payer.
     pub(crate) fn end_reservation(&mut self, id: &ObjectId) -> Payer {
         let Some((payer, used)) = self.reserved.remove(id) else { return Payer::Nobody };
         self.subtract(Charge { payer, id, used });
         payer
     }
 
-    /// Ends the reservation of memory that a copy takes over. Returns its payer. Wakes no waiter,
-    /// because no room was gained.
+    /// Ends the reservation of memory that a copy takes over. Wakes no waiter, because no room was
+    /// gained.
     pub(crate) fn take_reservation(&mut self, id: &ObjectId) -> Payer {
         let has_new_room = self.has_new_room;
         let payer = self.end_reservation(id);

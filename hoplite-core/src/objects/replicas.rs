@@ -45,7 +45,6 @@ impl Objects {
         }
     }
 
-    /// Pins a complete copy if a shard ordered the store to keep it.
     pub(crate) fn keep_ordered(&mut self, copy: CopyId) -> bool {
         let (id, put) = (self.copies[&copy].id.clone(), self.copies[&copy].put);
         if self.orders.get(&id).is_none_or(|order| order.put != put) {
@@ -64,7 +63,6 @@ impl Objects {
         }
     }
 
-    /// Declines an order to keep another put of the id.
     pub(crate) fn decline_order_of_other(&mut self, id: &ObjectId, put: PutId) {
         if self.orders.get(id).is_some_and(|order| order.put != put) {
             self.decline_order(id, Obstacle::Failed);
@@ -124,7 +122,6 @@ impl Objects {
         false
     }
 
-    /// Returns the error of a repeated put with more replicas than stores.
     pub(crate) fn check_nodes(&self, copy: CopyId, replicas: Replicas) -> Option<Error> {
         let told = self.copies[&copy].publication.replication.as_ref()?;
         let (wanted, present) = (replicas.to_keep() as u64, u64::from(told.nodes));

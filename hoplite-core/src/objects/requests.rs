@@ -18,7 +18,6 @@ const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
 
-/// Removes the metadata that only stores set.
 fn of_client(mut request: Request) -> Request {
     if let Request::Create { metadata, .. } | Request::Put { metadata, .. } = &mut request {
         metadata.agreement = None;
@@ -77,7 +76,6 @@ impl Objects {
         request
     }
 
-    /// Checks a request. Requests without an answer are always allowed.
     pub(crate) fn check_request(&self, key: CallKey, request: &Request) -> Result<()> {
         if !request.is_answered() {
             return Ok(());
@@ -236,7 +234,7 @@ impl Objects {
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
-    /// Lets the shell query the shards. The shell bounds the time.
+    /// The shell queries the shards, and bounds the time.
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
             Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),

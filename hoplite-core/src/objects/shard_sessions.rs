@@ -6,9 +6,9 @@
 //! this.
 //!
 //! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping,
-//! the shard still waits for this store. A store serves a local copy only while a shard that knows
-//! the copy has a valid lease. The store compares times when a get arrives, so a process that was
-//! stopped for a while answers nothing before a shard has answered it again.
+//! the shard waits for this store. A store serves a local copy only while a shard that knows the
+//! copy has a valid lease. The store compares times when a get arrives, so a process that was
+//! stopped answers nothing before a shard has answered it again.
 //!
 //! A shard in the process of the store stops and resumes together with the store, so its lease
 //! lasts as long as the session.
@@ -28,7 +28,6 @@ const SETTLING: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct ShardSessions {
     shards: Vec<ShardSession>,
-    /// The time when every reachable shard should be connected.
     settled_at: Time,
 }
 
@@ -44,8 +43,8 @@ struct ShardSession {
     is_first: bool,
     /// The end of leases of the shard's previous run, after a restart.
     young_until: Option<Time>,
-    /// After a return of the shard with its memory: the time by which every store should have told
-    /// it the puts that ended during its absence.
+    /// The time by which every store should have told a returned shard the puts that ended during
+    /// its absence.
     returned_until: Option<Time>,
 }
 
@@ -143,7 +142,7 @@ impl ShardSessions {
         self.version(shard).is_some_and(|version| version.at_least(number))
     }
 
-    /// Checks a shard's version. Accepts a shard that is not connected.
+    /// Checks a connected shard's version.
     ///
     /// # Errors
     /// [`Error::VersionMismatch`] with the shard as this side: decoding at the client swaps the
@@ -157,7 +156,6 @@ impl ShardSessions {
         }
     }
 
-    /// Returns `true` if a shard still waits for this store before it counts a delete as done.
     pub(crate) fn has_lease(&self, now: Time, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|session| session.is_up && now < session.heard_at + LEASE)
     }

@@ -1,9 +1,8 @@
-//! Spilling: unused pinned copies move to files, so that the arena has free memory, and return on
-//! demand.
+//! Spilling: unused pinned copies move to files to free memory, and return on demand.
 //!
 //! 1. Once the arena is 80% full, or a call waits for memory, the store writes the least recently
-//!    used copies to a file: up to 100 MiB in one file (`Effect::Spill`). It spills down to 70%.
-//!    Copies that clients map, other stores read, or reduces need stay.
+//!    used copies to a file of up to 100 MiB (`Effect::Spill`). It spills down to 70%. Copies that
+//!    clients map, other stores read, or reduces need stay.
 //! 2. A written copy is *clean*: in the arena and in the file. The store frees clean copies when it
 //!    needs memory, after the unpinned copies. The directory still lists them.
 //! 3. Other stores and hops read the copy from the file (`Effect::ServeSpilled`). For a get or a
@@ -15,7 +14,7 @@
 //! # Failures
 //!
 //! * **A disk is full or fails.** The copies stay in the arena. The spill directory rests for up to
-//!   a second, then the store tries again. Calls wait for memory until their timeout.
+//!   a second. Calls wait for memory until their timeout.
 //! * **A file is damaged.** The copy is lost. Waiting calls fail with [`Error::SpillFailed`].
 //! * **A file cannot be read now.** Calls fail with the same error, and the copy stays.
 
@@ -39,7 +38,6 @@ pub(crate) enum Fetched {
 }
 
 impl Objects {
-    /// Spills if calls wait for memory, or the arena is above its watermark.
     pub(crate) fn spill_cold(&mut self) {
         if self.ctx.is_shutting_down() {
             return;
@@ -74,7 +72,6 @@ impl Objects {
         Fetched::Coming
     }
 
-    /// Reads a copy that lacked memory before, if a call still needs it.
     pub(crate) fn retry_load(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy).filter(|local| local.is_live()) else { return };
         if self.calls.is_awaited(&local.id) || local.publication.rival.is_some() {
@@ -104,7 +101,6 @@ impl Objects {
         }
     }
 
-    /// Fails the waiting calls. A copy in a damaged file is lost.
     fn unreadable(&mut self, copy: CopyId, fault: &SpillFault) {
         let id = self.copies[&copy].id.clone();
         let error = Error::SpillFailed { id: id.clone(), reason: fault.to_string().into() };

@@ -9,6 +9,6 @@ use crate::shard::ShardRun;
 pub(crate) struct Witnesses {
     /// The runs of shards with which the killed stores had sessions.
     pub(super) runs: BTreeSet<ShardRun>,
-    /// During the recovery, the ids with several puts.
+    /// Ids with several puts, during the recovery.
     pub(super) ambiguous: BTreeSet<ObjectId>,
 }

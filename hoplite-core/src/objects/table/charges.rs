@@ -8,7 +8,6 @@ use crate::extent::{Extent, HEADER_BYTES, allocated_bytes};
 use crate::id::ObjectId;
 use crate::quota::{Quota, QuotaExcess, QuotaLimits, QuotaSubject, QuotaUse};
 
-/// Returns the charge for a new object of this size.
 const fn charge_of(payer: Payer, id: &ObjectId, size_bytes: u64) -> Charge<'_> {
     let memory_bytes = allocated_bytes(HEADER_BYTES.saturating_add(size_bytes));
     Charge { payer, id, used: QuotaUse { memory_bytes, objects: 1 } }
@@ -47,7 +46,6 @@ impl Table {
         self.quotas.check(charge_of(payer, id, size_bytes))
     }
 
-    /// Charges memory for the target of a reduce, until it is opened or given up.
     pub(crate) fn reserve_quota(&mut self, payer: Payer, id: &ObjectId, room: Extent) {
         let used = QuotaUse { memory_bytes: room.length_bytes, objects: 1 };
         self.quotas.reserve(Charge { payer, id, used });

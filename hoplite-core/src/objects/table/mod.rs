@@ -1,7 +1,7 @@
 //! Copies and their users. The table knows nothing of the directory and of calls.
 //!
-//! It frees an extent only when no client references its copy, no serve reads it, no pull or
-//! combination writes it and no comparison reads it.
+//! It frees an extent only when no client references its copy, no serve or comparison reads it, and
+//! no pull or combination writes it.
 
 mod awaiting;
 mod charges;
@@ -35,7 +35,7 @@ use spills::Spills;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     Found(Extent),
-    /// This least recently used copy, and maybe others, must be evicted first.
+    /// This copy, and maybe others, must be evicted first.
     AfterEvicting(CopyId),
     /// This copy, which a spill file has too, and maybe others, must leave the arena first.
     AfterDropping(CopyId),
@@ -131,7 +131,6 @@ impl Table {
         self.live_put(id, put).filter(|copy| self.copies[copy].is_public)
     }
 
-    /// Returns `true` if a copy is not deleted, lost or given up.
     pub(crate) fn is_live(&self, copy: CopyId) -> bool {
         self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
     }
@@ -268,7 +267,7 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Acts as [`Table::let_go`] for `kept`, but wakes no waiter, because no memory was gained.
+    /// Acts as [`Table::let_go`], but wakes no waiter, because no memory was gained.
     pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
         let has_new_space = self.has_new_space;
         for copy in kept {
@@ -312,7 +311,6 @@ impl Table {
         self.pulls.values().filter_map(|copy| Some((*copy, &self.get(copy)?.id)))
     }
 
-    /// Removes the grants of a lost session from pulls, which go on.
     pub(crate) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {
             if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
@@ -324,8 +322,8 @@ impl Table {
         }
     }
 
-    /// Ends the pull with this slot, so that another receiver can have the slot. Keeps a pull that
-    /// only other nodes need.
+    /// Ends the pull with this slot, so that another receiver can have it. Keeps a pull that only
+    /// other nodes need.
     pub(crate) fn give_way(
         &mut self,
         ctx: &mut Context,
@@ -344,7 +342,6 @@ impl Table {
         }
     }
 
-    /// Ends the pull of a copy whose sender waits for this store.
     pub(crate) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
         if let Phase::Receiving { pull: Some(active), .. } = &mut self.copy_mut(copy).phase {
             active.end_as(ctx, PullOutcome::SenderStalled);

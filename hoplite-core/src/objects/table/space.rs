@@ -1,6 +1,6 @@
 //! Memory of the arena: allocation, eviction, and waiters.
 //!
-//! A call or fetch without memory tries again when copies are freed, reserved memory is given back,
+//! Calls and fetches without memory try again when copies are freed, reserved memory is given back,
 //! or a spill file is complete.
 
 use super::super::notice::SpaceWaiter;
@@ -11,7 +11,6 @@ use crate::id::{NodeId, ObjectId};
 use crate::limits::Limits;
 
 impl Table {
-    /// Checks that an object of this size can ever be stored here.
     pub(crate) fn check_size(&self, limits: &Limits, id: &ObjectId, size_bytes: u64) -> Result<(), Error> {
         let limit_bytes =
             limits.max_object_bytes.min(self.allocator.capacity_bytes().saturating_sub(HEADER_BYTES));
@@ -21,8 +20,8 @@ impl Table {
         Ok(())
     }
 
-    /// Finds memory, or the copy to evict first. Evicts nothing if all evictions together would
-    /// free too little.
+    /// Finds memory, or the copy to evict first; none if all evictions together would free too
+    /// little.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         if self.copies.len() >= limits.max_objects {
             self.find_victim()

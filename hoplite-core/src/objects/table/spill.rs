@@ -52,8 +52,7 @@ impl Table {
         }
     }
 
-    /// Begins a file with the least recently used copies, if necessary. Returns `true` if a file
-    /// was begun.
+    /// Begins a file with the least recently used copies, if necessary. Returns `true` if it did.
     pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
         let (capacity_bytes, free_bytes) = (self.allocator.capacity_bytes(), self.allocator.free_bytes());
         let has_waiters = !self.space_waiters.is_empty();
@@ -82,8 +81,8 @@ impl Table {
         true
     }
 
-    /// Begins to move a file's useful records, if more than half of it is useless. Returns `true`
-    /// if a file was begun.
+    /// Moves a file's useful records, if more than half of it is useless. Returns `true` if it
+    /// began.
     pub(crate) fn begin_compaction(&mut self, ctx: &mut Context) -> bool {
         let Some(spills) = &mut self.spills else { return false };
         if !spills.may_compact() {
@@ -130,7 +129,7 @@ impl Table {
         picked
     }
 
-    /// Returns the live copies in the new file, with their records' offsets.
+    /// Returns the live copies in the new file, with their offsets.
     pub(crate) fn spilled(
         &mut self,
         ctx: &mut Context,
@@ -354,7 +353,6 @@ impl LocalCopy {
         self.spilled.as_ref().map(|spilled| spilled.step)
     }
 
-    /// Returns `true` if the copy's bytes are in the arena.
     pub(crate) fn is_resident(&self) -> bool {
         !matches!(self.step(), Some(SpillStep::Away | SpillStep::Loading))
     }

@@ -102,7 +102,6 @@ pub(super) struct Spills {
     batches: BTreeMap<SpillFile, Batch>,
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
-    /// Files with more dead than live bytes.
     wasteful: BTreeSet<SpillFile>,
     /// `true` from the start watermark until the stop watermark.
     is_above: bool,
@@ -127,8 +126,8 @@ impl Spills {
         }
     }
 
-    /// Lists an unused copy as one that may leave the arena. Returns `true` if its memory can be
-    /// freed at once.
+    /// Lists an unused copy that may leave the arena. Returns `true` if its memory can be freed at
+    /// once.
     pub(super) fn offer(&mut self, copy: CopyId, bytes: u64, is_clean: bool) -> bool {
         let list = if is_clean { &mut self.clean } else { &mut self.dirty };
         let is_new = list.put(copy, bytes).is_none();
@@ -272,7 +271,6 @@ impl Spills {
         }
     }
 
-    /// Takes a file of a killed store, with its live records.
     pub(super) fn adopt(
         &mut self,
         ctx: &mut Context,
