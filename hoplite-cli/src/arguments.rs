@@ -1,5 +1,3 @@
-//! Arguments that commands share, and parsers of ids, sizes and durations.
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,7 +137,7 @@ pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     Ok(Shape(extents.collect::<Result<_, _>>().context("a shape is a list of numbers, such as 1024,768")?))
 }
 
-/// A separate type, because clap takes a plain list for a repeated argument.
+/// Clap would take a plain list for a repeated argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) Vec<u64>);
 

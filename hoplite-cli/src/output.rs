@@ -86,7 +86,7 @@ pub(crate) fn coloured(colour: Color) -> Style {
     Style::new().for_stdout().fg(colour)
 }
 
-/// Rows aligned but for very long cells. Later rows keep the column widths.
+/// Later rows keep the column widths.
 #[derive(Debug)]
 pub(crate) struct Table<const COLUMNS: usize> {
     titles: [&'static str; COLUMNS],
@@ -128,7 +128,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.push(row);
     }
 
-    /// Prints new rows, at first below the titles.
+    /// Prints rows, at first below the titles.
     pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
         if !self.title_printed {
             self.title_printed = true;

@@ -1,5 +1,3 @@
-//! Accepts connections, and keeps file descriptors free for the work of accepted ones.
-
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -9,16 +7,14 @@ use rustix::io::Errno;
 
 use crate::repeated::Repeated;
 
-/// Pause after a failure to accept, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 const RESERVED_PART: u64 = 8;
 const MAX_RESERVED: u64 = 256;
 
-/// Accepts the connections of one listener while enough descriptors are free.
+/// Accepts the connections of one listener while enough file descriptors are free.
 ///
-/// Otherwise new connections stay in the system's queue, so a flood cannot stop accepted work. The
-/// log reports this at most once a second.
+/// Otherwise new connections stay in the system's queue, so a flood cannot stop accepted work.
 #[derive(Debug)]
 pub struct Acceptor {
     peers: &'static str,

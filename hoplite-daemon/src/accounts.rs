@@ -1,5 +1,3 @@
-//! Users and groups of this machine, by name or number.
-
 use std::str::FromStr;
 
 /// Number of a user.
@@ -19,7 +17,7 @@ pub struct NoSuchAccount {
 }
 
 impl User {
-    /// Returns the user's name; `None` if this machine does not know it.
+    /// Returns the name; `None` if this machine does not know it.
     pub fn name(self) -> Option<String> {
         nix::unistd::User::from_uid(self.0.into()).ok().flatten().map(|user| user.name)
     }

@@ -1,8 +1,8 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
-//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens. It prints
-//! [`READY`] once a store has a session with each shard and has touched its memory. For a service
-//! manager, a listening daemon is started: an unreachable directory must not block a boot.
+//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens, and
+//! [`READY`] once it is ready. For a service manager, a listening daemon is started: an unreachable
+//! directory must not block a boot.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -21,19 +21,19 @@ pub const READY: &str = "ready";
 pub struct Addresses {
     /// Name of the node.
     pub node: Option<String>,
-    /// Path of the socket for clients.
+    /// Socket for clients.
     pub socket: Option<PathBuf>,
-    /// Address of the data plane, for other stores.
+    /// The data plane.
     pub data: Option<SocketAddr>,
-    /// Address of the directory shard in this process.
+    /// The shard in this process.
     pub directory: Option<SocketAddr>,
-    /// Address of the metrics.
+    /// The metrics.
     pub metrics: Option<SocketAddr>,
-    /// Address of the dashboard.
+    /// The dashboard.
     pub dashboard: Option<SocketAddr>,
 }
 
-/// Tells the starting program and the service manager how far the start is.
+/// Reports the progress of the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcer {
     pub(crate) audience: Audience,

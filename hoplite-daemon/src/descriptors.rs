@@ -1,5 +1,3 @@
-//! Limit on open files and connections of this process.
-
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Raises the limit on file descriptors to the hard limit.

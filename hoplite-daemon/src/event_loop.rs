@@ -1,5 +1,3 @@
-//! A separate thread for tasks that exchange small messages.
-
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::{io, thread};

@@ -1,5 +1,4 @@
-//! Parts of a process that both daemons share. Start at [`run`](run()): a process's life, from
-//! arguments to exit code.
+//! Parts of a process that both daemons share. Start at [`run`](run()).
 #![forbid(unsafe_code)]
 
 mod run;

@@ -1,5 +1,3 @@
-//! Log of a daemon.
-
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,3 @@
-//! Memory for this process within the limits of machine, control groups and process.
-
 use std::fs;
 use std::path::Path;
 
@@ -7,10 +5,10 @@ use hoplite_shm::{address_space_limit_bytes, file_size_limit_bytes};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// Memory limits of this process.
+/// Memory limits of machine, control groups and process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Size of the machine's memory.
+    /// The machine's memory.
     pub machine_bytes: u64,
     /// Lowest memory limit of the process's control groups.
     pub control_group_bytes: Option<u64>,
@@ -21,7 +19,7 @@ pub struct MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// Reads the present limits.
+    /// Reads the limits.
     pub fn read() -> Self {
         let info = rustix::system::sysinfo();
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -46,8 +44,7 @@ impl MemoryLimits {
     }
 }
 
-/// Returns the lowest limit of the control groups in `groups`, a text as in `/proc/self/cgroup`,
-/// and of their ancestors. `root` is their mount point.
+/// Returns the lowest limit of `groups`, a text as in `/proc/self/cgroup`, and their ancestors.
 fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }

@@ -1,5 +1,3 @@
-//! Ends this process together with its parent.
-
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 
 /// Ends this process, as SIGTERM does, when `parent` ends or has ended.

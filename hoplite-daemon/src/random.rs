@@ -1,5 +1,3 @@
-//! Random numbers of the operating system.
-
 use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};

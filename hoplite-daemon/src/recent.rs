@@ -1,5 +1,3 @@
-//! Latest lines of the log, for the dashboard.
-
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -27,7 +25,7 @@ pub(crate) fn remember(written: &[u8]) {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).add(&written);
 }
 
-/// Returns the latest lines, oldest first: at most [`MAX_LOG_LINES`] of at most
+/// Returns the log's latest lines, oldest first: at most [`MAX_LOG_LINES`] of at most
 /// [`MAX_LOG_LINE_BYTES`].
 pub fn recent_log_lines() -> Vec<String> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).0.iter().cloned().collect()

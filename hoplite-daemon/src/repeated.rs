@@ -1,11 +1,9 @@
-//! Rate limit for log lines about repeated events.
-
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Permits one log line a second for one kind of event.
+/// Permits one log line a second.
 #[derive(Debug)]
 pub struct Repeated(Mutex<State>);
 
@@ -27,7 +25,7 @@ impl Repeated {
         Self(Mutex::new(State { logged: None, unlogged: 0 }))
     }
 
-    /// Counts an event. Returns the events since the last log line; `None` within a second of it.
+    /// Counts an event. Returns the events since the last line; `None` within a second of it.
     pub fn notice(&self) -> Option<u64> {
         self.notice_at(Instant::now())
     }
@@ -43,8 +41,8 @@ impl Repeated {
     }
 }
 
-/// Logs a warning, at most once a second for each place in the code; `times` has the number of
-/// events since the last one. Further events are logged at the debug level.
+/// Logs a warning, at most once a second for each place in the code, with the number `times` of
+/// events since. Further events are logged at the debug level.
 #[macro_export]
 macro_rules! warn_repeated {
     ($($event:tt)+) => {{

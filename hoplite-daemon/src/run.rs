@@ -1,5 +1,3 @@
-//! Life of a daemon's process.
-
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -22,7 +20,7 @@ use crate::traces::{Export, TraceSettings, Tracer};
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
-/// Parts of the process that a running daemon uses.
+/// Parts of a running daemon's process.
 #[derive(Debug)]
 pub struct Process {
     /// Reports the progress of the start.
@@ -37,11 +35,9 @@ pub struct Process {
 
 /// Runs the daemon `command` until a signal ends it.
 ///
-/// Reads settings `S` from arguments, environment and a file. `resolve` turns them into a plan.
-/// Then awaits `serve`, which must end when [`Process::shutdown`] is cancelled.
+/// `resolve` turns settings into a plan. `serve` must end when [`Process::shutdown`] is cancelled.
 ///
-/// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings. Prints errors as
-/// one line.
+/// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings.
 pub fn run<S: Args, P>(
     command: Command,
     resolve: impl FnOnce(S) -> anyhow::Result<P>,

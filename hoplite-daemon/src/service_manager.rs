@@ -1,5 +1,3 @@
-//! Reports to systemd or another service manager by `sd_notify(3)`.
-
 use std::env;
 use std::ffi::OsStr;
 use std::io;
@@ -9,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Sends `state`, such as `READY=1`, if there is a service manager.
+/// Sends `state` to systemd or another service manager (`sd_notify(3)`), if there is one.
 pub(crate) fn notify(state: &str) {
     let Some(socket) = env::var_os(SOCKET_VARIABLE) else { return };
     if let Err(error) = send(&socket, state) {

@@ -53,7 +53,7 @@ pub enum SettingsError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Path of the file.
+        /// The file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
@@ -61,7 +61,7 @@ pub enum SettingsError {
     /// Invalid TOML, an unknown key, or an invalid value.
     #[error("{}, line {line}: {message}", path.display())]
     Parse {
-        /// Path of the file.
+        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -146,10 +146,8 @@ fn read_file(path: &Path, settings: &Command) -> Result<Vec<(String, String)>, S
         let line = before.matches('\n').count() + 1;
         SettingsError::Parse { path: path.to_owned(), line, message }
     };
-    let table = DeTable::parse(&text).map_err(|error| {
-        // Syntax errors have several lines.
-        wrong(error.span(), error.message().lines().collect::<Vec<_>>().join("; "))
-    })?;
+    let table = DeTable::parse(&text)
+        .map_err(|error| wrong(error.span(), error.message().lines().collect::<Vec<_>>().join("; ")))?;
     let mut set = Vec::new();
     for (key, value) in table.get_ref() {
         let value = value_as_text(value.get_ref()).and_then(|value| check(settings, key.get_ref(), value));

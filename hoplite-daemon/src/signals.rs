@@ -1,5 +1,3 @@
-//! Signals that stop the daemon.
-
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;

@@ -1,5 +1,3 @@
-//! Byte counts in human notation.
-
 use std::str::FromStr;
 
 use parse_size::Config;

@@ -1,5 +1,3 @@
-//! Durations in human notation.
-
 use std::str::FromStr;
 use std::time::Duration;
 

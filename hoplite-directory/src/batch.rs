@@ -1,5 +1,3 @@
-//! Messages of a store in one frame.
-
 use hoplite_core::TraceContext;
 use hoplite_core::error::Result;
 use hoplite_core::shard::ToShard;

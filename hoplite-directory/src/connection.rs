@@ -1,8 +1,8 @@
-//! Connections of the control plane, below gRPC: number, rights and end.
+//! Connections of the control plane, below gRPC.
 //!
-//! A connection is half open until its peer has finished the TLS handshake, if any, and has proven
-//! that it belongs to the cluster ([`opening`]). If there is a token, clients of plain gRPC are
-//! visitors: they may query health, for a short time.
+//! A connection is half open until its peer has proven that it belongs to the cluster
+//! ([`opening`]). If there is a token, clients of plain gRPC are visitors, who may query health for
+//! a short time.
 
 use std::fmt;
 use std::io;
@@ -35,7 +35,7 @@ use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::refusals::Refusals;
 
-/// Most connections: two for each store of the largest cluster, and some for tools.
+/// Most connections: two for each store of the largest cluster, and some tools.
 const MAX_CONNECTIONS: usize = 32_768;
 /// Most half-open connections; one more closes the oldest. A large cluster's stores can reconnect
 /// at once.
@@ -80,8 +80,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = acceptor.accept(&*listener, || listener.accept()).await;
-                // Avoids a delay of small messages, such as grants. A failure only slows the
-                // connection.
+                // A failure only slows the connection.
                 let _ = stream.set_nodelay(true);
                 Some((Socket::Tcp(stream), Peer(Some(address))))
             }

@@ -1,5 +1,4 @@
-//! Sessions over direct connections. For a small message, gRPC costs a shard several times as much.
-//! The shard's thread handles the frames.
+//! Sessions over direct connections. For a small message, gRPC costs several times as much.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -47,7 +46,6 @@ impl DirectSessions {
         self.event_loop.spawn(async move {
             let serving = async {
                 let Ok(socket) = detached.attach() else { return };
-                // A failure only makes the connection slower.
                 let _ = socket.prepare();
                 serve(host, socket, records).await;
             };

@@ -1,8 +1,7 @@
 //! Last hour of the cluster and of each node, for the dashboard.
 //!
-//! A point has a node's state at the end of a step of ten seconds, and the step's rates. A series,
-//! the points of a node, stays for an hour after the node has left. All series end at the same
-//! step.
+//! A point has a node's state at the end of a step of ten seconds, and the step's rates. A series
+//! (a node's points) stays for an hour after the node has left. All series end at the same step.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,18 +16,18 @@ pub(crate) const STEP: Duration = Duration::from_secs(10);
 /// Most points of a series: one hour.
 pub(crate) const STEPS: usize = 360;
 pub(crate) const MAX_BYTES: usize = 32 << 20;
-/// Memory of a series besides its points: map entry, name, and spare capacity.
+/// Memory of a series besides its points.
 const SERIES_BYTES: usize = size_of::<Series>() + size_of::<Point>() * GROWTH + 256;
-/// Most nodes with a series. The cluster's rates are sums over them.
+/// Most nodes with a series.
 pub(crate) const MAX_NODES: usize = MAX_BYTES / (STEPS * size_of::<Point>() + SERIES_BYTES) - 1;
 const GROWTH: usize = 30;
 
-/// State of a node or the cluster in one step. Unknown numbers are NaN.
+/// Unknown numbers are NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Point {
-    /// Bytes received from other stores per second.
+    /// Bytes received per second.
     pub(crate) received: f32,
-    /// Bytes sent to other stores per second.
+    /// Bytes sent per second.
     pub(crate) sent: f32,
     pub(crate) used: f32,
     /// Successful gets per second.
@@ -59,7 +58,6 @@ struct Counts {
     sent_bytes: f64,
     used_bytes: u64,
     tally: Tally,
-    /// Time in which the events were counted.
     seconds: f64,
 }
 

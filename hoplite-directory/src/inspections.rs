@@ -1,5 +1,3 @@
-//! Converts a shard's state to messages for tools.
-
 use hoplite_core::shard::{
     Description, GrantReason, GrantRecord, KnownNode, MAX_PAGE_BYTES, Page, PullOutcome, ShardStatus,
 };

@@ -1,5 +1,3 @@
-//! Gauges of a shard, computed at each scrape.
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

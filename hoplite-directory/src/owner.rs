@@ -1,4 +1,4 @@
-//! Task that owns the shard. It takes commands, and queues the shard's messages for sessions.
+//! Task that owns the shard. It takes commands, and queues messages for sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,12 +71,11 @@ impl ShardHandle {
         self.send(Command::Messages { session, messages }).await
     }
 
-    /// Closes a session, if it is open.
     pub(crate) async fn close(&self, session: SessionId) -> Result<()> {
         self.send(Command::Close { session }).await
     }
 
-    /// Gives measured places to the shard, which keeps its places if they are newer.
+    /// The shard keeps its places if they are newer.
     pub(crate) async fn update_places(&self, places: MeasuredPlaces) -> Result<PlacesOutcome> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
@@ -121,7 +120,6 @@ pub(crate) struct ShardOwner {
     traces: Option<Traces>,
     events: Events,
     pauses: Pauses,
-    /// Number of pauses after which sessions were ended.
     handled_pauses: u64,
 }
 

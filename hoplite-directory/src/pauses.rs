@@ -1,10 +1,10 @@
 //! Detects pauses of this process, such as the time between SIGSTOP and SIGCONT.
 //!
 //! During a pause, stores give up their sessions. They may delete an object and put it again with
-//! the other shard of its id. Messages that they sent before still wait in queues and socket buffers
-//! of this process, and are out of date: a delete among them would remove the new object. So the
-//! [owner](crate::owner) of the shard ends all sessions after a pause. Stores send no messages
-//! before the shard has answered their hello, so sessions that open later have none from before.
+//! the other shard of its id. Their earlier messages still wait in queues and socket buffers of
+//! this process: a delete among them would remove the new object. So the [owner](crate::owner) of
+//! the shard ends all sessions after a pause. Stores send no messages before the shard has answered
+//! their hello, so sessions that open later have none from before.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,13 +18,12 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Shorter than the silence after which a store gives up a session.
 const SHORTEST_PAUSE: Duration = STORE_PINGS.timeout.saturating_sub(Duration::from_millis(100));
 
-/// Counts the pauses of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Pauses(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    /// The time of the latest count, and the number of pauses.
+    /// The time of the latest count, and the number.
     counted: Mutex<(Instant, u64)>,
     news: Notify,
 }
@@ -34,7 +33,7 @@ impl Pauses {
         Self(Arc::new(State { counted: Mutex::new((Instant::now(), 0)), news: Notify::new() }))
     }
 
-    /// Returns the number of pauses until now.
+    /// Returns the number of pauses.
     pub(crate) fn count(&self) -> u64 {
         let mut state = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let (latest, count) = &mut *state;

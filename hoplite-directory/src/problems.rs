@@ -17,7 +17,7 @@ use crate::events::{EventKind, Events, RecordedEvent};
 use crate::owner::ShardHandle;
 use crate::watch::Loads;
 
-/// Time for which a lost object, a refusal or a session's end counts as a problem.
+/// Time for which an event counts as a problem.
 const RECENT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,7 +63,7 @@ fn problems(known: &ClusterState<'_>) -> Vec<Problem> {
     let of_kind = |kind: TroubleKind| {
         let troubles = known.loads.iter().filter_map(move |(node, load)| {
             let mut texts = load.troubles.iter().filter(|trouble| trouble.kind == kind);
-            // The last text, a waiting call, says more than the number of calls.
+            // The last text, a waiting call, says more than a number.
             let text = if kind == TroubleKind::Wait { texts.next_back() } else { texts.next() }?;
             Some(place(node, text.text.clone()))
         });
@@ -116,7 +116,7 @@ fn place(node: &NodeId, text: String) -> Place {
     Place { node: Some(node.clone()), object: None, text }
 }
 
-/// Returns the last refusal of each store, and the last refusal of a program without a name.
+/// Returns the last refusal of each store, and of a program without a name.
 fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a RecordedEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let refused = events.filter(|event| event.kind == kind);
@@ -124,7 +124,7 @@ fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a RecordedEvent>)
     new.map(|event| Place { node: event.node.clone(), object: None, text: event.text.clone() }).collect()
 }
 
-/// Returns the stores whose newest event is the end of a session. `events` has the newest first.
+/// Returns the stores whose newest event is the end of a session. `events` begins with the newest.
 fn left<'a>(events: impl Iterator<Item = &'a RecordedEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let of_sessions =

@@ -1,5 +1,3 @@
-//! The gRPC service of a shard.
-
 use std::pin::Pin;
 use std::time::Duration;
 

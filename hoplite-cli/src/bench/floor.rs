@@ -1,5 +1,3 @@
-//! Loops without Hoplite, whose speed is the floor of measurements.
-
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -74,7 +72,7 @@ impl TcpPipe {
         Ok(Self { sender, receiver, destination: vec![1; size_bytes] })
     }
 
-    /// Sends `source` from one thread to another. It must have the length of the destination.
+    /// Sends `source`, as long as the destination, from one thread to another.
     pub(super) fn transfer(&mut self, source: &[u8]) -> anyhow::Result<Duration> {
         let Self { sender, receiver, destination } = self;
         let started = Instant::now();

@@ -37,7 +37,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         "the size must be a whole number of elements"
     );
     let mut kernels: Vec<_> = dtypes.iter().flat_map(|dtype| kernels_of(*dtype)).collect();
-    // Nonzero, because the system allocates zero pages at their first use.
+    // Nonzero: the system allocates zero pages at their first use.
     let mut acc = vec![1; usize::try_from(arguments.size)?];
     let mut input = acc.clone();
     let (mut copies, mut loops) = (Vec::new(), Vec::new());

@@ -3,8 +3,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-/// Returns the processor time of processes, user and kernel. The kernel usually counts steps of 10
-/// ms.
+/// Returns the processor time of processes, usually in steps of 10 ms.
 pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     let mut total = Duration::ZERO;
     for pid in pids {

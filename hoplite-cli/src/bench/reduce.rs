@@ -1,4 +1,4 @@
-//! `hoplite bench reduce`: reduces one array of each node, for one node or for all.
+//! `hoplite bench reduce`: reduces one array of each node.
 
 mod arrays;
 mod round;

@@ -15,10 +15,10 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 const LAST_LINES: usize = 3;
-/// Longer than a store's orderly end, about ten seconds at most: a killed store leaves its socket.
+/// Longer than a store's orderly end of about ten seconds: a killed store leaves its socket.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A child process that is killed on drop.
+/// A child process, killed on drop.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     name: String,
@@ -102,7 +102,6 @@ impl Daemon {
     }
 }
 
-/// A daemon that should run has ended.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} ended with {status}: {last_words}")]
 pub(crate) struct Ended {

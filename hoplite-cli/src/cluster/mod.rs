@@ -1,6 +1,4 @@
-//! Real daemons on this machine: a temporary cluster, or one store in the background.
-//!
-//! A store in the [`background`] outlives its starting command.
+//! Daemons on this machine: a temporary cluster, or one store in the background.
 
 mod background;
 mod daemon;
@@ -26,17 +24,17 @@ use workplace::Workplace;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Default memory of a store: small, because all share one machine.
+/// Default memory of a store.
 pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterOptions {
     pub(crate) nodes: u32,
     pub(crate) shards: u32,
-    /// Directory of the sockets; `None` for a temporary directory.
+    /// `None` for a temporary directory.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) memory_bytes: u64,
-    /// Memory of the first store; `None` for `memory_bytes`.
+    /// `None` for `memory_bytes`.
     pub(crate) first_memory_bytes: Option<u64>,
     pub(crate) labels: Vec<LabelInTurn>,
     pub(crate) pages: Pages,
@@ -54,7 +52,7 @@ pub(crate) struct LabelInTurn {
 pub(crate) enum Pages {
     /// Before the cluster counts as started: for measurements.
     AllAtStart,
-    /// On first use, so that a cluster for development takes little memory.
+    /// For development, to take little memory.
     OnUse,
 }
 
@@ -110,7 +108,6 @@ pub(crate) async fn with_cluster<T>(
 #[error("all stores have stopped")]
 pub(crate) struct AllStopped;
 
-/// Returns `true` if the user ended the cluster.
 pub(crate) fn is_orderly(error: &anyhow::Error) -> bool {
     error.is::<Interrupted>() || error.is::<AllStopped>()
 }
@@ -213,7 +210,7 @@ impl Daemons {
         Daemon::spawn(name, command, self.workplace.log(name))
     }
 
-    /// Reports and forgets stores that end with status 0, as after a drain.
+    /// Forgets stores that end with status 0, as after a drain.
     async fn first_failure(&mut self) -> anyhow::Error {
         loop {
             let stores = self.stores.len();
@@ -239,7 +236,7 @@ impl Daemons {
     }
 }
 
-/// Returns the daemon's position. `daemons` must not be empty.
+/// `daemons` must not be empty.
 async fn first_end<'d>(daemons: impl Iterator<Item = &'d mut Daemon>) -> (usize, ExitStatus) {
     let (status, ended, _) = select_all(daemons.map(|daemon| Box::pin(daemon.ended()))).await;
     (ended, status)

@@ -1,5 +1,3 @@
-//! Signals that stop this process: Ctrl-C, `kill`, or the end of the terminal.
-
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -18,7 +16,7 @@ pub(crate) async fn unless_interrupted<T>(
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// Receives signals. The first value suppresses their default effect for good.
+/// Signals that stop this process. The first value suppresses their default effect for good.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,

@@ -1,5 +1,3 @@
-//! Directory of a local cluster, with its sockets and logs.
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +9,7 @@ use super::own_directory::{self, Existence};
 
 const LOGS: &str = "logs";
 
-/// The cluster's directory. Dropping this removes the cluster's files.
+/// Directory of a local cluster. Dropping this removes the cluster's files.
 #[derive(Debug)]
 pub(super) struct Workplace {
     root: Root,
@@ -25,8 +23,7 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// Lock of the logs' directory against other clusters. Stores lock the parent to create
-        /// their sockets.
+        /// Lock of the logs' directory against other clusters. Stores lock the parent.
         _lock: File,
     },
 }

@@ -1,5 +1,3 @@
-//! `hoplite top`: the cluster in a terminal.
-
 mod cluster;
 mod screen;
 mod traffic;

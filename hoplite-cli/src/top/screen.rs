@@ -1,5 +1,3 @@
-//! Views and keys of `hoplite top`.
-
 mod draw;
 
 use std::ops::ControlFlow;
@@ -63,7 +61,6 @@ pub(super) struct Screen {
     latest: Option<Snapshot>,
     trouble: Option<String>,
     rows: TableState,
-    /// Number of rows; `height` rows fit on the screen.
     count: usize,
     height: usize,
 }

@@ -113,7 +113,7 @@ fn show_matrix(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Prints the ranks, and the pairs that are slower than others of their groups.
+/// Prints the ranks, and pairs that are slower than others of their groups.
 pub(super) fn print(
     out: &mut impl Write,
     links: Links<'_>,
@@ -141,7 +141,7 @@ fn rate(ps_per_byte: u32) -> String {
     }
 }
 
-/// Makes a row for each rank: node, groups from the outermost on, and link to the next rank.
+/// Makes a row for each rank, groups from the outermost on.
 fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let mut table = Table::new([
         ("RANK", Alignment::Right),

@@ -1,5 +1,3 @@
-//! An object's lifetime in the reports of `stat` and `ls`.
-
 use std::io::{self, Write};
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use crate::cluster::unless_interrupted;
 use crate::output::{self, Id};
 use crate::progress;
 
-/// Bytes of one read: few, so that receivers start early.
+/// Small, so that receivers start early.
 const PIECE_BYTES: usize = 1 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -112,7 +112,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Input, whose size must be known before the put.
 #[derive(Debug)]
 enum Source {
     File {
@@ -127,8 +126,7 @@ enum Source {
 }
 
 impl Source {
-    /// Opens the input. Reads pipes and other files without a size up to one byte beyond
-    /// `limit_bytes`.
+    /// Reads files without a size up to one byte beyond `limit_bytes`.
     fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Self::read(io::stdin().lock(), limit_bytes).context("cannot read standard input");

@@ -1,4 +1,4 @@
-//! `hoplite stop`: stops a store that `hoplite start` has started.
+//! `hoplite stop`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -1,5 +1,3 @@
-//! Address at which a daemon serves HTTP.
-
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 

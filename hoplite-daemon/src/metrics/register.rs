@@ -1,5 +1,3 @@
-//! Registration of metrics, and conversion of gauge values.
-
 use prometheus::Registry;
 use prometheus::core::Collector;
 

@@ -1,7 +1,6 @@
 //! A shard's objects by prefix.
 //!
-//! A sum examines all objects with the prefix, in short turns. Sums are kept for a while, so many
-//! pages cost no more than one.
+//! A sum examines all objects with the prefix, in short turns. Sums are kept for a while.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::owner::ShardHandle;
 const FRESH: Duration = Duration::from_secs(20);
 const MAX_KEPT: usize = 16;
 
-/// Sums by prefix, each with the time of its end.
+/// Sums by prefix, with the time of their end.
 type Kept = BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>;
 
 #[derive(Debug, Clone)]
@@ -33,7 +32,7 @@ pub(crate) struct Prefixes(Arc<Mutex<State>>);
 struct State {
     kept: Kept,
     share: Share,
-    /// An unfinished sum: time of its last turn, and last examined id.
+    /// Time of the last turn, and last examined id.
     begun: Option<(Instant, PrefixSums, Vec<u8>)>,
 }
 
@@ -145,7 +144,6 @@ impl PrefixPage {
     }
 }
 
-/// The prefix may end within a character of UTF-8.
 fn readable(prefix: &[u8]) -> String {
     hoplite_core::text::escape(&String::from_utf8_lossy(prefix))
 }

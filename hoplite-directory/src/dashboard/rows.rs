@@ -1,5 +1,3 @@
-//! Parts of answers that several views share.
-
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -120,7 +118,6 @@ impl EventRow {
     }
 }
 
-/// Converts a time of the shard to milliseconds since 1970.
 pub(super) fn wall_ms(uptime: Duration, at: Duration) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     millis(now.saturating_sub(uptime.saturating_sub(at)))

@@ -1,5 +1,3 @@
-//! Share of a shard's time for a long inspection, which runs in short turns.
-
 use std::time::Duration;
 
 use tokio::time::Instant;

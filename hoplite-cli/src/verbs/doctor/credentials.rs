@@ -1,5 +1,3 @@
-//! Checks the token and the certificates with the daemons' own functions.
-
 use std::error::Error;
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +15,7 @@ use super::{Finding, Health, finding};
 
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Returns a finding for each file, and the credentials if daemons would accept them.
+/// Examines the files with the daemons' functions. Also returns usable credentials.
 pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>) {
     let mut findings = Vec::new();
     if let Some(path) = &security.token_file {
@@ -322,7 +320,6 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
-    /// Also checks that daemons judge the files alike.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);

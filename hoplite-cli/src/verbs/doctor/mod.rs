@@ -1,7 +1,6 @@
 //! `hoplite doctor`: finds problems of this machine that would stop or slow Hoplite.
 //!
-//! Each check is read-only, tests one thing and prints one line. Slow checks run concurrently; all
-//! findings appear within two seconds.
+//! Each check is read-only and prints one line. All findings appear within two seconds.
 
 mod credentials;
 mod directory;
@@ -290,7 +289,7 @@ async fn running(store: &StoreArguments) -> Vec<Finding> {
     findings
 }
 
-/// Returns the cluster's problems that this store's status lacks.
+/// Returns problems that this store's status lacks.
 async fn cluster(client: &Client, status: &NodeStatus) -> Vec<Finding> {
     let mut reply = StatusReply::default();
     let queries = async {
@@ -360,7 +359,7 @@ fn judge(status: &NodeStatus) -> Finding {
     }
 }
 
-/// Checks the MTU of active network interfaces but loopback.
+/// Checks the MTU of active interfaces but loopback.
 fn interfaces(place: &Path) -> Vec<Finding> {
     let Ok(entries) = fs::read_dir(place) else {
         return vec![finding("network", Health::Unknown, "the interfaces cannot be listed")];
