@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, MembershipId};
-use hoplite_core::node::{CopyId, Effect, Event};
+use hoplite_core::error::Error;
+use hoplite_core::node::{CombineId, CopyId, Effect, Event, Urgency};
 use hoplite_core::shard::{PullOutcome, ToShard};
 
 use super::directed::{Directed, DirectedReport, Order};
@@ -35,30 +36,15 @@ impl<A: Application> Cluster<A> {
                 self.watches.remove(&(store, client, call));
             }
             Effect::Reply { client, call, response } => A::answered(self, store, client, call, response),
-            Effect::ToShard { shard, mut message, inline_from, urgency } => {
-                if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
-                    let copy = self.copy(store, copy);
-                    let is_whole = copy.is_complete && copy.valid_bytes == copy.size_bytes;
-                    assert!(is_whole, "inline bytes are complete");
-                    publish.inline = Some(bytes_of(copy.tag, copy.size_bytes).into());
-                }
-                self.send_to_shard(store, shard, message, urgency);
+            Effect::ToShard { shard, message, inline_from, urgency } => {
+                self.tell_shard(store, shard, message, inline_from, urgency);
             }
             Effect::CopyOpened { copy, size_bytes, producer, .. } => {
                 self.open_copy(store, copy, size_bytes, producer);
             }
-            Effect::Fill { copy, bytes } => {
-                let size_bytes = self.copy(store, copy).size_bytes;
-                assert_eq!(u64::try_from(bytes.len()), Ok(size_bytes), "a fill brings all bytes");
-                self.copy(store, copy).tag = Some(tag_of(&bytes));
-                self.fill(store, copy, size_bytes);
-            }
+            Effect::Fill { copy, bytes } => self.fill_at_once(store, copy, &bytes),
             Effect::CopyCompleted { copy } => self.complete_copy(store, copy),
-            Effect::CopyFailed { copy, error } => {
-                self.note(|_| format!("store {store} fails {copy:?}: {error}"));
-                self.copy(store, copy).failure = Some(error);
-                self.fail_readers(store, Some(copy), PullOutcome::SenderHasNoCopy);
-            }
+            Effect::CopyFailed { copy, error } => self.fail_copy(store, copy, error),
             Effect::CopyClosed { copy } => self.close_copy(store, copy),
             Effect::StartPull { pull, copy, id, put, sender, offset_bytes, .. } => {
                 self.counts.pulls += 1;
@@ -78,17 +64,14 @@ impl<A: Application> Cluster<A> {
                 let holder = self.store_named(&holder.0);
                 self.start_comparison(store, copy, id, winner, holder);
             }
-            Effect::PutLost { .. } => {}
+            Effect::PutLost { .. } | Effect::DrainEnded { .. } => {}
             Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs } => {
                 self.counts.combinations += 1;
                 let inputs = inputs.into_iter().map(|input| self.origin_of(input)).collect();
                 let job = Job::Combine { combine, op, element_bytes: dtype.size_bytes() };
                 self.begin_transfer(store, job, copy, offset_bytes, inputs);
             }
-            Effect::CancelCombine { combine } => match self.stores[store].combinations.get(&combine) {
-                Some(key) => self.end_transfer_later(*key, Ending::Cancelled),
-                None => self.cancel_exchange(store, combine),
-            },
+            Effect::CancelCombine { combine } => self.cancel_combination(store, combine),
             Effect::StartHop { hop, node, spec, .. } => {
                 let host = self.store_named(&node);
                 self.direct(store, Directed::Hop(hop), host, Order::Hop(spec));
@@ -97,7 +80,6 @@ impl<A: Application> Cluster<A> {
             Effect::HopReport { hosting, report } => {
                 self.host_reported(store, hosting.0, DirectedReport::Hop(report))
             }
-            Effect::DrainEnded { .. } => {}
             Effect::Spill { .. }
             | Effect::ServeSpilled { .. }
             | Effect::Load { .. }
@@ -145,6 +127,32 @@ impl<A: Application> Cluster<A> {
         }
     }
 
+    /// Sends a message, with the bytes of the copy `inline_from` if it publishes an inline object.
+    fn tell_shard(
+        &mut self,
+        store: usize,
+        shard: usize,
+        mut message: ToShard,
+        inline_from: Option<CopyId>,
+        urgency: Urgency,
+    ) {
+        if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
+            let copy = self.copy(store, copy);
+            let is_whole = copy.is_complete && copy.valid_bytes == copy.size_bytes;
+            assert!(is_whole, "inline bytes are complete");
+            publish.inline = Some(bytes_of(copy.tag, copy.size_bytes).into());
+        }
+        self.send_to_shard(store, shard, message, urgency);
+    }
+
+    fn fill_at_once(&mut self, store: usize, copy: CopyId, bytes: &Bytes) {
+        let filled = self.copy(store, copy);
+        let size_bytes = filled.size_bytes;
+        assert_eq!(u64::try_from(bytes.len()), Ok(size_bytes), "a fill brings all bytes");
+        filled.tag = Some(tag_of(bytes));
+        self.fill(store, copy, size_bytes);
+    }
+
     fn complete_copy(&mut self, store: usize, copy: CopyId) {
         self.note(|_| format!("store {store} completes {copy:?}"));
         let now = self.now();
@@ -152,5 +160,18 @@ impl<A: Application> Cluster<A> {
         assert_eq!(completed.valid_bytes, completed.size_bytes, "all bytes are there: {completed:?}");
         (completed.is_complete, completed.completed_at) = (true, now);
         self.announce_complete(store, copy);
+    }
+
+    fn fail_copy(&mut self, store: usize, copy: CopyId, error: Error) {
+        self.note(|_| format!("store {store} fails {copy:?}: {error}"));
+        self.copy(store, copy).failure = Some(error);
+        self.fail_readers(store, Some(copy), PullOutcome::SenderHasNoCopy);
+    }
+
+    fn cancel_combination(&mut self, store: usize, combine: CombineId) {
+        match self.stores[store].combinations.get(&combine) {
+            Some(key) => self.end_transfer_later(*key, Ending::Cancelled),
+            None => self.cancel_exchange(store, combine),
+        }
     }
 }
