@@ -152,27 +152,7 @@ fn encode_node_request(request: node::Request) -> wire::Body {
         node::Request::ListQuotas => wire::Body::ListQuotas(wire::ListQuotas {}),
         node::Request::SetQuota { subject, limits } => wire::Body::SetQuota(encode_set(&subject, limits)),
         node::Request::Reduce(reduce) => wire::Body::Reduce(encode_reduce(&reduce)),
-        node::Request::Inspect(Inspection::List { prefix, after, limit }) => {
-            wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
-        }
-        node::Request::Inspect(Inspection::Describe { id }) => {
-            wire::Body::Describe(wire::Describe { id: encode_id(&id) })
-        }
-        node::Request::Inspect(Inspection::DrainNode { node, timeout }) => {
-            wire::Body::DrainNode(wire::DrainNode { node, timeout_ms: timeout.map(encode_timeout) })
-        }
-        node::Request::Inspect(Inspection::Status) => wire::Body::Status(wire::Status {}),
-        node::Request::Inspect(Inspection::Cluster) => wire::Body::Cluster(wire::Cluster {}),
-        node::Request::Inspect(Inspection::Probe { nodes, options }) => wire::Body::Probe(wire::Probe {
-            nodes: nodes.iter().map(|node| node.as_str().to_owned()).collect(),
-            echoes: probes::encode(options.probes),
-            all_trains: options.bandwidth == Bandwidth::Pairs,
-            loaded: options.loaded,
-            apply: options.apply,
-        }),
-        node::Request::Inspect(Inspection::ProbeProgress) => {
-            wire::Body::ProbeProgress(wire::ProbeProgress {})
-        }
+        node::Request::Inspect(inspection) => encode_inspection(inspection),
         node::Request::Collective(kind, reduce) => wire::Body::Coordinate(wire::Coordinate {
             collective: encode_kind(kind),
             reduce: Some(encode_reduce(&reduce)),
@@ -187,6 +167,28 @@ fn encode_node_request(request: node::Request) -> wire::Body {
                 timeout_ms: encode_timeout(timeout),
             })
         }
+    }
+}
+
+fn encode_inspection(inspection: Inspection) -> wire::Body {
+    match inspection {
+        Inspection::List { prefix, after, limit } => {
+            wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
+        }
+        Inspection::Describe { id } => wire::Body::Describe(wire::Describe { id: encode_id(&id) }),
+        Inspection::DrainNode { node, timeout } => {
+            wire::Body::DrainNode(wire::DrainNode { node, timeout_ms: timeout.map(encode_timeout) })
+        }
+        Inspection::Status => wire::Body::Status(wire::Status {}),
+        Inspection::Cluster => wire::Body::Cluster(wire::Cluster {}),
+        Inspection::Probe { nodes, options } => wire::Body::Probe(wire::Probe {
+            nodes: nodes.iter().map(|node| node.as_str().to_owned()).collect(),
+            echoes: probes::encode(options.probes),
+            all_trains: options.bandwidth == Bandwidth::Pairs,
+            loaded: options.loaded,
+            apply: options.apply,
+        }),
+        Inspection::ProbeProgress => wire::Body::ProbeProgress(wire::ProbeProgress {}),
     }
 }
 
@@ -232,12 +234,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Drain(drain) => node::Request::Drain { timeout: decode_timeout(drain.timeout_ms) },
         wire::Body::DrainProgress(_) => node::Request::DrainProgress,
         wire::Body::Reduce(reduce) => node::Request::Reduce(decode_reduce(reduce, max_ids)?),
-        wire::Body::Coordinate(coordinate) => {
-            let reduce =
-                coordinate.reduce.ok_or(Error::malformed(Plane::Local, "a collective without a reduce"))?;
-            let kind = decode_kind(coordinate.collective, Plane::Local)?;
-            node::Request::Collective(kind, decode_reduce(reduce, max_ids)?)
-        }
+        wire::Body::Coordinate(coordinate) => decode_collective(coordinate, max_ids)?,
         wire::Body::Join(join) => node::Request::Join {
             target: ObjectId::new(&join.target)?,
             agreement: decode_agreement(join.agreement, Plane::Local)?,
@@ -257,11 +254,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Describe(describe) => {
             node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? })
         }
-        wire::Body::DrainNode(drain) => {
-            check_count("bytes of the name of a store", drain.node.len(), MAX_NODE_TEXT_BYTES)?;
-            let timeout = drain.timeout_ms.map(decode_timeout);
-            node::Request::Inspect(Inspection::DrainNode { node: drain.node, timeout })
-        }
+        wire::Body::DrainNode(drain) => node::Request::Inspect(decode_drain_node(drain)?),
         wire::Body::Status(_) => node::Request::Inspect(Inspection::Status),
         wire::Body::Cluster(_) => node::Request::Inspect(Inspection::Cluster),
         wire::Body::Probe(probe) => node::Request::Inspect(decode_probe(&probe)?),
@@ -270,8 +263,6 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
     };
     Ok(Request::Node(request))
 }
-
-const MAX_NODE_TEXT_BYTES: usize = 255;
 
 fn decode_put(put: wire::Put) -> Result<node::Request> {
     check_count("bytes of a put by one request", put.contents.len(), MAX_PUT_BYTES)?;
@@ -282,6 +273,20 @@ fn decode_put(put: wire::Put) -> Result<node::Request> {
         confirm: if put.confirm { Confirm::Yes } else { Confirm::No },
         timeout: decode_timeout(put.timeout_ms),
     })
+}
+
+fn decode_collective(coordinate: wire::Coordinate, max_ids: usize) -> Result<node::Request> {
+    let reduce = coordinate.reduce.ok_or(Error::malformed(Plane::Local, "a collective without a reduce"))?;
+    let kind = decode_kind(coordinate.collective, Plane::Local)?;
+    Ok(node::Request::Collective(kind, decode_reduce(reduce, max_ids)?))
+}
+
+const MAX_NODE_TEXT_BYTES: usize = 255;
+
+fn decode_drain_node(drain: wire::DrainNode) -> Result<Inspection> {
+    check_count("bytes of the name of a store", drain.node.len(), MAX_NODE_TEXT_BYTES)?;
+    let timeout = drain.timeout_ms.map(decode_timeout);
+    Ok(Inspection::DrainNode { node: drain.node, timeout })
 }
 
 fn decode_probe(probe: &wire::Probe) -> Result<Inspection> {
