@@ -11,16 +11,19 @@ use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::{ShardConfig, ShardRun};
 use hoplite_daemon::metrics::Metrics;
 use hoplite_daemon::{EventLoop, Tracer, random_number};
-use hoplite_net::{Credentials, Tls};
+use hoplite_net::Credentials;
 use hoplite_proto::bounds::{MAX_BATCH_BYTES, MAX_SHARD_FRAME_BYTES};
 use hoplite_proto::v1::directory_server::DirectoryServer;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
+use tonic_health::pb::health_server::{Health, HealthServer};
 
-use crate::connection::{self, Gate, Listener};
+use crate::connection::{self, Gate, Incoming, Listener};
 use crate::dashboard::{self, DashboardData, Prefixes};
 use crate::direct::DirectSessions;
 use crate::events::Events;
@@ -109,7 +112,8 @@ pub enum DirectoryError {
 
 /// Warns if the certificate does not name the listener's address. Stores may use another name or a
 /// proxy.
-fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
+fn warn_of_other_names(credentials: &Credentials, listener: &Listener) {
+    let (Listener::Tcp(listener), Some(tls)) = (listener, &credentials.tls) else { return };
     let Ok(address) = listener.local_addr() else { return };
     if address.ip().is_unspecified() {
         return;
@@ -138,48 +142,32 @@ pub async fn run(
     let _abort_on_drop = abort.clone().drop_guard();
 
     let Listeners { control: listener, dashboard } = listeners.into();
-    if let (Listener::Tcp(listener), Some(tls)) = (&listener, &config.credentials.tls) {
-        warn_of_other_names(tls, listener);
-    }
+    warn_of_other_names(&config.credentials, &listener);
     let (events, refusals) = (Events::new(), Arc::<Refusals>::default());
     let loads = Loads::new(events.clone());
     let pauses = Pauses::new();
     tasks.spawn(pauses.clone().watch(stop.clone()));
     let shard_metrics = metrics.as_ref().map(ShardMetrics::new);
     let (owner, shard) = ShardOwner::new(shard_config(&config), shard_metrics, events.clone(), pauses);
-    let owner = owner.traced(config.tracer.clone());
     if let Some(metrics) = &metrics {
         levels::register_gauges(metrics, shard.clone(), refusals.clone());
     }
-    let mut owner = event_loop.spawn(owner.run(stop.clone()));
+    let owner = event_loop.spawn(owner.traced(config.tracer.clone()).run(stop.clone()));
 
-    if let Some(listener) = dashboard {
-        let (shard, cluster) = (shard.clone(), config.cluster.clone());
-        let data = DashboardData {
-            shard,
-            cluster,
-            events: events.clone(),
-            loads: loads.clone(),
-            refusals: refusals.clone(),
-            prefixes: Prefixes::default(),
-        };
-        let refused = metrics.as_ref().map(|metrics| metrics.refused_connections("dashboard"));
-        tasks.spawn(loads.clone().keep_history(stop.clone()));
-        tasks.spawn(dashboard::serve(listener, config.credentials.clone(), data, refused, stop.clone()));
-    }
-
-    let run = ShardRun(random_number().map_err(DirectoryError::Random)?);
-    let newest = config.newest_version;
     let host = Host {
         shard,
         cluster: config.cluster.clone(),
-        run,
-        newest,
+        run: ShardRun(random_number().map_err(DirectoryError::Random)?),
+        newest: config.newest_version,
         loads,
         refusals: refusals.clone(),
         events: events.clone(),
         stop: stop.clone(),
     };
+    if let Some(listener) = dashboard {
+        start_dashboard(listener, &host, config.credentials.clone(), metrics.as_ref(), &tasks);
+    }
+
     let sessions = TaskTracker::new();
     let direct =
         DirectSessions { host: host.clone(), event_loop: event_loop.clone(), tasks: sessions.clone() };
@@ -193,7 +181,7 @@ pub async fn run(
     let gate = Gate {
         credentials: config.credentials,
         cluster: config.cluster,
-        newest,
+        newest: config.newest_version,
         direct,
         refusals,
         events,
@@ -202,50 +190,16 @@ pub async fn run(
     };
     let accepted = gate.open(listener, stop.clone());
 
-    let visitors = Server::builder()
-        .initial_stream_window_size(VISITOR_BYTES)
-        .initial_connection_window_size(VISITOR_WINDOW_BYTES)
-        .http2_max_header_list_size(VISITOR_BYTES)
-        .max_concurrent_streams(MAX_VISITOR_STREAMS)
-        .timeout(VISIT_TIMEOUT)
-        .add_service(InterceptedService::new(directory.clone(), guard.clone()))
-        .add_service(InterceptedService::new(reflection().build_v1().expect(VALID), guard.clone()))
-        .add_service(InterceptedService::new(reflection().build_v1alpha().expect(VALID), guard))
-        .add_service(health_server.clone().max_decoding_message_size(VISITOR_BYTES as usize))
-        .serve_with_incoming_shutdown(connection::served(accepted.visitors), stop.clone().cancelled_owned());
-    let members = Server::builder()
-        .http2_keepalive_interval(Some(SHARD_PINGS.interval))
-        .http2_keepalive_timeout(Some(SHARD_PINGS.timeout))
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(2 * WINDOW_BYTES)
-        .max_concurrent_streams(MAX_STREAMS)
-        .timeout(CALL_TIMEOUT)
-        .add_service(directory)
-        .add_service(health_server)
-        .add_service(reflection().build_v1().expect(VALID))
-        .add_service(reflection().build_v1alpha().expect(VALID))
-        .serve_with_incoming_shutdown(connection::served(accepted.members), stop.clone().cancelled_owned());
+    let visitors =
+        serve_visitors(directory.clone(), health_server.clone(), guard, accepted.visitors, stop.clone());
+    let members = serve_members(directory, health_server, accepted.members, stop.clone());
     let server = async {
         tokio::try_join!(members, visitors)?;
         sessions.close();
         sessions.wait().await;
         Ok(())
     };
-    let overdue = async {
-        stop.cancelled().await;
-        tokio::time::sleep(SHUTDOWN_GRACE).await;
-    };
-    let shard_ended = async {
-        let _ = (&mut owner).await;
-        if stop.is_cancelled() {
-            std::future::pending::<()>().await;
-        }
-    };
-    let ended = tokio::select! {
-        served = server => served.map_err(DirectoryError::Serve),
-        () = overdue => Ok(()),
-        () = shard_ended => Err(DirectoryError::ShardEnded),
-    };
+    let ended = first_end(server, owner, &stop).await;
     stop.cancel();
     abort.cancel();
     tasks.close();
@@ -254,12 +208,95 @@ pub async fn run(
     ended
 }
 
+fn start_dashboard(
+    listener: TcpListener,
+    host: &Host,
+    credentials: Credentials,
+    metrics: Option<&Metrics>,
+    tasks: &TaskTracker,
+) {
+    let Host { shard, cluster, loads, refusals, events, stop, .. } = host.clone();
+    let refused = metrics.map(|metrics| metrics.refused_connections("dashboard"));
+    tasks.spawn(loads.clone().keep_history(stop.clone()));
+    let data = DashboardData { shard, cluster, events, loads, refusals, prefixes: Prefixes::default() };
+    tasks.spawn(dashboard::serve(listener, credentials, data, refused, stop));
+}
+
 fn shard_config(config: &DirectoryConfig) -> ShardConfig {
     ShardConfig {
         limits: config.limits.clone(),
         // Stores reconnect within a second after the shard's restart: the longest pause between
         // their tries and the default grace.
         warm_up: config.limits.node_grace * 3,
+    }
+}
+
+/// Serves stores and tools that belong to the cluster, until `stop`.
+fn serve_members(
+    directory: DirectoryServer<DirectoryService>,
+    health: HealthServer<impl Health>,
+    connections: mpsc::Receiver<Incoming>,
+    stop: CancellationToken,
+) -> impl Future<Output = Result<(), tonic::transport::Error>> {
+    Server::builder()
+        .http2_keepalive_interval(Some(SHARD_PINGS.interval))
+        .http2_keepalive_timeout(Some(SHARD_PINGS.timeout))
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(2 * WINDOW_BYTES)
+        .max_concurrent_streams(MAX_STREAMS)
+        .timeout(CALL_TIMEOUT)
+        .add_service(directory)
+        .add_service(health)
+        .add_service(reflection().build_v1().expect(VALID))
+        .add_service(reflection().build_v1alpha().expect(VALID))
+        .serve_with_incoming_shutdown(connection::served(connections), stop.cancelled_owned())
+}
+
+/// Serves visitors until `stop`, within small limits. The guard refuses all calls except those of
+/// the health service.
+fn serve_visitors(
+    directory: DirectoryServer<DirectoryService>,
+    health: HealthServer<impl Health>,
+    guard: Guard,
+    connections: mpsc::Receiver<Incoming>,
+    stop: CancellationToken,
+) -> impl Future<Output = Result<(), tonic::transport::Error>> {
+    Server::builder()
+        .initial_stream_window_size(VISITOR_BYTES)
+        .initial_connection_window_size(VISITOR_WINDOW_BYTES)
+        .http2_max_header_list_size(VISITOR_BYTES)
+        .max_concurrent_streams(MAX_VISITOR_STREAMS)
+        .timeout(VISIT_TIMEOUT)
+        .add_service(InterceptedService::new(directory, guard.clone()))
+        .add_service(InterceptedService::new(reflection().build_v1().expect(VALID), guard.clone()))
+        .add_service(InterceptedService::new(reflection().build_v1alpha().expect(VALID), guard))
+        .add_service(health.max_decoding_message_size(VISITOR_BYTES as usize))
+        .serve_with_incoming_shutdown(connection::served(connections), stop.cancelled_owned())
+}
+
+/// Runs `server` until its end, or until [`SHUTDOWN_GRACE`] after `stop`.
+///
+/// # Errors
+/// The server's error, or [`DirectoryError::ShardEnded`] if `owner` ends before `stop`.
+async fn first_end(
+    server: impl Future<Output = Result<(), tonic::transport::Error>>,
+    owner: JoinHandle<()>,
+    stop: &CancellationToken,
+) -> Result<(), DirectoryError> {
+    let overdue = async {
+        stop.cancelled().await;
+        tokio::time::sleep(SHUTDOWN_GRACE).await;
+    };
+    let shard_ended = async {
+        let _ = owner.await;
+        if stop.is_cancelled() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        served = server => served.map_err(DirectoryError::Serve),
+        () = overdue => Ok(()),
+        () = shard_ended => Err(DirectoryError::ShardEnded),
     }
 }
 
