@@ -273,7 +273,17 @@ pub(super) fn keys_differ(keys: &[PlaceKeys]) -> Option<String> {
 
 impl Report {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { memory, transfers, reduces, spill, .. } = self;
+        self.print_node(out)?;
+        self.print_memory(out)?;
+        self.spill.print(out)?;
+        self.print_transfers(out)?;
+        self.print_problems(out)?;
+        self.print_places(out)?;
+        writeln!(out)?;
+        self.print_shards(out)
+    }
+
+    fn print_node(&self, out: &mut impl Write) -> io::Result<()> {
         let uptime = Duration::from_secs(self.uptime_ms / 1000);
         writeln!(out, "node       {} of cluster {}, version {}", self.node, self.cluster, self.version)?;
         writeln!(out, "data       {}", self.data_address)?;
@@ -284,7 +294,11 @@ impl Report {
                 "state      draining: it moves its objects to other stores, and accepts no new ones"
             )?;
         }
-        writeln!(out, "clients    {}", self.clients)?;
+        writeln!(out, "clients    {}", self.clients)
+    }
+
+    fn print_memory(&self, out: &mut impl Write) -> io::Result<()> {
+        let memory = &self.memory;
         writeln!(
             out,
             "memory     {}: {} free, {} pinned, {} evictable, {} faulted in",
@@ -295,29 +309,11 @@ impl Report {
             output::size(memory.prefaulted_bytes),
         )?;
         writeln!(out, "copies     {}, and {} evictions so far", self.copies, memory.evictions)?;
-        writeln!(out, "lifetimes  {} expired, {} without their owner", memory.expired, memory.abandoned)?;
-        if spill.spilled_objects + spill.failures > 0 {
-            writeln!(
-                out,
-                "spilled    {} in {} objects, {} files of {}; {} written and {} read so far, {} failures",
-                output::size(spill.bytes),
-                spill.objects,
-                spill.files,
-                output::size(spill.file_bytes),
-                output::size(spill.spilled_bytes),
-                output::size(spill.loaded_bytes),
-                spill.failures,
-            )?;
-        }
-        if spill.recovered_objects + spill.unrecovered_objects > 0 {
-            writeln!(
-                out,
-                "recovered  {} in {} objects of killed stores, {} objects dropped",
-                output::size(spill.recovered_bytes),
-                spill.recovered_objects,
-                spill.unrecovered_objects,
-            )?;
-        }
+        writeln!(out, "lifetimes  {} expired, {} without their owner", memory.expired, memory.abandoned)
+    }
+
+    fn print_transfers(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { transfers, reduces, .. } = self;
         writeln!(
             out,
             "transfers  {} received ({} pulls now), {} sent in {} serves",
@@ -337,18 +333,22 @@ impl Report {
             out,
             "reduces    {} coordinated with {} hops, {} hops and {} combinations here",
             reduces.coordinated, reduces.directed_hops, reduces.hops, reduces.combinations
-        )?;
-        writeln!(
-            out,
-            "troubles   {} corrupt frames, {} conflicting puts",
-            transfers.corrupt_frames, transfers.put_conflicts
-        )?;
+        )
+    }
+
+    fn print_problems(&self, out: &mut impl Write) -> io::Result<()> {
+        let Transfers { corrupt_frames, put_conflicts, .. } = self.transfers;
+        writeln!(out, "troubles   {corrupt_frames} corrupt frames, {put_conflicts} conflicting puts")?;
         for Problem { cause, cure, texts } in &self.problems {
             for text in texts {
                 writeln!(out, "trouble    {text}")?;
             }
             writeln!(out, "  cause    {cause}\n  cure     {cure}")?;
         }
+        Ok(())
+    }
+
+    fn print_places(&self, out: &mut impl Write) -> io::Result<()> {
         let shard = self.shards.iter().find(|shard| shard.connected);
         if let Some(warning) = shard.and_then(|shard| keys_differ(&shard.place_keys)) {
             writeln!(out, "places     {warning}")?;
@@ -360,8 +360,7 @@ impl Report {
             };
             writeln!(out, "measured   {uplink}")?;
         }
-        writeln!(out)?;
-        self.print_shards(out)
+        Ok(())
     }
 
     fn print_shards(&self, out: &mut impl Write) -> io::Result<()> {
@@ -390,5 +389,33 @@ impl Report {
             ]);
         }
         table.print(out)
+    }
+}
+
+impl Spill {
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        if self.spilled_objects + self.failures > 0 {
+            writeln!(
+                out,
+                "spilled    {} in {} objects, {} files of {}; {} written and {} read so far, {} failures",
+                output::size(self.bytes),
+                self.objects,
+                self.files,
+                output::size(self.file_bytes),
+                output::size(self.spilled_bytes),
+                output::size(self.loaded_bytes),
+                self.failures,
+            )?;
+        }
+        if self.recovered_objects + self.unrecovered_objects > 0 {
+            writeln!(
+                out,
+                "recovered  {} in {} objects of killed stores, {} objects dropped",
+                output::size(self.recovered_bytes),
+                self.recovered_objects,
+                self.unrecovered_objects,
+            )?;
+        }
+        Ok(())
     }
 }
