@@ -4,6 +4,7 @@
 //! It remembers when a call, a write or a pull began, and counts it when it ends. [`look`] reads
 //! values that have no history.
 
+mod counted;
 mod levels;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,82 +18,27 @@ use hoplite_core::node::{
     Request, Response, ServeId,
 };
 use hoplite_core::plan::collective::Collective;
-use hoplite_core::shard::{GrantReason, PullOutcome, ToShard, ToStore};
-use hoplite_daemon::metrics::{
-    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Metrics, label_of, level,
-};
+use hoplite_core::shard::ToStore;
+use hoplite_daemon::metrics::{IntCounter, Metrics, label_of, level};
 
+pub(crate) use counted::TLS;
 pub(crate) use levels::look;
 
-/// A put consists of two requests: one for memory, and the seal.
-const OPERATIONS: [&str; 11] = [
-    "put",
-    "get",
-    "reduce",
-    "delete",
-    "wait",
-    "locate",
-    "join",
-    "allreduce",
-    "reduce-scatter",
-    "allgather",
-    "all-to-all",
-];
-const WITH_BYTES: [&str; 2] = ["put", "get"];
-const COLLECTIVES: [Collective; 4] =
-    [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll];
+use counted::{
+    DirectoryMetrics, HOP_FAILURES, OPERATIONS, OTHER_PEERS, OperationMetrics, ReduceMetrics,
+    TransferMetrics, WITH_BYTES,
+};
+
 /// Maximum number of values of the label `peer`, which bounds the number of series.
 const MAX_PEERS: usize = 32;
-/// The label of all further stores. No node can have this name.
-const OTHER_PEERS: &str = "(others)";
-const PULL_OUTCOMES: [PullOutcome; 7] = [
-    PullOutcome::Complete,
-    PullOutcome::SenderUnreachable,
-    PullOutcome::SenderStalled,
-    PullOutcome::SenderHasNoCopy,
-    PullOutcome::Corrupt,
-    PullOutcome::Cancelled,
-    PullOutcome::GaveWay,
-];
-const GRANT_REASONS: [GrantReason; 11] = [
-    GrantReason::OnlyCandidate,
-    GrantReason::CompleteBeforePartial,
-    GrantReason::Closest,
-    GrantReason::LeastRecentlyUsed,
-    GrantReason::EarliestBytes,
-    GrantReason::ChainHasBytes,
-    GrantReason::AvoidedButOnly,
-    GrantReason::FirstOfGroup,
-    GrantReason::CloserAreBusy,
-    GrantReason::FasterLink,
-    GrantReason::SlowButOnly,
-];
-const HOP_FAILURES: [&str; 3] = ["unreachable", "input", "refused"];
-/// The label of failed TLS handshakes. Other failures have the code of their error.
-pub(crate) const TLS: &str = "tls";
 
 /// Counts events and effects. The engine passes each event before the node handles it, and each
 /// effect afterwards.
 pub(crate) struct Observer {
-    seconds: HistogramVec,
-    bytes: IntCounterVec,
-    failures: IntCounterVec,
-    room_waits: Histogram,
-    pull_seconds: HistogramVec,
-    pulled_bytes: IntCounterVec,
-    exchange_seconds: HistogramVec,
-    exchange_bytes: IntCounterVec,
-    exchange_failures: IntCounterVec,
-    grants: IntCounterVec,
-    serves: IntCounterVec,
-    combined_bytes: IntCounter,
-    hop_failures: IntCounterVec,
-    session_failures: IntCounterVec,
-    session_losses: IntCounter,
-    to_shards: IntCounterVec,
-    from_shards: IntCounterVec,
-    open_calls: IntGauge,
-    active_serves: IntGauge,
+    operations: OperationMetrics,
+    transfers: TransferMetrics,
+    reduces: ReduceMetrics,
+    directory: DirectoryMetrics,
 
     now: Instant,
     events: u64,
@@ -147,113 +93,11 @@ fn forget_client<T>(entries: &mut BTreeMap<(ClientId, CallId), T>, client: Clien
 
 impl Observer {
     pub(crate) fn new(metrics: &Metrics) -> Self {
-        let outcomes = PULL_OUTCOMES.map(label_of);
-        let reasons = GRANT_REASONS.map(label_of);
-        let collectives = COLLECTIVES.map(label_of);
-        let collectives = collectives.each_ref().map(String::as_str);
-        let timeouts = OPERATIONS.map(|operation| [operation, "timeout"]);
         Self {
-            seconds: metrics.seconds_by(
-                "hoplite_store_operation_seconds",
-                "Duration of successful operations of clients; of a put, from its request for room \
-                 to its seal.",
-                "operation",
-                &OPERATIONS,
-            ),
-            bytes: metrics.counters(
-                "hoplite_store_operation_bytes_total",
-                "Bytes of objects that clients have put and got.",
-                "operation",
-                &WITH_BYTES,
-            ),
-            failures: metrics.counters_by_pair(
-                "hoplite_store_operation_failures_total",
-                "Failed operations of clients, by error.",
-                ["operation", "error"],
-                &timeouts,
-            ),
-            room_waits: metrics.seconds(
-                "hoplite_store_room_wait_seconds",
-                "Waiting time of successful puts that first found no room, or an unfinished put of \
-                 the same id.",
-            ),
-            pull_seconds: metrics.seconds_by(
-                "hoplite_store_pull_seconds",
-                "Duration of transfers from other stores, by outcome. Failed transfers are \
-                 repeated.",
-                "outcome",
-                &outcomes.each_ref().map(String::as_str),
-            ),
-            pulled_bytes: metrics.counters(
-                "hoplite_store_pulled_bytes_total",
-                "Bytes of objects pulled from other stores, by store; stores beyond the first 32 \
-                 share one series.",
-                "peer",
-                &[OTHER_PEERS],
-            ),
-            exchange_seconds: metrics.seconds_by(
-                "hoplite_store_exchange_seconds",
-                "Duration of successful exchanges with the other members of a collective.",
-                "collective",
-                &collectives,
-            ),
-            exchange_bytes: metrics.counters(
-                "hoplite_store_exchange_bytes_total",
-                "Sizes of the results of successful exchanges.",
-                "collective",
-                &collectives,
-            ),
-            exchange_failures: metrics.counters(
-                "hoplite_store_exchange_failures_total",
-                "Failed exchanges; the collective continues without an exchange, or fails.",
-                "collective",
-                &collectives,
-            ),
-            grants: metrics.counters(
-                "hoplite_store_grants_total",
-                "Senders that the directory assigned to this store, by the reason for the choice.",
-                "reason",
-                &reasons.each_ref().map(String::as_str),
-            ),
-            serves: metrics.counters(
-                "hoplite_store_serves_total",
-                "Transfers that other stores requested.",
-                "result",
-                &["accepted", "refused"],
-            ),
-            combined_bytes: metrics.counter(
-                "hoplite_store_combined_bytes_total",
-                "Bytes that this store has computed for its own reduces and for other stores.",
-            ),
-            hop_failures: metrics.counters(
-                "hoplite_store_hop_failures_total",
-                "Failed hops of this store's reduces; the reduce is repaired.",
-                "reason",
-                &HOP_FAILURES,
-            ),
-            session_failures: metrics.counters(
-                "hoplite_store_session_failures_total",
-                "Failed attempts to open a session with a shard, by error; tls if this store \
-                 rejected the shard's certificate. The shard counts its own rejections.",
-                "error",
-                &["unavailable", TLS],
-            ),
-            session_losses: metrics
-                .counter("hoplite_store_session_losses_total", "Sessions with shards that were lost."),
-            to_shards: metrics.counters(
-                "hoplite_store_directory_sent_messages_total",
-                "Messages to shards of the directory.",
-                "kind",
-                &ToShard::KINDS,
-            ),
-            from_shards: metrics.counters(
-                "hoplite_store_directory_received_messages_total",
-                "Messages from shards of the directory.",
-                "kind",
-                &ToStore::KINDS,
-            ),
-            open_calls: metrics.gauge("hoplite_store_open_calls", "Open operations of clients."),
-            active_serves: metrics.gauge("hoplite_store_active_serves", "Running transfers to other stores."),
+            operations: OperationMetrics::new(metrics),
+            transfers: TransferMetrics::new(metrics),
+            reduces: ReduceMetrics::new(metrics),
+            directory: DirectoryMetrics::new(metrics),
             now: Instant::now(),
             events: 0,
             calls: BTreeMap::new(),
@@ -268,7 +112,7 @@ impl Observer {
     }
 
     pub(crate) fn session_failed(&self, cause: &str) {
-        self.session_failures.with_label_values(&[cause]).inc();
+        self.directory.session_failures.with_label_values(&[cause]).inc();
     }
 
     pub(crate) fn event(&mut self, event: &Event) {
@@ -281,18 +125,18 @@ impl Observer {
                 forget_client(&mut self.batches, *client);
                 self.count_calls();
             }
-            Event::ShardDown { .. } => self.session_losses.inc(),
+            Event::ShardDown { .. } => self.directory.session_losses.inc(),
             Event::FromShard { message, .. } => {
-                self.from_shards.with_label_values(&[message.kind()]).inc();
+                self.directory.from_shards.with_label_values(&[message.kind()]).inc();
                 if let ToStore::Granted(grant) = message {
-                    self.grants.with_label_values(&[label_of(grant.reason)]).inc();
+                    self.directory.grants.with_label_values(&[label_of(grant.reason)]).inc();
                 }
             }
             Event::PullEnded { pull, outcome, valid_bytes } => {
                 if let Some(Pull { began, bytes, offset_bytes }) = self.pulls.remove(pull) {
                     bytes.inc_by(valid_bytes.saturating_sub(offset_bytes));
                     let seconds = self.since(began);
-                    self.pull_seconds.with_label_values(&[label_of(outcome)]).observe(seconds);
+                    self.transfers.pull_seconds.with_label_values(&[label_of(outcome)]).observe(seconds);
                 }
             }
             Event::ServeEnded { serve } => {
@@ -301,7 +145,7 @@ impl Observer {
             }
             Event::CombineEnded { combine, valid_bytes, outcome } => {
                 if let Some(from_bytes) = self.combinations.remove(combine) {
-                    self.combined_bytes.inc_by(valid_bytes.saturating_sub(from_bytes));
+                    self.reduces.combined_bytes.inc_by(valid_bytes.saturating_sub(from_bytes));
                 }
                 if let Some(exchange) = self.exchanges.remove(combine) {
                     self.exchanged(&exchange, *outcome);
@@ -313,7 +157,7 @@ impl Observer {
                     HopFailure::Input { .. } => HOP_FAILURES[1],
                     HopFailure::Refused(_) => HOP_FAILURES[2],
                 };
-                self.hop_failures.with_label_values(&[reason]).inc();
+                self.reduces.hop_failures.with_label_values(&[reason]).inc();
             }
             _ => {}
         }
@@ -376,7 +220,9 @@ impl Observer {
                 }
             }
             Effect::CopyClosed { copy } => drop(self.writes.remove(copy)),
-            Effect::ToShard { message, .. } => self.to_shards.with_label_values(&[message.kind()]).inc(),
+            Effect::ToShard { message, .. } => {
+                self.directory.to_shards.with_label_values(&[message.kind()]).inc()
+            }
             Effect::StartPull { pull, sender, offset_bytes, .. } => {
                 let (began, offset_bytes) = (self.now, *offset_bytes);
                 let bytes = self.pulled_from(sender);
@@ -391,11 +237,11 @@ impl Observer {
                 self.combinations.insert(*combine, *offset_bytes);
             }
             Effect::ServeAccepted { serve, .. } | Effect::ServeSpilled { serve, .. } => {
-                self.serves.with_label_values(&["accepted"]).inc();
+                self.transfers.serves.with_label_values(&["accepted"]).inc();
                 self.accepted_serves.insert(*serve);
                 self.count_serves();
             }
-            Effect::ServeRefused { .. } => self.serves.with_label_values(&["refused"]).inc(),
+            Effect::ServeRefused { .. } => self.transfers.serves.with_label_values(&["refused"]).inc(),
             _ => {}
         }
     }
@@ -414,7 +260,7 @@ impl Observer {
         match response {
             Ok(Response::Created(view)) => {
                 if event != self.events {
-                    self.room_waits.observe(self.since(began));
+                    self.operations.room_waits.observe(self.since(began));
                 }
                 self.writes.insert(view.copy, Write { began, size_bytes: view.size_bytes });
             }
@@ -430,12 +276,12 @@ impl Observer {
                 if let Response::Object(view) | Response::Contents { view, .. } = response
                     && WITH_BYTES.contains(&operation)
                 {
-                    self.bytes.with_label_values(&[operation]).inc_by(view.size_bytes);
+                    self.operations.bytes.with_label_values(&[operation]).inc_by(view.size_bytes);
                 }
-                self.seconds.with_label_values(&[operation]).observe(self.since(began));
+                self.operations.seconds.with_label_values(&[operation]).observe(self.since(began));
             }
             Err(error) => {
-                self.failures.with_label_values(&[operation, &label_of(error.code())]).inc();
+                self.operations.failures.with_label_values(&[operation, &label_of(error.code())]).inc();
             }
         }
     }
@@ -447,8 +293,8 @@ impl Observer {
     }
 
     fn put_ended(&self, began: Instant, size_bytes: u64) {
-        self.bytes.with_label_values(&["put"]).inc_by(size_bytes);
-        self.seconds.with_label_values(&["put"]).observe(self.since(began));
+        self.operations.bytes.with_label_values(&["put"]).inc_by(size_bytes);
+        self.operations.seconds.with_label_values(&["put"]).observe(self.since(began));
     }
 
     fn pulled_from(&mut self, sender: &NodeId) -> IntCounter {
@@ -456,16 +302,16 @@ impl Observer {
             self.peers.insert(sender.clone());
         }
         let label = if self.peers.contains(sender) { sender.as_str() } else { OTHER_PEERS };
-        self.pulled_bytes.with_label_values(&[label])
+        self.transfers.pulled_bytes.with_label_values(&[label])
     }
 
     fn exchanged(&self, exchange: &Exchange, outcome: CombineOutcome) {
         let collective = [exchange.collective.as_str()];
         if outcome == CombineOutcome::Complete {
-            self.exchange_seconds.with_label_values(&collective).observe(self.since(exchange.began));
-            self.exchange_bytes.with_label_values(&collective).inc_by(exchange.size_bytes);
+            self.reduces.exchange_seconds.with_label_values(&collective).observe(self.since(exchange.began));
+            self.reduces.exchange_bytes.with_label_values(&collective).inc_by(exchange.size_bytes);
         } else {
-            self.exchange_failures.with_label_values(&collective).inc();
+            self.reduces.exchange_failures.with_label_values(&collective).inc();
         }
     }
 
@@ -474,10 +320,10 @@ impl Observer {
     }
 
     fn count_calls(&self) {
-        self.open_calls.set(level(self.calls.len() + self.batches.len()));
+        self.operations.open_calls.set(level(self.calls.len() + self.batches.len()));
     }
 
     fn count_serves(&self) {
-        self.active_serves.set(level(self.accepted_serves.len()));
+        self.transfers.active_serves.set(level(self.accepted_serves.len()));
     }
 }
