@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hoplite_core::ClusterId;
 use hoplite_core::id::Incarnation;
+use hoplite_core::limits::Limits;
 use hoplite_core::node::{Event, Node};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
 use hoplite_core::plan::lanes::DEFAULT_MAX_LANES;
@@ -205,24 +206,10 @@ impl Running {
         let stop_on_drop = stop.clone().drop_guard();
         let EmbeddedDirectory { shards, route, address: directory, dashboard, failure: directory_failed } =
             start_directory(&config, exported.clone(), &stop, &tasks).await?;
-        let newest = config.newest_version;
-        let caller =
-            Caller { cluster: Some(config.cluster.clone()), node: Some(config.node.clone()), newest };
-        let links = links(&shards, &config.credentials, &caller, &route)?;
+        let links = links(&shards, &config, &route)?;
         let event_loop = EventLoop::start("control", stop.clone()).map_err(StoreError::Thread)?;
 
-        let data_config = DataConfig::new(config.cluster.clone(), config.node.clone());
-        let Credentials { token, tls, .. } = config.credentials.clone();
-        let transport = tls.map_or(TransportKind::Plain, TransportKind::Tls);
-        let data_config = Arc::new(DataConfig {
-            newest,
-            links: config.links,
-            max_lanes: config.links.max_lanes.unwrap_or(DEFAULT_MAX_LANES),
-            transport,
-            token,
-            advertised: advertised.clone(),
-            ..data_config
-        });
+        let data_config = Arc::new(data_config(&config, advertised.clone()));
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
         let spill_config = spill.as_ref().map(SpillFiles::config);
@@ -239,47 +226,26 @@ impl Running {
             tasks.spawn(data::run(listener, data_config, engine, metrics, for_small, stop));
         }
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
-        if let Some(exported) = exported {
-            engine.observe(Observer::new(&exported));
-            metrics::look(&exported, &engine, shards.clone(), Arc::clone(&prefaulted_bytes));
-        }
-        if let Some(tracer) = config.tracer.clone() {
-            engine.trace(Traces::new(tracer, &config.node));
-        }
+        observe(&engine, &config, exported, &shards, &prefaulted_bytes);
         let prefaulted = (config.prefault == Prefault::AtStart).then(|| {
             tasks.spawn(prefault(Arc::clone(engine.arena()), Arc::clone(&prefaulted_bytes), stop.clone()))
         });
-        let info = NodeInfo {
-            node: config.node.clone(),
-            incarnation: Incarnation(random_number().map_err(StoreError::Random)?),
-            data_address: advertised.as_ref().map_or(UNREACHABLE, Advertised::address),
-            labels: config.labels.clone(),
-            shards: ShardList::new(shards),
-            version: newest,
+        let info = node_info(&config, shards, advertised.as_ref())?;
+        let start = |session: Session, state| {
+            event_loop.spawn(session.run(state, leaving.clone(), stop.clone()));
         };
-        let sessions = start_sessions(
-            &engine,
-            &links,
-            (&info, advertised.as_ref()),
-            &config.cluster,
-            |session, state| {
-                event_loop.spawn(session.run(state, leaving.clone(), stop.clone()));
-            },
-        );
+        let identity = (&info, advertised.as_ref());
+        let sessions = start_sessions(&engine, &links, identity, &config.cluster, start);
         let plane = Arc::new(LocalPlane {
             engine: Arc::clone(&engine),
             access: socket_access(&config),
             half_open: HalfOpen::new(local::MAX_HALF_OPEN),
-            shares: Shares::new(
-                config.limits.max_clients,
-                max_request_bytes(&config.limits),
-                config.limits.max_ids_per_request,
-            ),
+            shares: shares(&config.limits),
             limits: config.limits,
             replicas: config.replicas,
             node: config.node,
             cluster: config.cluster,
-            newest,
+            newest: config.newest_version,
             advertised,
             shards: links,
             prefaulted_bytes,
@@ -319,15 +285,12 @@ impl Running {
 }
 
 /// Makes links to the shards. Fails unless the addresses are distinct and complete.
-fn links(
-    addresses: &[String],
-    credentials: &Credentials,
-    caller: &Caller,
-    route: &Route,
-) -> Result<Vec<ShardLink>, StoreError> {
+fn links(addresses: &[String], config: &StoreConfig, route: &Route) -> Result<Vec<ShardLink>, StoreError> {
     if addresses.len() > MAX_SHARDS {
         return Err(StoreError::TooManyShards);
     }
+    let StoreConfig { cluster, node, newest_version: newest, credentials, .. } = config;
+    let caller = Caller { cluster: Some(cluster.clone()), node: Some(node.clone()), newest: *newest };
     let link = |address: &String| {
         let link = ShardLink::new(address, credentials, caller.clone(), route.clone())
             .filter(|_| address.len() <= MAX_SHARD_NAME_BYTES);
@@ -339,6 +302,56 @@ fn links(
     match addresses.iter().find(|address| !seen.insert(*address)) {
         Some(address) => Err(StoreError::ShardTwice { address: address.clone() }),
         None => Ok(links),
+    }
+}
+
+fn data_config(config: &StoreConfig, advertised: Option<Advertised>) -> DataConfig {
+    let Credentials { token, tls, .. } = config.credentials.clone();
+    DataConfig {
+        newest: config.newest_version,
+        links: config.links,
+        max_lanes: config.links.max_lanes.unwrap_or(DEFAULT_MAX_LANES),
+        transport: tls.map_or(TransportKind::Plain, TransportKind::Tls),
+        token,
+        advertised,
+        ..DataConfig::new(config.cluster.clone(), config.node.clone())
+    }
+}
+
+/// Describes this store to the directory, as a new incarnation.
+fn node_info(
+    config: &StoreConfig,
+    shards: Vec<String>,
+    advertised: Option<&Advertised>,
+) -> Result<NodeInfo, StoreError> {
+    Ok(NodeInfo {
+        node: config.node.clone(),
+        incarnation: Incarnation(random_number().map_err(StoreError::Random)?),
+        data_address: advertised.map_or(UNREACHABLE, Advertised::address),
+        labels: config.labels.clone(),
+        shards: ShardList::new(shards),
+        version: config.newest_version,
+    })
+}
+
+fn shares(limits: &Limits) -> Shares {
+    Shares::new(limits.max_clients, max_request_bytes(limits), limits.max_ids_per_request)
+}
+
+/// Lets metrics and traces follow the engine, if they are exported.
+fn observe(
+    engine: &Arc<Engine>,
+    config: &StoreConfig,
+    exported: Option<Metrics>,
+    shards: &[String],
+    prefaulted_bytes: &Arc<AtomicU64>,
+) {
+    if let Some(exported) = exported {
+        engine.observe(Observer::new(&exported));
+        metrics::look(&exported, engine, shards.to_vec(), Arc::clone(prefaulted_bytes));
+    }
+    if let Some(tracer) = config.tracer.clone() {
+        engine.trace(Traces::new(tracer, &config.node));
     }
 }
 
