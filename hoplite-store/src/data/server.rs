@@ -11,7 +11,7 @@ use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::{Acceptor, is_notable, warn_repeated};
 use hoplite_net::{HalfOpen, HalfOpenSlot};
-use hoplite_proto::data::frame::Kind;
+use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::lanes::{decode_lane, decode_max_lanes};
 use hoplite_proto::data::{Pull, decode_pull, decode_reject, decode_take, encode_known};
 use hoplite_proto::{trace, v1};
@@ -154,79 +154,87 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             {
                 return Err(ConnectionError::Unexpected(header.kind()));
             }
-            match header.kind() {
-                Kind::Pull => {
-                    let pull = connection.read_control::<v1::Pull>(&header).await?;
-                    let beside = (trace::decode(&pull.trace), decode_max_lanes(pull.max_lanes));
-                    let pull = decode_pull(pull)?;
-                    connection.expect_within(None);
-                    self.answer_pull(connection, peer, &pull, beside).await?;
-                }
-                Kind::Lane => {
-                    let lane = decode_lane(&connection.read_control::<v1::Lane>(&header).await?)?;
-                    connection.expect_within(None);
-                    self.answer_lane(connection, peer, lane).await?;
-                }
-                Kind::Combine => {
-                    let combine = connection.read_control::<v1::Combine>(&header).await?;
-                    connection.expect_within(Some(self.config.silence_timeout));
-                    self.host_hop(connection, peer, combine).await?;
-                }
-                Kind::Take => {
-                    let take = connection.read_control::<v1::Take>(&header).await?;
-                    let beside = (trace::decode(&take.trace), decode_max_lanes(take.max_lanes));
-                    let take = decode_take(take)?;
-                    connection.expect_within(None);
-                    self.answer_take(connection, peer, &take, beside).await?;
-                }
-                Kind::Enlist => {
-                    let enlist = connection.read_control::<v1::Enlist>(&header).await?;
-                    connection.expect_within(Some(self.config.silence_timeout));
-                    self.host_member(connection, peer, enlist).await?;
-                }
-                Kind::Reject => {
-                    let reject = connection.read_control::<v1::Reject>(&header).await?;
-                    let (target, attempt, error) = decode_reject(reject)?;
-                    self.source.reject(target, attempt, error);
-                    connection.write_control(Kind::End, &end_message(Ending::Complete)).await?;
-                }
-                Kind::AskPosition => {
-                    let asked = connection.read_control::<v1::AskPosition>(&header).await?;
-                    let record = self.source.how_made(&ObjectId::new(&asked.target)?);
-                    connection.write_control(Kind::Position, &encode_known(record)).await?;
-                }
-                Kind::Probe => {
-                    connection.read_control::<()>(&header).await?;
-                    connection.expect_within(Some(self.config.silence_timeout));
-                    self.host_probe(connection, peer).await?;
-                }
-                Kind::DrainStore => {
-                    let request = connection.read_control::<v1::DrainStore>(&header).await?;
-                    connection.expect_within(None);
-                    self.answer_drain(connection, peer, &request).await?;
-                }
-                Kind::Echo => {
-                    let echo = connection.read_control::<v1::Echo>(&header).await?;
-                    self.probe.answer_echo(connection, &echo).await?;
-                }
-                Kind::TakeTrain => {
-                    let train = connection.read_control::<v1::TakeTrain>(&header).await?;
-                    self.probe.send_train(connection, &train).await?;
-                }
-                // The coordinator may send these before it learns that its hop or member has
-                // failed.
-                Kind::Keepalive | Kind::Release | Kind::Commit => {
-                    connection.read_control::<()>(&header).await?;
-                }
-                Kind::Stop => drop(connection.read_control::<v1::Stop>(&header).await?),
-                Kind::DigestRequest => {
-                    let request = connection.read_control::<v1::DigestRequest>(&header).await?;
-                    connection.expect_within(None);
-                    self.answer_digest(connection, peer, &request).await?;
-                }
-                kind => return Err(ConnectionError::Unexpected(kind)),
-            }
+            self.answer_request(connection, peer, &header).await?;
         }
+    }
+
+    /// Reads and answers the request that begins with `header`.
+    async fn answer_request(
+        &self,
+        connection: &mut PeerConnection,
+        peer: &NodeId,
+        header: &Header,
+    ) -> Result<(), ConnectionError> {
+        match header.kind() {
+            Kind::Pull => {
+                let pull = connection.read_control::<v1::Pull>(header).await?;
+                let beside = (trace::decode(&pull.trace), decode_max_lanes(pull.max_lanes));
+                let pull = decode_pull(pull)?;
+                connection.expect_within(None);
+                self.answer_pull(connection, peer, &pull, beside).await?;
+            }
+            Kind::Lane => {
+                let lane = decode_lane(&connection.read_control::<v1::Lane>(header).await?)?;
+                connection.expect_within(None);
+                self.answer_lane(connection, peer, lane).await?;
+            }
+            Kind::Combine => {
+                let combine = connection.read_control::<v1::Combine>(header).await?;
+                connection.expect_within(Some(self.config.silence_timeout));
+                self.host_hop(connection, peer, combine).await?;
+            }
+            Kind::Take => {
+                let take = connection.read_control::<v1::Take>(header).await?;
+                let beside = (trace::decode(&take.trace), decode_max_lanes(take.max_lanes));
+                let take = decode_take(take)?;
+                connection.expect_within(None);
+                self.answer_take(connection, peer, &take, beside).await?;
+            }
+            Kind::Enlist => {
+                let enlist = connection.read_control::<v1::Enlist>(header).await?;
+                connection.expect_within(Some(self.config.silence_timeout));
+                self.host_member(connection, peer, enlist).await?;
+            }
+            Kind::Reject => {
+                let reject = connection.read_control::<v1::Reject>(header).await?;
+                self.answer_reject(connection, reject).await?;
+            }
+            Kind::AskPosition => {
+                let asked = connection.read_control::<v1::AskPosition>(header).await?;
+                self.answer_position(connection, &asked).await?;
+            }
+            Kind::Probe => {
+                connection.read_control::<()>(header).await?;
+                connection.expect_within(Some(self.config.silence_timeout));
+                self.host_probe(connection, peer).await?;
+            }
+            Kind::DrainStore => {
+                let request = connection.read_control::<v1::DrainStore>(header).await?;
+                connection.expect_within(None);
+                self.answer_drain(connection, peer, &request).await?;
+            }
+            Kind::Echo => {
+                let echo = connection.read_control::<v1::Echo>(header).await?;
+                self.probe.answer_echo(connection, &echo).await?;
+            }
+            Kind::TakeTrain => {
+                let train = connection.read_control::<v1::TakeTrain>(header).await?;
+                self.probe.send_train(connection, &train).await?;
+            }
+            // The coordinator may send these before it learns that its hop or member has
+            // failed.
+            Kind::Keepalive | Kind::Release | Kind::Commit => {
+                connection.read_control::<()>(header).await?;
+            }
+            Kind::Stop => drop(connection.read_control::<v1::Stop>(header).await?),
+            Kind::DigestRequest => {
+                let request = connection.read_control::<v1::DigestRequest>(header).await?;
+                connection.expect_within(None);
+                self.answer_digest(connection, peer, &request).await?;
+            }
+            kind => return Err(ConnectionError::Unexpected(kind)),
+        }
+        Ok(())
     }
 
     async fn answer_pull(
@@ -298,6 +306,25 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             tracing::info!(peers = ?slow, "links that have been slow for long");
             self.source.has_slow_links(slow);
         }
+    }
+
+    async fn answer_reject(
+        &self,
+        connection: &mut PeerConnection,
+        reject: v1::Reject,
+    ) -> Result<(), ConnectionError> {
+        let (target, attempt, error) = decode_reject(reject)?;
+        self.source.reject(target, attempt, error);
+        connection.write_control(Kind::End, &end_message(Ending::Complete)).await
+    }
+
+    async fn answer_position(
+        &self,
+        connection: &mut PeerConnection,
+        asked: &v1::AskPosition,
+    ) -> Result<(), ConnectionError> {
+        let record = self.source.how_made(&ObjectId::new(&asked.target)?);
+        connection.write_control(Kind::Position, &encode_known(record)).await
     }
 
     async fn answer_digest(
