@@ -291,12 +291,7 @@ impl Settings {
                 Directory::Embedded { listen, dashboard }
             }
         };
-        let socket_mode = self.socket_mode.map_or(Ok(DEFAULT_SOCKET_MODE), |text| {
-            u32::from_str_radix(&text, 8)
-                .ok()
-                .filter(|mode| *mode <= 0o777)
-                .ok_or(SettingsError::SocketMode { text })
-        })?;
+        let socket_mode = self.socket_mode.map_or(Ok(DEFAULT_SOCKET_MODE), socket_mode)?;
         let labels = labels(self.labels.unwrap_or_default())?;
         let backing = match (self.huge_pages.unwrap_or(HugePages::None), self.arena_file) {
             (HugePages::None, None) => Backing::Pages,
@@ -373,6 +368,10 @@ impl Settings {
             ..default
         })
     }
+}
+
+fn socket_mode(text: String) -> Result<u32, SettingsError> {
+    u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777).ok_or(SettingsError::SocketMode { text })
 }
 
 fn spill(

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use hoplite_core::TraceContext;
 use hoplite_core::batch::Full;
 use hoplite_core::collective::{CollectiveEffect, Decision};
-use hoplite_core::node::{self, CombineInput, Effect, ServeId, Urgency};
+use hoplite_core::node::{self, ClientId, CombineInput, Effect, ServeId, Urgency};
 use hoplite_core::stall::SHORT_SILENCE;
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::local::Response;
@@ -31,20 +31,12 @@ impl Engine {
             }
             Effect::Follow { client, call, copy, beyond_bytes } => {
                 let live = self.copies.get(copy).expect("a copy is open while a client refers to it");
-                if let Some(answers) = self.clients.get(&client) {
-                    answers.add_work(CallWork::Follow { call, live, beyond_bytes });
-                }
+                self.add_work(client, CallWork::Follow { call, live, beyond_bytes });
             }
             Effect::Inspect { client, call, inspection, shards } => {
-                if let Some(answers) = self.clients.get(&client) {
-                    answers.add_work(CallWork::Inspect { call, inspection, shards });
-                }
+                self.add_work(client, CallWork::Inspect { call, inspection, shards });
             }
-            Effect::CallEnded { client, call } => {
-                if let Some(answers) = self.clients.get(&client) {
-                    answers.add_work(CallWork::End { call });
-                }
-            }
+            Effect::CallEnded { client, call } => self.add_work(client, CallWork::End { call }),
             Effect::ToShard { shard, message, inline_from, urgency } => {
                 let inline_from = inline_from.and_then(|copy| self.copies.get(copy));
                 tell_shard(state, shard, Outgoing { message, inline_from, trace }, urgency);
@@ -160,6 +152,12 @@ impl Engine {
                     tracing::debug!(?hosting, %error, "a report of a hop came after its end");
                 }
             }
+        }
+    }
+
+    fn add_work(&self, client: ClientId, work: CallWork) {
+        if let Some(answers) = self.clients.get(&client) {
+            answers.add_work(work);
         }
     }
 
