@@ -1,10 +1,10 @@
 //! The decisions of Hoplite, without any I/O.
 //!
 //! Everything here is a pure state machine or a value type: events and the current [`Time`] go in,
-//! effects come out. So the same code runs in the daemons, under property tests and in the
-//! simulation.
+//! effects come out. There are no sockets, clocks, tasks, locks, log lines or random numbers, so
+//! the same code runs in the daemons, under property tests and in the simulation.
 //!
-//! Modules import modules of lower levels only:
+//! Modules import modules of lower levels only. From the lowest to the highest:
 //!
 //! 1. [`vocabulary`]: names, errors, limits, places, links, messages of stores and shards.
 //! 2. [`extent`]: the allocator of the arena. [`reduce`]: the kernels of reduces. [`topology`]: the

@@ -36,7 +36,7 @@ pub struct DrainReport {
     pub open_calls: u64,
     /// `true` if the store runs a directory shard that other stores can use.
     pub serves_directory: bool,
-    /// At most [`MAX_UNMOVED`] objects.
+    /// At most [`MAX_UNMOVED`] objects that have to move.
     pub unmoved: Vec<Unmoved>,
 }
 

@@ -52,7 +52,7 @@ pub enum Effect {
         inline_from: Option<CopyId>,
         urgency: Urgency,
     },
-    /// Initialise the header of a new copy.
+    /// Initialise the header of a new copy without valid bytes.
     CopyOpened {
         copy: CopyId,
         extent: Extent,
@@ -68,7 +68,7 @@ pub enum Effect {
     CopyCompleted {
         copy: CopyId,
     },
-    /// Wake followers of a copy that cannot become complete, and end its serves.
+    /// Wake followers of a copy that was deleted or cannot become complete, and end its serves.
     CopyFailed {
         copy: CopyId,
         error: Error,
@@ -80,7 +80,7 @@ pub enum Effect {
     /// Write copies to a new spill file. Report `Spilled` when they are on the disk.
     Spill {
         file: SpillFile,
-        /// In the order of the records.
+        /// Copies, in the order of their records.
         items: Vec<SpillItem>,
     },
     /// Read a copy from its record, and check all bytes. Report `Loaded`.
@@ -92,7 +92,8 @@ pub enum Effect {
     RemoveSpillFile {
         file: SpillFile,
     },
-    /// Append the index to a complete spill file, so that a later run can recover the objects.
+    /// With `--recover`, append the index to a complete spill file, so that a later run can recover
+    /// the objects.
     IndexSpillFile {
         file: SpillFile,
         objects: Vec<SpilledObject>,
@@ -135,7 +136,7 @@ pub enum Effect {
         copy: CopyId,
         size_bytes: u64,
     },
-    /// Report a failed read as `RecordFailed`.
+    /// Serve a copy from its spill file. Report a failed read as `RecordFailed`.
     ServeSpilled {
         serve: ServeId,
         copy: CopyId,
@@ -149,8 +150,9 @@ pub enum Effect {
     Compare {
         copy: CopyId,
         id: ObjectId,
+        /// The first put.
         winner: PutId,
-        /// A node with the first put, and its data plane.
+        /// A node with the first put, and the address of its data plane.
         holder: (NodeId, SocketAddr),
     },
     /// Log that an accepted put has lost after a network split.
@@ -187,7 +189,8 @@ pub enum Effect {
         hosting: HostingId,
         report: HopReport,
     },
-    /// The shell stops the store after a successful drain, or if the daemon was asked to end.
+    /// Report the end of the drain. The shell stops the store after success, or if the daemon was
+    /// asked to end.
     DrainEnded {
         report: DrainReport,
     },

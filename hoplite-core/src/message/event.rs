@@ -30,7 +30,8 @@ pub enum Event {
         /// Valid leading bytes, or the error that ends the progress.
         progress: Result<u64, Error>,
     },
-    /// The answer is on its way. At most one for each `Inspect`, and none after `CallEnded`.
+    /// The answer to an inspection is on its way. At most one for each `Inspect`, and none after
+    /// `CallEnded`.
     Inspected {
         client: ClientId,
         call: CallId,
@@ -46,7 +47,7 @@ pub enum Event {
     },
     ClientConnected {
         client: ClientId,
-        /// The user of the process.
+        /// The user of the client's process.
         user: u32,
         /// Owners that the client holds while connected, at most
         /// [`MAX_OWNERS_PER_CLIENT`](crate::lifetime::MAX_OWNERS_PER_CLIENT).
@@ -57,9 +58,11 @@ pub enum Event {
         client: ClientId,
     },
     ShardUp {
+        /// The shard's index in the configured list.
         shard: usize,
         run: ShardRun,
-        /// The time of the store's request; [`Time::NEVER`] for a shard in this process.
+        /// The time when the store requested the session; [`Time::NEVER`] for a shard in the
+        /// store's process.
         asked_at: Time,
         version: Version,
     },
@@ -156,7 +159,7 @@ pub enum Event {
     HopReleased {
         hosting: HostingId,
     },
-    /// No report comes after `Failed` or `EndHop`.
+    /// A report on a hop that this store coordinates. None comes after `Failed` or `EndHop`.
     HopReported {
         hop: HopId,
         report: HopReport,

@@ -46,7 +46,7 @@ pub struct HopInput {
     pub is_hop: bool,
 }
 
-/// A report on a [`Hop`].
+/// A report to the coordinator of a [`Hop`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum HopReport {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::id::ObjectId;
 use crate::lifetime::Owner;
 
-/// Most copies that one page examines. Meantime, the store serves no client.
+/// Most copies that one page of ownerless objects examines. Meantime, the store serves no client.
 pub const MAX_SEARCHED_COPIES: usize = 10_000;
 
 /// The rest of an object's lifetime, at the store that ends the object.
@@ -33,6 +33,6 @@ pub struct Ownerless {
 pub struct OwnerlessPage {
     /// Sorted by id.
     pub objects: Vec<Ownerless>,
-    /// The last id before the next page.
+    /// The last id before the next page; `None` at the end.
     pub next: Option<ObjectId>,
 }

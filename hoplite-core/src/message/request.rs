@@ -25,8 +25,8 @@ pub enum Request {
         /// Time to wait for memory, or for another writer of the id.
         timeout: Duration,
     },
-    /// Puts a small object. Answered by `Sealed`, as `confirm` says. If the id exists, answered by
-    /// `Existing`: the caller compares the bytes.
+    /// Puts a small object. Answered by `Sealed`, at the time that `confirm` sets. If the id
+    /// exists, answered by `Existing`: the caller compares the bytes.
     Put {
         id: ObjectId,
         metadata: Metadata,
@@ -41,7 +41,8 @@ pub enum Request {
         copy: CopyId,
         timeout: Duration,
     },
-    /// Seals without an answer or a wait. If another put was first, the store drops this copy.
+    /// Seals without an answer or a wait for the directory. If another put of the id was first, the
+    /// store drops this copy.
     SealUnconfirmed {
         copy: CopyId,
     },
@@ -49,12 +50,14 @@ pub enum Request {
     Abort {
         copy: CopyId,
     },
-    /// Requests a local copy. Answered by `Object`, or by `Contents` as [`Until::Contents`] says.
+    /// Requests a local copy, fetched if necessary. Answered by `Object`, or by `Contents` as
+    /// [`Until::Contents`] says.
     Get {
         id: ObjectId,
         until: Until,
         timeout: Duration,
-        /// Permits a complete local copy whose object may have been deleted or replaced.
+        /// Permits a complete local copy whose object may have been deleted or replaced. Its view
+        /// is marked stale.
         allow_stale: bool,
     },
     /// Waits until a copy has more than `beyond_bytes` valid leading bytes, or is complete.
@@ -82,16 +85,17 @@ pub enum Request {
     Reduce(Reduce),
     /// Coordinates a collective of all nodes with sources. Answered by `Reduced`.
     ///
-    /// An allreduce makes the target of a `Reduce`. For the other kinds, the target is an object
-    /// without bytes, made after or instead of an exchange of parts; without an exchange,
-    /// participants get their parts themselves. An allgather ignores the operation.
+    /// * Allreduce: makes the target of a `Reduce`. If possible, the nodes make it together.
+    /// * Collectives of parts: if possible, the nodes exchange parts. The target is an object
+    ///   without bytes, made after the exchange or instead of it. Without an exchange, participants
+    ///   get their missing parts. An allgather ignores the operation.
     Collective(Collective, Reduce),
     /// Gets the target of a collective as soon as a copy has begun here. Answered like `Get`, or by
     /// `Ranges` if the copy grows range by range.
     Join {
         target: ObjectId,
         agreement: Agreement,
-        /// `true` if the joined attempt was superseded. The answer may repeat ranges.
+        /// `true` if the joined attempt was superseded. The answer may repeat earlier ranges.
         is_again: bool,
         source_bytes: u64,
         timeout: Duration,
@@ -108,7 +112,7 @@ pub enum Request {
     /// is lost.
     Locate {
         id: ObjectId,
-        /// Zero always gets the present knowledge.
+        /// Zero requests the present knowledge, and always gets an answer.
         timeout: Duration,
     },
     /// Answered by `Locations` at once and at every change, until `Unsubscribe`.
@@ -119,7 +123,8 @@ pub enum Request {
     Unsubscribe {
         call: CallId,
     },
-    /// The shell answers, see [`Effect::Inspect`](super::Effect::Inspect).
+    /// Inspects the directory and this store. The shell answers, see
+    /// [`Effect::Inspect`](super::Effect::Inspect).
     Inspect(Inspection),
     /// Moves pinned copies to other stores. Answered by `Drain`: when all have moved and earlier
     /// calls are over, at the timeout, or at once without another store. After success, the store
@@ -128,7 +133,7 @@ pub enum Request {
         timeout: Duration,
     },
     DrainProgress,
-    /// Requests ownerless objects. Answered by `Ownerless`.
+    /// Requests ownerless objects of this store. Answered by `Ownerless`.
     ListOwnerless {
         /// Only ids that start with these bytes, at most 255.
         prefix: Bytes,
@@ -136,9 +141,9 @@ pub enum Request {
         after: Bytes,
         limit: usize,
     },
-    /// Requests all quotas. Answered by `Quotas`.
+    /// Requests all quotas of this store. Answered by `Quotas`.
     ListQuotas,
-    /// Sets both limits of a quota, or removes it. Answered by `Quotas` with this one.
+    /// Sets both limits of a quota, or removes the quota. Answered by `Quotas` with this one quota.
     SetQuota {
         subject: QuotaSubject,
         limits: Option<QuotaLimits>,
@@ -150,7 +155,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// An upper limit for the ids that the call waits for.
+    /// An upper limit for the number of ids that the call waits for.
     pub const fn id_count(&self) -> usize {
         match self {
             Self::Delete { ids, .. } | Self::Wait { ids, .. } => ids.len(),
@@ -180,7 +185,7 @@ impl Request {
         }
     }
 
-    /// Returns `true` if the request is about one object and has one answer.
+    /// Returns `true` if a batch may have the request: it is about one object, with one answer.
     pub fn is_for_batches(&self) -> bool {
         match self {
             Self::Put { .. } => true,
@@ -236,7 +241,7 @@ pub enum Until {
 }
 
 /// Largest object that an answer carries. A client copies so small an object anyway, and then has
-/// no reference to release.
+/// no reference to release. Larger objects are mapped.
 pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
 /// The moment at which a put is answered.
@@ -264,19 +269,19 @@ pub enum Inspection {
         id: ObjectId,
     },
     Status,
-    /// The nodes and their stores.
+    /// The nodes and the state of their stores.
     Cluster,
     Probe {
         /// Empty for all nodes.
         nodes: Vec<NodeId>,
         options: SurveyOptions,
     },
-    /// The progress of this store's probe.
+    /// The progress of the probe that this store coordinates.
     ProbeProgress,
     DrainNode {
         /// The store's name or data plane address.
         node: String,
-        /// `None` requests the progress.
+        /// The drain's time limit; `None` requests the progress.
         timeout: Option<Duration>,
     },
 }

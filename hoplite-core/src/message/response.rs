@@ -27,7 +27,7 @@ pub struct ObjectView {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Response {
-    /// The client writes the bytes, publishes progress, and seals.
+    /// Memory was allocated: the client writes the bytes, publishes progress, and seals.
     Created(ObjectView),
     /// The id exists with the same size and metadata. The client compares the bytes, then releases;
     /// the put succeeds if they are equal.
@@ -42,9 +42,11 @@ pub enum Response {
         bytes: Bytes,
     },
     Batch(Vec<Result<Self, Error>>),
-    /// A reference to a copy whose progress counts the bytes of `order`, range by range.
+    /// A reference to a copy that grows in parts: its progress counts the bytes of `order`, range
+    /// by range.
     Ranges {
         view: ObjectView,
+        /// All ranges of the object, as they become valid.
         order: Vec<ByteRange>,
     },
     Deleted {

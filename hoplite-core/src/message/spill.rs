@@ -44,14 +44,14 @@ impl SpillRecord {
     }
 }
 
-/// A copy for a new spill file.
+/// A copy for a new spill file, whose records have the order of the items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpillItem {
     /// The copy.
     pub copy: CopyId,
     /// The object's size.
     pub size_bytes: u64,
-    /// The older record; `None` for a copy in the arena.
+    /// The record in an older file; `None` for a copy in the arena.
     pub from: Option<SpillRecord>,
 }
 
@@ -62,7 +62,7 @@ pub enum SpillFault {
     Full(String),
     /// An error of the operating system.
     Failed(String),
-    /// A compaction cannot read its old file.
+    /// A compaction cannot read its old file now.
     Unread(String),
     /// The file has other bytes than the store wrote.
     Damaged(String),
@@ -81,6 +81,7 @@ impl fmt::Display for SpillFault {
 pub struct SpillStatus {
     /// Objects that are only in spill files.
     pub objects: u64,
+    /// The size of these objects.
     pub bytes: u64,
     /// Size of copies in both the arena and spill files. Their memory can be freed at once.
     pub clean_bytes: u64,
@@ -92,6 +93,7 @@ pub struct SpillStatus {
     pub spilled_bytes: u64,
     pub loaded_objects: u64,
     pub loaded_bytes: u64,
+    /// Failed writes and reads so far.
     pub failures: u64,
     /// Objects in the files of killed stores that this run has taken over.
     pub recovered_objects: u64,

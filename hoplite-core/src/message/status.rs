@@ -12,12 +12,13 @@ use crate::topology::place::Path;
 pub struct NodeConfig {
     pub node: NodeId,
     pub path: Path,
+    /// The size of the arena.
     pub capacity_bytes: u64,
     pub limits: Limits,
     pub shards: ShardMap,
-    /// The schedule of this store's allreduces.
+    /// The schedule of the allreduces that this store coordinates.
     pub allreduce_schedule: SchedulePreference,
-    /// The copies of an object whose put requests none.
+    /// The number of copies of an object whose put requests none.
     pub replicas: u8,
     pub spill: Option<SpillConfig>,
     /// `true` if a directory shard for other stores runs in this process.
@@ -51,13 +52,13 @@ pub struct NodeStatus {
     pub put_conflicts: u64,
     /// Puts and reduces that failed because of a quota.
     pub over_quota_puts: u64,
-    /// Hops of this store's reduces, here or elsewhere.
+    /// Hops of the reduces that this store coordinates, here or elsewhere.
     pub directed_hops: usize,
     pub combinations: usize,
     pub is_draining: bool,
     /// Calls, fetches, hops and reduces that wait for memory.
     pub waiting_for_room: usize,
-    /// Version zero before a probe.
+    /// The node's place; version zero before a probe.
     pub place: Placed,
     pub spill: SpillStatus,
 }

@@ -12,6 +12,7 @@ use crate::id::NodeId;
 pub struct LongWait {
     pub operation: Operation,
     pub waited: Duration,
+    /// The cause, if known.
     pub missing: Option<Missing>,
 }
 
@@ -19,6 +20,7 @@ pub struct LongWait {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ShardFault {
+    /// The shard's index in the configured list.
     pub shard: usize,
     pub fault: Fault,
 }
@@ -36,9 +38,9 @@ pub struct PeerFault {
 pub struct Troubles {
     /// Calls, fetches, hops and reduces that wait for memory.
     pub full_waiters: usize,
-    /// Long waits.
+    /// Calls that have waited for [`LONG_WAIT`](crate::node::LONG_WAIT).
     pub long_waits: usize,
-    /// At most [`MAX_LONG_WAITS`](crate::node::MAX_LONG_WAITS) of them.
+    /// At most [`MAX_LONG_WAITS`](crate::node::MAX_LONG_WAITS) of these calls.
     pub waits: Vec<LongWait>,
     /// Shards without a session.
     pub shards: Vec<ShardFault>,

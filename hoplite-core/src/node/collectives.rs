@@ -25,8 +25,8 @@ use crate::plan::collective::Collective;
 use crate::reduction::{Fallback, Reductions, query, wanted_content};
 use crate::shard::{Locations, UnpublishReason, Wants};
 
-/// A participant's store without a plan then queries the directory: twice the time until the last
-/// of 16 members on 2 cores has one.
+/// A participant's store queries the directory if it has no plan by then: twice the time until the
+/// last of 16 members on 2 cores has one.
 const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(super) struct Adapter<'n> {
@@ -123,7 +123,7 @@ impl Adapter<'_> {
     }
 
     /// Fails a collective that has waited too long for memory or its quota. A wait for memory goes
-    /// on if objects may be deleted soon.
+    /// on if objects may be deleted soon, for example the target of the previous round.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let waiter = SpaceWaiter::Target(target.clone());
@@ -303,6 +303,7 @@ impl Adapter<'_> {
         objects.wake(&id);
     }
 
+    /// Returns the payer of a target that stays at its coordinator.
     fn payer_of(&self, target: &ObjectId) -> Payer {
         let key = self.collectives.coordinator.participants(target).and_then(|known| known.key);
         key.map_or(Payer::Unknown, |key| self.objects.copies.quotas.payer(key.client))

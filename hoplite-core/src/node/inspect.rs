@@ -1,4 +1,4 @@
-//! The load of a store, for people.
+//! The load of a store, for people who watch the cluster.
 
 use super::collectives::participants_of;
 use super::missing::View;

@@ -15,9 +15,9 @@ use crate::objects::table::LocalCopy;
 use crate::reduction::{MissingInputs, Reductions};
 use crate::time::Time;
 
-/// Longer waits are shown to people.
+/// Calls that have waited so long are shown to people.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
-/// Most shown long waits.
+/// Most long waits that are shown.
 pub const MAX_LONG_WAITS: usize = 16;
 
 pub(super) struct View<'a> {
@@ -94,7 +94,7 @@ impl View<'_> {
         self.objects.missing_of_room(&waiter, key.client, (target, size_bytes))
     }
 
-    /// Returns the cause of a wait for a coordinated target.
+    /// Returns the cause of a wait for the target of a coordinated reduce or collective.
     fn missing_of_target(&self, target: &ObjectId) -> Option<Missing> {
         if self.objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
             return Some(self.objects.copies.lacks_room(self.reductions.target_size(target)?));

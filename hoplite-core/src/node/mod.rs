@@ -310,7 +310,7 @@ impl Node {
     }
 
     /// Lets waiters for memory, then waiters for a quota, try again in the order of their arrival.
-    /// Waiters that fit pass the others. Returns `true` if there was new room.
+    /// Waiters that fit pass the others. Returns `true` if there was new memory or room in a quota.
     fn retry_space(&mut self) -> bool {
         let Some(waiters) = self.objects.copies.take_space_waiters() else { return false };
         for waiter in waiters {
@@ -360,7 +360,7 @@ impl Node {
         self.objects.drain_report()
     }
 
-    /// Describes the state machine's part of the load.
+    /// Describes the state machine's load. The data plane knows the rest.
     pub fn load(&self, now: Time) -> Load {
         self.view().load(&self.status(), now)
     }
@@ -405,12 +405,13 @@ impl Node {
         self.objects.lifetime(id, now)
     }
 
-    /// Returns the latest remembered reduce of this target.
+    /// Returns the latest reduce of this target that this store coordinated and remembers.
     pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
         self.reductions.record(target)
     }
 
-    /// Describes the making of `target` at this store, or the latest one.
+    /// Describes the making of `target`: this store coordinates it, is a member, or has waiting
+    /// participants. The store remembers the latest collective.
     pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
         self.view().how_made(target, now)
     }

@@ -11,7 +11,7 @@ pub enum Operation {
     Get,
     /// Waits until all stores have dropped their copies.
     Delete,
-    /// Waits for some of several objects.
+    /// Waits until some of several objects exist.
     Wait,
     /// Waits for a location of the object.
     Locate,

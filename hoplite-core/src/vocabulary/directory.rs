@@ -50,8 +50,8 @@ pub struct NodeInfo {
     pub labels: Vec<(String, String)>,
     /// The directory shards in the store's configuration.
     pub shards: ShardList,
-    /// In the store's hello, the newest version that the store speaks; later, the session's
-    /// version.
+    /// In the store's hello, the newest protocol version that the store speaks; later, the
+    /// session's version.
     pub version: Version,
 }
 
@@ -69,7 +69,8 @@ pub enum LocationState {
 /// The rule by which a store keeps a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Retention {
-    /// Stays until the object ends. A client put the copy here, or a shard ordered it.
+    /// Stays until the object ends. A client put the copy here, or a shard ordered the store to
+    /// keep it.
     Pinned,
     /// May be evicted when the store needs memory.
     Evictable,
@@ -106,7 +107,7 @@ pub struct Location {
     pub state: LocationState,
     /// `Pinned` if the store must keep the copy.
     pub retention: Retention,
-    /// The present sender of an incomplete copy.
+    /// The node from which this node pulls the object now.
     pub pulling_from: Option<NodeId>,
     /// The node's groups.
     pub path: Path,
@@ -128,7 +129,7 @@ pub struct Locations {
 /// The properties of an object without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
-    /// The put.
+    /// The put that made the object.
     pub put: PutId,
     /// The size in bytes.
     pub size_bytes: u64,
@@ -138,7 +139,7 @@ pub struct ObjectSummary {
     pub inline: bool,
     /// `true` if all copies are lost.
     pub lost: bool,
-    /// The origin; only in listings and descriptions.
+    /// The creator and the age; only in listings and descriptions.
     pub origin: Option<Origin>,
 }
 
@@ -161,7 +162,8 @@ impl Locations {
         self.locations.iter().filter(is_kept).count()
     }
 
-    /// Returns `true` if a `Get` need not wait for a producer.
+    /// Returns `true` if a `Get` need not wait for a producer: there is a complete copy, or the
+    /// inline bytes.
     pub fn is_available(&self) -> bool {
         let inline = self.object.as_ref().is_some_and(|object| object.inline);
         inline || self.locations.iter().any(|location| location.state == LocationState::Complete)

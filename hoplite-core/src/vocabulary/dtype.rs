@@ -29,7 +29,7 @@ macro_rules! dtypes {
                 match self { Self::Opaque => "opaque", $(Self::$variant => $name,)* }
             }
 
-            /// The name in numpy and torch: `float32`; `None` for opaque bytes.
+            /// The name in numpy and torch, such as `float32`; `None` for opaque bytes.
             pub const fn numpy_name(self) -> Option<&'static str> {
                 match self { Self::Opaque => None, $(Self::$variant => Some($numpy),)* }
             }
@@ -59,7 +59,7 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// Parses the name of Hoplite or numpy.
+/// Parses a name of Hoplite (`f32`) or numpy (`float32`).
 impl FromStr for Dtype {
     type Err = MetadataError;
 

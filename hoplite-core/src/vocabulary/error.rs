@@ -55,8 +55,8 @@ pub enum Error {
         /// The id.
         id: ObjectId,
     },
-    /// An accepted put lost to another one after a network split. Reported once, to the client of
-    /// the lost put.
+    /// An accepted put lost to another put of its id after a network split. Reported once, to the
+    /// client of the lost put.
     #[error("the put of {id} was accepted, and has lost to another one on the other side of a network split")]
     PutConflict {
         /// The id of both puts.
@@ -97,7 +97,7 @@ pub enum Error {
         operation: Operation,
         /// The time waited.
         waited: Duration,
-        /// The cause, if known.
+        /// The cause of the wait, if known.
         missing: Option<Box<Missing>>,
     },
     /// Every copy of the object is gone, or its producer died before completion.
@@ -214,8 +214,8 @@ pub enum Error {
     /// The store moves its objects away before it stops, and accepts no new ones.
     #[error("the store drains, and accepts no new objects")]
     Draining,
-    /// The store cannot read the spill file with its only copy. If the file is damaged, the copy is
-    /// lost.
+    /// The store has the object only in a spill file, and cannot read the file. If the file is
+    /// damaged, the copy is lost.
     #[error("object {id} cannot be read from its spill file: {reason}")]
     SpillFailed {
         /// The object.
@@ -378,7 +378,7 @@ pub enum Missing {
         /// The collective's target.
         target: ObjectId,
     },
-    /// These stores have not finished their part.
+    /// These stores have not finished their part of the call, such as a step of a reduce.
     Stores {
         /// The stores.
         nodes: Named<NodeId>,

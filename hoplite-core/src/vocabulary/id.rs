@@ -201,7 +201,7 @@ impl fmt::Debug for ClusterId {
 /// Names the `Put` that made an object, so that copies of a deleted object differ from a later
 /// object of the same id.
 ///
-/// The store chooses it pseudo-randomly.
+/// The store chooses it pseudo-randomly, and all copies of the object share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 

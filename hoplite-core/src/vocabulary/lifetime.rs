@@ -26,7 +26,8 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Returns the lifetime for the metadata of a put.
+    /// Returns the lifetime for the metadata of a put; `None` if the object stays until it is
+    /// deleted.
     pub fn of(owner: Option<Owner>, ttl: Option<Ttl>) -> Option<Arc<Self>> {
         (owner.is_some() || ttl.is_some()).then(|| Arc::new(Self { owner, ttl }))
     }
@@ -123,6 +124,7 @@ impl Ttl {
         if seconds.is_nan() || seconds < 0.0 {
             return Err(Error::invalid_request("a ttl is a number of seconds above 0"));
         }
+        // A number that no duration can hold is too large.
         Self::new(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX), action)
     }
 

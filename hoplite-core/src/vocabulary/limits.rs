@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// The limits, documented in `docs/reference/limits.md`.
+/// Limits of a store or shard. `docs/reference/limits.md` has a row for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest object, in bytes.
     pub max_object_bytes: u64,
     /// Shards also keep the bytes of objects smaller than this. Zero disables inline objects.
     pub inline_below_bytes: u64,
-    /// Puts of at least this size wait until the directory accepts them. Smaller puts wait on
+    /// Puts of at least this size wait until the directory accepts them. Smaller puts wait only on
     /// request.
     pub confirmed_from_bytes: u64,
     /// Most clients of a store.
@@ -28,7 +28,7 @@ pub struct Limits {
     pub node_grace: Duration,
     /// Time for which a shard rejects late publications of a deleted object.
     pub tombstone_ttl: Duration,
-    /// Time between an owner's last client and the delete of its objects.
+    /// Time after which the objects of an owner are deleted, once no client holds the owner.
     pub owner_grace: Duration,
 }
 

@@ -10,22 +10,24 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Makes uplinks with one capacity at all levels.
+    /// Makes uplinks with one capacity at all levels, in thousandths of a host's link; zero if
+    /// unmeasured.
     pub const fn measured(permille: u32) -> Self {
         Self::of_levels([permille; MAX_LEVELS])
     }
 
-    /// Makes uplinks with these capacities, outermost first.
+    /// Makes uplinks with these capacities, outermost first; zero if unmeasured.
     pub const fn of_levels(permille: [u32; MAX_LEVELS]) -> Self {
         Self { permille }
     }
 
-    /// The capacity at each level, outermost first.
+    /// The capacity at each level, outermost first, in thousandths of a host's link; zero if
+    /// unmeasured.
     pub const fn levels(self) -> [u32; MAX_LEVELS] {
         self.permille
     }
 
-    /// The least measured capacity; zero if unmeasured.
+    /// The least measured capacity in thousandths of a host's link; zero if unmeasured.
     pub fn permille(self) -> u32 {
         self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
     }
@@ -47,12 +49,13 @@ impl Uplink {
     }
 }
 
-/// The acknowledged bytes of a connection, measured by the sender's kernel.
+/// The acknowledged bytes of a connection, measured by the sender's kernel: buffered bytes do not
+/// count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivery {
     /// Bytes acknowledged so far.
     pub acknowledged_bytes: u64,
-    /// The recent rate of acknowledged bytes; for a limited application, the highest rate seen,
+    /// The recent rate of acknowledged bytes. If the application limited it, the highest rate seen,
     /// possibly of a burst.
     pub bytes_per_second: u64,
     /// `true` if the application sent too little to fill the link.

@@ -8,21 +8,21 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 use crate::vocabulary::tally::Tally;
 use crate::vocabulary::time::Time;
 
-/// Most transfers, and most reduces.
+/// Most transfers, and most reduces, in a report.
 pub const MAX_REPORTED: usize = 16;
-/// Most links.
+/// Most links in a report.
 pub const MAX_LINKS: usize = 32;
-/// Longest description of a plan, in bytes.
+/// Longest description of a reduce's plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
-/// Most troubles.
+/// Most troubles in a report.
 pub const MAX_TROUBLES: usize = 16;
 /// Longest description of a trouble, in bytes.
 pub const MAX_TROUBLE_BYTES: usize = 256;
-/// Most clients.
+/// Most clients in a report.
 pub const MAX_CLIENTS: usize = 64;
 /// Longest name of a client, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 256;
-/// Most log lines.
+/// Most log lines in a report.
 pub const MAX_LOG_LINES: usize = 64;
 /// Longest log line, in bytes.
 pub const MAX_LOG_LINE_BYTES: usize = 512;
@@ -44,13 +44,13 @@ pub struct Load {
     pub evictable_bytes: u64,
     /// Bytes reserved for targets of reduces that have not begun.
     pub reserved_bytes: u64,
-    /// The copies, complete and partial.
+    /// The number of copies, complete and partial.
     pub copies: u64,
-    /// The connected clients.
+    /// The number of connected clients.
     pub clients: u64,
-    /// The running transfers from other stores.
+    /// The number of running transfers from other stores.
     pub pulls: u64,
-    /// The hops (steps of reduces) that the store performs.
+    /// The number of hops (steps of reduces) that the store performs.
     pub hops: u64,
     /// Object bytes sent since the start.
     pub sent_bytes: u64,
@@ -116,13 +116,13 @@ pub struct Detail {
 pub struct ClientLoad {
     /// The client's program, and its process id if known.
     pub name: String,
-    /// The references to copies that the client holds.
+    /// The number of references to copies that the client holds.
     pub references: u64,
     /// The size of the referenced copies.
     pub bytes: u64,
     /// The size of the deleted or evictable copies that only the client's references keep.
     pub held_bytes: u64,
-    /// The open calls.
+    /// The number of open calls.
     pub calls: u64,
 }
 
@@ -133,7 +133,7 @@ pub struct TransferLoad {
     pub id: ObjectId,
     /// The object's size.
     pub size_bytes: u64,
-    /// The bytes that have arrived.
+    /// The number of bytes that have arrived.
     pub valid_bytes: u64,
     /// Arrived bytes per second since the last report.
     pub rate: u64,
@@ -146,11 +146,11 @@ pub struct ReduceLoad {
     pub target: ObjectId,
     /// The operation: `sum`.
     pub op: String,
-    /// The ready sources.
+    /// The number of sources that are ready.
     pub joined: u64,
-    /// The requested sources.
+    /// The number of sources in the request.
     pub sources: u64,
-    /// The schedule so far.
+    /// A description of the schedule so far.
     pub plan: String,
     /// The time since the start.
     pub elapsed: Duration,
@@ -167,7 +167,7 @@ pub struct LinkLoad {
     pub round_trip_ns: u64,
     /// `true` if the link is much slower, or has a much longer round trip, than most.
     pub is_slow: bool,
-    /// The lanes that transfers share, by the peer's last trial; zero before it.
+    /// The number of lanes that all transfers share, by the peer's last trial; zero before it.
     pub lanes: u32,
 }
 
@@ -242,13 +242,14 @@ impl Reporter {
     }
 }
 
-/// The interval of reports for the dashboard's history.
+/// The interval of reports for the dashboard's history, without a watching tool.
 pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
 const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
 /// Time for which stores report after a shard's request for a watching tool.
 pub const REPORT_DURATION: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Most reports per second of all stores together. Each costs a shard some ten microseconds.
+/// Most reports per second that a shard requests of all stores together. Each costs a shard some
+/// ten microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
 /// Decides when a shard requests load reports: for tools and the dashboard's history, at a rate

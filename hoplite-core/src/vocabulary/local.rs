@@ -62,7 +62,7 @@ pub struct CombineId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HopId(pub u64);
 
-/// Names a hop for a remote coordinator. The shell numbers it.
+/// Names a hop that this store performs for a remote coordinator. The shell numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostingId(pub u64);
 
@@ -89,7 +89,7 @@ pub enum Producer {
 pub enum Urgency {
     /// A client may wait for the effect.
     Prompt,
-    /// No client waits.
+    /// No client waits for the effect.
     Deferrable,
 }
 

@@ -21,9 +21,9 @@ pub const MAX_REPLICAS: u8 = 64;
 /// The number of pinned copies that a put requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Replicas {
-    /// The pinned copies, each on a different node. Zero means the store's default.
+    /// The number of pinned copies, each on a different node. Zero means the store's default.
     pub wanted: u8,
-    /// The copies that the put waits for. Zero means all.
+    /// The number of copies that the put waits for. Zero means all.
     pub awaited: u8,
     /// `true` if both directory shards of the id must accept the put.
     pub quorum: bool,
@@ -59,10 +59,10 @@ pub struct Metadata {
     pub user: Bytes,
     /// The agreed parameters, if the object is a collective's target.
     pub agreement: Option<Agreement>,
-    /// The copies to keep. Puts with equal contents may differ in it.
+    /// The number of copies to keep. Puts with equal contents may differ in it.
     pub replicas: Replicas,
-    /// The owner and the time to live. Puts with equal contents may differ in it: the first one
-    /// counts.
+    /// The owner and the time to live. Puts with equal contents may differ in it: the first put's
+    /// lifetime counts.
     pub lifetime: Option<Arc<Lifetime>>,
 }
 

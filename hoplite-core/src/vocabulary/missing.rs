@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Most named things, so that an error's text stays readable.
+/// Most missing things that an error names, so that its text stays readable.
 pub const MAX_NAMED: usize = 8;
 
 /// Missing things: the first few, and the number of all.

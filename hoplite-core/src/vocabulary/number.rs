@@ -20,6 +20,7 @@ impl Numbers {
         self.last
     }
 
+    /// Returns a number that differs between runs and nodes.
     pub(crate) fn run(&self) -> u64 {
         mix(self.seed)
     }

@@ -10,7 +10,8 @@ pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 
 /// Numbers of a node's groups, outermost first; zero at levels where the node is in no group.
 ///
-/// A path also names a group: the numbers from the outermost group to this one, then zeros.
+/// A path also names a group: the numbers from the outermost group to this one, then zeros. All
+/// zeros name the group of all nodes.
 pub type Path = [u32; MAX_LEVELS];
 
 /// The group of all nodes.
@@ -36,19 +37,21 @@ impl Place {
         Self { path: LEVEL_KEYS.map(number), position: 0 }
     }
 
-    /// Returns the innermost level with a common group: 0 for a host, [`MAX_LEVELS`] if there is
-    /// none.
+    /// Returns the innermost level at which both nodes share a group: 0 for a host, [`MAX_LEVELS`]
+    /// if they share none.
     pub fn level(&self, other: &Self) -> usize {
         level(self.path, other.path)
     }
 
-    /// Returns the number of positions from this node forward to `to`, with a wrap-around.
+    /// Returns the number of positions from this node forward to `to`. It wraps around, so earlier
+    /// nodes are farther away than later ones.
     pub const fn forward(&self, to: &Self) -> u32 {
         to.position.wrapping_sub(self.position)
     }
 }
 
-/// Finds two labels of one level with different groups.
+/// Finds two labels of one level with different groups, such as `zone=a` and
+/// `topology.kubernetes.io/zone=b`.
 pub fn contradiction(labels: &[(String, String)]) -> Option<[&(String, String); 2]> {
     LEVEL_KEYS.into_iter().find_map(|level| {
         let mut of_level = labels.iter().filter(|(key, value)| is_of(key, level) && !value.is_empty());

@@ -85,7 +85,7 @@ impl ShardMap {
         self.seeds.is_empty()
     }
 
-    /// Returns all K shards, best ranked for `id` first, in O(K log K).
+    /// Returns the indices of all K shards, the best ranked for `id` first, in O(K log K).
     pub fn ranked(&self, id: &ObjectId) -> Vec<usize> {
         let hash = fnv1a(id.as_bytes());
         let mut ranked: Vec<usize> = (0..self.seeds.len()).collect();

@@ -5,7 +5,7 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 /// Most places (nodes or objects) that a problem names.
 pub const MAX_PLACES: usize = 8;
 
-/// Percentage of pinned bytes from which puts may soon find no memory.
+/// Percentage of an arena in pinned copies from which puts may soon find no memory.
 const NEARLY_FULL_PERCENT: u64 = 90;
 
 /// Returns the details of a [nearly full](ProblemKind::NearlyFull) store.
@@ -95,7 +95,7 @@ impl Problem {
         (count > 0).then_some(Self { kind, count, places })
     }
 
-    /// Returns the title, with the number of places above one.
+    /// Returns the title, with the number of places unless it is one.
     pub fn title(&self) -> String {
         let ProblemText { one, many, .. } = self.kind.text();
         match self.count {

@@ -21,10 +21,11 @@ pub struct Reduce {
     pub op: ReduceOp,
     /// The order in which sources are combined.
     pub order: ReduceOrder,
-    /// The range of each source to combine, aligned to elements. The plan assumes that other
-    /// reduces combine the other ranges at the same time.
+    /// The range of each source to combine, aligned to elements; `None` for whole sources. The plan
+    /// assumes that other reduces combine the other ranges at the same time.
     pub range: Option<ByteRange>,
-    /// The pinned copies of the target, each on another node. Zero means the store's default.
+    /// The number of pinned copies of the target, each on another node. Zero means the store's
+    /// default.
     pub replicas: u8,
     /// Time until the reduce fails.
     pub timeout: Duration,
@@ -34,7 +35,8 @@ impl Reduce {
     /// Checks the parts of a reduce that need no source.
     ///
     /// # Errors
-    /// [`Error::DuplicateId`] for equal ids, [`Error::InvalidRequest`] for a wrong count or range.
+    /// [`Error::DuplicateId`] if two sources, or a source and the target, have the same id.
+    /// [`Error::InvalidRequest`] for a wrong count or range.
     pub fn check(&self) -> Result<(), Error> {
         if self.sources.is_empty() {
             return Err(Error::invalid_request("a reduce of no objects"));
@@ -55,10 +57,11 @@ impl Reduce {
     }
 }
 
-/// The order of the operands.
+/// The order in which a reduce combines its sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReduceOrder {
-    /// The order of readiness and topology. Floats may differ between runs by rounding.
+    /// The order of readiness and topology. Sums and products of floats may differ between runs by
+    /// rounding.
     #[default]
     Any,
     /// The order of the request, from left to right: the same bits in every run.

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-/// The number of classes of waiting times. Class `n` starts at 2^n microseconds; the last one is
-/// open.
+/// The number of classes of waiting times. Class `n` starts at 2^n microseconds; the last one has
+/// no end.
 pub const WAIT_CLASSES: usize = 28;
 
-/// The calls that a store has answered since its start.
+/// Counts of the calls that a store has answered since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// The calls answered with an object.
+    /// The number of calls answered with an object.
     pub gets: u64,
-    /// The failed calls.
+    /// The number of failed calls.
     pub failures: u64,
-    /// The waiting times of `gets`.
+    /// The waiting times of the calls in `gets`.
     pub waits: Waits,
 }
 
@@ -24,7 +24,7 @@ impl Tally {
         self.waits.add(waited);
     }
 
-    /// Returns the growth since `before`; zero for a count that a restart has reset.
+    /// Returns the growth of each count since `before`; zero for a count that a restart has reset.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             gets: self.gets.saturating_sub(before.gets),
@@ -57,7 +57,7 @@ impl Waits {
     }
 
     /// Returns a time within which this share of the calls was answered, at most twice the exact
-    /// one.
+    /// one; `None` without calls.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let all: u64 = self.0.iter().fold(0, |sum, count| sum.saturating_add(*count));
         #[expect(clippy::cast_precision_loss, reason = "a rounded rank is precise enough")]

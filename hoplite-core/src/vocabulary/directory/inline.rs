@@ -2,7 +2,8 @@ use bytes::Bytes;
 
 use crate::vocabulary::checksum::crc32c;
 
-/// The bytes of a small object, with the putting store's CRC-32C, which the reading store checks.
+/// The bytes of a small object that a shard keeps, with the CRC-32C that the putting store
+/// computed. The reading store checks it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InlineBytes {
     bytes: Bytes,
@@ -20,7 +21,7 @@ impl InlineBytes {
         &self.bytes
     }
 
-    /// The checksum.
+    /// The CRC-32C of the bytes.
     pub const fn crc(&self) -> u32 {
         self.crc
     }

@@ -1,10 +1,12 @@
+//! The messages by which a shard and stores keep as many pinned copies as a put wants.
+
 use std::fmt;
 
 use crate::vocabulary::id::{ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
 /// Tells a shard if it leads: it is the first connected shard of an object. Only the leading shard
-/// creates copies, because two would create twice as many.
+/// creates copies, because two shards would create twice as many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lead {
     /// The object of the pinned copy.
@@ -29,9 +31,9 @@ pub struct Replication {
     /// The number of connected stores that do not drain, up to
     /// [`MAX_REPLICAS`](crate::metadata::MAX_REPLICAS).
     pub nodes: u32,
-    /// `true` if the receiving store drains, so `copies` leaves out its copy.
+    /// `true` if the shard knows that the receiving store drains, so `copies` leaves out its copy.
     pub is_draining: bool,
-    /// The obstacle to a further copy.
+    /// The reason why the shard cannot make a further copy.
     pub obstacle: Option<Obstacle>,
 }
 

@@ -44,7 +44,7 @@ pub enum ToShard {
     },
     /// The store's place, which it learned from another shard or from an earlier run of this shard.
     Placed(Placed),
-    /// Tells the shard if it leads. Answered by `Replication`.
+    /// Tells the shard if it is the first connected shard of an object. Answered by `Replication`.
     Lead(Lead),
     /// The store cannot keep the copy that a `Replicate` orders.
     NotReplicated { id: ObjectId, put: PutId, reason: Obstacle },
@@ -111,11 +111,11 @@ pub struct Publish {
     pub retention: Retention,
     /// The sender of a partial copy, so that the shard grants no cycle of pulls.
     pub pulling_from: Option<NodeId>,
-    /// The bytes of a small object that this store put.
+    /// The bytes of a complete small object that this store put.
     pub inline: Option<InlineBytes>,
-    /// The slot of a complete copy's last pull. The announcement returns it.
+    /// The slot from which a complete copy got its last bytes. The announcement returns it.
     pub slot: Option<GrantId>,
-    /// `true` if an accepted copy needs an answer, too.
+    /// `true` if the store needs an answer even if the copy is accepted.
     pub wants_answer: bool,
     /// In a new session, for a put that this run of the shard knows: the time since the store last
     /// heard from the shard. The shard rejects a put that was deleted since.
@@ -125,7 +125,8 @@ pub struct Publish {
 /// The conditions of a delete, since protocol version 9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DeleteTerms {
-    /// The put that the other shard of the id has deleted; `None` for the listed put.
+    /// The put to remove, because the other shard of the id has deleted it; `None` removes the put
+    /// that the shard lists.
     pub only: Option<PutId>,
     /// The stores to wait for.
     pub wait: DeleteWait,
@@ -152,7 +153,7 @@ pub enum UnpublishReason {
     Aborted,
     /// The producer makes the object again under another put id. Waiting calls continue.
     Superseded,
-    /// Another put of the id came first.
+    /// Given up, because another put of the id came first.
     Conceded,
     /// Deleted on the shard's order.
     Deleted,
@@ -167,13 +168,13 @@ pub enum PullOutcome {
     SenderUnreachable,
     /// The sender was silent for too long, or itself waits for the receiver.
     SenderStalled,
-    /// The sender has no copy.
+    /// The sender has no copy of this put.
     SenderHasNoCopy,
     /// A frame was damaged.
     Corrupt,
     /// The receiver cancelled the pull or lacks memory.
     Cancelled,
-    /// The receiver obeyed [`ToStore::GiveWay`](super::ToStore::GiveWay).
+    /// The receiver returned the slot on request: [`ToStore::GiveWay`](super::ToStore::GiveWay).
     GaveWay,
 }
 
@@ -197,6 +198,6 @@ pub struct Query {
 pub enum Wants {
     /// The locations.
     Locations,
-    /// Also the bytes, if the shard has them and the store has no copy. Saves a query.
+    /// The locations, and the bytes if the shard has them and the store has no copy. Saves a query.
     Bytes,
 }

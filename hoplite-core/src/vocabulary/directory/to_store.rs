@@ -42,7 +42,7 @@ pub enum ToStore {
     Locations { request: RequestId, locations: Locations },
     /// The store fetches and pins an object. It answers with `Publish` or `NotReplicated`.
     Replicate(Replicate),
-    /// The copies of an object that is pinned at this store.
+    /// The number of copies of an object that is pinned at this store.
     Replication(Replication),
 }
 
@@ -98,7 +98,7 @@ pub enum GrantReason {
     /// Among the closest partial copies, the first one to have bytes.
     EarliestBytes,
     /// A partial copy that has its first bytes, or soon gets them. With many receivers, a chain
-    /// grows only there, so that no chain gets longer than a transfer takes.
+    /// grows only at such a copy, so that no chain gets longer than a transfer takes.
     ChainHasBytes,
     /// The sender failed this receiver lately, but is the only one.
     AvoidedButOnly,
@@ -144,7 +144,7 @@ pub struct Grant {
     pub sender_state: LocationState,
     /// The reason for the choice.
     pub reason: GrantReason,
-    /// The complete copies at connected stores, including the sender's.
+    /// The number of complete copies at connected stores, including the sender's.
     pub complete_copies: u32,
 }
 
@@ -157,7 +157,7 @@ pub enum Verdict {
     Conflict {
         /// The first put.
         winner: PutId,
-        /// The comparison.
+        /// The comparison of both puts.
         equality: Equality,
     },
     /// The put was deleted: the store must drop the copy.
@@ -175,7 +175,7 @@ pub enum Equality {
     Different,
     /// Size and metadata are equal, and the store must compare the bytes.
     Unknown {
-        /// A node with a copy of the winning put, and its data plane.
+        /// A node with a copy of the winning put, and the address of its data plane.
         holder: Option<(NodeId, SocketAddr)>,
     },
 }
@@ -186,7 +186,7 @@ pub enum DropReason {
     /// The object was deleted. The store answers with
     /// [`UnpublishReason::Deleted`](super::UnpublishReason::Deleted) even without a copy.
     Deleted,
-    /// The producer or the last complete copy is lost.
+    /// The copy can never be complete: the producer or the last complete copy is lost.
     Lost,
     /// The producer makes the object again under another put id.
     Superseded,
