@@ -43,6 +43,7 @@ impl Shard {
         self.next_grant += 1;
         let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
         let is_fresh = entry.copies.get(node).is_none();
+        // The grant implies a partial copy, so the receiver need not publish its start.
         if is_fresh {
             let mut copy = LocationRecord::new(
                 (node, record.place.path),
@@ -55,16 +56,8 @@ impl Shard {
             entry.copies.insert(copy);
             record.holdings.insert(id.clone());
         }
-        let has_turned = entry.copies.change(node, |own| {
-            let is_partial = own.state == LocationState::Partial;
-            let has_turned = is_partial && own.has_slow_source() != is_slow;
-            if is_partial {
-                own.session = record.session_number;
-                own.pulling_from = Some(sender_name.clone());
-                own.set_has_slow_source(is_slow);
-            }
-            has_turned
-        });
+        let session = record.session_number;
+        let has_turned = entry.copies.change(node, |own| own.begin_pull(&sender_name, session, is_slow));
         let has_followers = entry.transfers.served_by(node) > 0;
         // A receiver that the estimate of a hop held back would confirm this estimate.
         let is_paced_chain = entry.transfers.len() >= unpaced(entry.size_bytes);
@@ -76,14 +69,8 @@ impl Shard {
         entry.transfers.insert(node, grant, transfer);
         self.grants.insert(grant, id.clone());
         record.receiving.insert(grant, id.clone());
-        let grant_record = GrantRecord {
-            receiver: record.info.node.clone(),
-            sender: sender_name.clone(),
-            reason: choice.reason,
-            at: turn.now,
-            outcome: None,
-            ended: None,
-        };
+        let receiver = record.info.node.clone();
+        let grant_record = GrantRecord::begun(receiver, sender_name.clone(), choice.reason, turn.now);
         self.history.record(id, grant, grant_record.clone());
         let complete_copies = u32::try_from(entry.copies.complete_connected_count()).unwrap_or(u32::MAX);
         let message = ToStore::Granted(Grant {
@@ -108,7 +95,7 @@ impl Shard {
         turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });
     }
 
-    /// The receiver is then a complete location.
+    /// Answers with an inline object's bytes. The receiver is then a complete location.
     pub(super) fn answer_inline(
         &mut self,
         turn: &mut Turn<'_>,
@@ -177,8 +164,8 @@ impl Shard {
         }
     }
 
-    /// Removes the location of a receiver that declined its grant, unless it has another slot, or
-    /// has published a copy, perhaps for a grant of the other shard.
+    /// Removes the location of a receiver that declined its grant, unless the receiver has another
+    /// slot, or has published a copy, perhaps for a grant of the other shard.
     fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let copy = entry.copies.get(node);

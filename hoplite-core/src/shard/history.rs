@@ -23,6 +23,12 @@ pub struct GrantRecord {
     pub ended: Option<Time>,
 }
 
+impl GrantRecord {
+    pub(super) const fn begun(receiver: NodeId, sender: NodeId, reason: GrantReason, at: Time) -> Self {
+        Self { receiver, sender, reason, at, outcome: None, ended: None }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct GrantHistory {
     by_object: BTreeMap<ObjectId, VecDeque<(GrantId, GrantRecord)>>,

@@ -34,8 +34,8 @@ pub(in crate::shard) enum Class {
     Unfinished,
 }
 
-/// The order of copies with a free slot. Only unfinished copies have a time, that of their first
-/// bytes.
+/// The order of copies with a free slot: class, time, latest grant, node. Only unfinished copies
+/// have a time, that of their first bytes.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 
 impl LocationRecord {
@@ -62,6 +62,18 @@ impl LocationRecord {
         }
     }
 
+    /// Notes the sender of a partial copy. Returns `true` if the speed of its source changes.
+    pub(in crate::shard) fn begin_pull(&mut self, sender: &NodeId, session: u32, is_slow: bool) -> bool {
+        if self.state != LocationState::Partial {
+            return false;
+        }
+        let has_turned = self.has_slow_source != is_slow;
+        self.session = session;
+        self.pulling_from = Some(sender.clone());
+        self.has_slow_source = is_slow;
+        has_turned
+    }
+
     pub(in crate::shard) const fn set_has_slow_source(&mut self, has_slow_source: bool) {
         self.has_slow_source = has_slow_source;
     }
@@ -78,6 +90,7 @@ impl LocationRecord {
         if self.state == LocationState::Complete { Class::Complete } else { Class::Unfinished }
     }
 
+    /// Returns `true` if the copy is complete or producing.
     pub(in crate::shard) fn is_rooted(&self) -> bool {
         self.state != LocationState::Partial
     }
