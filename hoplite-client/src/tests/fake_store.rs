@@ -342,25 +342,7 @@ impl State {
                 self.answer(client, call, answer);
             }
             Request::Node(node::Request::Put { id, metadata, bytes, .. }) => {
-                let answer = match self.find(id).and_then(|copy| self.copies.get_mut(&copy)) {
-                    Some(entry)
-                        if entry.view.size_bytes == bytes.len() as u64
-                            && entry.view.metadata == *metadata =>
-                    {
-                        entry.references += 1;
-                        Ok(Response::Node(node::Response::Existing(entry.view.clone())))
-                    }
-                    Some(_) => Err(Error::AlreadyExists { id: id.clone() }),
-                    None => {
-                        let view = self.create(arena, id.clone(), bytes.len() as u64, metadata.clone());
-                        let entry = self.copies.get_mut(&view.copy).unwrap();
-                        entry.buffer.write(0, bytes);
-                        entry.references -= 1;
-                        entry.sealed = true;
-                        entry.buffer.set_complete();
-                        Ok(Response::Node(node::Response::Sealed))
-                    }
-                };
+                let answer = self.put(arena, id, metadata, bytes);
                 self.answer(client, call, answer);
             }
             Request::Node(node::Request::Seal { copy, .. }) => {
@@ -391,6 +373,33 @@ impl State {
             _ => self.waiting.push(Waiting { client, call, request }),
         }
         self.look_again(arena);
+    }
+
+    fn put(
+        &mut self,
+        arena: &Arc<Arena>,
+        id: &ObjectId,
+        metadata: &Metadata,
+        bytes: &[u8],
+    ) -> Result<Response, Error> {
+        match self.find(id).and_then(|copy| self.copies.get_mut(&copy)) {
+            Some(entry)
+                if entry.view.size_bytes == bytes.len() as u64 && entry.view.metadata == *metadata =>
+            {
+                entry.references += 1;
+                Ok(Response::Node(node::Response::Existing(entry.view.clone())))
+            }
+            Some(_) => Err(Error::AlreadyExists { id: id.clone() }),
+            None => {
+                let view = self.create(arena, id.clone(), bytes.len() as u64, metadata.clone());
+                let entry = self.copies.get_mut(&view.copy).unwrap();
+                entry.buffer.write(0, bytes);
+                entry.references -= 1;
+                entry.sealed = true;
+                entry.buffer.set_complete();
+                Ok(Response::Node(node::Response::Sealed))
+            }
+        }
     }
 
     fn seal(&mut self, copy: CopyId) {
@@ -434,30 +443,10 @@ impl State {
     fn try_answer(&mut self, request: &Request) -> Option<Result<Response, Error>> {
         let answer = match request {
             Request::Node(node::Request::Get { id, until, timeout, .. }) => {
-                let found = self.find(id).filter(|copy| *until == Until::Started || self.copies[copy].sealed);
-                match found {
-                    Some(copy) => {
-                        let copy = self.copies.get_mut(&copy).unwrap();
-                        if *until == Until::Contents && copy.view.size_bytes <= node::MAX_CONTENTS_BYTES {
-                            let mut bytes = vec![0; copy.view.size_bytes as usize];
-                            copy.buffer.read(0, &mut bytes);
-                            let view = copy.view.clone();
-                            return Some(Ok(Response::Node(node::Response::Contents {
-                                view,
-                                bytes: bytes.into(),
-                            })));
-                        }
-                        copy.references += 1;
-                        Ok(Response::Node(node::Response::Object(copy.view.clone())))
-                    }
-                    None if *timeout == Duration::ZERO => Err(Error::timeout(Operation::Get, Duration::ZERO)),
-                    None => return None,
-                }
+                return self.try_get(id, *until, *timeout);
             }
             Request::Node(node::Request::Join { target, timeout, .. }) => {
-                let (id, timeout) = (target.clone(), *timeout);
-                let get = node::Request::Get { id, until: Until::Started, timeout, allow_stale: false };
-                return self.try_answer(&Request::Node(get));
+                return self.try_get(target, Until::Started, *timeout);
             }
             Request::Node(node::Request::Follow { copy, beyond_bytes, .. }) => {
                 let copy = &self.copies[copy];
@@ -501,16 +490,7 @@ impl State {
                 Ok(Response::Node(node::Response::Locations(self.locations(id))))
             }
             Request::Node(node::Request::Inspect(Inspection::List { prefix, after, limit })) => {
-                let mut ids: Vec<&ObjectId> = self
-                    .copies
-                    .values()
-                    .filter(|copy| !copy.deleted)
-                    .map(|copy| &copy.id)
-                    .filter(|id| id.as_bytes().starts_with(prefix) && id.as_bytes() > &after[..])
-                    .collect();
-                ids.sort();
-                let objects = ids.iter().take(*limit).map(|id| self.locations(id)).collect();
-                Ok(Response::Listing { objects, more: ids.len() > *limit })
+                Ok(self.list(prefix, after, *limit))
             }
             Request::Node(node::Request::Inspect(Inspection::Describe { .. })) => {
                 Ok(Response::Description(Box::new(v1::response::Description {
@@ -529,6 +509,40 @@ impl State {
             other => panic!("not a request that waits: {other:?}"),
         };
         Some(answer)
+    }
+
+    fn try_get(&mut self, id: &ObjectId, until: Until, timeout: Duration) -> Option<Result<Response, Error>> {
+        let found = self.find(id).filter(|copy| until == Until::Started || self.copies[copy].sealed);
+        let answer = match found {
+            Some(copy) => {
+                let copy = self.copies.get_mut(&copy).unwrap();
+                if until == Until::Contents && copy.view.size_bytes <= node::MAX_CONTENTS_BYTES {
+                    let mut bytes = vec![0; copy.view.size_bytes as usize];
+                    copy.buffer.read(0, &mut bytes);
+                    let view = copy.view.clone();
+                    Ok(Response::Node(node::Response::Contents { view, bytes: bytes.into() }))
+                } else {
+                    copy.references += 1;
+                    Ok(Response::Node(node::Response::Object(copy.view.clone())))
+                }
+            }
+            None if timeout == Duration::ZERO => Err(Error::timeout(Operation::Get, Duration::ZERO)),
+            None => return None,
+        };
+        Some(answer)
+    }
+
+    fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> Response {
+        let mut ids: Vec<&ObjectId> = self
+            .copies
+            .values()
+            .filter(|copy| !copy.deleted)
+            .map(|copy| &copy.id)
+            .filter(|id| id.as_bytes().starts_with(prefix) && id.as_bytes() > after)
+            .collect();
+        ids.sort();
+        let objects = ids.iter().take(limit).map(|id| self.locations(id)).collect();
+        Response::Listing { objects, more: ids.len() > limit }
     }
 
     fn try_reduce(&mut self, arena: &Arc<Arena>, reduce: &node::Reduce) -> Option<Result<Response, Error>> {
