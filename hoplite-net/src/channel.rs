@@ -49,7 +49,7 @@ impl Credentials {
     /// Opens a direct connection to the shard at `uri`.
     ///
     /// # Errors
-    /// Errors for [`error_of`](Self::error_of).
+    /// The errors of a gRPC connection, which [`error_of`](Self::error_of) explains.
     pub async fn connect_direct(
         &self,
         uri: &Uri,
@@ -97,7 +97,8 @@ impl Credentials {
         timeout(HELLO_TIMEOUT, opening).await?
     }
 
-    /// Explains a failed connection to a shard.
+    /// Explains a failed connection to a shard: a refusal, a rejected certificate, or TLS on one
+    /// side only.
     pub fn error_of(&self, failure: &(dyn error::Error + 'static)) -> Error {
         if let Some(refusal) = cause::<OpeningError>(failure).and_then(OpeningError::refusal) {
             return refusal.clone();
@@ -118,6 +119,7 @@ impl Credentials {
         Error::Unavailable { what: what.into() }
     }
 
+    /// Returns advice for a failure of TLS, or of a peer that may speak it.
     fn hint(&self, failure: &(dyn error::Error + 'static)) -> Option<&'static str> {
         match (&self.tls, cause::<rustls::Error>(failure)) {
             (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {
@@ -127,7 +129,7 @@ impl Credentials {
             // the opening.
             (Some(_), Some(error)) => tls_explanation(error),
             (Some(_), None) => None,
-            // A peer that speaks TLS sends an alert and closes.
+            // A peer that speaks TLS sends an alert, unreadable here, and closes.
             (None, _) => cause::<OpeningError>(failure).map(|_| {
                 "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
             }),
@@ -135,8 +137,8 @@ impl Credentials {
     }
 }
 
-/// Returns the error of a TLS handshake. Reads a byte afterwards, when the peer may reject a
-/// certificate.
+/// Performs a TLS handshake and returns its error. Then reads a byte, because the peer rejects a
+/// certificate only after the handshake.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
     let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;

@@ -9,8 +9,8 @@ use rustix::fs::OFlags;
 
 /// Permission bits of other users, which a private file must not have.
 const OTHER_USERS_BITS: u32 = 0o077;
-/// Bits that root's file must not have, if this process runs as another user. The group may read
-/// the file: Kubernetes mounts secrets this way.
+/// Bits that root's file must not have, if this process runs as another user. The group may
+/// read the file, because root chose the group: Kubernetes mounts secrets this way.
 const OTHER_USERS_BITS_FOR_ROOT: u32 = 0o037;
 
 /// Reason to reject a file.
@@ -62,10 +62,10 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// Byte-order marks of UTF-8 and both forms of UTF-16.
+/// Byte-order marks of UTF-8 and both forms of UTF-16. Some editors begin a file with one.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
-/// Returns `true` for a byte-order mark, which would become part of a secret.
+/// Returns `true` for a byte-order mark, which is invisible and would become part of a secret.
 pub fn begins_with_byte_order_mark(bytes: &[u8]) -> bool {
     BYTE_ORDER_MARKS.iter().any(|mark| bytes.starts_with(mark))
 }

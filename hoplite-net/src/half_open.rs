@@ -13,8 +13,8 @@ pub fn descriptor_limit() -> u64 {
 
 /// A bounded number of slots for half-open connections, whose peer is not authenticated yet.
 ///
-/// A new connection evicts the oldest one if no slot is free. So silent peers cannot lock out
-/// daemons.
+/// If no slot is free, a new connection evicts the oldest one. So silent peers cannot lock out
+/// daemons, which need a slot only for a moment.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,

@@ -6,10 +6,11 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
 };
 
-/// Silence after which TCP probes the connection. Firewalls remember an idle one for longer.
+/// Time of silence after which TCP probes the connection: less than the time for which firewalls
+/// remember an idle connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 /// Time after which the kernel closes a connection whose peer acknowledges neither probes nor
-/// bytes. A peer that pauses reading still acknowledges.
+/// bytes. A peer that pauses reading still acknowledges. Pings find a dead peer sooner.
 const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Prepares a TCP connection for small messages after hours of silence.

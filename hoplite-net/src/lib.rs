@@ -1,9 +1,9 @@
 //! Connections between daemons, and from tools to daemons.
 //!
-//! * `credentials`: the cluster's `token` or the user's `secret`, and certificates (`tls`, `facts`,
-//!   `authority`).
+//! * `credentials`: the secrets of a program: the cluster's `token` or the user's `secret`, and
+//!   certificates (`tls`, `facts`, `authority`). `file` reads them.
 //! * `opening`: starts connections of the control plane with a `challenge`. `record` protects their
-//!   bytes.
+//!   bytes; `frames` are messages of direct connections.
 //! * `channel`: connects to shards over a `socket`.
 //! * `transport`: TCP and TLS of the data plane, from arena to arena.
 //! * `half_open`: bounds unauthenticated connections. `refusal`: closes refused ones.

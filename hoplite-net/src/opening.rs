@@ -23,13 +23,13 @@ use super::token::{Purpose, Token};
 pub struct Caller {
     /// The shard's cluster; `None` for any.
     pub cluster: Option<ClusterId>,
-    /// The caller, if it is a store.
+    /// Store that connects; `None` for other programs.
     pub node: Option<NodeId>,
     /// Newest protocol version of the caller.
     pub newest: Version,
 }
 
-/// Protection of a connection's bytes.
+/// The sealer and the opener of a connection's records: see [`Sealer`], [`Opener`].
 pub type Records = (Sealer, Opener);
 
 /// Failure of an opening.
@@ -92,8 +92,8 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Accepts a connection to a shard of `cluster`, after the preface was read. Tells a refused peer
-/// the reason.
+/// Accepts a connection to a shard of `cluster` that speaks versions up to `newest`, after the
+/// preface was read. Tells a refused peer the reason.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -178,7 +178,7 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
 }
 
 /// Returns the token for both sides' proofs, if they have one. `peer` and `this` name the sides in
-/// errors.
+/// errors, as the connecting side sees them.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,

@@ -6,8 +6,9 @@
 //! | 2..4 | the length again, each bit inverted |
 //! | 4.. | the body: up to [`MAX_PLAIN_BYTES`] bytes, then a tag or checksum of them |
 //!
-//! If both sides have the token, AES-128-GCM seals the body. The nonces count the records.
-//! Otherwise the body ends with a CRC-32C of the record's number, its header and the bytes.
+//! If both sides have the token, AES-128-GCM seals the body. The keys come from the handshake, and
+//! the nonces count the records. Otherwise the body ends with a CRC-32C of the record's number, its
+//! header and the bytes.
 
 use std::io;
 use std::pin::Pin;

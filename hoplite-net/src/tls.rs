@@ -39,7 +39,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub enum Protocol {
     /// The control plane: gRPC, and direct connections.
     Http2,
-    /// Between stores.
+    /// The data plane.
     Data,
     /// Web pages.
     Http1,
@@ -196,7 +196,7 @@ struct Failure {
     times: u64,
 }
 
-/// A file's identity, times of change and permissions.
+/// A file's identity, times of change and permissions, which differ after each change.
 type FileStamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
@@ -208,7 +208,8 @@ struct Configs {
 }
 
 impl Tls {
-    /// Reads the files. A peer's certificate must contain `name`, by default its host.
+    /// Reads the files. A peer's certificate must contain `name`, or else the host to which this
+    /// daemon connects.
     ///
     /// # Errors
     /// [`TlsError`], also for a certificate that peers would reject.
@@ -244,7 +245,7 @@ impl Tls {
         Arc::new(config)
     }
 
-    /// Returns the settings for clients without certificates.
+    /// Returns the settings for clients without certificates, which authenticate otherwise.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
@@ -276,7 +277,7 @@ impl Tls {
         self.shared.files.check_reached_at(&state.configs.own, &name)
     }
 
-    /// Performs the check of [`check_reached_at`](Self::check_reached_at) once.
+    /// Checks once that this daemon's certificate contains the name that peers demand at `host`.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`]; [`TlsError::Name`].
@@ -497,7 +498,7 @@ fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'sta
     Ok(key)
 }
 
-/// Returns the ciphers. With AES instructions, the faster one comes first.
+/// Returns the ciphers. With AES instructions, the faster one comes first: 128 bits suffice.
 pub(super) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,

@@ -1,4 +1,6 @@
-//! Secret of a cluster. Only its HMACs leave the process.
+//! Secret of a cluster's daemons.
+//!
+//! Only its HMACs, each for a [`Purpose`], leave the process.
 
 use std::fmt;
 use std::path::Path;
@@ -7,7 +9,7 @@ use ring::hmac;
 
 use super::file::{self, FileError};
 
-/// Shortest token that cannot be guessed.
+/// Shortest token: this many random bytes cannot be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 const MAX_TOKEN_BYTES: u64 = 4096;
 /// Length of a tag, an HMAC-SHA-256, in bytes.

@@ -22,7 +22,7 @@ const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
 /// A store's shared memory.
 ///
-/// It stays mapped until the last [`Buffer`](crate::Buffer) is dropped.
+/// Its size is fixed. It stays mapped until the last [`Buffer`](crate::Buffer) is dropped.
 #[derive(Debug)]
 pub struct Arena {
     region: Region,

@@ -8,13 +8,13 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// Position of the page size's logarithm in flags (linux/memfd.h).
+/// Flags above this bit hold the binary logarithm of the page size (linux/memfd.h).
 const HUGE_SHIFT: u32 = 26;
-/// Type of a ramfs (linux/magic.h).
+/// Type of a ramfs (linux/magic.h), which libc and rustix lack.
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
-/// Kind of an arena's memory, which is freed with the last process that maps it.
+/// Kind of an arena's memory, which is anonymous, and freed with the last process that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Usual pages.

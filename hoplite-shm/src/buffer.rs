@@ -21,9 +21,9 @@ const CHUNK_BYTES: usize = 4 << 10;
 
 /// An object's header and bytes in the arena, as its store uses them.
 ///
-/// Clones share the memory. The crate's "Memory model" defines the permitted writers. The caller
-/// must not allocate the extent again while a clone is in use. Offsets are from the start of the
-/// object.
+/// Clones are cheap and share the memory, on any thread. The crate's "Memory model" defines the
+/// permitted writers. The caller must not allocate the extent again while a clone is in use.
+/// Offsets are from the start of the object.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     arena: Arc<Arena>,

@@ -36,7 +36,7 @@ pub enum Error {
     NotInMemory { path: PathBuf },
     #[error("cannot {operation} the arena's path {}", path.display())]
     File {
-        /// A verb.
+        /// The failed step, as a verb.
         operation: &'static str,
         path: PathBuf,
         #[source]
@@ -52,7 +52,7 @@ pub enum Error {
     /// A read exceeds the valid bytes, or the size of the object.
     #[error("bytes up to {end_bytes} were to be read, {valid_bytes} are valid")]
     NotValid {
-        /// End of the read in the object.
+        /// End of the read, in bytes from the start of the object.
         end_bytes: u64,
         valid_bytes: u64,
     },
@@ -62,7 +62,7 @@ pub enum Error {
     Unfinished { written_bytes: u64, size_bytes: u64 },
     #[error("cannot {operation}")]
     System {
-        /// A verb.
+        /// The failed step, as a verb.
         operation: &'static str,
         #[source]
         source: io::Error,

@@ -10,7 +10,8 @@ const VERSION: u64 = 1;
 
 /// A header in shared memory.
 ///
-/// All fields are atomics, so a reference is sound while other processes write.
+/// All fields are atomics, so a reference is sound while other processes write. The first two
+/// fields are for people who inspect memory.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {

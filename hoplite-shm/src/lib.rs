@@ -8,7 +8,8 @@
 //!
 //! # Layout
 //!
-//! Each object has an extent: a header of [`HEADER_BYTES`], then the object's bytes.
+//! Each object has an extent: a `repr(C)` header of [`HEADER_BYTES`], which consists of atomics,
+//! then the object's bytes.
 //!
 //! ```text
 //! offset  0  magic and version      u64

@@ -12,31 +12,34 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// Bytes (a piece) whose page tables one system call fills. 1 to 64 MiB are no faster.
+/// Bytes (a piece) whose page tables one system call fills. Pieces of 1 to 64 MiB are no
+/// faster.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Bytes from which a copy fills page tables first. For fewer, page faults cost less.
+/// Bytes from which a copy fills page tables first. For fewer, page faults cost less than the 0.1
+/// ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
 /// Bytes from which a second thread fills a copy's page tables: 4 ms, far longer than starting a
 /// thread.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// Distance between copy and second thread, which must not fill the same tables.
+/// Distance between copy and second thread: both must not fill the same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of the arena.
 ///
 /// # Page tables
 ///
-/// Each process fills its own page tables. This costs more than a copy: 1 GiB takes 75 ms into warm
-/// memory, and 315 ms into a fresh mapping.
+/// Each process fills its own page tables, even after the store's prefault. This costs more than a
+/// copy: 1 GiB takes 75 ms into warm memory, and 315 ms into a fresh mapping.
 ///
 /// Filling them piece by piece ahead of the copy takes 150 ms in total with `MADV_POPULATE_READ`,
 /// which maps 16 pages per fault. `MADV_POPULATE_WRITE` takes 260 ms, and `pwrite` 165 ms. The
 /// entries are writable nevertheless, because shared memory needs no notice of the first write.
 ///
-/// Measured on Linux 6.18 with 4 KiB pages (`examples/memory_bandwidth.rs`).
+/// Measured on Linux 6.18 with 4 KiB pages (`examples/memory_bandwidth.rs`, and a C version for the
+/// alternatives).
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
@@ -48,7 +51,7 @@ impl Mapping {
     /// Maps the first `capacity_bytes` of `fd` for reading.
     ///
     /// # Errors
-    /// [`Error::FileTooShort`], [`Error::CapacityTooSmall`], [`Error::System`].
+    /// [`Error::FileTooShort`], [`Error::CapacityTooSmall`] for zero bytes, else [`Error::System`].
     pub fn read_only(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::ReadOnly)
     }
@@ -86,8 +89,8 @@ impl Mapping {
         Span::new(extent, size_bytes, self.capacity_bytes())
     }
 
-    /// Fills all page tables. Blocks for 60 ms per GiB, or as long as a prefault if the store has
-    /// done none.
+    /// Fills all page tables, for the speed of the first large puts and gets. Blocks for 60 ms per
+    /// GiB if the store has prefaulted its arena, else for as long as a prefault.
     ///
     /// Calls `step` with the bytes done after every 2 MiB, and stops if it breaks.
     pub fn populate(&self, mut step: impl FnMut(u64) -> ControlFlow<()>) {

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const MAX_GROUPS: usize = 65_536;
 const USUAL_GROUPS: usize = 64;
 
-/// Returns the user of the peer process.
+/// Returns the user of the peer process. For a client, the peer is the listener.
 ///
 /// A peer in another PID namespace has the process number 0, an error for rustix's
 /// `socket_peercred`.
@@ -25,7 +25,7 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
             &raw mut length,
         )
     };
-    // The number for a socket without a peer.
+    // The kernel answers with this number if the socket has no peer.
     if answer == 0 && credentials.uid != libc::uid_t::MAX {
         Ok(credentials.uid)
     } else if answer == 0 {

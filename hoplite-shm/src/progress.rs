@@ -47,8 +47,9 @@ impl State {
 /// ```
 ///
 /// If S2 does not see v, then W2 must see the 1. This needs sequentially consistent fences, because
-/// release and acquire let each side's load overtake its store. If both happen, the writer sends
-/// one doorbell message in vain.
+/// release and acquire let each side's load overtake its store. If the store's fence comes first,
+/// W2 sees the 1; if the writer's comes first, S2 sees v. If both happen, the writer sends one
+/// doorbell message in vain.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Progress {
@@ -72,7 +73,7 @@ impl Progress {
     /// Returns `true` if the store has requested the doorbell since the last call (W2).
     pub(crate) fn take_doorbell_request(&self) -> bool {
         fence(Ordering::SeqCst);
-        // The load leaves the cache line shared.
+        // The load leaves the cache line shared in the common case.
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0
     }
 

@@ -24,10 +24,11 @@ pub struct Reader {
 }
 
 impl Mapping {
-    /// Makes a reader of the object at `extent`, which must come from the store.
+    /// Makes a reader of the object at `extent`.
     ///
     /// # Errors
-    /// [`Error::OutOfArena`] if the extent is misaligned, out of bounds or too short.
+    /// [`Error::OutOfArena`] if the extent is misaligned, out of bounds or too short. The extent
+    /// must come from the store, because clients can forge headers.
     pub fn reader(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Reader> {
         Ok(Reader::new(Arc::clone(self), self.find(extent, size_bytes)?))
     }
@@ -60,7 +61,7 @@ impl Reader {
         self.header().state()
     }
 
-    /// Copies bytes from `offset_bytes` on until `out` is full.
+    /// Copies bytes from `offset_bytes` on until `out` is full, without blocking.
     ///
     /// # Errors
     /// [`Error::NotValid`] if these bytes are not valid yet, or the object is too short.
@@ -71,7 +72,7 @@ impl Reader {
     }
 
     /// Acts as [`copy_to`](Self::copy_to) for an object whose bytes become valid out of order. The
-    /// requested bytes must be among the first `counted_bytes`.
+    /// requested bytes must be among the first `counted_bytes` in that order.
     ///
     /// # Errors
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.

@@ -25,8 +25,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps the first `length` bytes of `fd`. An access beyond the file's end kills the process
-    /// (SIGBUS).
+    /// Maps the first `length` bytes of `fd`, whose file must be as long: an access beyond its end
+    /// kills the process (SIGBUS).
     pub(crate) fn map(fd: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Self> {
         let mut options = MmapOptions::new();
         options.len(length);
@@ -34,7 +34,7 @@ impl Region {
             Access::ReadOnly => options.map_raw_read_only(fd.as_raw_fd())?,
             Access::Writable => options.map_raw(fd.as_raw_fd())?,
         };
-        // A kernel may lack huge pages.
+        // Huge pages save page faults and TLB misses; a kernel may lack them.
         let _ = map.advise(Advice::HugePage);
         Ok(Self { map, access })
     }
@@ -133,7 +133,7 @@ impl Region {
         self.map.advise_range(advice, range.start, range.len())
     }
 
-    /// Touches each page for writing, but changes no byte.
+    /// Writes to a byte of each page, but changes none, even under concurrent writes.
     pub(crate) fn touch(&self, range: Range<usize>, page_bytes: usize) {
         self.assert_writable();
         for offset in range.step_by(page_bytes) {
@@ -144,7 +144,7 @@ impl Region {
             // writer.
             let byte = unsafe { AtomicU8::from_ptr(pointer) };
             // Compilers turn `fetch_or(0)` into a fence that does not touch the page. If the
-            // exchange fails, another thread has written the page.
+            // exchange fails, another thread or process has written the page.
             let value = byte.load(Ordering::Relaxed);
             let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
         }

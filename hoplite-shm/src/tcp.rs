@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use hoplite_core::link::Delivery;
 
-/// Offset of `tcpi_delivery_rate_app_limited`.
+/// Offset of `tcpi_delivery_rate_app_limited`, which libc's structure omits.
 const FLAGS_OFFSET: usize = 7;
 const APPLICATION_LIMITED: u8 = 1;
 
@@ -39,7 +39,8 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     })
 }
 
-/// Sets the received bytes that wake a reader (`SO_RCVLOWAT`). The peer's close also does.
+/// Sets the received bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). The peer's close
+/// also does.
 ///
 /// # Errors
 /// The errors of `setsockopt`.

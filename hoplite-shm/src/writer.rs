@@ -11,7 +11,7 @@ use crate::reader::Reader;
 use crate::region::Access;
 use crate::span::Span;
 
-/// Bytes between two publications of progress. Steps of 2 to 8 MiB are no faster.
+/// Bytes between two publications of progress: 70 us at 15 GB/s. Steps of 2 to 8 MiB are no faster.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// Size from which objects are stored past the caches: half of a small server's last-level cache.
@@ -21,7 +21,7 @@ const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "the store waits until the doorbell rings, if it has asked for that"]
 pub enum Doorbell {
-    /// The store waits for this progress.
+    /// The store waits for this progress: send it a doorbell message.
     Ring,
     /// The store does not wait.
     Silent,
@@ -75,9 +75,9 @@ impl Writer {
     }
 
     /// Appends `bytes`, and publishes all whole blocks before the last block. Blocks while it
-    /// copies.
+    /// copies, which takes milliseconds for large objects.
     ///
-    /// Calls `ring` for each doorbell message to send.
+    /// Calls `ring` for each doorbell message to send; it should not block.
     ///
     /// # Errors
     /// [`Error::PastEnd`] if the bytes do not fit; nothing is written then.
@@ -118,14 +118,14 @@ impl Writer {
     }
 
     /// Fills the page tables of the next `length_bytes` for writes through
-    /// [`as_mut_ptr`](Self::as_mut_ptr).
+    /// [`as_mut_ptr`](Self::as_mut_ptr). Call it right before writing a few MiB.
     pub fn prepare(&self, length_bytes: u64) {
         let length_bytes = length_bytes.min(self.size_bytes() - self.written_bytes);
         self.mapping.prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
     }
 
-    /// Publishes `length_bytes` that were written through [`as_mut_ptr`](Self::as_mut_ptr), as
-    /// [`write`](Self::write) does.
+    /// Notes that the next `length_bytes` were written through [`as_mut_ptr`](Self::as_mut_ptr),
+    /// and publishes all whole blocks before the last block.
     ///
     /// # Errors
     /// [`Error::PastEnd`] if the object is too short.
@@ -142,7 +142,8 @@ impl Writer {
         Ok(if header.take_doorbell_request() { Doorbell::Ring } else { Doorbell::Silent })
     }
 
-    /// Ends the writing, and returns a reader. The caller then tells the store to seal the object.
+    /// Ends the writing, and returns a reader. The caller then tells the store to seal the object,
+    /// which makes all bytes valid.
     ///
     /// # Errors
     /// [`Error::Unfinished`] if bytes are missing: the caller must abort the object.

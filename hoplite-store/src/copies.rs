@@ -32,8 +32,8 @@ pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// Number of valid leading bytes. The shared header, which every worker can write to, counts
-    /// only for copies that a worker fills.
+    /// Number of leading bytes that this store knows to be valid. The shared header, which every
+    /// worker can write to, counts only for copies that a worker fills.
     known_bytes: AtomicU64,
     completed: AtomicBool,
     /// The failure, set before the memory can be given to another copy. A task that writes to the
@@ -249,6 +249,7 @@ impl LiveCopy {
         self.transfers.get_or_init(Box::default)
     }
 
+    /// Waits until the copy fails. Cancel safe.
     pub(crate) async fn failed(&self) {
         let transfers = self.transfers();
         if self.failure().is_none() {

@@ -54,7 +54,8 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     news: Notify,
-    /// Timer of deferrable messages. Tokio's timers count only milliseconds.
+    /// Fires when deferrable messages have waited long enough. Tokio's timers count only
+    /// milliseconds.
     timer: AsyncFd<OwnedFd>,
     origin: Instant,
 }
@@ -86,7 +87,7 @@ impl Shared {
     }
 }
 
-/// Dropping the queue ends the session after the queued messages.
+/// The engine's end of the queue. Dropping it ends the session after the queued messages.
 #[derive(Debug)]
 pub(crate) struct Outbox(Arc<Shared>);
 

@@ -42,10 +42,11 @@ pub(crate) enum SessionState {
 
 pub(crate) struct Session {
     pub(crate) engine: Arc<Engine>,
+    /// The shard's index in the configured list.
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
     pub(crate) load_reports: LoadReports,
-    /// Its data address is the one from the start.
+    /// The description of this store. Its data address is the one from the start.
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
@@ -132,7 +133,8 @@ impl Session {
         Ok(ended?)
     }
 
-    /// Connects and introduces this store.
+    /// Connects and introduces this store. Returns the shard's run, the session's version, and the
+    /// shard's first messages.
     async fn open(
         &self,
         hello: StoreMessages,
@@ -195,7 +197,8 @@ impl Session {
             ended = &mut reading => return ended.and(Err(lost())),
             written = writing => written,
         };
-        // The shard answers the sent messages before it ends the session.
+        // The shard answers the sent messages before it ends the session. After a failed write, it
+        // may send the reason for the failure.
         reading.await?;
         written.map_err(|_| lost())
     }
@@ -219,7 +222,8 @@ impl Session {
     }
 }
 
-/// Number of answered pings, and the times of unanswered pings, oldest first.
+/// Number of answered pings, and the times of unanswered pings, oldest first. The session ends
+/// after a few unanswered pings.
 #[derive(Debug, Default)]
 struct SentPings(Mutex<(u64, VecDeque<Time>)>);
 
@@ -228,8 +232,8 @@ impl SentPings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(now);
     }
 
-    /// Notes the number of pings that the shard has received; zero for none. Returns the time of
-    /// the latest.
+    /// Notes the number of pings that the shard has received; zero if a frame answers none. Returns
+    /// the time of the latest answered ping.
     fn answered(&self, pings: u64) -> Option<Time> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (answered, times) = &mut *state;

@@ -2,7 +2,8 @@
 //!
 //! [`Traces`] sees every event and effect of the node. An event may also trigger work for other
 //! calls, so an effect belongs to the trace of an open call for its object. Without an open call,
-//! it belongs to the trace of the event.
+//! it belongs to the trace of the event. Queries to shards, pulls, combinations and hops have
+//! numbers, by which later events find their trace.
 
 mod collective;
 
@@ -23,7 +24,8 @@ use hoplite_daemon::{Span, SpanKind, Tracer};
 /// belongs to the event that caused it.
 const MAX_SOURCES: usize = 256;
 
-/// Gets each event before the node handles it, and each effect afterwards.
+/// Makes spans. The engine passes each event before the node handles it, and each effect
+/// afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,

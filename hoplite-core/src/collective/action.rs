@@ -35,29 +35,31 @@ pub(crate) enum Action {
     /// Query the directory for these sources, by rank, and give the queries to
     /// `Disagreements::follows`.
     Follow(ObjectId, BTreeMap<usize, ObjectId>),
-    /// Answer rank 0's call, unless it has ended.
+    /// Answer rank 0's call, unless it has ended, with the number of combined sources.
     Answer(CallKey, Result<usize>),
     Reduce {
         /// Rank 0's call, which may have ended.
         key: CallKey,
-        /// With the remaining time.
+        /// The request, with the remaining time.
         request: Reduce,
         reason: String,
         /// The search's queries and their answers; `None` after a failed attempt, which had found
         /// all sources.
         found: Option<Found>,
     },
-    /// Make an empty target: the exchange is over.
+    /// Make an empty target, which tells participants that the exchange is over.
     Announce(ObjectId, Metadata, Duration),
     Remember(ReduceRecord),
-    /// Allocate a member's copy and start its exchange.
+    /// Allocate a member's copy and start its exchange. Then call `Memberships::began` or
+    /// `Memberships::refused`.
     Open(MembershipId),
     LackRoom(MembershipId),
-    /// Make a member's copy the target. The call waits for the directory's confirmation and returns
-    /// this number of sources.
+    /// Make a member's copy the target. The call, if any, waits for the directory's confirmation
+    /// and returns this number of sources.
     CompleteTarget(CopyId, Option<(CallKey, usize)>),
+    /// Complete a member's private copy, which holds its parts.
     CompleteParts(ObjectId, CopyId),
-    /// Fail this node's participants in a target, or only this call.
+    /// Fail the calls of this node's participants in a target, or only this call.
     FailParticipants(ObjectId, Option<CallKey>, Error),
     EndMember {
         membership: MembershipId,
@@ -67,7 +69,8 @@ pub(crate) enum Action {
         /// The error for readers of the copy.
         error: Error,
     },
-    /// Fail the participants in a target whose coordinator is lost, unless a copy is here.
+    /// Fail the participants in a target whose coordinator is lost, unless a copy of the target is
+    /// here.
     RejectOrphan(ObjectId, AttemptId),
     Cancel(CombineId),
 }
@@ -81,10 +84,11 @@ pub(crate) struct Found {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
+    /// The wait for late sources ends.
     Search(ObjectId),
     /// The time to tell late participants of a disagreement ends.
     Disagreement(ObjectId),
-    /// The wait for memory, or for participants of this node, ends.
+    /// A member's wait for memory, or for participants of its node, ends.
     Member(MembershipId),
     /// The search for the target of a lost coordinator ends.
     Orphan(ObjectId),
@@ -97,7 +101,8 @@ pub(super) enum Step {
     Act(Action),
     /// A message between the coordinator and the member of one store.
     Deliver(CollectiveEvent),
-    /// The member at the coordinator's store must make its copy the target. The call waits for it.
+    /// The member at the coordinator's store must make its copy the target. This call, if any,
+    /// waits for it.
     Commit(MembershipId, Option<(CallKey, usize)>),
     /// The member at the coordinator's store has all its parts.
     HasParts(PutId),

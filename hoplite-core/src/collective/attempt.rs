@@ -8,10 +8,11 @@ use crate::plan::collective::Collective;
 /// The decision about an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
-    /// Undecided: the member at the coordinator's store misses bytes; in a collective of parts,
-    /// some member does.
+    /// Undecided: the member at the coordinator's store misses bytes. In a collective of parts,
+    /// some member misses parts.
     Open,
-    /// The members' copies are the target for good, or all members have their parts.
+    /// The members' copies are the target for good. In a collective of parts, all members have
+    /// their parts.
     Committed,
     /// The attempt never makes the target.
     Aborted,
@@ -22,9 +23,9 @@ pub enum AttemptState {
 pub enum AttemptAction {
     /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
-    /// End an enlistment.
+    /// End an enlistment: the member is not needed any more.
     Dismiss(EnlistmentId),
-    /// Take the general path for this reason.
+    /// Take the general path (a reduce and a broadcast) for this reason.
     FallBack(String),
     /// Fail the whole collective.
     Fail(Error),
@@ -145,7 +146,8 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// Stops the members that still exchange, because the directory cannot tell them of the delete.
+    /// Stops the members that still exchange, because the target was deleted and the directory
+    /// cannot tell them.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();

@@ -34,9 +34,10 @@ pub(super) struct Coordinated {
 pub(crate) struct Coordinator {
     searches: BTreeMap<ObjectId, Search>,
     attempts: BTreeMap<PutId, Coordinated>,
-    /// Queries for the empty targets of ended exchanges, until the directory knows them.
+    /// Empty targets that announce the end of an exchange, each with its query until the directory
+    /// knows the target.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// Kept from the end of the search until rank 0's call ends.
+    /// The participants in each target, from the end of the search until rank 0's call ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -197,7 +198,8 @@ impl Coordinator {
         }
     }
 
-    /// From now on, the coordinator tells participants of a failure.
+    /// Ends the search for the sources of a target and returns it. From now on, the coordinator
+    /// tells participants of a failure.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -303,7 +305,8 @@ impl Coordinator {
         }
     }
 
-    /// Answers rank 0's call when its member has its parts, unless all members end together.
+    /// Answers the call of rank 0, whose member has its parts. The other members continue without
+    /// the call, unless all members end together.
     pub(super) fn answer_rank_0(&mut self, ctx: &mut Context<'_>, put: PutId) {
         let Some(Coordinated { call, .. }) = self.attempts.get_mut(&put) else { return };
         if !call.kind.properties().awaits_commit {

@@ -5,14 +5,14 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// A message to this store's collectives.
+/// A message of another store, or of the shell, to this store's collectives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEvent {
     /// A remote coordinator enlists this store. The store answers with at most one `Filled`, and
     /// finally `Done` or `Failed`.
     Asked {
-        /// Chosen by the shell.
+        /// The number that the shell has chosen.
         membership: MembershipId,
         plan: Box<Plan>,
     },
@@ -25,7 +25,8 @@ pub enum CollectiveEvent {
     /// The coordinator dismissed this member, or its connection is lost. Follows each `Asked`
     /// exactly once.
     Left { membership: MembershipId },
-    /// The copy of a `StartExchange` has all bytes. The exchange still sends.
+    /// The copy of a `StartExchange` has all bytes. The exchange still sends bytes to other
+    /// members.
     Filled { combine: CombineId },
     /// A coordinator rejects an attempt.
     Rejected {
@@ -39,33 +40,26 @@ pub enum CollectiveEvent {
     Reported { enlistment: EnlistmentId, report: Report },
 }
 
-/// An effect of a collective.
+/// An effect that the shell performs for a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEffect {
     /// Enlist another store and deliver its reports, until `Dismiss` or a `Tell` with `Stop`.
     Enlist {
         enlistment: EnlistmentId,
-        /// Names the member's node.
+        /// The plan, which names the member's node.
         plan: Box<Plan>,
     },
-    /// `Stop` also ends the enlistment.
-    Tell {
-        enlistment: EnlistmentId,
-        decision: Decision,
-    },
-    Dismiss {
-        enlistment: EnlistmentId,
-    },
+    /// Tell a member the decision. `Stop` also ends the enlistment.
+    Tell { enlistment: EnlistmentId, decision: Decision },
+    /// End an enlistment: the member is not needed any more.
+    Dismiss { enlistment: EnlistmentId },
     /// Report to the coordinator of a remote attempt.
-    Report {
-        membership: MembershipId,
-        report: Report,
-    },
+    Report { membership: MembershipId, report: Report },
     /// Tell a store's participants that an attempt was rejected.
     Reject {
         node: NodeId,
-        /// The node's data plane.
+        /// The address of the node's data plane.
         address: SocketAddr,
         target: ObjectId,
         /// The latest rejected attempt.
@@ -73,7 +67,8 @@ pub enum CollectiveEffect {
         error: Error,
     },
     /// Start a member's exchange, which fills a copy. Send `Filled` when the copy has all bytes,
-    /// and `CombineEnded` when the exchange no longer uses its sources.
+    /// and `CombineEnded` when the exchange no longer uses its sources. `CancelCombine` ends the
+    /// exchange.
     StartExchange {
         combine: CombineId,
         copy: CopyId,

@@ -3,8 +3,8 @@ use crate::vocabulary::agreement::Collective;
 /// The largest allreduce, in bytes of all sources, that rank 0's store performs alone. It fits in
 /// one send and one receive, so any schedule of steps only adds latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
-/// The largest collective of parts, in bytes of all sources, on the general path. This takes n(n-1)
-/// gets, so an attempt pays off sooner, as measured on 4, 8 and 16 hosts.
+/// The largest collective of parts, in bytes of all sources, whose participants get all sources.
+/// This takes n(n-1) gets, so an attempt pays off sooner, as measured on 4, 8 and 16 hosts.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 
 /// The properties of a kind of collective.

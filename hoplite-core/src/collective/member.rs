@@ -23,7 +23,7 @@ pub enum MemberStage {
     Over,
 }
 
-/// This store's part in an attempt.
+/// An attempt in which this store is a member.
 #[derive(Debug)]
 pub struct Membership {
     pub(super) plan: Box<Plan>,
@@ -78,7 +78,7 @@ impl Membership {
         matches!(self.stage, MemberStage::Complete | MemberStage::Over)
     }
 
-    /// Notes the last byte. Returns the copy if it is now the target.
+    /// Notes that the copy has all bytes. Returns the copy if it is now the target.
     pub fn filled(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         if let MemberStage::Exchanging { copy } = self.stage {

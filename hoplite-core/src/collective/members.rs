@@ -18,18 +18,19 @@ use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
 /// Time for which participants look elsewhere for the target of a lost coordinator: the longest
 /// silence of a store.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which a member with all parts waits for the calls of this node's participants. Late
-/// participants get their parts in a more expensive way.
+/// Time for which a member with all parts waits for the calls of this node's participants. Most
+/// calls come when their source is put; late ones get their parts in a more expensive way.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// A smaller target is copied as a whole: in microseconds, faster than a message about a range.
+/// Participants copy a target above this size range by range, as ranges become valid. A smaller one
+/// is copied in microseconds, faster than a message about a range.
 const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
     outcomes: Outcomes,
-    /// The targets of coordinators that left without a decision, with the last attempt and the end
-    /// of the search.
+    /// The targets of coordinators that left without a decision. Each has the coordinator's last
+    /// attempt, and the end of the search for the target.
     orphans: BTreeMap<ObjectId, (AttemptId, Time)>,
 }
 
@@ -418,8 +419,8 @@ impl Memberships {
         checked
     }
 
-    /// Limits the wait of a participant after a recent disagreement, because this store may not
-    /// hear of every attempt.
+    /// Limits the wait of a participant that joined after a recent disagreement. Ranks may try
+    /// again, but this store may not hear of every attempt.
     pub(crate) fn joined(&mut self, ctx: &mut Context<'_>, key: CallKey, target: &ObjectId) {
         if let Some((too_old, _)) = self.outcomes.disagreement(ctx.now, target)
             && ctx.now < too_old

@@ -57,14 +57,14 @@ pub enum MembershipId {
 pub struct Member {
     /// The node.
     pub node: NodeId,
-    /// The node's data plane.
+    /// The address of the node's data plane.
     pub address: SocketAddr,
 }
 
 /// A member's task in an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The object to make, or the name of an exchange.
+    /// The object to make, or the name of an exchange of parts.
     pub target: ObjectId,
     /// The attempt's number.
     pub attempt: AttemptId,
@@ -77,7 +77,7 @@ pub struct Plan {
     pub size_bytes: u64,
     /// The target's metadata. Sources have the same type, and in an allreduce the same shape.
     pub metadata: Metadata,
-    /// The schedule.
+    /// The schedule from which the member derives its program.
     pub schedule: Schedule,
     /// The size of a frame in bytes.
     pub frame_bytes: u64,
@@ -151,8 +151,8 @@ impl Plan {
         self.sources.len() > 1 && self.properties().combines
     }
 
-    /// Returns the index of the member's uncombined source with the byte at `at`, and the position
-    /// of that source's start in the member's data.
+    /// Returns the index of the member's source that holds the byte at `at`, and the position of
+    /// that source's start in the member's data. Only for sources that are not combined.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
         match self.agreement.kind {
             Collective::Allreduce | Collective::ReduceScatter => return (0, 0),
@@ -204,8 +204,8 @@ impl Plan {
 /// A member's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The member has all bytes and still sends. Follows the commit, except for the member at the
-    /// coordinator's store and members with parts.
+    /// The member has all bytes and still sends. The report follows the commit; the member at the
+    /// coordinator's store and members with parts send it before.
     Filled,
     /// The member has all bytes and has sent everything.
     Done,
@@ -220,9 +220,9 @@ pub enum Failure {
     Unreachable,
     /// Bytes of another member are unavailable.
     Peer {
-        /// The other member.
+        /// The index of the other member.
         index: usize,
-        /// The end of the transfer.
+        /// The reason why the transfer ended.
         outcome: PullOutcome,
     },
     /// The node cannot take part.
@@ -234,7 +234,7 @@ pub enum Failure {
 /// A coordinator's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The members' copies are the target, or all members have their parts.
+    /// The members' copies are the target. In a collective of parts, all members have their parts.
     Commit,
     /// The attempt is over without a target, or the target was deleted. Participants get this
     /// error.

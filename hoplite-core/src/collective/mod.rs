@@ -11,8 +11,8 @@
 //!    sources is a *member*. It gets a [`Plan`], and derives its *program* from it: the ranges that
 //!    it sends and receives, in order.
 //! 4. A member makes a copy that the directory does not know, and exchanges ranges with its
-//!    neighbours. [`Progress`] decides which range may be sent next. A broken stream resumes.
-//!    Participants copy ranges as they become valid.
+//!    neighbours. [`Progress`] decides which range may be sent next. Partial results live in the
+//!    copy. A broken stream resumes. Participants copy ranges as they become valid.
 //! 5. When the member at the coordinator's store has all bytes, the coordinator *commits*
 //!    ([`Attempt`]). Then the other members complete and publish their copies.
 //!
@@ -23,8 +23,8 @@
 //!
 //! Before the commit, a member that fails aborts the attempt for good. All members drop their
 //! copies, and the general path begins under another put id. A disagreement about the operation or
-//! type fails the whole call. After the commit, members that miss bytes fetch them from others. So
-//! no two ranks get different bits.
+//! type fails the whole call. After the commit, the target stands: members that miss bytes fetch
+//! them from others. So no two ranks get different bits.
 //!
 //! If the coordinator is lost before its commit arrives, participants look for the target elsewhere
 //! for five seconds, then fail with `ObjectLost`. If rank 0's call fails, its store tells the
@@ -42,8 +42,9 @@
 //!
 //! # Structure
 //!
-//! Events go into `Collectives`; `Action`s come out, which the store performs after the event. The
-//! coordinator and the members of one store exchange messages through the queue of actions.
+//! Events go into `Collectives`; `Action`s come out, which the store performs after the event.
+//! Nothing here changes copies, calls, or the directory. The coordinator and the members of one
+//! store exchange messages through the queue of actions.
 //!
 //! # Invariants
 //!

@@ -15,7 +15,8 @@ pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
 /// same time, and a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// The left attempts of some seconds, in which other members may still want bytes.
+/// The number of left attempts that a store remembers: the attempts of some seconds, in which other
+/// members may still want bytes.
 const MAX_LEFT_ATTEMPTS: usize = 256;
 
 #[derive(Debug, Default)]

@@ -14,7 +14,7 @@ use crate::shard::{Location, Locations, RequestId};
 use crate::time::Time;
 use crate::vocabulary::local::CallKey;
 
-/// Participants at the nodes of the sources, while rank 0's call is open.
+/// The participants of one collective at the nodes of the sources, while rank 0's call is open.
 #[derive(Debug)]
 pub(crate) struct Participants {
     pub(crate) key: Option<CallKey>,

@@ -36,7 +36,7 @@ pub struct Block {
     pub mode: Option<ReceiveMode>,
     /// The range in the member's data.
     pub range: Range<u64>,
-    /// The position in the stream.
+    /// The position in the stream between the two members.
     pub position_bytes: u64,
     done_bytes: u64,
 }
@@ -61,8 +61,8 @@ pub enum Reading {
         index: usize,
         /// The range of the source.
         range: Range<u64>,
-        /// The end of the part in the source. Its last byte is readable only after the seal,
-        /// because a receiver with a whole part takes the object for complete.
+        /// The end of the part in the source. The part's last byte is readable only after the
+        /// source is sealed, because a receiver with a whole part takes the object for complete.
         part_end: u64,
     },
 }
@@ -176,7 +176,7 @@ impl Stream {
 #[derive(Debug)]
 pub struct Progress {
     program: Program,
-    /// The earlier steps that write a step's bytes, and its done bytes.
+    /// For each step: the earlier steps that write its bytes, and the number of its bytes done.
     steps: Vec<StepProgress>,
     finals: Vec<usize>,
     fold: Option<Fold>,
@@ -224,7 +224,7 @@ impl Progress {
         stream
     }
 
-    /// Returns the stream to another member, which has `offset_bytes` already.
+    /// Returns the stream of bytes to another member, which has `offset_bytes` of it already.
     pub fn stream_to(&mut self, member: usize, offset_bytes: u64) -> Stream {
         let mut stream = self.stream(self.program.steps_to(member));
         stream.pass(offset_bytes);
@@ -243,7 +243,7 @@ impl Progress {
         Stream { steps, current: 0, done_bytes: 0, position_bytes: 0, frame_bytes, element_bytes }
     }
 
-    /// Returns the work for which the block must wait.
+    /// Returns the work that must be done before the block may move; `None` if it may move now.
     pub fn blocked_on(&self, block: &Block) -> Option<Dependency> {
         let end = block.range.end;
         if let Some(fold) = self.fold.as_ref().filter(|fold| fold.done_bytes < end) {
@@ -326,8 +326,8 @@ impl Progress {
         self.is_folded() && steps.all(|(index, step)| !step.is_receive() || self.is_done(index))
     }
 
-    /// Returns the first step that another member still needs. Sent bytes count as received: the
-    /// receiver checks them, and reports its position when it reconnects.
+    /// Returns the first step with bytes that another member still needs. Sent bytes count as
+    /// received: the receiver checks them, and reports its position when it reconnects.
     pub fn first_unsent(&self) -> Option<Dependency> {
         let mut steps = self.program.steps().iter().enumerate();
         let (index, step) = steps.find(|(index, step)| !step.is_receive() && !self.is_done(*index))?;

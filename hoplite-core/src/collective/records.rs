@@ -16,9 +16,9 @@ pub struct ReduceRecord {
     pub target: ObjectId,
     /// The operation.
     pub op: ReduceOp,
-    /// The reduced sources and all sources.
+    /// The numbers of reduced sources and of all sources.
     pub reduced: (usize, usize),
-    /// The nodes that combine beside the receiver, or a collective's members.
+    /// The number of nodes that combine beside the receiver, or of a collective's members.
     pub hops: usize,
     /// The schedule, its predicted time, and the runner-up.
     pub plan: String,
@@ -26,9 +26,9 @@ pub struct ReduceRecord {
     pub link: LinkEstimate,
     /// Time from the call to the last byte.
     pub elapsed: Duration,
-    /// The repairs after failures.
+    /// The number of repairs after failures.
     pub mendings: u32,
-    /// The restarts of a target with wrong bytes.
+    /// The number of restarts of a target with wrong bytes.
     pub restarts: u32,
     /// `true` until the call ends.
     pub is_running: bool,
@@ -37,7 +37,7 @@ pub struct ReduceRecord {
 }
 
 impl ReduceRecord {
-    /// Describes a collective of another store, whose link estimate is unknown.
+    /// Describes a collective whose coordinator, and so its link estimate, is at another store.
     pub(crate) fn of_another_store(target: &ObjectId, agreement: &Agreement, link: LinkEstimate) -> Self {
         Self {
             target: target.clone(),
@@ -68,7 +68,7 @@ pub struct Position {
     pub member: usize,
     /// The number of all members.
     pub members: usize,
-    /// The activity or end.
+    /// The member's activity or end.
     pub stage: String,
     /// The copy, whose progress the data plane knows.
     pub copy: Option<CopyId>,

@@ -21,7 +21,7 @@ const MAX_NAMED: usize = 4;
 /// Shortest wait for late sources: some wake-ups and round trips to the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `false` if such a collective always takes the general path.
+/// Returns `false` if a collective on sources of this size always takes the general path.
 pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
     let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
@@ -261,7 +261,8 @@ impl Search {
     }
 }
 
-/// Partial copies need another copy, so they have no rank.
+/// Returns a location with its rank, smallest first; `None` for a partial copy, which needs another
+/// copy.
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),

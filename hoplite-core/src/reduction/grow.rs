@@ -73,6 +73,7 @@ impl Reduction {
                     group.sources.push(index);
                     group.has_failed |= has_failed;
                 }
+                // These sources cost at most a short transfer.
                 readiness if self.needs_sources() => self.join_at_receiver(world, index, &readiness)?,
                 _ => {}
             }
@@ -90,8 +91,9 @@ impl Reduction {
     }
 
     /// Adds the sources of each node as one vertex: nodes close to the receiver first, nodes with
-    /// only slow links later, failed ones last. Equally close ones come by turn, which begins after
-    /// the receiver's own source, so that reduces of the same sources begin at different nodes.
+    /// only slow links later, failed ones last. Equally close nodes come by turn. Turns begin
+    /// after the receiver's own source, so that reduces of the same sources begin at different
+    /// nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
         let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
@@ -114,7 +116,8 @@ impl Reduction {
         Ok(())
     }
 
-    /// Adds sources to their node's latest vertex if it is young. Otherwise returns them.
+    /// Adds sources to their node's latest vertex if it joined within [`MERGE_WINDOW`]. Otherwise
+    /// returns them.
     fn join_young_vertex(
         &mut self,
         world: &mut World<'_>,
@@ -148,7 +151,7 @@ impl Reduction {
         while self.needs_sources()
             && let Some(index) = ready.next()
         {
-            // The last source can be combined here.
+            // Evaluates the source again, because the last source can be combined here.
             match self.readiness(world, index) {
                 Some(Readiness::At(location)) if !takes_all || index == self.joining_count() => {
                     let mut sources = vec![index];
@@ -169,7 +172,8 @@ impl Reduction {
         Ok(())
     }
 
-    /// Returns `true` if the hop with the `others` sources before this one can also take it.
+    /// Returns `true` if the hop that takes the `others` sources before this one can also take this
+    /// source.
     fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
         location.node != *world.objects.ctx.node()
             && others < MAX_SOURCES_PER_VERTEX

@@ -22,12 +22,15 @@ struct Hosting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
-    Awaited { deadline: Time },
+    Awaited {
+        deadline: Time,
+    },
     In(CopyId),
+    /// The hop has reported its failure.
     Failed,
 }
 
-/// Failed hops stay until their coordinators release them.
+/// The hops that this store performs. Failed hops stay until their coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,

@@ -5,13 +5,15 @@
 //! 1. The coordinator subscribes to the locations of the sources and of the target, which must not
 //!    exist.
 //! 2. A *ready* source joins from a local copy, is fetched if it is small, or joins at its node
-//!    (`sources`). A source unlike the first one fails the call with `TypeMismatch`.
+//!    (`sources`). A source whose type or shape differs from the first one fails the call with
+//!    `TypeMismatch`.
 //! 3. Sources join until there are enough (`grow`). Sources of one node make one vertex of the
 //!    [`Tree`](crate::plan::reduce::Tree). The schedule says how many streams a new vertex takes
-//!    in: one in a chain, two in a tree, none in a star. It is chosen when the first vertex joins.
-//! 4. A vertex with inputs to combine is a *hop*, which its node performs. The coordinator reserves
-//!    memory for the target first, because hops that wait for each other's targets could wait for
-//!    ever.
+//!    in: one in a chain, two in a tree, none in a star. It is chosen when the first vertex joins,
+//!    by the number of vertices, the size and the measured links.
+//! 4. A vertex with inputs to combine is a *hop*, which its node performs. The connection over the
+//!    data plane lasts as long as the hop is needed. The coordinator reserves memory for the target
+//!    first, because hops that wait for each other's targets could wait for ever.
 //! 5. The hop combines each piece that all inputs have. Its output is served while it grows.
 //! 6. With enough sources, the coordinator opens and publishes the target (`target`), and combines
 //!    the remaining streams and local sources in it.
@@ -33,6 +35,11 @@
 //! * **A hop's connection breaks**: its sources join again after a tenth of a second.
 //! * **The coordinator, its client or the call ends, or the target is deleted**: the connections
 //!   close, and each node frees its outputs.
+//!
+//! # Structure
+//!
+//! A reduction in [`Reductions`] changes copies and calls through [`Objects`]; later notices and
+//! events inform it of the consequences.
 //!
 //! # Invariants
 //!

@@ -57,11 +57,11 @@ impl Run {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPhase {
-    /// A vertex that only sends its source stays planned.
+    /// No hop was requested. A vertex that only sends its source stays planned.
     Planned,
     Running(HopId),
     Complete(HopId),
-    /// The hop must be ended.
+    /// The hop failed and must be ended.
     Failed(HopId),
     /// The hop was ended, because the consumer has its whole output.
     Released,
@@ -106,9 +106,10 @@ impl TargetState {
     }
 }
 
-/// The failures that the next repair handles, and counts.
+/// The failures that the next repair handles, and counts of repairs.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
+    /// Sources that failed at the places from which they joined.
     pub(super) sources: BTreeSet<usize>,
     pub(super) vertices: BTreeSet<VertexId>,
     pub(super) unfit: BTreeSet<VertexId>,
@@ -117,7 +118,7 @@ pub(super) struct Faults {
     pub(super) is_first_failure: bool,
     pub(super) repair_at: Option<Time>,
     pub(super) valid_bytes: u64,
-    /// Repairs without progress since the last new failure.
+    /// The number of repairs without progress since the last new failure.
     pub(super) attempts: u32,
     pub(super) repairs: u32,
     pub(super) restarts: u32,

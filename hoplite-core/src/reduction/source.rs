@@ -24,7 +24,7 @@ pub(super) struct Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SourcePlace {
     Apart,
-    /// Counts as joined.
+    /// The source is being fetched to this store; counts as joined.
     Fetching(CallId),
     /// The reduce holds this local copy.
     Here {
@@ -43,7 +43,7 @@ pub(super) struct Common {
     pub(super) shape: Option<Vec<u64>>,
     pub(super) user: Bytes,
     pub(super) base_bytes: u64,
-    /// The target's size.
+    /// The length of the reduced part, which is the target's size.
     pub(super) length_bytes: u64,
     /// `true` if this store fetches all sources. Decided once, so that a requested order holds.
     pub(super) is_fetched: bool,

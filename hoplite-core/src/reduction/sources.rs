@@ -65,7 +65,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Checks that a source is like the first one, or notes it as the first.
+    /// Checks that a source has the size and type of the first one, or notes them.
     fn examine(
         &mut self,
         world: &World<'_>,
@@ -270,6 +270,7 @@ pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (R
     (existence, sources.iter().enumerate().map(query).collect())
 }
 
+/// Returns the content to request: bytes too, if the reduce may combine all small sources here.
 pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     let are_all_needed = request.count == request.sources.len();
     if are_all_needed && request.sources.len() <= MAX_FETCHED_SOURCES {

@@ -17,10 +17,11 @@ use crate::shard::RequestId;
 use crate::time::Time;
 use crate::topology::place::Path;
 
-/// Wait for the directory's first answers: several round trips to a busy shard.
+/// Time for which a reduce waits for the directory's first answers: several round trips to a busy
+/// shard.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A collective on the general path.
+/// A collective on the general path, whose target a reduce makes.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     pub(crate) agreement: Agreement,

@@ -1,6 +1,7 @@
 //! Transports of bytes between two stores.
 //!
-//! [`Plain`](Transport::Plain) copies nothing; TLS needs buffers.
+//! A transport reads into the arena, writes a header with bytes of the arena, and reports
+//! acknowledged bytes. [`Plain`](Transport::Plain) copies nothing; TLS needs buffers.
 
 #[cfg(feature = "buffered")]
 mod buffered;

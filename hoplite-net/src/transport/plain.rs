@@ -1,7 +1,7 @@
 //! TCP, with a reader that sleeps until enough bytes arrive.
 //!
 //! On a slow link, bytes arrive by packet, but the reader needs a block. So the kernel wakes it
-//! after [`MAX_LOW_WATER_BYTES`] or the rest of the block.
+//! after [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
 
 use std::io;
 use std::ops::Range;
@@ -87,6 +87,7 @@ impl PlainStream {
         wanted_bytes: usize,
         mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
     ) -> io::Result<usize> {
+        // Lets other tasks run even if the socket always has bytes.
         consume_budget().await;
         loop {
             match read(&self.socket) {

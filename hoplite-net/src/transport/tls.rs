@@ -1,7 +1,8 @@
 //! TLS between two stores.
 //!
 //! This module owns rustls' buffers, so that one system call moves many records. They stay small
-//! until the peer has shown a certificate.
+//! until the peer has shown a certificate. Each byte is copied three times inside the caches:
+//! between arena, plain text, records and socket.
 
 use std::fmt;
 use std::io;
@@ -24,7 +25,7 @@ const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
 const FIRST_BYTES: usize = 2 << 10;
 /// Size of the receive buffer during a handshake. The certificates have a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// Records in a buffer, in both directions.
+/// Records that one read may receive. Buffers have this size in both directions.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
@@ -226,6 +227,7 @@ impl TlsStream {
             self.plain = arrived;
             match stepped? {
                 Advance::Arrived | Advance::Queued => {}
+                // The peer may still receive.
                 Advance::Closed => self.is_closed = true,
                 Advance::Ready => return Ok(()),
                 Advance::Blocked => return Err(io::ErrorKind::BrokenPipe.into()),

@@ -73,6 +73,7 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Returns the connection to the pool after the whole answer was read.
     pub(super) fn finish(self) {
         self.puller.pool.put(self.peer, self.connection);
     }

@@ -43,7 +43,8 @@ pub(crate) struct DataConfig {
     pub(crate) stall_timeout: Duration,
     /// Longest time in which a receiver accepts no byte.
     pub(crate) write_stall_timeout: Duration,
-    /// The interval between keepalives. Several intervals fit into `silence_timeout`.
+    /// The interval between keepalives of a sender that has no bytes to send. Several intervals fit
+    /// into `silence_timeout`.
     pub(crate) keepalive_interval: Duration,
     /// Time for which the pool keeps an idle connection.
     pub(crate) pool_idle_timeout: Duration,
@@ -55,8 +56,9 @@ pub(crate) struct DataConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sizes {
     Any,
-    /// Transfers of objects of up to [`SMALL_BYTES`], and reduces over them. They run on the thread
-    /// of clients, because switching threads takes longer than moving these bytes.
+    /// Transfers of objects of up to [`SMALL_BYTES`], and of reduces over them. They run on the
+    /// thread of clients and shards, because switching threads takes longer than moving these
+    /// bytes.
     Small,
 }
 

@@ -1,3 +1,5 @@
+//! One connection between two stores. Each frame is checked, and each wait is bounded.
+
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -19,8 +21,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{SMALL_BYTES, Sizes};
 
-/// Size of the buffer for a header and a small control payload. Bytes of blocks that arrive in the
-/// buffer are copied once more, so it stays small.
+/// Size of the buffer for a header and a small control payload, so that an `End` takes one system
+/// call. Bytes of blocks that arrive in the buffer are copied once more, so it stays small.
 const BUFFERED_BYTES: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +118,7 @@ impl PeerConnection {
         Ok(Self { transport: self.transport.on(runtime)?, ..self })
     }
 
+    /// Limits the peer's silence from now on; `None` for no limit.
     pub(super) fn expect_within(&mut self, limit: Option<Duration>) {
         (self.read_timeout, self.received_at) = (limit, Instant::now());
     }
@@ -197,8 +200,9 @@ impl PeerConnection {
         self.read_control(&header).await
     }
 
-    /// Reads at least one byte of a payload into `into`, which is not empty. The caller verifies
-    /// the checksum. Cancel safe: a dropped future has read nothing.
+    /// Reads at least one byte of a payload, and at most as many as fit into `into`, which is not
+    /// empty. The caller counts the bytes and verifies the checksum. Cancel safe: a dropped future
+    /// has read nothing.
     pub(super) async fn read_part(&mut self, into: &mut [u8]) -> Result<usize, ConnectionError> {
         match self.read_buffered(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes)) {
             0 => arrived(self.read_timeout, &mut self.received_at, self.transport.read(into)).await,
@@ -206,8 +210,8 @@ impl PeerConnection {
         }
     }
 
-    /// Reads the payload of a block, which fits, into `buffer` from `start_bytes` on. The bytes are
-    /// valid only on success.
+    /// Reads the payload of a block into `buffer` from `start_bytes` on. The caller has checked
+    /// that it fits. The bytes are valid only on success.
     ///
     /// Not cancel safe: the connection becomes useless. Nothing touches `buffer` after the future
     /// is dropped.
@@ -347,6 +351,7 @@ impl PeerConnection {
     }
 }
 
+/// Waits for the bytes of `read`, at most as long as the peer may be silent.
 async fn arrived(
     limit: Option<Duration>,
     received_at: &mut Instant,
@@ -367,6 +372,7 @@ async fn arrived(
     }
 }
 
+/// Waits until the peer accepts bytes of `write`, at most for the `limit`.
 async fn accepted(
     limit: Duration,
     sent_at: &mut Instant,

@@ -1,3 +1,5 @@
+//! The coordinator's end of its connection to the host of a hop.
+
 use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_daemon::warn_repeated;

@@ -1,4 +1,4 @@
-//! The end of a hop's connection at its host.
+//! The end of a hop's connection at its host, the store that performs the hop.
 
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;

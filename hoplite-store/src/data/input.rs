@@ -35,12 +35,13 @@ struct Remote<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Reads a local copy from `base_bytes` on, without the first `done_bytes`.
+    /// Reads a local copy from `base_bytes` on. The first `done_bytes` are not needed.
     pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, size_bytes: u64, done_bytes: u64) -> Self {
         Self { base_bytes, size_bytes, available_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
-    /// Reads a remote object, into `destination` if there is one, without the first `done_bytes`.
+    /// Reads a remote object, into `destination` if there is one. The first `done_bytes` are not
+    /// needed.
     pub(super) fn remote(
         puller: &'a Puller,
         input: &'a HopInput,
@@ -107,8 +108,8 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// Returns available bytes from `start_bytes` on: a slice of the input's buffer, or a copy in
-    /// `scratch`.
+    /// Returns available bytes from `start_bytes` on, as many as fit into `scratch`: a slice of the
+    /// input's buffer, or a copy in `scratch`.
     pub(super) fn bytes<'b>(&'b mut self, start_bytes: u64, scratch: &'b mut [u8]) -> &'b mut [u8] {
         match &mut self.origin {
             Origin::Local(live) => {

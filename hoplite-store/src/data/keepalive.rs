@@ -1,4 +1,5 @@
-//! Keepalives to a waiting peer. They forward signs that prove the object's producer alive.
+//! Keepalives to a waiting peer: they show that this store is alive, and forward signs that
+//! prove the object's producer alive.
 
 use std::future::pending;
 use std::pin::pin;
@@ -16,6 +17,7 @@ use crate::copies::LiveCopy;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keepalive<'a> {
+    /// The longest time without a frame of this store.
     pub(super) interval: Duration,
     pub(super) started: Instant,
     pub(super) awaited: Awaited<'a>,

@@ -98,6 +98,7 @@ impl Puller {
         Surveyor::new(Arc::clone(&self.config))
     }
 
+    /// The links to other stores, as one estimate: configured, measured, or the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }

@@ -17,14 +17,15 @@ use crate::copies::LiveCopy;
 use crate::spill::SpilledCopy;
 
 pub(crate) trait ServeSource: Send + Sync + 'static {
-    /// Finds the requested copy; may wait. Dropping the future withdraws the request.
+    /// Finds the requested copy, for which it may wait; `None` if there is none. Dropping the
+    /// future withdraws the request.
     fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Found>> + Send;
 
     /// Notes the peers whose links have been slow for long. Links to other peers are not slow.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
-    /// Without a timeout, only reports. The store runs while the token exists, so that the answer
-    /// arrives.
+    /// Drains the store. Without a timeout, only reports. The store runs while the token exists, so
+    /// that the answer arrives.
     fn drain(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -103,6 +104,7 @@ impl fmt::Debug for Served {
 #[derive(Debug)]
 pub(super) enum Ending {
     Complete,
+    /// The store has no such copy, or the copy has failed.
     NoCopy,
     Refused(Error),
 }

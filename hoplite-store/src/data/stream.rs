@@ -169,7 +169,8 @@ impl<'a> InputStream<'a> {
         within(limit, Call::begin(self.puller, peer, Kind::Pull, &pull)).await
     }
 
-    /// Keeps usable connections.
+    /// Returns the outcome, from the sender's `end` and the bytes that have arrived. Keeps usable
+    /// connections.
     pub(super) fn ended(&mut self, end: &v1::End, all_arrived: bool) -> PullOutcome {
         match end_outcome(end, all_arrived) {
             Ok(outcome) => {

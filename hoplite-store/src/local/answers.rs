@@ -37,7 +37,7 @@ pub(crate) enum CallWork {
 /// client is not dropped, because the store would reuse the memory of its views.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// The client's program and process.
+    /// The client's program and process, for reports about holders of memory.
     client: String,
     waiting: Mutex<Waiting>,
     added: Notify,

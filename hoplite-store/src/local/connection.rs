@@ -34,7 +34,7 @@ use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 use crate::engine::Engine;
 
-/// Number of unwritten bytes from which the connection reads and answers nothing.
+/// Number of unwritten bytes from which the connection reads no requests and takes no answers.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 /// Maximum number of requests handled before other clients have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
@@ -70,7 +70,7 @@ struct Connection {
     outbox: BytesMut,
     is_outbox_stretched: bool,
     intake: AnswerIntake,
-    /// The client's seat, and the share of its user.
+    /// The client's place among the clients (a seat), and the share of all clients of its user.
     seat: Seat,
     /// The memory of open calls with long requests or several ids.
     open_requests: HashMap<CallId, OpenRoom>,
@@ -415,7 +415,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Adds the holders of memory to the error of a full store.
+    /// Adds the holders of memory to the error of a full store. Other stores name only themselves.
     fn with_holders(&self, error: Error) -> Error {
         match error {
             Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
@@ -501,14 +501,21 @@ fn item_count(request: &v1::Request) -> usize {
     }
 }
 
+/// The request or answer has waited too long for memory in the user's share.
 const fn no_room() -> Error {
     Error::limit_exceeded("bytes of a user's requests and answers under way", MAX_ARRIVING_BYTES as u64)
 }
 
 enum LongRequest {
-    /// The rest of the request stays unread until then.
-    WaitsForRoom { room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>, until: Instant },
-    Arrives { _room: Option<OwnedSemaphorePermit>, until: Instant },
+    /// Waits for memory in the user's share. The rest of the request stays unread until then.
+    WaitsForRoom {
+        room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>,
+        until: Instant,
+    },
+    Arrives {
+        _room: Option<OwnedSemaphorePermit>,
+        until: Instant,
+    },
 }
 
 impl LongRequest {

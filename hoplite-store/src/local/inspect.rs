@@ -41,9 +41,10 @@ use super::nodes::{Known, ask, nodes_of};
 use crate::advertised::Advertised;
 use crate::shard_link::ShardLink;
 
+/// Number of bytes for the tag and length of each object.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
-/// Time limit for the progress of all members together.
+/// Time limit for the progress of all members of a collective together.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for the progress of one member, so that a slow member does not delay the rest.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
@@ -66,6 +67,7 @@ pub(super) async fn answer(
     }
 }
 
+/// Measures the links between `nodes`, or between all connected nodes.
 async fn probe(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -255,7 +257,7 @@ async fn with_positions(
     Some(record)
 }
 
-/// Returns `None` after the time limit.
+/// Queries a store when a turn is free. Returns `None` after the time limit.
 async fn in_turn<T>(
     turns: &Semaphore,
     asking: impl Future<Output = Result<T, Error>>,

@@ -1,5 +1,5 @@
 //! The Unix socket on which the store listens. The store replaces the socket file of a dead daemon,
-//! but never that of a live one.
+//! but never the file of a live one. It removes its file at the end.
 //!
 //! A cleaner of `/tmp` may remove the file while the store runs. [`LocalListener::restore`] then
 //! creates it again.
@@ -56,9 +56,9 @@ pub enum SocketError {
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
     pub(crate) mode: u32,
-    /// By default the process's user.
+    /// The owner of the socket; by default the process's user.
     pub(crate) owner: Option<u32>,
-    /// By default the process's group.
+    /// The group of the socket; by default the process's group.
     pub(crate) group: Option<u32>,
     pub(crate) clients: ClientRules,
 }
@@ -190,8 +190,8 @@ impl LocalListener {
         Ok(Self { listener, path, access, directory_mode, file, complaint: None })
     }
 
-    /// Creates the socket file and its directory again. Logs a repeated failure once. Never waits,
-    /// and never replaces a file.
+    /// Creates the socket file again, and its directory if necessary. Logs the recovery, and a
+    /// repeated failure once. Never waits, and never replaces a file.
     pub(crate) fn restore(&mut self) {
         let complaint = match fs::symlink_metadata(&self.path) {
             Ok(found) if FileIdentity::of(&found) == self.file => None,

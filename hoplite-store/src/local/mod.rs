@@ -29,7 +29,7 @@ use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// The interval at which the store checks its socket file.
+/// The interval at which the store checks its socket file. A client that misses the file retries.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of connections before their hello. One more closes the oldest.
 pub(crate) const MAX_HALF_OPEN: usize = 1024;
@@ -38,6 +38,7 @@ pub(crate) const MAX_HALF_OPEN: usize = 1024;
 pub(crate) struct LocalPlane {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
+    /// Number of copies of an object whose put requests no number.
     pub(crate) replicas: u8,
     pub(crate) access: SocketAccess,
     pub(crate) node: NodeId,

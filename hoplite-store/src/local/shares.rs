@@ -17,7 +17,7 @@ pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
 /// Maximum number of bytes of a user's long requests whose calls are open.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
 /// Maximum number of ids in a user's open calls: twice the limit of one client. A shard limits all
-/// clients of a node together.
+/// clients of a node together, so no user may take all ids.
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 const UNIT_BYTES: usize = 1 << 10;
 

@@ -14,8 +14,9 @@ use tokio::time::sleep;
 /// The retry interval if no file descriptor is free for a wait.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Registers for writability only while a task waits for it. Otherwise each answer that a client
-/// reads would wake the store, which costs as much as a small request.
+/// Registers for writability only while a task waits for it. A tokio stream is always registered:
+/// each answer that a client reads would then wake the store, which costs as much as a small
+/// request.
 #[derive(Debug)]
 pub(super) struct Socket(AsyncFd<OwnedFd>);
 
@@ -24,8 +25,8 @@ impl Socket {
         register(stream.into_std()?.into(), Interest::READABLE).map(Self)
     }
 
-    /// Appends bytes to `inbox`, which must have free capacity. Returns zero if the client has
-    /// closed the connection. Cancel safe.
+    /// Waits for bytes and appends them to `inbox`, which must have free capacity. Returns zero if
+    /// the client has closed the connection. Cancel safe: no bytes are lost.
     pub(super) async fn read(&self, inbox: &mut BytesMut) -> io::Result<usize> {
         consume_budget().await;
         loop {

@@ -30,6 +30,7 @@ impl SpillFiles {
         !std::mem::replace(&mut ledger.is_busy, true)
     }
 
+    /// Performs all queued changes. Blocks.
     pub(crate) fn work(&self) {
         loop {
             let mut ledger = self.ledger();
@@ -80,7 +81,8 @@ impl SpillFiles {
         }
     }
 
-    /// After a failure, a later run recovers nothing from the file, or nothing at all.
+    /// Appends to the index that begins at `start`. After a failure, a later run recovers nothing
+    /// from the file, or nothing at all.
     fn append(&self, file: SpillFile, log: &[u8], start: u64) -> io::Result<()> {
         let path = self.path(file);
         let appended = File::options().append(true).open(&path).and_then(|mut found| found.write_all(log));

@@ -52,6 +52,7 @@ pub(super) struct Owner {
 
 pub(super) type FileHeader = [u8; FILE_HEADER_BYTES];
 
+/// The headers that a reader expects.
 #[derive(Debug)]
 pub(super) struct Stamp {
     pub(super) file: FileHeader,
@@ -119,6 +120,7 @@ pub(super) fn read_headers(
     }
 }
 
+/// Returns the copy and its size if the header is correct.
 fn read_record_header(header: &[u8; HEADER_BYTES]) -> Option<(CopyId, u64)> {
     let mut rest = &header[..];
     let (magic, checksum) = (take_bytes(&mut rest)?, take_bytes(&mut rest)?);
@@ -273,6 +275,7 @@ impl Record {
     }
 }
 
+/// Marks a failure to read the source of a compaction.
 fn unread(fault: SpillFault) -> SpillFault {
     match fault {
         SpillFault::Failed(reason) => SpillFault::Unread(reason),

@@ -1,7 +1,7 @@
 //! The index at the end of a spill file, for a later run that recovers the objects.
 //!
-//! The store appends the index, and later the records that it retires. A file with a damaged or
-//! truncated frame is not recovered.
+//! The store appends the index once the core has decided which records it keeps, and later the
+//! records that it retires. A file with any damaged or truncated frame is not recovered.
 //!
 //! | frame | content |
 //! | --- | --- |

@@ -59,6 +59,7 @@ pub(crate) struct SpillFiles {
     ledger: Mutex<Ledger>,
     /// The files of killed stores, until the node knows them.
     recovered: Mutex<Recovered>,
+    /// The headers of the recovered files.
     headers: BTreeMap<SpillFile, Box<FileHeader>>,
     /// `true` if the files outlive this run.
     is_kept: AtomicBool,
@@ -155,7 +156,7 @@ impl SpillFiles {
         }
     }
 
-    /// Waits until the file is on the disk. `stop` ends the write early.
+    /// Writes a file, and waits until it is on the disk. `stop` ends the write early.
     ///
     /// # Errors
     /// The failure of the write. The file is removed then.

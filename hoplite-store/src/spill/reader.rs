@@ -68,7 +68,7 @@ impl SpilledCopy {
     }
 }
 
-/// The read has failed, or other reads occupied the disk for [`READ_TIMEOUT`].
+/// Nothing was read: the read has failed, or other reads occupied the disk for [`READ_TIMEOUT`].
 #[derive(Debug)]
 pub(crate) struct NotRead;
 

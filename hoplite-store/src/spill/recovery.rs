@@ -1,3 +1,5 @@
+//! Takes over the complete files of killed stores.
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -135,6 +137,7 @@ mod tests {
     use super::super::file::{Owner, record_header};
     use super::*;
 
+    /// A file with two small objects, and the parts of it that no index describes.
     fn sample() -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
         let owner = Owner { node: NodeId::new("node").unwrap(), run: 1 };
         let mut bytes = owner.file_header(7).to_vec();

@@ -20,6 +20,7 @@ use super::frames::{self, Flaw, take_bytes};
 const NAME: &str = "run.log";
 const RUN: u8 = 16;
 const SHARD: u8 = 17;
+/// Longest log in bytes. A frame of a shard has 21 bytes.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// The identity that two runs must share for a recovery.

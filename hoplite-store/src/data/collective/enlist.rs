@@ -1,3 +1,5 @@
+//! The coordinator's end of its connection to a member of an attempt.
+
 use bytes::Bytes;
 use hoplite_core::collective::{AttemptId, Decision, Failure, Plan, Report};
 use hoplite_core::error::Error;

@@ -1,4 +1,5 @@
 //! A member's part of an attempt, which its streams share. Partial results lie in the target.
+//! `hoplite_core::collective::Progress` decides which block may be sent or combined next.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -61,7 +62,8 @@ impl Exchange {
         self.progress().program().sources()
     }
 
-    /// Admits a stream that gives blocks. The sources stay until the result is dropped.
+    /// Admits a stream that gives blocks, unless the exchange has ended. The sources stay until the
+    /// result is dropped.
     pub(super) fn begin_sending(&self) -> Option<TaskTrackerToken> {
         let token = self.senders.token();
         (!self.ended.is_cancelled()).then_some(token)

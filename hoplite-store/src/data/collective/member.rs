@@ -1,3 +1,5 @@
+//! The member's end of its connection to the coordinator of an attempt.
+
 use std::sync::Arc;
 
 use hoplite_core::collective::{AttemptId, Decision, Plan, Report};

@@ -16,6 +16,7 @@ use super::super::serving::{Ending, HopHost, ServeRequest, ServeSource, Served, 
 use super::MemberHost;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
+    /// Gives blocks to another member, whose request may arrive before this member's plan.
     pub(in super::super) async fn answer_take(
         &self,
         connection: &mut PeerConnection,

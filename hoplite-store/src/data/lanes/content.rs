@@ -36,6 +36,7 @@ pub(in super::super) struct ProgramBlocks {
 
 #[derive(Debug)]
 pub(in super::super) struct Cursor {
+    /// The first byte that no lane has taken yet.
     pub(super) next_bytes: u64,
     pub(super) end_bytes: u64,
     program: Option<Stream>,
@@ -71,7 +72,7 @@ impl ProgramBlocks {
         Self { target, exchange, claimed: Mutex::default(), _sending: sending_token }
     }
 
-    /// The error is the end of the stream.
+    /// Waits until the program permits `block`. The error is the end of the stream.
     async fn ready(&self, block: &Block) -> Result<(), Ending> {
         let is_ready = tokio::select! {
             ready = self.exchange.wait_until_ready(block) => ready.is_ok(),
@@ -122,7 +123,8 @@ impl Content {
         }
     }
 
-    /// Waits for the next bytes. The error is the end of the stream.
+    /// Waits for the next bytes: in a program, at most `most_bytes`. The error is the end of the
+    /// stream.
     pub(super) async fn ready(&self, cursor: &Cursor, most_bytes: u64) -> Result<Piece, Ending> {
         let start = cursor.next_bytes;
         match self {

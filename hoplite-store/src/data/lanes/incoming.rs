@@ -187,7 +187,8 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Returns the end of a stream whose lanes have ended; `None` if bytes are missing.
+    /// Returns the end of a stream whose lanes have ended; `None` if bytes are missing that were
+    /// lost, or may still arrive.
     fn whole_end(&mut self, has_arrived: bool) -> Option<v1::End> {
         let complete = || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
         let Some(end) = &self.end else { return has_arrived.then(complete) };

@@ -1,3 +1,5 @@
+//! Streams that a store sends: their remaining bytes, their lanes, and the next step of each lane.
+
 use std::collections::HashMap;
 use std::io;
 use std::mem::replace;
@@ -96,8 +98,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Decides a lane's turn. Of the lane's bytes, `new_bytes` were acknowledged since its last
-    /// turn.
+    /// Decides a lane's turn, and takes at most `block_bytes`. Of the lane's bytes, `new_bytes`
+    /// were acknowledged since its last turn.
     pub(super) fn take_turn(
         &self,
         stream: &Outgoing,
@@ -142,6 +144,7 @@ pub(in super::super) struct Outgoing {
     cursor: tokio::sync::Mutex<Cursor>,
     /// `true` while some lanes rest. The end of a lane wakes them.
     resting: watch::Sender<bool>,
+    /// `None` if the stream stays with one lane.
     id: Option<StreamId>,
 }
 
@@ -169,7 +172,8 @@ pub(super) struct Ready<'a> {
 }
 
 impl Outgoing {
-    /// Waits for a lane's turn, and then for bytes. The error is the end of the stream.
+    /// Waits for a lane's turn, and then for at most `most_bytes`. The error is the end of the
+    /// stream.
     pub(super) async fn ready(&self, most_bytes: u64) -> Result<Ready<'_>, Ending> {
         let cursor = self.cursor.lock().await;
         let begun = Instant::now();

@@ -21,7 +21,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Answers no peer yet.
+    /// Binds a free port of `address`. Answers no peer yet.
     pub(super) async fn bind(address: IpAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(SocketAddr::new(address, 0)).await?;
         Ok(Self { socket, origin: Instant::now(), answerer: None })

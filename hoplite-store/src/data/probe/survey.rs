@@ -106,8 +106,8 @@ impl Surveyor {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Measures the links between `peers`, whose names differ. A link without a measurement counts
-    /// as `assumed_ps_per_byte`.
+    /// Measures the links between `peers`, whose names differ. A link without a bandwidth
+    /// measurement counts as `assumed_ps_per_byte`.
     ///
     /// Dropping the future closes the connections, which ends the probe at all nodes.
     pub(crate) async fn survey(
@@ -207,6 +207,7 @@ struct Participants {
 struct Member {
     peer: Peer,
     echo_address: Option<SocketAddr>,
+    /// `None` after the node has left the probe.
     directions: Option<mpsc::Sender<Direction>>,
 }
 
@@ -314,7 +315,8 @@ async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, C
     }
 }
 
-/// Forwards directions and messages until the store leaves.
+/// Forwards directions to a store, and the store's messages to the coordinator, until the store
+/// leaves.
 async fn forward_directions(
     config: Arc<DataConfig>,
     mut connection: PeerConnection,
