@@ -1,7 +1,7 @@
 //! Calls with several requests: puts, gets and deletes of many small objects in one message.
 //!
-//! Each item is a call with its own [`CallKey`]. The batch is answered with its last item, and
-//! keeps the references of its gets until then.
+//! Each item is a call with its own [`CallKey`], so it waits, fails and expires as a single request
+//! does. The batch is answered with its last item, and keeps the references of its gets until then.
 
 use bytes::Bytes;
 
@@ -22,7 +22,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Answers a batch, with the bytes of small objects.
+    /// Answers a batch, with bytes instead of references for small objects.
     pub(crate) fn end_batch(&mut self, key: CallKey) {
         let Some(mut answers) = self.ctx.batches.remove(key) else { return };
         self.calls.leave_batch(key);
@@ -45,7 +45,8 @@ impl Objects {
             }
         }
         self.ctx.push(Effect::Reply { client, call, response: Ok(Response::Batch(answers)) });
-        // The store reads the bytes when it performs the effect above.
+        // The store reads the bytes when it performs the effect above; then the copies may be
+        // freed.
         held.into_iter().for_each(|copy| self.release(ClientId::STORE, copy));
     }
 

@@ -29,6 +29,7 @@ impl Conflicts {
         self.waiting.insert((client, id), self.noted);
     }
 
+    /// Removes and returns a lost put that the request names.
     pub(crate) fn take(&mut self, client: ClientId, request: &Request) -> Option<ObjectId> {
         if self.waiting.is_empty() {
             return None;

@@ -65,7 +65,8 @@ impl Objects {
         self.wake(&id);
     }
 
-    /// Takes a copy out of the index. The caller wakes waiting calls.
+    /// Takes a copy out of the index. Its users keep it until they let go. The caller wakes waiting
+    /// calls.
     pub(crate) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         if local.is_live() {

@@ -47,8 +47,9 @@ impl Objects {
         shards.try_for_each(|shard| self.ctx.sessions.require(shard, Version::WITH_TERMS))
     }
 
-    /// A shard of protocol version 8 ignores the terms, and might remove a newer put. So it is only
-    /// told to forget the deleted put, and a delete that waits for all stores fails.
+    /// Sends a delete to a shard. A shard of protocol version 8 ignores the terms, and might remove
+    /// a newer put. So it is only told to forget the deleted put, and a delete that waits for all
+    /// stores fails.
     pub(super) fn send_delete(
         &mut self,
         shard: usize,

@@ -12,8 +12,8 @@
 //!   ([`stall`](crate::transfer::stall)).
 //! * **Two stores are sent to each other.** A store leaves a sender that requests bytes from it,
 //!   and serves that sender (`gets.rs`).
-//! * **A client dies.** The node ends its calls, releases its references and aborts its unsealed
-//!   puts (`requests.rs`).
+//! * **A client dies.** Its connection closes. The node ends its calls, releases its references and
+//!   aborts its unsealed puts (`requests.rs`).
 //! * **A store dies.** Its shards notice when its connection closes, or after six seconds without
 //!   an answer to a ping. They grant its copies no more, and after another second count them as
 //!   lost (`shard/session.rs`, `shard/loss.rs`). A surviving complete copy of a pinned object is
@@ -47,7 +47,8 @@ impl Objects {
         request
     }
 
-    /// Queries the locations of a source, and maybe its bytes.
+    /// Queries the locations of a source, and maybe its bytes, for the reduce or collective that
+    /// makes `target`.
     pub(crate) fn query_source(
         &mut self,
         id: ObjectId,

@@ -89,7 +89,7 @@ impl Objects {
         let wanted = u32::try_from(local.metadata.replicas.to_keep()).unwrap_or(u32::MAX);
         let is_safe = news.copies >= wanted.min(news.nodes).max(1);
         if !is_safe {
-            // Another store may still make a copy once it has memory.
+            // If there are other stores, one may still make a copy once it has memory.
             let obstacle = news.obstacle.filter(|obstacle| *obstacle != Obstacle::NoNode || news.nodes == 0);
             return drain.set_obstacle(copy, obstacle);
         }

@@ -12,6 +12,7 @@ pub(crate) struct Left {
     pub(crate) obstacle: Option<Obstacle>,
 }
 
+/// A drain under way, or the last one.
 #[derive(Debug)]
 pub(crate) struct Drain {
     pub(crate) state: DrainState,

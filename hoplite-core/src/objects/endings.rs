@@ -34,6 +34,7 @@ impl Objects {
         }
     }
 
+    /// Pins a copy by a shard's order, and starts its time to live.
     pub(super) fn pin(&mut self, copy: CopyId) {
         let ttl = self.copies[&copy].metadata.lifetime.as_ref().and_then(|lifetime| lifetime.ttl);
         if let Some(lifetime) = Lifetime::of(None, ttl.filter(|ttl| ttl.action() == TtlAction::Delete)) {
@@ -42,6 +43,7 @@ impl Objects {
         self.copies.pin(copy);
     }
 
+    /// Acts at the end of a copy's time to live, or tries the delete again.
     pub(crate) fn lifetime_due(&mut self, copy: CopyId) {
         let Some(ending) = self.lifetimes.endings.get_mut(&copy) else { return };
         ending.due = None;
@@ -97,7 +99,7 @@ impl Objects {
     }
 
     /// Handles the answer to the store's own call. Returns `false` unless it was a delete of ended
-    /// objects.
+    /// objects. Remaining copies are deleted later.
     pub(crate) fn doomed_deleted(&mut self, call: CallId) -> bool {
         let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call) else {
             return false;
@@ -116,7 +118,7 @@ impl Objects {
     }
 
     /// Ends the store's own delete once the store lacks a lease on one of the objects. Otherwise,
-    /// the delete could reach a newer put.
+    /// the delete could reach a shard that knows a newer put.
     pub(super) fn hold_delete(&mut self) {
         let Some((call, copies)) = &self.lifetimes.deleting else { return };
         let is_unsure = |copy: &CopyId| self.copies.is_live(*copy) && !self.may_serve(*copy);

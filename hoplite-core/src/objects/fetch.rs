@@ -50,6 +50,7 @@ pub(crate) enum FetchStep {
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     by_id: BTreeMap<ObjectId, Fetch>,
+    /// Fetches that back off after pulls without a byte.
     stalled: BTreeSet<ObjectId>,
 }
 

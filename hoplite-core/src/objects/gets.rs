@@ -103,7 +103,7 @@ impl Objects {
         }
     }
 
-    /// Ends a fetch, but keeps the serves that await its copy. Returns `true` if there was one.
+    /// Ends a fetch, but keeps the serves that await its copy. Returns `true` if there was a fetch.
     pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         self.decline_order(id, Obstacle::Failed);
@@ -117,7 +117,8 @@ impl Objects {
         true
     }
 
-    /// Ends a fetch that no call, order or reference needs. A running pull goes on for other nodes.
+    /// Ends a fetch that no call, order or reference needs. A running pull goes on, because other
+    /// nodes may stream its bytes.
     pub(crate) fn reconsider_fetch(&mut self, id: &ObjectId) {
         let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
         if !is_pending || self.is_wanted(id) {
@@ -133,9 +134,10 @@ impl Objects {
 
     /// Handles another node's request for a copy.
     ///
-    /// Two shards with different knowledge may send two stores to each other. So a store that gets
-    /// a request from its sender leaves the sender, and serves it. A store that does not need the
-    /// copy refuses instead, because it would not look for another sender.
+    /// Two shards with different knowledge may send two stores to each other. Neither would get new
+    /// bytes. So a store that gets a request from its sender leaves the sender, and serves it. A
+    /// store that does not need the copy refuses instead, because it would not look for another
+    /// sender.
     ///
     /// If two stores request from each other at once, both leave. Without another sender they come
     /// back to each other, after growing pauses. Longer cycles end because they stall
@@ -288,8 +290,8 @@ impl Objects {
         }
     }
 
-    /// Frees the copy of a fetch whose last pull brought no bytes. Returns `true` if it freed
-    /// memory.
+    /// Frees the copy of a fetch whose last pull brought no bytes; the fetch goes on. Returns
+    /// `true` if it freed memory.
     pub(crate) fn give_up_stalled(&mut self) -> bool {
         while let Some(id) = self.fetches.take_stalled() {
             if let Some((copy, local)) = self.copies.live(&id)

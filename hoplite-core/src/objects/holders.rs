@@ -37,6 +37,7 @@ pub struct ClientUse {
     pub client: ClientId,
     pub references: usize,
     pub bytes: u64,
+    /// The size of copies that would be free, evictable or spillable without references.
     pub held_bytes: u64,
     pub calls: usize,
 }

@@ -52,7 +52,7 @@ impl Lifetimes {
         Ok(())
     }
 
-    /// `ends_in` is the rest of a time to live that has begun before.
+    /// Begins a lifetime. `ends_in` is the rest of a time to live that has begun before.
     pub(super) fn begin(
         &mut self,
         ctx: &mut Context,
@@ -83,7 +83,7 @@ impl Lifetimes {
         }
     }
 
-    /// Queues a copy for deletion. Returns `false` if its lifetime was over.
+    /// Queues a copy for deletion. Returns `false` if its lifetime was already over.
     pub(super) fn end(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
         let Some(ending) = self.endings.get_mut(&copy).filter(|ending| !ending.is_over) else { return false };
         ending.is_over = true;

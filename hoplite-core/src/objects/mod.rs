@@ -1,8 +1,9 @@
 //! The copies of a store, and all that concerns single objects: gets, puts, deletes, publication
 //! and memory.
 //!
-//! [`Objects`] knows nothing of reduces and collectives. It informs them through a
-//! [`Notice`](notice::Notice), which the router of [`node`](crate::node) delivers.
+//! [`Objects`] knows nothing of reduces and collectives. Machines of higher levels call it.
+//! [`Objects`] informs them through a [`Notice`](notice::Notice), which the router of
+//! [`node`](crate::node) delivers after the current event is complete.
 //!
 //! | files | tasks |
 //! | --- | --- |
@@ -10,7 +11,7 @@
 //! | `batch`, `batches` | collect the answers of a batch |
 //! | `gets`, `fetch` | answer gets, and fetch objects |
 //! | `deletes`, `deletion` | delete objects |
-//! | `put`, `conflicts` | puts, and conflicts between them |
+//! | `put`, `conflicts` | create, seal and abort puts, resolve conflicts, and report lost puts |
 //! | `copies`, `table` | copies, their memory and their users |
 //! | `combine`, `combinations` | fill copies from other copies |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |

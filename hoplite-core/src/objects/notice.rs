@@ -38,7 +38,7 @@ pub(crate) enum Notice {
     Gone(ObjectId, CopyId, Error),
     /// A reduce's or collective's call has ended, with an error unless it was answered.
     ReduceEnded(CallKey, ObjectId, Option<Error>),
-    /// A source's locations, with the source's index in the request.
+    /// A source's locations, with the source's index in the request for the target.
     SourceLocated(ObjectId, usize, Locations),
     /// A target's locations; empty if it is unknown.
     TargetLocated(Locations),

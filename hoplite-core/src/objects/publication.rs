@@ -42,6 +42,7 @@ pub(crate) struct Publication {
     pub(crate) replication: Option<Box<Replication>>,
     /// `true` while a put that wants more copies waits for the number of stores.
     pub(crate) counts_nodes: bool,
+    /// The time of the next publication after a dispute.
     republish_at: Option<Time>,
     disputes: u32,
     is_confirmed: bool,
@@ -67,6 +68,7 @@ impl Publication {
         &mut self.shards[index]
     }
 
+    /// The shards that were told of the copy in their present session.
     pub(crate) fn known_at(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.is_told).map(|view| view.shard)
     }
@@ -106,6 +108,7 @@ impl Publication {
         run.is_some() && self.view(shard).is_some_and(|view| view.listed_in == run)
     }
 
+    /// The shards that have listed the put in any run.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.listed_in.is_some()).map(|view| view.shard)
     }
@@ -134,6 +137,7 @@ impl Publication {
         self.was_told && self.watched_by().next().is_none()
     }
 
+    /// Forgets a shard's view, because a new session begins without publications.
     pub(crate) fn session_changed(&mut self, shard: usize) {
         if let Some(view) = self.shards.iter_mut().find(|view| view.shard == shard) {
             (view.is_told, view.is_unverified, view.has_accepted) = (false, false, false);
@@ -160,12 +164,13 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.has_accepted)
     }
 
+    /// Notes a shard's acceptance, which counts as long as the shard decides.
     pub(crate) fn accept(&mut self, shard: usize) {
         self.view_mut(shard).has_accepted = true;
     }
 
-    /// Forgets the rival after the deciding shard's acceptance. Otherwise two equal puts could each
-    /// take the other's put id.
+    /// Forgets the rival after the deciding shard's acceptance: the rival is gone, or was never
+    /// first there. Otherwise two equal puts could each take the other's put id.
     pub(crate) fn settle(&mut self) {
         self.rival = None;
         (self.is_confirmed, self.was_accepted) = (true, true);

@@ -45,6 +45,7 @@ impl Objects {
         }
     }
 
+    /// Publishes a copy at all shards except `answered_by`, which lists it already.
     pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
         self.is_listed_at(copy, answered_by);
         for shard in self.informed_shards(copy) {
@@ -128,6 +129,7 @@ impl Objects {
         }
     }
 
+    /// Publishes a copy again after a pause, because shards disagree on the put of its id.
     pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
         if self.copies.is_live(copy)
             && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())
@@ -136,8 +138,8 @@ impl Objects {
         }
     }
 
-    /// Handles a conflict at a shard that does not decide about the id. If each of two shards could
-    /// reject a put, two puts might both be lost.
+    /// Handles a conflict at a shard that does not decide about the id. Two shards may hear of two
+    /// puts in different order. If each could reject a put, both puts would be lost.
     pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
         if local.publication.has_outlasted_rivals() {
@@ -159,7 +161,8 @@ impl Objects {
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
         for shard in 0..self.ctx.shard_count() {
             // A shard may have sent the put's inline bytes to a store while another shard was away.
-            // Unless told, it would revive the put once the first put is deleted.
+            // Unless told, the shard would send the bytes again, and revive the put once the first
+            // put is deleted.
             let has_bytes = reason == UnpublishReason::Conceded && self.ctx.is_up(shard);
             if has_bytes || local.publication.is_known_at(shard) {
                 self.ctx.tell_shard(shard, message.clone());
@@ -243,6 +246,7 @@ impl Objects {
                         self.fail_gets(id, &error);
                         self.wake(id);
                     }
+                    // All bytes are here, so the object is not lost.
                     LocationState::Complete => self.publish(copy),
                     LocationState::Producing => {}
                 }

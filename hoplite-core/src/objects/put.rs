@@ -7,7 +7,8 @@
 //!    copy of equal size and metadata, the client compares the bytes with it. A copy of another
 //!    size or metadata fails the call with `AlreadyExists`. The call waits for an incomplete copy.
 //! 2. The node finds an extent (`table/space.rs`). If the arena is full, it evicts unpinned,
-//!    unreferenced copies, the least recently used first. Without memory, the call waits.
+//!    unreferenced copies, the least recently used first, unless even all of them would free too
+//!    little. Without memory, the call waits.
 //! 3. The node publishes the copy as *producing* at the first two connected shards of the id. It
 //!    publishes small objects, below 64 KiB by default, only when complete.
 //! 4. The client copies the bytes into the arena and advances the progress in the extent's header.
@@ -202,7 +203,8 @@ impl Objects {
         }
     }
 
-    /// Seals a copy. With `confirm`, answers after the directory's verdict.
+    /// Seals a copy that its writer declares complete. With `confirm`, answers after the
+    /// directory's verdict.
     pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
         if !is_writer {
@@ -402,7 +404,7 @@ impl Objects {
         }
     }
 
-    /// Makes the copy one of the first put, which has the same contents.
+    /// Turns the copy into a copy of the first put, which has the same contents.
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
         // The second shard may have accepted the copy under its old put id.
         self.unpublish(copy, UnpublishReason::Conceded);
@@ -445,6 +447,7 @@ impl Objects {
         decisive.is_some_and(|decisive| local.publication.is_accepted_by(decisive))
     }
 
+    /// Reconsiders a put after a shard's acceptance, or a change of the deciding shard.
     pub(crate) fn settle_publication(&mut self, copy: CopyId) {
         if self.is_accepted(copy) {
             self.copies.publication_mut(copy).settle();
@@ -464,8 +467,8 @@ impl Objects {
         }
     }
 
-    /// Answers a seal once the deciding shard, or both shards for a quorum, accepted it and enough
-    /// copies exist.
+    /// Answers the seal of a complete copy once the deciding shard, or both shards for a quorum,
+    /// have accepted the copy and enough copies exist.
     pub(crate) fn answer_sealer(&mut self, copy: CopyId) {
         if self.copies[&copy].is_complete()
             && self.is_accepted(copy)

@@ -53,6 +53,7 @@ impl Queries {
         request
     }
 
+    /// Returns an open query and the shard at which it waits.
     pub(crate) fn sitting(&self, request: RequestId) -> Option<(usize, &OpenQuery)> {
         let query = self.open.get(&request)?;
         Some((query.shard?, query))
@@ -114,8 +115,8 @@ impl Queries {
 
 fn withdraw_at(ctx: &mut Context, shard: usize, request: RequestId, purpose: &Purpose) {
     match purpose {
-        // The query may come back to the shard, which must forget its number. The shard goes on
-        // with a delete.
+        // The shard goes on with a delete. The query may come back to the shard, so the shard must
+        // forget its number.
         Purpose::Fetch | Purpose::Delete(..) => ctx.tell_shard(shard, ToShard::Cancel { request }),
         Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
             ctx.tell_shard(shard, ToShard::Unsubscribe { request });

@@ -19,11 +19,12 @@ use crate::id::ObjectId;
 use crate::message::ClientId;
 use crate::quota::{MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
 
+/// The user to whom a copy is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payer {
-    /// The copy is not a put of a program of this node.
+    /// Not charged: the copy is not a put of a program of this node.
     Nobody,
-    /// Charged to prefixes only.
+    /// Charged to prefixes only, for example a recovered copy.
     Unknown,
     User(u32),
 }
@@ -69,6 +70,7 @@ pub(crate) struct Quotas {
     /// Memory for targets of reduces that are not open yet.
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
+    /// `true` if a quota may have gained room since the waiters last tried.
     has_new_room: bool,
 }
 

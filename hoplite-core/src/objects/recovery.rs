@@ -1,7 +1,8 @@
 //! Recovery of the objects of killed stores from their spill files.
 //!
 //! 1. With `--recover`, the store gives each complete spill file an index
-//!    (`Effect::IndexSpillFile`), and retires a record there when no copy needs it any more.
+//!    (`Effect::IndexSpillFile`). A record that no copy needs any more is retired there: its object
+//!    was deleted or given up, or has moved to another file.
 //! 2. The shell of a later run reads the indices of complete files, before clients and shards
 //!    connect (`Event::Recover`). Each object becomes a pinned copy that is only in its file.
 //! 3. The copy *returns* ([`returning`](super::returning)): the store serves it only after a shard
@@ -32,6 +33,7 @@ use crate::placement::REPLICAS;
 use crate::shard::UnpublishReason;
 
 impl Objects {
+    /// Describes the copies in a new spill file to a later run of the store.
     pub(crate) fn index(&mut self, file: SpillFile, places: &[(CopyId, u64)]) {
         let described = places.iter().filter_map(|(copy, offset)| self.describe_spilled(*copy, *offset));
         let objects: Vec<SpilledObject> = described.collect();

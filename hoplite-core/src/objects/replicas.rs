@@ -45,6 +45,7 @@ impl Objects {
         }
     }
 
+    /// Pins a complete copy if a shard ordered the store to keep it.
     pub(crate) fn keep_ordered(&mut self, copy: CopyId) -> bool {
         let (id, put) = (self.copies[&copy].id.clone(), self.copies[&copy].put);
         if self.orders.get(&id).is_none_or(|order| order.put != put) {
@@ -122,6 +123,7 @@ impl Objects {
         false
     }
 
+    /// Returns the error of a repeated put with more replicas than stores.
     pub(crate) fn check_nodes(&self, copy: CopyId, replicas: Replicas) -> Option<Error> {
         let told = self.copies[&copy].publication.replication.as_ref()?;
         let (wanted, present) = (replicas.to_keep() as u64, u64::from(told.nodes));

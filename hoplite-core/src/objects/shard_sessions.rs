@@ -28,6 +28,7 @@ const SETTLING: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct ShardSessions {
     shards: Vec<ShardSession>,
+    /// The time when every reachable shard should be connected.
     settled_at: Time,
 }
 
@@ -142,7 +143,7 @@ impl ShardSessions {
         self.version(shard).is_some_and(|version| version.at_least(number))
     }
 
-    /// Checks a connected shard's version.
+    /// Checks a shard's version. Accepts a shard that is not connected.
     ///
     /// # Errors
     /// [`Error::VersionMismatch`] with the shard as this side: decoding at the client swaps the
@@ -156,6 +157,7 @@ impl ShardSessions {
         }
     }
 
+    /// Returns `true` if a shard still waits for this store before it counts a delete as done.
     pub(crate) fn has_lease(&self, now: Time, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|session| session.is_up && now < session.heard_at + LEASE)
     }

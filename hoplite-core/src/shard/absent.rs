@@ -23,6 +23,7 @@ pub(super) struct LostNodes {
     pub(super) nodes: BTreeMap<NodeId, Lost>,
     by_time: BTreeSet<(Time, NodeId)>,
     holders: BTreeMap<Put, BTreeSet<NodeId>>,
+    /// The number of puts of all lost nodes.
     count: usize,
     pub(super) waiting: BTreeMap<ObjectId, Waiting>,
 }
@@ -41,6 +42,7 @@ pub(super) struct Waiting {
 }
 
 impl LostNodes {
+    /// Remembers that the lost run of a node may have copies of `puts`.
     pub(super) fn note(
         &mut self,
         now: Time,

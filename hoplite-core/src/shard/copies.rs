@@ -1,8 +1,8 @@
 //! The copies of one object, in the order in which the shard offers them.
 //!
-//! Each copy has *slots*: the right of one receiver to pull from it. Most objects have a copy or
-//! two: a short vector. An object with more than [`MAX_UNINDEXED`] copies has indices, so that no
-//! cost grows with the number of copies.
+//! Each copy has *slots*: the right of one receiver to pull from it. Most objects have one copy or
+//! two, in a short vector that each operation scans. An object with more than [`MAX_UNINDEXED`]
+//! copies has indices, so that no cost grows with the number of copies.
 
 mod indexed;
 mod record;

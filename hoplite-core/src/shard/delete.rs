@@ -5,10 +5,10 @@
 //! the old one. A deletion lasts as long as its tombstone. If nodes have not confirmed by then, the
 //! delete times out.
 //!
-//! During the warm-up, stores may not have published an id yet. The shard holds a delete of an
-//! unknown id until a store publishes it, or the warm-up ends. The hold lasts at least for a
-//! [`LEASE`](crate::session::LEASE), because a store that is cut off may have a lease of the
-//! shard's previous run.
+//! During the warm-up after a shard's start, stores may not have published an id yet. The shard
+//! holds a delete of an unknown id until a store publishes it, or the warm-up ends. The hold lasts
+//! at least for a [`LEASE`](crate::session::LEASE), because a store that is cut off may have a
+//! lease of the shard's previous run.
 
 use std::collections::BTreeMap;
 
@@ -54,6 +54,7 @@ impl Shard {
         }
     }
 
+    /// Performs all held deletes, because the stores had enough time to publish.
     pub(super) fn end_warm_up(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.held_deletes.keys().next().cloned() {
             self.perform_held_delete(turn, &id);
@@ -111,11 +112,13 @@ impl Shard {
         }
     }
 
+    /// Returns the put that the same delete ended before.
     fn deleted_by(&self, requester: Requester, id: &ObjectId) -> Option<PutId> {
         let (deleted, put) = self.performed_deletes.get(&requester)?;
         (deleted == id).then_some(*put)
     }
 
+    /// Removes the put's copies, and refuses the put from now on.
     fn end_put(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
         let is_listed = self.entries.get(id).is_some_and(|entry| entry.put == put);
         let dropped = if is_listed { self.drop_everywhere(turn, id) } else { None };
@@ -127,6 +130,7 @@ impl Shard {
         }
     }
 
+    /// Removes a put that the other shard of the id has deleted.
     pub(super) fn forget(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
         self.end_put(turn, id, put);
         self.finish_if_dropped(turn, &(id.clone(), put));

@@ -57,18 +57,20 @@ pub(super) struct Transfers {
     slow: BTreeSet<(NodeIndex, GrantId)>,
 }
 
-/// A transfer, by receiver. It uses a slot of its sender.
+/// A transfer, which uses a slot of its sender. Its key is the receiver.
 #[derive(Debug, Clone)]
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
     pub(super) began: Time,
     /// The sender's groups to which the receiver does not belong.
     pub(super) leaves: Vec<Path>,
+    /// `true` once the receiver must give the slot to another one.
     pub(super) is_recalled: bool,
     /// `true` if the receiver began before its sender had bytes to forward, so that their
     /// completions are one hop apart.
     pub(super) is_timed: bool,
-    /// `true` if a complete copy is sent from its first byte: the duration measures the link.
+    /// `true` if a complete copy is sent from its first byte, so that the duration measures the
+    /// link.
     pub(super) is_paced: bool,
     /// `true` if the bytes come over a slow link, here or earlier in the chain.
     pub(super) is_slow: bool,
@@ -131,7 +133,7 @@ impl Transfers {
             return;
         };
         link.is_slow = is_slow;
-        // Part of the transfer ran at another speed.
+        // Part of the transfer ran at another speed, so its duration measures no link.
         link.is_paced = false;
         if is_slow {
             self.slow.insert((receiver, grant));

@@ -32,8 +32,10 @@ pub struct NodeOverview {
     pub node: NodeId,
     pub data_address: SocketAddr,
     pub labels: Vec<(String, String)>,
+    /// `false` in the grace period after a session.
     pub connected: bool,
     pub copies: usize,
+    /// The number of granted transfers to the node.
     pub receiving: usize,
     pub requests: usize,
 }
@@ -157,7 +159,7 @@ impl Shard {
     }
 
     /// Searches for objects. Examines at most [`MAX_EXAMINED`] objects, so a page may be empty and
-    /// have a next one.
+    /// still have a next one.
     pub fn search(&self, search: &ObjectSearch) -> Found {
         let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
         let start = if after >= prefix { Bound::Excluded(&after[..]) } else { Bound::Included(&prefix[..]) };

@@ -22,7 +22,7 @@ impl Page {
     ///
     /// Returns `None` if too few shards answered. [`REPLICAS`] shards know each object, so up to
     /// `REPLICAS - 1` may be missing. The merged page ends where the first unfinished page ends,
-    /// because the caller continues there.
+    /// because the caller continues after the last object.
     pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
         let unreachable = pages.iter().filter(|page| page.is_none()).count();
         if unreachable == pages.len() || unreachable >= REPLICAS {

@@ -1,8 +1,8 @@
 //! Lets receivers wait for close copies, and moves slots to closer receivers.
 //!
 //! A *group* is a set of close nodes, such as a rack. A query gets the closest copy with a free
-//! slot, or waits while all copies in a group are busy. [`plan::locality`](crate::plan::locality)
-//! has the reasons.
+//! slot, or waits while all copies in a group of its node are busy.
+//! [`plan::locality`](crate::plan::locality) has the reasons.
 
 use std::collections::{BTreeSet, btree_map};
 use std::iter::successors;
@@ -28,11 +28,14 @@ enum Nearby {
         sender: NodeIndex,
         choice: SenderChoice,
     },
+    /// A copy in the receiver's group will have bytes soon.
     Soon,
+    /// All copies in this group serve others.
     Busy(Path),
     Nothing,
 }
 
+/// The next query of a group, and its answer. The flags are as in [`Nearby::Sender`].
 struct Nearest {
     steps: usize,
     is_in_group: bool,
@@ -118,7 +121,8 @@ impl Shard {
         }
     }
 
-    /// Chooses a group's next query. The flag is `true` if the query lets others go first.
+    /// Chooses a group's next query: the first one, or a later one if all before it have slow
+    /// links. The flag is `true` if the query lets others go first.
     fn nearest_in(&self, now: Time, entry: &Entry, queue: &Queue, group: Path) -> Option<(bool, Nearest)> {
         let waiters = queue.range((group, 0)..=(group, u64::MAX)).map(|(_, waiter)| *waiter);
         let mut is_last = false;
@@ -154,6 +158,7 @@ impl Shard {
         })
     }
 
+    /// Chooses the closest sender. Returns `None` if the receiver must wait.
     pub(super) fn offer_nearby(
         &self,
         now: Time,
@@ -211,7 +216,8 @@ impl Shard {
         slow.unwrap_or(Nearby::Nothing)
     }
 
-    /// Makes queries wait if all copies in their group are busy, and recalls slots from outside.
+    /// Makes queries wait if all copies in their group are busy, and recalls slots from receivers
+    /// outside the group.
     pub(super) fn hold_queries(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {

@@ -19,12 +19,13 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::vocabulary::directory::{DropReason, RequestId, ToStore};
 
-/// Time for which queries for a lost object fail at once.
+/// Time for which queries for a lost object fail at once. Later ones wait until their deadline.
 const MARKER_TTL: Duration = Duration::from_secs(600);
 /// Most remembered lost objects: about 13 MiB at some 200 bytes each.
 const MAX_MARKERS: usize = 1 << 16;
 
 impl Shard {
+    /// Updates the state after a publication: the object has its root back, or is new without one.
     pub(super) fn check_root_returned(&mut self, now: Time, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         match (entry.has_root(), entry.state) {
@@ -43,7 +44,8 @@ impl Shard {
         entry.state = EntryState::Live;
     }
 
-    /// An object without a root is lost: at `lost_at` if partial copies are left, or else at once.
+    /// Updates the state after a location was removed. An object without a root is lost: at
+    /// `lost_at` if partial copies are left, or else at once.
     pub(super) fn check_root_lost(&mut self, turn: &mut Turn<'_>, id: &ObjectId, lost_at: Time) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.has_root() || entry.state != EntryState::Live {
@@ -80,7 +82,8 @@ impl Shard {
         self.dismantle(id);
     }
 
-    /// Ends a put that its producer gave up. Sends `reason` to the nodes with partial copies.
+    /// Ends a put after its producer gave up, because no node can complete it. Sends `reason` to
+    /// the nodes with partial copies.
     pub(super) fn abort(
         &mut self,
         turn: &mut Turn<'_>,

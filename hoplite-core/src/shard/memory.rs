@@ -2,7 +2,7 @@
 //!
 //! A store that was cut off publishes its copies again. If the shard has listed a copy's put in its
 //! present run and does not list it any more, the put was deleted or lost. A lost object may come
-//! back. A deleted one may not.
+//! back. A deleted one may not, however long ago the shard deleted it.
 //!
 //! The shard therefore remembers each loss until the id is deleted. Puts also lose their entry if
 //! their producer gives up, or their writer accepts another put. They leave no copy that may come

@@ -1,16 +1,19 @@
 //! One shard of the directory, as a pure state machine.
 //!
 //! A shard knows which nodes have copies of its objects, or will have them, and chooses a sender
-//! for each receiver. A shard has only soft state, because stores publish their copies again to a
-//! new shard.
+//! for each receiver. [`Event`]s and the time go into [`Shard::apply`], and [`Effect`]s come out. A
+//! shard has only soft state, because stores publish their copies again when they connect to a new
+//! shard.
 //!
 //! * `session`: connects, disconnects and loses nodes.
 //! * `publish`, `loss`, `memory`: add and remove copies, and detect lost objects.
 //! * `query`, `grant`: choose senders, and grant their slots.
 //! * `locality`, `slow`, `places`: prefer close senders and fast links.
-//! * `delete`, `absent`, `awaiting`: remove all copies, and wait for lost nodes.
+//! * `delete`: removes all copies, and keeps tombstones so that the copies do not come back.
+//! * `absent`, `awaiting`: name lost nodes that may have copies, or wait for them.
 //! * `replicas`, `orphans`: make stores keep further copies.
-//! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: tell clients and tools.
+//! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: inform clients, tools and the
+//!   dashboard of objects and nodes.
 //!
 //! No message of a store can make a shard panic or grow without bound. The bounds are [`Limits`]
 //! and the constants of this module.
@@ -80,7 +83,7 @@ use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
 /// Most inline bytes of a shard: 8192 objects of the largest inline size. Beyond it, receivers pull
-/// small objects from stores. The entries of a full shard need less than 1 GiB in addition.
+/// small objects from stores. The million entries of a full shard need less than 1 GiB in addition.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
 /// The number of a node's clients that may reach their limit of requests.
@@ -115,7 +118,7 @@ pub enum Event {
     Message { node: NodeId, message: ToShard },
     /// Measured places of nodes. The shard ignores measurements older than its own.
     Places(MeasuredPlaces),
-    /// Time has passed; see [`Shard::next_deadline`].
+    /// Time has passed; see [`Shard::next_deadline`]. Every other event also handles due deadlines.
     Tick,
 }
 
@@ -171,8 +174,8 @@ pub struct Shard {
     subscriptions: usize,
     pauses: BTreeMap<ObjectId, Time>,
     tombstones: BTreeMap<(ObjectId, PutId), Tombstone>,
-    /// The deletes that created tombstones. A store repeats a delete if its answer is lost. No
-    /// later request of the store has the same number.
+    /// The deletes that created tombstones. A store repeats a delete if its answer is lost with the
+    /// session, or if the shard was away. No later request of the store has the same number.
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
     /// Deletes that wait for nodes. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
@@ -192,15 +195,19 @@ struct Due {
     queries: Deadlines<(NodeIndex, RequestId)>,
     /// A waiting query begins to accept avoided senders, or slow links.
     wait_limits: Deadlines<(NodeIndex, RequestId)>,
+    /// A group's queries stop waiting for a close copy.
     held_back: Deadlines<(ObjectId, Path)>,
     /// A node is lost, or loses the copies that it has not published again.
     nodes: Deadlines<NodeIndex>,
     rootless: Deadlines<ObjectId>,
     markers: Deadlines<ObjectId>,
     tombstones: Deadlines<(ObjectId, PutId)>,
+    /// Subscribers get the changes that came during a pause between updates.
     news: Deadlines<ObjectId>,
+    /// The last copy of a chain has bytes to forward.
     extensions: Deadlines<ObjectId>,
     orphans: Deadlines<ObjectId>,
+    /// The end of an assignment or a pause of an object with too few copies.
     replicas: Deadlines<ObjectId>,
 }
 
@@ -378,6 +385,7 @@ impl Shard {
         }
     }
 
+    /// Serves waiting queries and informs subscribers, once for each affected object.
     fn settle(&mut self, turn: &mut Turn<'_>) {
         self.assign_replicas(turn);
         while let Some(id) = self.to_serve.pop_first() {
@@ -423,6 +431,7 @@ impl Shard {
         self.config.limits.max_requests_per_client.saturating_mul(CLIENTS_PER_NODE)
     }
 
+    /// Returns `true` if `node` may open `request`; otherwise answers with the error.
     fn admit(&self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) -> bool {
         let Some(record) = self.nodes.get(node) else { return false };
         let maximum = self.max_open_requests();

@@ -58,6 +58,7 @@ pub(super) enum OpenRequest {
     Query(WaitingQuery),
     Subscription(ObjectId),
     Delete(ObjectId, PutId),
+    /// A delete of an unknown id during the warm-up.
     HeldDelete(ObjectId),
     AwaitingDelete(ObjectId),
 }
@@ -237,7 +238,7 @@ impl Nodes {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }
 
-    /// Sets measured places. Returns the nodes that move.
+    /// Sets measured places. Returns the nodes that move, for [`place`](Self::place).
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
         self.is_recalled = false;
         self.measured = places;
@@ -247,7 +248,7 @@ impl Nodes {
     }
 
     /// Adds a place that a store repeats, unless newer places are known. Returns the nodes that
-    /// move.
+    /// move, for [`place`](Self::place).
     pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();
@@ -313,13 +314,15 @@ impl Nodes {
         self.records.get_mut(&index)
     }
 
+    /// Returns the connected nodes in the order of the ring, from `point` on.
     pub(super) fn connected_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         let start = (point, NodeIndex::FIRST);
         let around = self.ring.range(start..).chain(self.ring.range(..start));
         around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
     }
 
-    /// Omits draining nodes from [`connected_after`](Self::connected_after).
+    /// Omits draining nodes from [`connected_after`](Self::connected_after), because they get no
+    /// copies to keep.
     pub(super) fn receivers_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
     }

@@ -58,6 +58,7 @@ impl Shard {
         self.reconsider_places();
     }
 
+    /// Reconsiders waiting queries and slow links, because nodes have changed their groups.
     pub(super) fn reconsider_places(&mut self) {
         self.to_serve.extend(self.waiting.keys().cloned());
         if self.nodes.has_slow_links() {

@@ -134,8 +134,8 @@ impl PrefixSums {
 }
 
 impl Shard {
-    /// Adds at most [`MAX_EXAMINED`] objects after `after` to `sums`. Returns the last one, for the
-    /// next call; `None` at the end.
+    /// Adds at most [`MAX_EXAMINED`] objects after `after` to `sums`, in about two milliseconds.
+    /// Returns the last one, for the next call; `None` at the end.
     pub fn sum_prefixes(&self, sums: &mut PrefixSums, after: &[u8]) -> Option<ObjectId> {
         let prefix = sums.prefix.clone();
         let start = if after >= &prefix[..] { Bound::Excluded(after) } else { Bound::Included(&prefix[..]) };

@@ -34,8 +34,8 @@ impl Shard {
         if let Some(reason @ (DropReason::Superseded | DropReason::Lost)) = ended
             && publish.state == LocationState::Partial
         {
-            // The receiver does not know that the put ended. Its gets continue with the next put,
-            // or end as lost.
+            // The receiver does not know that the put ended. The put was not deleted, so the
+            // receiver's gets continue with the next put, or end as lost.
             let (id, put) = (publish.id, publish.put);
             return self.send(turn, node, ToStore::Drop { id, put, reason });
         }
@@ -172,7 +172,8 @@ impl Shard {
         }
     }
 
-    /// Records the node's copy. Returns `true` if the store missed a promotion.
+    /// Records the node's copy. Returns `true` if the store missed a promotion, which must be sent
+    /// again.
     fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
         let pulling_from = publish.pulling_from.as_ref().map(|name| {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));

@@ -123,7 +123,7 @@ impl Shard {
         }
     }
 
-    /// Answers waiting queries. For the others, looks again when a chain's end has bytes.
+    /// Answers waiting queries. If some are left, looks again when the end of a chain has bytes.
     pub(super) fn serve(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
             let query = self.remove_query(node, request);
@@ -175,8 +175,8 @@ impl Shard {
         if queue.last_key_value().is_some_and(|((group, _), _)| *group == EVERYWHERE) {
             return first.map(|(_, answer)| answer);
         }
-        // Queries in their group use close copies, so they come first, unless another one has
-        // waited for long.
+        // Queries that wait in their group use close copies, so they come first, unless another one
+        // has waited for long.
         let (waited, first) = first.map_or((Duration::ZERO, None), |(waited, first)| (waited, Some(first)));
         if waited >= AGED_AFTER {
             return first;
@@ -195,6 +195,7 @@ impl Shard {
             || unfinished.is_some_and(|record| self.may_extend(now, entry, record))
     }
 
+    /// Returns `true` if the shard may send a receiver to this unfinished copy.
     fn may_extend(&self, now: Time, entry: &Entry, record: &LocationRecord) -> bool {
         self.hop_time.may_extend(now, record.since, entry.transfers.len(), entry.size_bytes)
     }
@@ -281,6 +282,7 @@ impl Shard {
         entry.transfers.served_by(node) > 0 || name.is_some_and(|name| entry.copies.is_pulled_from(name))
     }
 
+    /// Returns `true` if a copy belongs to `node`, or gets its bytes from `node`.
     pub(super) fn is_behind(
         &self,
         entry: &Entry,

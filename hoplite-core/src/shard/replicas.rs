@@ -367,6 +367,7 @@ impl Shard {
         }
     }
 
+    /// Sends the number of copies to stores that regard this shard as the first one.
     fn notify_leaders(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let pinned = entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned && copy.leads);

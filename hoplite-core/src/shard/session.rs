@@ -5,9 +5,10 @@
 //! [`LEASE`](crate::session::LEASE), because an unaware node still serves copies.
 //!
 //! If the same run (process) comes back, its locations count again at once, and it publishes all
-//! its copies again. The shard removes the rest once nothing was published for the grace period.
+//! its copies again. The shard removes the rest once the node has published nothing for the grace
+//! period.
 //!
-//! If another run comes, the old copies are gone.
+//! If the node comes back as another run, its old copies are gone with the old process.
 
 use std::time::Duration;
 
@@ -45,6 +46,7 @@ impl Shard {
         }
     }
 
+    /// Logs differing label keys, once for each set of keys.
     fn compare_keys(&mut self, turn: &mut Turn<'_>) {
         let counts = self.nodes.keys();
         if counts.differ() && counts.iter().any(|(keys, _)| !self.reported_keys.contains(&keys)) {
@@ -121,6 +123,7 @@ impl Shard {
         }
     }
 
+    /// Drops a session's open requests and slots, and starts the grace period.
     fn begin_grace(&mut self, turn: &mut Turn<'_>, index: NodeIndex, lease: Duration) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let Presence::Connected { sweep_at } = record.presence else { return };

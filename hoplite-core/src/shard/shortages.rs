@@ -40,6 +40,7 @@ pub(super) struct Shortage {
     pub(super) refused: BTreeMap<NodeIndex, Obstacle>,
     pub(super) obstacle: Option<Obstacle>,
     pub(super) again_at: Option<Time>,
+    /// The next end of an assignment, or of the pause.
     pub(super) due: Option<Time>,
 }
 

@@ -20,11 +20,14 @@ use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestI
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {
+    /// Returns the time for which a receiver waits rather than accept an avoided sender, or a slow
+    /// link.
     pub(super) fn wait_limit(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,
             _ if !self.nodes.has_slow_links() => Duration::ZERO,
-            // A slow link needs at least twice the usual time, also for the request to give way.
+            // A slow link needs at least twice the usual time. The request to give way takes the
+            // slow link, too.
             Some(entry) => self.transfer_times.recall_until(entry.size_bytes),
             // The limit begins when the object is put.
             None => Duration::ZERO,
@@ -32,7 +35,7 @@ impl Shard {
     }
 
     /// Restarts the wait limits of earlier queries when the object is put, or the first slow link
-    /// is reported.
+    /// is reported, so that they wait as long as new queries.
     pub(super) fn renew_wait_limits(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;
@@ -125,6 +128,8 @@ impl Shard {
         !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
+    /// Sets the peers of a node's slow links, and reconsiders waiting queries. The first slow links
+    /// of all start the wait limits.
     pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
         let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {
@@ -239,7 +244,8 @@ impl Shard {
         let recalled = entry.transfers.slow().find(|(receiver, _, transfer)| {
             is_slow_still(*receiver, transfer)
                 && waiting.iter().any(|(node, query)| {
-                    // A later transfer already gave way to this query, and found nothing better.
+                    // A transfer that began after the query already gave way to it, and found
+                    // nothing better.
                     node != receiver && transfer.began <= query.since && may_have(transfer, *node, query)
                 })
         });

@@ -52,7 +52,7 @@ pub(super) struct Orphans {
 #[derive(Debug, Default)]
 pub(super) struct Orphan {
     pub(super) due: Option<Time>,
-    /// The time when all stores get offers again.
+    /// The time when all stores get offers again, once each had one.
     pub(super) again_at: Option<Time>,
     /// Stores that had an offer and did not keep the object, at most `MAX_OFFERS`.
     pub(super) offered: BTreeSet<NodeIndex>,

@@ -46,6 +46,7 @@ impl Table {
         self.quotas.check(charge_of(payer, id, size_bytes))
     }
 
+    /// Charges memory for the target of a reduce, until it is opened or given up.
     pub(crate) fn reserve_quota(&mut self, payer: Payer, id: &ObjectId, room: Extent) {
         let used = QuotaUse { memory_bytes: room.length_bytes, objects: 1 };
         self.quotas.reserve(Charge { payer, id, used });

@@ -70,6 +70,7 @@ pub(crate) struct LocalCopy {
     /// `true` if the directory may know the copy. Only nodes that were told its id request a
     /// private copy.
     pub(crate) is_public: bool,
+    /// The reason why the copy left the index, for its writer.
     pub(crate) detached: Option<Box<Error>>,
     pub(super) references: u32,
     pub(super) serves: u32,
@@ -80,7 +81,7 @@ pub(crate) struct LocalCopy {
 
 impl LocalCopy {
     /// Makes a copy without users. A client's or reduce's copy is a put: pinned, and not yet
-    /// accepted.
+    /// accepted by the directory.
     pub(crate) fn begin(object: Object, extent: Extent, phase: Phase) -> Self {
         let Object { id, put, size_bytes, metadata } = object;
         let is_put = matches!(phase, Phase::Writing { .. } | Phase::Combining { .. });

@@ -131,6 +131,7 @@ impl Table {
         self.live_put(id, put).filter(|copy| self.copies[copy].is_public)
     }
 
+    /// Returns `true` if a copy is not deleted, lost or given up.
     pub(crate) fn is_live(&self, copy: CopyId) -> bool {
         self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
     }
@@ -311,6 +312,7 @@ impl Table {
         self.pulls.values().filter_map(|copy| Some((*copy, &self.get(copy)?.id)))
     }
 
+    /// Removes the grants of a lost session from pulls, which go on.
     pub(crate) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {
             if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
@@ -342,6 +344,7 @@ impl Table {
         }
     }
 
+    /// Ends the pull of a copy whose sender waits for this store.
     pub(crate) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
         if let Phase::Receiving { pull: Some(active), .. } = &mut self.copy_mut(copy).phase {
             active.end_as(ctx, PullOutcome::SenderStalled);

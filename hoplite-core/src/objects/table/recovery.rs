@@ -13,6 +13,7 @@ impl Table {
         self.spills.is_some()
     }
 
+    /// Adds a pinned copy that is only in a spill file.
     pub(crate) fn recover(
         &mut self,
         ctx: &mut Context,

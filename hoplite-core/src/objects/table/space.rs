@@ -20,8 +20,8 @@ impl Table {
         Ok(())
     }
 
-    /// Finds memory, or the copy to evict first; none if all evictions together would free too
-    /// little.
+    /// Finds memory, or the copy to evict first. Evicts nothing if all evictions together would
+    /// free too little.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         if self.copies.len() >= limits.max_objects {
             self.find_victim()

@@ -81,8 +81,8 @@ impl Table {
         true
     }
 
-    /// Moves a file's useful records, if more than half of it is useless. Returns `true` if it
-    /// began.
+    /// Begins to move a file's useful records, if more than half of it is useless. Returns `true`
+    /// if a file was begun.
     pub(crate) fn begin_compaction(&mut self, ctx: &mut Context) -> bool {
         let Some(spills) = &mut self.spills else { return false };
         if !spills.may_compact() {

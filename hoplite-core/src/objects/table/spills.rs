@@ -102,6 +102,7 @@ pub(super) struct Spills {
     batches: BTreeMap<SpillFile, Batch>,
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
+    /// Files with more dead than live bytes.
     wasteful: BTreeSet<SpillFile>,
     /// `true` from the start watermark until the stop watermark.
     is_above: bool,
@@ -271,6 +272,7 @@ impl Spills {
         }
     }
 
+    /// Takes a file of a killed store, with its live records.
     pub(super) fn adopt(
         &mut self,
         ctx: &mut Context,

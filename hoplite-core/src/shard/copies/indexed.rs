@@ -28,6 +28,7 @@ struct Indices {
 #[derive(Debug, Default)]
 struct Group {
     copies: usize,
+    /// Copies with a free slot, best first.
     free: BTreeSet<Rank>,
 }
 
@@ -178,7 +179,7 @@ impl Group {
     }
 }
 
-/// Returns the changed property before and after, or `None` twice.
+/// Returns a property before and after a change, or `None` twice if the property is the same.
 fn difference<'a, T: PartialEq>(
     before: Option<&'a LocationRecord>,
     after: Option<&'a LocationRecord>,

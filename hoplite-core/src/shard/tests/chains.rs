@@ -259,7 +259,8 @@ fn subscribers_get_batched_updates_of_many_copies_and_the_last_change() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// For any order of ends and failures. Also, no node pulls from itself or its descendants.
+    /// For any order of ends and failures: no copy has more receivers than slots, all receivers
+    /// complete, and no node pulls from itself or its descendants.
     #[test]
     fn no_copy_serves_more_than_its_slots_and_all_are_served(
         receivers in 60_u64..160,

@@ -337,6 +337,7 @@ fn nodes_without_labels_have_measured_places() {
         [],
         "of two surveys with one version, the same one wins everywhere"
     );
+    // A store that connects later, or reconnects, gets the places, too.
     for incarnation in [1, 1] {
         let sent_places = sent_places(world.receive(info("later", incarnation)).1);
         assert_eq!(sent_places, [("later".to_owned(), 5, 1, 250)]);
@@ -396,7 +397,8 @@ fn a_restarted_shard_learns_places_from_stores() {
         ToShard::Placed(Placed { version, path: [0, 0, rack, 0], uplink })
     };
     let row = |name: &str, version, rack, permille| (name.to_owned(), version, rack, permille);
-    // A store with labels reports slow uplinks, but no places of other nodes.
+    // A store with labels reports slow uplinks, but no places of other nodes, because their stores
+    // know them better.
     let uplink = Uplink::measured(250);
     let effects = world.send("c", ToShard::Placed(Placed { version: 5, path: labelled, uplink }));
     let all = [row("a", 5, 0, 250), row("b", 5, 0, 250), row("c", 5, labelled[2], 250)];
@@ -438,7 +440,8 @@ fn a_receiver_that_waits_for_a_close_copy_is_served_when_its_place_changes() {
         effects.iter().filter_map(of).collect::<Vec<_>>()
     };
     assert_eq!(granted(&world.send("d", ToShard::Query(query("x", 1)))), ["d from a"]);
-    // The only copy in its rack serves another node.
+    // The only copy in its rack serves another node. The receiver does not use the other rack's
+    // copy at once.
     assert!(granted(&world.send("b", ToShard::Query(query("x", 1)))).is_empty());
     let effects = world.apply(Event::Places(measured(2, 250, &[("a", 1), ("b", 2), ("d", 2)])));
     assert_eq!(granted(&effects), ["b from d"]);
