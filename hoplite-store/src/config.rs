@@ -18,8 +18,8 @@ pub enum Directory {
     Embedded {
         /// The port of the shard for other stores; `None` if no other store can join.
         listen: Option<SocketAddr>,
-        /// Addresses of the shard's dashboard, of which the first free one is used; none for a
-        /// shard without a dashboard.
+        /// Addresses of the shard's dashboard: the shard takes the first free one. The list is
+        /// empty for a shard without a dashboard.
         dashboard: Vec<SocketAddr>,
     },
     /// Shards in other processes, as `HOST:PORT`. Every store has the same list.
