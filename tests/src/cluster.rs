@@ -134,7 +134,6 @@ impl Drop for Daemon {
     }
 }
 
-/// Reads lines in a thread, so that waits have a limit.
 fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -214,7 +213,7 @@ pub struct Plan {
     pub advertised: Vec<String>,
     /// Environment variables of all daemons, added to the variables of the test.
     pub environment: Vec<(&'static str, &'static str)>,
-    /// Folder with the daemons' programs; `None` for this workspace's.
+    /// The daemons' programs; `None` for this workspace's.
     pub programs: Option<PathBuf>,
 }
 
@@ -356,7 +355,7 @@ impl Cluster {
         store.addresses().data.expect("it has a data plane").to_string()
     }
 
-    /// Connects to a store, which on a busy machine may take longer than a client waits.
+    /// Connects to a store. On a busy machine, this may take longer than a client waits.
     pub fn client(&self, node: usize) -> Client {
         let started = Instant::now();
         loop {
@@ -368,7 +367,7 @@ impl Cluster {
         }
     }
 
-    /// Puts 4 MiB of zero floats, which is too large to be reduced at one node.
+    /// Puts 4 MiB of zeros, too large to be reduced at one node.
     pub fn put_zeros(&self, node: usize, id: &str) {
         let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
         let options = PutOptions { metadata, ..PutOptions::default() };
@@ -381,7 +380,7 @@ impl Cluster {
         self.stores[node].as_mut().expect("the store runs")
     }
 
-    /// Checks that all daemons live, and that an object reaches all stores and can be deleted.
+    /// Checks that all daemons live and work.
     pub fn assert_serves(&mut self) {
         static ROUND: AtomicU64 = AtomicU64::new(0);
         let round = ROUND.fetch_add(1, Ordering::Relaxed);

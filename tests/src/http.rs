@@ -1,5 +1,3 @@
-//! A minimal HTTP client.
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 

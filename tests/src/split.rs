@@ -69,12 +69,10 @@ impl Split {
         });
     }
 
-    /// Lets a store reach a shard again.
     pub fn restore(&self, node: usize, shard: usize) {
         lock(&self.shared).cut.remove(&(node, shard));
     }
 
-    /// Lets all stores reach all shards again.
     pub fn heal(&self) {
         lock(&self.shared).cut.clear();
     }
@@ -113,8 +111,7 @@ fn accept(shared: &Arc<Mutex<State>>, listener: &TcpListener, shard: usize, addr
     }
 }
 
-/// Relays a store's connection to a shard. Closes it while the store's process is unknown; the
-/// store tries again.
+/// Closes the connection while the store's process is unknown; the store tries again.
 fn carry(shared: &Mutex<State>, store: TcpStream, shard: usize, address: SocketAddr) -> io::Result<()> {
     let processes = lock(shared).stores.clone();
     let port = store.peer_addr()?.port();

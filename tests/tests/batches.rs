@@ -1,5 +1,3 @@
-//! Batches of puts, gets and deletes.
-
 use std::borrow::Cow;
 use std::time::Duration;
 

@@ -1,4 +1,3 @@
-//! The dashboard's access rules, and misbehaving clients.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{Read, Write};

@@ -1,5 +1,3 @@
-//! Warnings about labels that do not fit together.
-
 use std::process::Command;
 
 use hoplite_tests::cluster::{Cluster, Daemon, await_that, program};

@@ -1,5 +1,3 @@
-//! Exhausted limits, which give typed errors and recover.
-
 use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
@@ -21,8 +19,8 @@ fn cluster(nodes: usize, memory: &str, store_arguments: &[&str]) -> Cluster {
     Cluster::start(Plan { nodes, memory: memory.to_owned(), store_arguments, ..Plan::default() })
 }
 
-/// Repeats a get until it fails with another error than a timeout. On a busy machine, the answer of
-/// the directory may come after the timeout of the get.
+/// Repeats a get until it fails with another error than a timeout: on a busy machine, the directory
+/// may answer too late.
 fn refused_for_room(mut get: impl FnMut() -> ObjectError) -> ObjectError {
     let mut refused = None;
     await_that("an answer of the directory in time", || {

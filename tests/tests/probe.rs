@@ -1,4 +1,3 @@
-//! Probes of the network, on loopback.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::BTreeSet;

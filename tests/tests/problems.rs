@@ -1,4 +1,4 @@
-//! Problems of a cluster, which each tool names with the same words.
+//! Each tool names problems with the same words.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::process::Command;

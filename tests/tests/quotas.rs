@@ -1,4 +1,3 @@
-//! Quotas of real stores.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::process::{Command, Output};

@@ -1,5 +1,3 @@
-//! Objects with replicas survive the death of stores.
-
 use std::collections::BTreeSet;
 use std::process::Command;
 

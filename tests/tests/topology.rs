@@ -1,4 +1,3 @@
-//! `hoplite topology` on files.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Clusters whose daemons have different versions of the protocol, and their upgrade under load.
+//! Clusters with different protocol versions, and their upgrade under load.
 //!
 //! Old daemons are the programs of the previous release in the folder `HOPLITE_PREVIOUS`, if it is
 //! set. Otherwise they are today's programs, limited to the oldest version.
@@ -33,7 +33,7 @@ fn as_new(plan: &mut Plan) {
     plan.store_arguments = vec!["--drain".to_owned(), "60s".to_owned()];
 }
 
-/// Repeats a call also if its outcome is unknown, because no other client uses its ids.
+/// Repeats a call even if its outcome is unknown: no other client uses its ids.
 fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
     retry(what, || {
         call().map_err(|error| match error {
@@ -117,7 +117,7 @@ fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> Ve
     kept
 }
 
-/// Stops the clients when it is dropped, also after a failed assertion.
+/// Stops the clients even after a failed assertion.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -126,7 +126,6 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Waits for all sessions, and returns their versions.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
     let of = |node| cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol);
     let mut all: Vec<u32> = Vec::new();

@@ -1,5 +1,3 @@
-//! Gets, and the check that their results are permitted.
-
 use std::time::Duration;
 
 use hoplite_core::node::{ObjectView, Request, Response, Until};

@@ -1,5 +1,3 @@
-//! Repeated probes that measure the groups of close nodes, with different results.
-
 use std::collections::BTreeMap;
 
 use hoplite_core::link::Uplink;

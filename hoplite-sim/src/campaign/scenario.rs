@@ -1,5 +1,3 @@
-//! The parameters of a run.
-
 use std::time::Duration;
 
 use hoplite_core::plan::collective::SchedulePreference;
@@ -21,13 +19,11 @@ pub struct Scenario {
     pub stores: usize,
     pub shards: usize,
     pub clients_per_store: usize,
-    /// The number of ids of objects that are never reduced.
+    /// Ids of objects that are never reduced.
     pub ids: usize,
-    /// The number of ids of sources.
     pub sources: usize,
-    /// The number of ids of targets, which several reduces may share.
+    /// Ids of targets, which several reduces may share.
     pub targets: usize,
-    /// The size of reduced objects.
     pub reduced_bytes: u64,
     /// `true` if some sources have a wrong size.
     pub has_mistakes: bool,
@@ -36,23 +32,18 @@ pub struct Scenario {
     /// The estimate of a link with which stores plan reduces.
     pub link: LinkEstimate,
     pub labels: Labels,
-    /// Size of each store's arena.
     pub capacity_bytes: u64,
-    /// Time for which clients are active.
     pub duration: Duration,
     pub faults: Faults,
     /// Longest time between two faults.
     pub fault_interval: Duration,
-    /// The frequency of faults during the steps of reduces.
+    /// Faults during the steps of reduces.
     pub faults_per_1000_steps: u64,
-    /// The factor by which writes and transfers are slowed.
+    /// Factor for writes and transfers.
     pub slowness: u32,
-    /// The size of the largest object.
     pub largest_bytes: u64,
-    /// `true` if clients call collectives of parts.
     pub has_exchanges: bool,
     pub allreduce_schedule: SchedulePreference,
-    /// `true` if probes measure the groups of close nodes repeatedly.
     pub has_probes: bool,
 }
 
@@ -75,7 +66,7 @@ const SCHEDULES: [SchedulePreference; 6] = [
 ];
 
 impl Scenario {
-    /// The scenario of `seed`.
+    /// Draws the scenario of `seed`.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ce2_a810);
         let is_wide = random.chance(10);

@@ -1,4 +1,4 @@
-//! The final invariants: all objects are readable everywhere, and nothing leaks.
+//! The final invariants.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -1,5 +1,3 @@
-//! Transfers that move bytes in blocks.
-
 use hoplite_core::block::publishable;
 use hoplite_core::node::{ByteRange, CopyId, forwardable};
 use hoplite_core::peer::{KEEPALIVE_INTERVAL, SILENCE_TIMEOUT, STALL_TIMEOUT, news_interval};

@@ -1,5 +1,4 @@
-//! The exchanges between the members of a collective. They send and receive pieces by their
-//! programs, over streams that break and resume.
+//! The exchanges between the members of a collective, over streams that break and resume.
 
 use std::ops::Range;
 

@@ -1,5 +1,3 @@
-//! The machines of stores and shards: contents, crashes and starts, events and time.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -102,14 +100,14 @@ impl ShardHost {
     }
 }
 
-/// The messages that a shard handled in a simulation.
+/// The messages that a shard handled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardLoad {
     /// Received messages.
     pub received: u64,
     /// Sent messages.
     pub sent: u64,
-    /// The modelled time in which the shard was busy.
+    /// The modelled time of work.
     pub busy: Duration,
     /// The longest queue.
     pub longest_queue: usize,

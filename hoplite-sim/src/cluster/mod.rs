@@ -4,8 +4,7 @@
 //! modules model the shells:
 //!
 //! * `hosts`: machines, crashes, time. `effects`: performs the effects of a store.
-//! * `network`, `sessions`: latencies, cut links, messages between stores and shards. `slots`
-//!   checks grants.
+//! * `network`, `sessions`: messages between stores and shards. `slots` checks grants.
 //! * `transfers`: pulls and combinations. Their bytes either move in `blocks` with `contents`, or
 //!   `flow` along a `line`. `lanes`: the connections of flows.
 //! * `comparisons`: comparisons of puts. `watches`: calls that follow a copy or inspect shards.
@@ -75,7 +74,7 @@ pub(crate) trait Application: Sized + 'static {
     /// shapes of its ranges.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
-    /// Called in the middle of a step of a reduce, so that the application can make something fail.
+    /// Called in the middle of a step of a reduce, to let something fail.
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
 }
 
@@ -126,7 +125,6 @@ impl Config {
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Counts {
     pub events: u64,
-    /// Arrived messages of stores and shards.
     pub messages: u64,
     pub grants: u64,
     pub pulls: u64,
@@ -134,11 +132,11 @@ pub struct Counts {
     pub combinations: u64,
     pub failed_combinations: u64,
     pub hops: u64,
-    /// Failures that hops reported.
+    /// Reported failures.
     pub failed_hops: u64,
-    /// Members that coordinators requested for attempts.
+    /// Requested members.
     pub members: u64,
-    /// Failures that members reported.
+    /// Reported failures.
     pub failed_members: u64,
     pub resumed_streams: u64,
     pub crashes: u64,

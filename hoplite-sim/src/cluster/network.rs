@@ -1,5 +1,3 @@
-//! Latencies between machines, and cut links.
-
 use std::time::Duration;
 
 use hoplite_core::session::Pings;
@@ -9,8 +7,7 @@ use super::{Application, Cluster};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Objects have tags as contents, and move in blocks at random speeds. Messages take random
-    /// times.
+    /// Objects move in blocks at random speeds. Messages take random times.
     Blocks { slowness: u32, damages: bool },
     /// Bytes flow at the links' rates. All messages take the same time.
     Flow {

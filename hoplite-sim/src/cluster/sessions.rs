@@ -1,5 +1,4 @@
-//! Sessions of stores with shards, which delay messages and keep their order. A broken session
-//! loses all messages in flight.
+//! Sessions keep the order of messages. A broken session loses all messages in flight.
 
 use std::time::Duration;
 

@@ -1,19 +1,17 @@
-//! The results of an experiment.
-
 use std::time::Duration;
 
 use super::Workload;
 use super::workload::World;
 use crate::cluster::{Counts, ShardLoad};
 
-/// The simulated result, which is equal in each run of an experiment.
+/// The simulated result of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The simulated time from the start until the last surviving node is done.
+    /// The time until the last surviving node is done.
     pub completion: Duration,
-    /// The lower bound of the completion time: [`Experiment::bound`](super::Experiment::bound).
+    /// The lower bound: [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
-    /// The longest time of a node from its arrival to its end; for a reduce, from the start.
+    /// The longest time of a node from its arrival, or a reduce's start, to its end.
     pub longest: Duration,
     /// The number of nodes whose calls succeeded.
     pub done: usize,
@@ -21,17 +19,17 @@ pub struct Outcome {
     pub undone: usize,
     /// The first error and its node.
     pub error: Option<String>,
-    /// The plan of the reduce, in words.
+    /// The reduce's plan.
     pub plan: Option<String>,
-    /// The number of repairs of the reduce.
+    /// The reduce's repairs.
     pub mendings: u32,
-    /// The number of restarts of the reduce's target.
+    /// Restarts of the target.
     pub restarts: u32,
     /// The work of each shard.
     pub shards: Vec<ShardLoad>,
     /// Counts since the start.
     pub counts: Counts,
-    /// The number of gets, or of sources of the reduce.
+    /// The number of gets, or of sources.
     pub operations: u64,
 }
 
@@ -41,8 +39,7 @@ impl Outcome {
         self.completion.as_secs_f64() / self.bound.as_secs_f64()
     }
 
-    /// The number of messages that shards received and sent, divided by
-    /// [`operations`](Self::operations).
+    /// Messages of shards, divided by [`operations`](Self::operations).
     pub fn messages_per_operation(&self) -> f64 {
         let messages: u64 = self.shards.iter().map(|shard| shard.received + shard.sent).sum();
         messages as f64 / self.operations.max(1) as f64
@@ -54,14 +51,14 @@ impl Outcome {
     }
 }
 
-/// The real time that decisions took, which differs from run to run.
+/// The real time of decisions, which differs from run to run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     /// The real time of the whole simulation.
     pub wall: Duration,
-    /// The mean real time that a shard took per message.
+    /// A shard's mean real time per message.
     pub shard_message: Duration,
-    /// The real time of the decisions of the first node, which coordinates reduces.
+    /// The real time of the decisions of the first node.
     pub coordinator: Duration,
 }
 

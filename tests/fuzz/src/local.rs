@@ -1,4 +1,4 @@
-//! The local plane: messages of a store and its clients.
+//! The local plane.
 
 use bytes::{Bytes, BytesMut};
 use hoplite_core::Limits;

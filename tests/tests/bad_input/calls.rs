@@ -1,5 +1,3 @@
-//! Invalid or impossible requests of applications.
-
 use std::time::{Duration, Instant};
 
 use hoplite_client::{Confirmation, Dtype, Error, Metadata, PutOptions};

@@ -1,5 +1,3 @@
-//! Paths without a listening store.
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;

@@ -1,5 +1,3 @@
-//! Invalid input for the directory.
-
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 

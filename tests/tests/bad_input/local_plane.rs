@@ -1,5 +1,3 @@
-//! Invalid input on the Unix socket.
-
 use hoplite_core::ErrorCode;
 use hoplite_proto::PROTOCOL_VERSION;
 use hoplite_proto::v1::request::{self, Body};

@@ -1,4 +1,3 @@
-//! Limits of the process, and attacks on its memory.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;

@@ -1,4 +1,3 @@
-//! Invalid messages and bytes in collectives.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::net::TcpListener;

@@ -1,5 +1,3 @@
-//! Output of the commands for programs, shells and terminals.
-
 use super::*;
 
 fn text(bytes: &[u8]) -> &str {

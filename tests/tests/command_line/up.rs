@@ -1,5 +1,3 @@
-//! Clusters of `hoplite up` whose stores end one by one.
-
 use super::*;
 
 #[test]

@@ -1,5 +1,3 @@
-//! Deletes of objects in transfer, and gets before the put.
-
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that, refusal};
 use hoplite_tests::contents::bytes;

@@ -1,5 +1,3 @@
-//! Shards that die and restart with empty state.
-
 use std::time::Duration;
 
 use hoplite_core::{Error as ObjectError, ErrorCode};

@@ -1,5 +1,3 @@
-//! Stores that were frozen while their objects changed.
-
 use std::process::Command;
 use std::time::Duration;
 

@@ -1,5 +1,3 @@
-//! Stores that die or freeze.
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,3 @@
-//! Application processes that die.
-
 use std::time::{Duration, Instant};
 
 use hoplite_core::Error as ObjectError;

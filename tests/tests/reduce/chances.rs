@@ -1,5 +1,3 @@
-//! A node dies at a random moment, many times.
-
 use hoplite_tests::cluster::{Cluster, Plan, retry};
 use hoplite_tests::contents::{bytes, seed};
 

@@ -1,5 +1,3 @@
-//! Allreduce, gather and allgather, in any order of arrival.
-
 use std::thread::scope;
 
 use hoplite_client::{AllreduceOptions, ReduceOp, ReduceOrder};

@@ -1,5 +1,3 @@
-//! Reports of stores about an allreduce.
-
 use std::collections::BTreeSet;
 use std::thread::scope;
 

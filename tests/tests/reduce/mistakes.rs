@@ -1,5 +1,3 @@
-//! Participants that disagree or repeat their call.
-
 use std::thread::scope;
 
 use hoplite_client::{AllreduceOptions, Dtype, Error, PutOptions, ReduceOrder, Result};
@@ -22,8 +20,7 @@ fn with_sources() -> Cluster {
     cluster
 }
 
-/// Runs an allreduce in which rank 1 has other arguments. Links hold bytes until all ranks have
-/// called.
+/// Links hold bytes until all ranks have called.
 fn disagreeing(
     cluster: &Cluster,
     target: &str,

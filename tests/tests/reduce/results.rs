@@ -1,5 +1,3 @@
-//! Reduces of arrays of all types, sizes and places.
-
 use hoplite_client::{ByteRange, Dtype, ReduceOp, ReduceOptions, ReduceOrder};
 use hoplite_tests::cluster::{Cluster, retry};
 

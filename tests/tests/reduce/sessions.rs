@@ -1,5 +1,3 @@
-//! Allreduces whose members or participants fail or disagree.
-
 use std::thread::{self, scope};
 use std::time::{Duration, Instant};
 

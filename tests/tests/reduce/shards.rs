@@ -1,5 +1,3 @@
-//! Shards die in the middle of a reduce.
-
 use hoplite_client::ReduceOptions;
 use hoplite_tests::cluster::{Cluster, Plan};
 

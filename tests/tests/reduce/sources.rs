@@ -1,5 +1,3 @@
-//! Sources that vanish in the middle of a reduce.
-
 use hoplite_client::{Error, ReduceOptions};
 use hoplite_tests::cluster::{Cluster, Worker, retry};
 use rustix::process::Signal;

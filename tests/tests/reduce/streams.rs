@@ -1,5 +1,3 @@
-//! Late and slow sources, and reduces of reduces.
-
 use hoplite_client::{ReduceOp, ReduceOptions};
 use hoplite_tests::cluster::Cluster;
 

@@ -1,5 +1,3 @@
-//! Peers that break the protocol, or do not speak it.
-
 use hoplite_core::checksum::crc32c;
 use hoplite_core::id::ClusterId;
 use hoplite_proto::data::encode_hop;

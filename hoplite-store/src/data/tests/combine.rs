@@ -1,5 +1,3 @@
-//! Combinations of local and remote inputs, complete and growing.
-
 use hoplite_core::checksum::crc32c;
 use hoplite_core::dtype::Dtype;
 use hoplite_core::error::Error;

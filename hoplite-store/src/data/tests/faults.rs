@@ -1,5 +1,3 @@
-//! Peers that die, stand still, or whose bytes are damaged on the way.
-
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Error;
 use hoplite_net::TransportKind;

@@ -1,5 +1,3 @@
-//! Hops, with correct and faulty coordinators and hosts.
-
 use hoplite_core::dtype::Dtype;
 use hoplite_core::error::Error;
 use hoplite_core::node::{HopFailure, HopInput};

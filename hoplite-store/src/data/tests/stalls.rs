@@ -1,4 +1,4 @@
-//! Tests with senders that are alive but have no bytes, with and without a live producer.
+//! Senders that are alive but have no bytes.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const SIZE_BYTES: u64 = 100_000;
 async fn start(name: &str) -> TestNode {
     let config = DataConfig {
         keepalive_interval: Duration::from_millis(50),
-        // A busy machine may keep the test's thread from running for a while.
+        // A busy machine may delay the test's thread.
         silence_timeout: Duration::from_millis(900),
         stall_timeout: Duration::from_millis(1000),
         ..config(name)

@@ -1,5 +1,3 @@
-//! Stores that share a token, and peers that do not know it.
-
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_net::Token;

@@ -1,11 +1,9 @@
-//! Object contents with checkable results.
-
 use anyhow::ensure;
 
-/// Distance of the checked elements: a prime, so that it meets all parts of blocks.
+/// Distance of the checked elements: a prime, to meet all parts of blocks.
 const STRIDE: usize = 61;
 
-/// Returns a rank's factor: a small whole number, so that sums over all ranks are exact.
+/// Returns a small whole number, so that sums over all ranks are exact.
 pub(crate) fn factor(rank: usize, round: usize) -> f32 {
     ((rank + round) % 16 + 1) as f32
 }

@@ -1,5 +1,3 @@
-//! TCP, with bytes straight between arenas and sockets.
-
 use hoplite_net::TransportKind;
 
 fn transport() -> TransportKind {

@@ -1,5 +1,3 @@
-//! Tests with peers that have bad certificates, or none.
-
 use std::io;
 
 use hoplite_core::id::{ClusterId, NodeId};

@@ -1,5 +1,3 @@
-//! The suite over TLS, and tests of TLS alone.
-
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
