@@ -113,14 +113,14 @@ impl Metrics {
         registered(&self.0.registry, IntCounter::new(name, help))
     }
 
-    /// Creates a counter for each value of `label`; those of `values` exist from the start.
+    /// Creates a counter for each value of `label`. The counters of `values` exist from the start.
     pub fn counters(&self, name: &str, help: &str, label: &str, values: &[&str]) -> IntCounterVec {
         let counters = registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &[label]));
         values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
         counters
     }
 
-    /// Creates a counter for each pair of values; those of `values` exist from the start.
+    /// Creates a counter for each pair of values. The counters of `values` exist from the start.
     pub fn counters_by_pair(
         &self,
         name: &str,
@@ -154,8 +154,8 @@ impl Metrics {
         registered(&self.0.registry, Histogram::with_opts(options))
     }
 
-    /// Creates a histogram of seconds for each value of `label`; those of `values` exist from the
-    /// start.
+    /// Creates a histogram of seconds for each value of `label`. The histograms of `values` exist
+    /// from the start.
     pub fn seconds_by(&self, name: &str, help: &str, label: &str, values: &[&str]) -> HistogramVec {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         let histograms = registered(&self.0.registry, HistogramVec::new(options, &[label]));
