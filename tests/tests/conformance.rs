@@ -101,7 +101,7 @@ fn sum(target: &'static str, sources: &[&'static str]) -> Call {
 }
 
 fn cases() -> Vec<Case> {
-    use Answer::{Contents, Count, Described, Done, Failed, Is, Nodes, Ready};
+    use Answer::{Contents, Count, Done, Failed, Is, Nodes, Ready};
     let (small, large) = (bytes(1, 1000), bytes(2, 300_001));
     let mut cases = Vec::new();
     for (id, contents) in [("empty", &vec![]), ("small", &small), ("large", &large)] {
@@ -153,6 +153,16 @@ fn cases() -> Vec<Case> {
         Case(1, Call::Wait { ids: vec!["unknown", "given up"], count: 2, timeout }, Ready(vec![1])),
         Case(1, Call::Delete { ids: vec!["given up"] }, Count(1)),
     ]);
+    cases.extend(typed());
+    for length in [0, 1, 1000, 100_000] {
+        cases.extend(reduces(length));
+    }
+    cases
+}
+
+fn typed() -> Vec<Case> {
+    use Answer::{Contents, Count, Described, Done, Failed};
+    let mut cases = Vec::new();
     for (dtype, shape, size) in [
         (Dtype::F32, Some(vec![2, 3]), 24),
         (Dtype::Bf16, Some(vec![5]), 10),
@@ -170,9 +180,6 @@ fn cases() -> Vec<Case> {
     let misshapen =
         Call::Put { id: "typed", contents: bytes(3, 23), dtype: Dtype::F32, shape: Some(vec![2, 3]) };
     cases.push(Case(0, misshapen, Failed(ObjectErrorCode::InvalidMetadata, "do not make 23 bytes")));
-    for length in [0, 1, 1000, 100_000] {
-        cases.extend(reduces(length));
-    }
     cases
 }
 
