@@ -25,7 +25,8 @@ const fn granules(length_bytes: u64) -> u64 {
     if length_bytes == 0 { 1 } else { length_bytes.div_ceil(GRANULE_BYTES) }
 }
 
-/// The bins per power of two. With 32, lengths in a bin differ by at most 3%.
+/// The bins per power of two. With 32, lengths in a bin differ by at most 3%, which bounds the
+/// excess of a split range.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
 const COLUMNS_LOG2: u32 = 5;
 
@@ -39,10 +40,12 @@ const NONE: u32 = u32::MAX;
 /// Allocates extents in constant time: a two-level segregated fit (TLSF; Masmano et al., ECRTS
 /// 2004).
 ///
-/// A freed range is merged at once. The boundary tags live outside of the arena, where clients
-/// cannot damage them.
+/// Lists (bins) hold the free ranges by length, and two levels of bitmaps mark the lists in use. A
+/// freed range is merged with its free neighbours at once. The boundary tags live outside of the
+/// arena, where clients cannot damage them.
 ///
-/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough.
+/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough. So it
+/// fails only if no free range is long enough.
 #[derive(Debug, Clone)]
 pub struct Allocator {
     capacity: u64,

@@ -1,6 +1,7 @@
 //! Block sizes of a transfer.
 //!
-//! A relay forwards only verified blocks, so each hop delays by one block.
+//! A relay forwards only verified blocks, so each hop delays by one block. A sender therefore sizes
+//! blocks by the connection's measured rate.
 
 use std::time::Duration;
 
@@ -12,12 +13,13 @@ use crate::time::Time;
 /// scheduler.
 pub const BLOCK_TIME: Duration = Duration::from_millis(1);
 /// The shortest time of a block of more than [`FAST_BLOCK_BYTES`]. A block costs both stores 36 us
-/// of processor time (docs/dev/log.md).
+/// of processor time (docs/dev/log.md), so these blocks cost a seventh of a core.
 const FAST_BLOCK_TIME: Duration = Duration::from_micros(250);
 /// A block that takes less than [`BLOCK_TIME`] has at least this size, if the link carries as much
 /// in that time.
 const FAST_BLOCK_BYTES: u64 = 256 << 10;
-/// The smallest block. Smaller blocks spend noticeable time on system calls and headers.
+/// The smallest block, with which a transfer begins. Smaller blocks spend noticeable time on system
+/// calls and headers.
 pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
 /// The largest block. Larger ones save nothing measurable.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
@@ -42,8 +44,8 @@ pub fn block_bytes(bytes_per_second: u64) -> u64 {
     bytes.clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
-/// Returns the largest block of a transfer of `size_bytes` at this rate. A short transfer ends
-/// before its blocks reach the full size.
+/// Returns the largest block of a transfer of `size_bytes` at this rate. Blocks double in size from
+/// the smallest one, so a short transfer ends before they reach the full size.
 pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
     // While sizes double, the transfer has this many blocks.
     let doubled = (size_bytes / MIN_BLOCK_BYTES + 1).ilog2();

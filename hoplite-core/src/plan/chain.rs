@@ -1,12 +1,14 @@
 //! Limits the chains of a broadcast.
 //!
 //! Each receiver of a chain adds a hop of h: the latency of a link and one block. With S bytes and
-//! bandwidth B, n receivers take S/B + n h. In a chain with n h above S/B, the first nodes are
-//! complete before bytes reach the end, and could have started chains.
+//! bandwidth B, n receivers take S/B + n h. This is the best while n h is less than S/B: every node
+//! sends the object once at full rate. In a longer chain, the first nodes are complete before bytes
+//! reach the end, and could have started chains.
 //!
 //! Therefore, beyond [`MAX_UNPACED`] transfers of an object, the shard extends a chain only when
-//! bytes are about to reach its end, which costs the new receiver no time. So chains end after S/B
-//! without knowledge of S, B or n, and n receivers take about S/B + min(n h, S/B + sqrt(2 n) h).
+//! bytes are about to reach its end, which costs the new receiver no time. A waiting receiver gets
+//! the first complete copy, or the end of a chain with bytes. So chains end after S/B without
+//! knowledge of S, B or n, and n receivers take about S/B + min(n h, S/B + sqrt(2 n) h).
 //!
 //! Receivers of a small object, with few blocks, wait for copies that are complete or about to have
 //! bytes. They form a tree, which takes about log2(n) (S/B + h).
@@ -24,7 +26,8 @@ pub const MAX_UNPACED: usize = 64;
 const LEAD_HOPS: u32 = 3;
 /// Shortest estimate of a hop's time: a block of 1 MiB at 100 Gbit/s, and 10 us.
 const MIN_HOP: Duration = Duration::from_micros(100);
-/// Longest estimate of a hop's time: a block of 16 KiB at 10 Mbit/s, and 10 ms.
+/// Longest estimate of a hop's time: a block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample
+/// means a stall.
 const MAX_HOP: Duration = Duration::from_millis(25);
 /// A shorter sample shows the speed of a shard that catches up with its messages.
 const MIN_SAMPLE: Duration = Duration::from_micros(50);

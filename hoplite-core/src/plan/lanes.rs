@@ -1,9 +1,10 @@
 //! Chooses the number of connections (lanes) of the streams that a store sends.
 //!
 //! Clouds cap the rate of one connection, and on a long path its window limits the rate. No counter
-//! of the kernel tells a capped connection from a full link, so a trial decides. While the network
-//! limits a stream, the store doubles the number of lanes, and keeps the new lanes if the stream
-//! gained an eighth.
+//! of the kernel tells a capped connection from a full link, so a trial decides. A stream starts
+//! with one lane. While the network limits a stream, the store doubles the number of lanes, and
+//! keeps the new lanes if the stream gained an eighth. It closes lanes that gained nothing, so one
+//! connection stays on a link that it fills.
 //!
 //! A busy machine can feign a gain. So the second lane then rests, and stays only if the rate
 //! falls.

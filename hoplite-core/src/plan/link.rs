@@ -14,7 +14,7 @@ const MIN_SAMPLE_BYTES: u64 = 256 << 10;
 /// slow, because buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
 /// After a pause this long, the transfer gives no rate sample, because the sender had nothing to
-/// send.
+/// send: blocks take about a millisecond.
 const PAUSE: Duration = Duration::from_millis(200);
 const WEIGHT: f64 = 1.0 / 8.0;
 /// A TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long does not
@@ -72,7 +72,7 @@ impl LinkEstimator {
         Self { set_rate: bytes_per_second, set_latency: latency, ..Self::default() }
     }
 
-    /// Adds the time that a TCP connect took.
+    /// Adds a sample of the latency: the time that a TCP connect took.
     pub fn connected(&mut self, elapsed: Duration) {
         if elapsed < RETRANSMISSION_TIMEOUT {
             observe(&mut self.latency_seconds, elapsed.as_secs_f64() / 2.0);
@@ -123,7 +123,7 @@ fn observe(mean: &mut Option<f64>, value: f64) {
     *mean = Some(mean.map_or(value, |mean| mean + WEIGHT * (value - mean)));
 }
 
-/// The rate at which bytes arrive.
+/// A measurement of the rate at which the bytes of one or several transfers arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RateSample {
     /// No block has arrived.

@@ -6,8 +6,8 @@ use super::error::TopologyError;
 /// Most blocks: half a million links are then between blocks.
 pub const MAX_BLOCKS: usize = 1024;
 
-/// The block of each node. The matrix has first the pairs within each block, then the pairs of
-/// blocks.
+/// The block of each node, and the position of each link in the matrix: first the pairs within each
+/// block, then the pairs of blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
     positions: Vec<(u32, u32)>,
@@ -21,7 +21,7 @@ pub struct Blocks {
 pub enum BlockLink {
     /// Two nodes of the same block, the larger index first.
     Within(u32, u32),
-    /// Two blocks, the larger number first.
+    /// Two blocks, the larger number first: the link stands for all pairs of their nodes.
     Between(u32, u32),
 }
 

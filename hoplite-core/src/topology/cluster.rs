@@ -1,4 +1,4 @@
-//! Clusters close nodes.
+//! Clusters close nodes: a dendrogram, an order of its leaves, and groups on several levels.
 //!
 //! Source: PLink and Cloud Collectives, section II-A, cluster latencies. Ours are average linkage,
 //! with which one fast link does not join two racks, and levels by jumps of the distance.
@@ -8,10 +8,11 @@ use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
 /// Two levels of groups are separated where the next larger distance is at least 1.5 times as
-/// large. In figure 2 of Cloud Collectives, hosts of a rack differ by up to 20%.
+/// large. In figure 2 of Cloud Collectives, hosts of a rack differ by up to 20%, and racks are
+/// several times farther apart.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
-/// Joins two groups.
+/// A step of clustering that joins two groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
     /// The mean cost between the two groups in picoseconds, to 32 significant bits of the largest
@@ -34,7 +35,8 @@ impl Dendrogram {
     /// Joins the two groups with the smallest mean cost, until one group is left. Takes O(n^2) with
     /// chains of nearest neighbours (Murtagh, 1983).
     ///
-    /// If the matrix has blocks, joins the nodes of each block first.
+    /// If the matrix has blocks, joins the nodes of each block first, and needs no number for each
+    /// pair of nodes.
     pub fn new(links: Links<'_>) -> Self {
         let nodes = links.len();
         let joins = match links.matrix().blocks() {
@@ -50,7 +52,7 @@ impl Dendrogram {
     }
 
     /// Returns all nodes in the tree's order, with each group turned so that the hop to the next
-    /// group is cheap: for rings and chains.
+    /// group is cheap: an initial order for rings and chains.
     pub fn leaves_by_ends(&self, links: Links<'_>) -> Vec<u32> {
         let end = |nodes: &[u32], last: bool| if last { nodes[nodes.len() - 1] } else { nodes[0] };
         self.leaves(|left, right| {
@@ -70,7 +72,7 @@ impl Dendrogram {
     }
 
     /// Returns all nodes in the tree's order with larger groups first, which aligns groups of 2^k
-    /// nodes: for halving-doubling and other exchanges.
+    /// nodes: an initial order for halving-doubling and other exchanges.
     pub fn leaves_by_size(&self) -> Vec<u32> {
         self.leaves(|left, right| {
             if left.len() < right.len() {
@@ -112,8 +114,8 @@ impl Dendrogram {
         levels
     }
 
-    /// Returns the group number of each node, if only joins up to `distance_ps` are made. The first
-    /// node of a group determines its number.
+    /// Returns the group number of each node, if only joins up to `distance_ps` are made. Groups
+    /// are numbered in the order of their first nodes.
     pub fn groups(&self, distance_ps: u64) -> Vec<u32> {
         let mut union = Union::new(self.nodes);
         for join in self.joins.iter().filter(|join| join.distance_ps <= distance_ps) {

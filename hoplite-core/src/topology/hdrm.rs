@@ -90,7 +90,7 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Maps `ranks` ranks to a part of the system's switches.
+/// Maps `ranks` ranks to a part of the system's switches, and leaves out the unused switches.
 ///
 /// # Errors
 /// Fails if no mapping exists.

@@ -43,17 +43,18 @@ impl From<Delivery> for Sample {
 
 /// Most peers with estimates, in 64 KB. Beyond it, the peer with the oldest sample is dropped.
 pub const MAX_PEERS: usize = 1024;
-/// A link that was unused for this long is not shown if others are used.
+/// A link that was unused for this long is not shown if others are used: its node may be gone.
 const SHOWN_TIME: Duration = Duration::from_secs(600);
-/// A link that takes at least this percentage of the median link's time is slow.
+/// A link that takes at least this percentage of the median link's time is slow. Links of two
+/// levels of a network differ as much.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
 /// Most slow links that a node reports: the slowest ones.
 pub const MAX_SLOW_PEERS: usize = 8;
 /// The number of reports about a node, within its group, from which all its links count as slow.
 pub const MIN_REPORTS: usize = 2;
-/// A node reports a link that takes at least this percentage of the median link's time. Concurrent
-/// senders cause smaller ratios.
+/// A node reports a link that takes at least this percentage of the median link's time. Several
+/// senders to one receiver cause smaller ratios.
 const REPORTED_PERCENT: u64 = 200;
 /// Time for which a link must be slow before the node reports it.
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
@@ -69,7 +70,8 @@ pub struct PeerLinks {
     received_gap: Option<u32>,
     judged_at: Option<Time>,
     reported: BTreeSet<NodeId>,
-    /// Peers whose links became slow or recovered without a report yet.
+    /// Peers whose links became slow or recovered without a report yet, with the times of these
+    /// changes.
     turned: BTreeMap<NodeId, Time>,
 }
 
@@ -82,7 +84,7 @@ pub struct PeerLink {
     pub link: Link,
     /// `true` if the link's rate or round trip is much worse than on most others.
     pub is_slow: bool,
-    /// Lanes that all transfers divide, by the peer's last trial.
+    /// Lanes that all transfers divide, by the peer's last trial; `None` before it.
     pub lanes: Option<usize>,
 }
 
@@ -237,8 +239,8 @@ impl Estimate {
         Self { alpha_eighths: 8 * link.alpha_ns as u64, gap_eighths: 8 * link.ps_per_byte as u64 }
     }
 
-    /// Moves the average by 1/8 of the difference to a sample, without a rate that the application
-    /// limited.
+    /// Moves the average by 1/8 of the difference to a sample. Ignores the sample's rate if the
+    /// application limited it.
     pub fn add(&mut self, sample: Sample) {
         if sample.is_application_limited {
             return;

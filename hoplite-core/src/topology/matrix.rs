@@ -33,7 +33,8 @@ impl Link {
     }
 }
 
-/// The links of all pairs of nodes as a packed triangle, or the links of blocks.
+/// The links of all pairs of nodes as a packed triangle. With blocks, the links within each block
+/// and then the links between blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
@@ -198,7 +199,8 @@ impl<'a> Links<'a> {
     }
 
     /// Returns the exact cost in picoseconds of `parts` messages between `a` and `b`, which carry
-    /// the bytes in equal parts. `parts` is at most the number of nodes.
+    /// the bytes in equal parts. `parts` is at most the number of nodes. The sum is not rounded;
+    /// only the cost of a whole collective is.
     pub fn all_parts(&self, a: u32, b: u32, parts: u64) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)

@@ -1,4 +1,4 @@
-//! Measured places: groups of nodes and the capacity of uplinks.
+//! Measured places: groups of nodes and the capacity of uplinks, from a probe.
 //!
 //! Labels come first: measurements only add groups within the innermost labelled one. Places are
 //! soft state, and the highest version counts.
@@ -32,8 +32,8 @@ pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration)
 /// The measured places of nodes, and the capacity of the groups' uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct MeasuredPlaces {
-    /// Shards keep the places with the highest version; on ties the larger content. Zero means
-    /// unmeasured.
+    /// Shards keep the places with the highest version; on ties the larger content, so that all
+    /// shards agree. Zero means unmeasured.
     pub version: u64,
     /// The capacity of the groups' uplinks.
     pub uplink: Uplink,
@@ -42,7 +42,8 @@ pub struct MeasuredPlaces {
 }
 
 impl MeasuredPlaces {
-    /// Computes places from a matrix measured under load, and from labels.
+    /// Computes places from a matrix measured under load, and from labels. Without much slower
+    /// links there are no groups.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.

@@ -1,5 +1,7 @@
 //! The topology of the network: the cost of links, and groups of close nodes.
 //!
+//! The path from a label or a probe to a decision:
+//!
 //! 1. A node's place ([`place`]) comes from the labels in its `Hello`, or from a [`probe`], which
 //!    makes a [`matrix`].
 //! 2. An applied probe gives shards [`measured`] places. Each store keeps its own place, and sends

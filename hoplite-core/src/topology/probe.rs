@@ -10,7 +10,7 @@ pub mod train;
 
 /// The percentile of a pair's round trips that counts as the link's own, without other traffic.
 pub const PERCENTILE: u32 = 10;
-/// The round trips between two checks of the percentile.
+/// The number of round trips between two checks of the percentile.
 pub const BLOCK: usize = 64;
 const STEADY_PERCENT: u64 = 2;
 const STEADY_BLOCKS: u32 = 3;
@@ -28,7 +28,7 @@ pub enum Probes {
     Count(u32),
 }
 
-/// Returns the percentile of the samples by the nearest-rank method.
+/// Returns the percentile of the samples by the nearest-rank method; `None` without samples.
 pub fn percentile(samples: &[u64], percent: u32) -> Option<u64> {
     let mut sorted = samples.to_vec();
     let rank = (sorted.len() * percent as usize).div_ceil(100).max(1);

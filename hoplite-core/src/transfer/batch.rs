@@ -120,7 +120,7 @@ impl AnswerQueue {
     /// Adds a message.
     ///
     /// # Errors
-    /// [`Full`] at [`MAX_QUEUED_ANSWERS`]: the session must end.
+    /// [`Full`] at [`MAX_QUEUED_ANSWERS`]: the store does not read, and its session must end.
     pub fn push(&mut self, message: ToStore) -> Result<(), Full> {
         if self.messages.len() >= MAX_QUEUED_ANSWERS {
             return Err(Full);

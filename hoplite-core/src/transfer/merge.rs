@@ -2,9 +2,10 @@
 //!
 //! A lane's frames have increasing offsets. The receiver reads each lane's next header, then the
 //! payload that continues the stream. Other frames stay in their sockets, which are the reorder
-//! buffer.
+//! buffer: a lane that is ahead is slowed down by its window.
 //!
-//! Bytes count as lost with a broken lane once every other lane has a later frame.
+//! Bytes count as lost with a broken lane once every other lane has a later frame. The receiver
+//! then requests them again.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -5,14 +5,15 @@ use std::time::Duration;
 pub use crate::session::CONNECT_TIMEOUT;
 pub use crate::stall::STALL_TIMEOUT;
 
-/// The timeout of a handshake between stores.
+/// The timeout of a handshake between stores, as long as [`SILENCE_TIMEOUT`].
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The interval at which a store without other messages sends keepalives.
+/// The interval at which a store without other messages sends keepalives, several per
+/// [`SILENCE_TIMEOUT`].
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// The silence after which a receiver gives up a sender. A busy host misses some keepalives.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for which a receiver accepts no bytes before its sender gives up. A receiver may
-/// combine slowly, so the time is long.
+/// combine slowly, so this is several times [`SILENCE_TIMEOUT`].
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time for which a hop or a member waits for memory. A hop's consumer can replace it, and
 /// members can take the general path.
@@ -38,8 +39,8 @@ pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// it.
 pub const SERVER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Returns the time within which a sender passes on a producer's sign, a quarter of the interval
-/// for the sake of long chains.
+/// Returns the time within which a sender passes on a producer's sign: a quarter of the interval,
+/// so that the end of a long chain hears it in time.
 pub fn news_interval(keepalive_interval: Duration) -> Duration {
     keepalive_interval / 4
 }

@@ -1,4 +1,4 @@
-//! A store's session with a shard: timeouts, and attempts.
+//! A store's session with a shard: timeouts, pauses between attempts, and the decision to give up.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorCode};
 use crate::fault::LoggedFailures;
 use crate::time::Time;
 
-/// The pings on a connection.
+/// The pings on a connection, which counts as lost without a timely answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pings {
     /// The time between two pings.
@@ -22,7 +22,8 @@ impl Pings {
     }
 }
 
-/// A store's pings to a shard over gRPC. A false alarm only costs another publication.
+/// A store's pings to a shard over gRPC. A dead shard is found within two seconds, and each id's
+/// second shard serves. A false alarm only costs another publication.
 pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
 /// A shard's pings over gRPC, and a store's longest silence on a direct connection. The timeout is
 /// longer, because a shard that gives up a store loses its copies.
@@ -75,7 +76,7 @@ pub enum Next {
     Retry {
         /// After this pause.
         pause: Duration,
-        /// `true` for a failure to log.
+        /// `true` for a failure to log: the first one, or a new kind.
         is_news: bool,
     },
     /// Give up: the refusal is final.

@@ -13,13 +13,15 @@ use crate::time::Time;
 use crate::vocabulary::local::Producer;
 
 /// A transfer stalls after this time without a byte or a new sign: twice a sender's longest
-/// silence. By then, the receivers behind a frozen relay hear the producer again.
+/// silence. Before this time ends, the receiver of a frozen relay continues elsewhere, and the
+/// receivers behind it hear the producer again.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time for which a receiver waits for the next bytes of a sender that has all bytes, if
-/// another node has them too. A block takes about a millisecond, and a false alarm costs one query.
+/// another node has them too. A block takes about a millisecond, so only a dead or a very busy
+/// sender is as late. A false alarm costs one query.
 pub const SHORT_SILENCE: Duration = Duration::from_millis(300);
-/// The short silence for a connection and its handshakes.
+/// The short silence for a connection and its handshakes, which take several round trips.
 pub const SHORT_CONNECT: Duration = Duration::from_millis(1200);
 
 /// A growing number that shows that an object's producer lives; zero if none was heard.
@@ -49,7 +51,7 @@ pub enum Heard {
     Stalled,
 }
 
-/// Detects a stall.
+/// Detects a stall by the time of a receiver's last bytes or new sign.
 #[derive(Debug, Clone)]
 pub struct StallDetector {
     timeout: Duration,

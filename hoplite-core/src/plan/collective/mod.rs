@@ -1,6 +1,8 @@
 //! The programs that the members (stores) of a collective perform.
 //!
-//! Only the [`Schedule`] travels; each member derives its [`Program`] from it.
+//! A member's [`Program`] has steps: each step sends a range of the data to another member, or
+//! receives a range and combines it with the local bytes or replaces them. Only the [`Schedule`]
+//! travels; each member derives its program from it.
 //!
 //! Each pair of members has one stream in each direction, with steps in order. A step waits, byte
 //! by byte, for earlier steps of other streams on the same bytes.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::topology::hdrm;
 use crate::topology::place::{MAX_LEVELS, Path};
 
-/// Orders members so that each group's members are adjacent. A ring then enters and leaves each
-/// group once.
+/// Orders members so that each group's members are adjacent, in order of appearance. A ring then
+/// enters and leaves each group once.
 pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     let mut met: [BTreeMap<&[u32], usize>; MAX_LEVELS] = Default::default();
     let mut key = |member: usize| {

@@ -78,7 +78,7 @@ impl Program {
         steps.filter(|(_, step)| predicate(step)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the members from which this one receives, by first step.
+    /// Returns the members from which this one receives, in the order of their first steps.
     pub fn sources(&self) -> Vec<usize> {
         let mut sources = Vec::new();
         for step in &self.steps {
@@ -91,7 +91,8 @@ impl Program {
         sources
     }
 
-    /// Returns the earlier steps that write bytes of this step's range.
+    /// Returns the earlier steps that write bytes of this step's range. Without any, the range
+    /// holds the member's own source.
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };
         let earlier = self.steps[..index].iter().enumerate();

@@ -21,7 +21,7 @@ pub(super) const ALIGNMENT_BYTES: u64 = 64;
 /// * One stage is the *ring*: 2(n-1) steps.
 /// * Stages of two are *halving-doubling*: 2 log2 n steps. Members beyond the largest power of two
 ///   give all their data to others first, and get the result afterwards.
-/// * Anything between is *hierarchical*.
+/// * Anything between is *hierarchical*: stage 0 within racks, stage 1 across them.
 ///
 /// Each member sends 2S(n-1)/n bytes in any number of stages, and S more if it serves a member
 /// beyond the power of two.

@@ -46,8 +46,8 @@ impl LaneMemory {
 
     /// Returns the number of lanes for the next stream to a peer, while `streams` streams are busy.
     ///
-    /// A stream that may test more lanes starts with half of an old or guessed number, and so tests
-    /// it.
+    /// A stream that may test more lanes starts with half of an old or guessed number, so that its
+    /// first doubling tests the number.
     pub(super) fn start(&self, now: Time, peer: &NodeId, streams: usize, is_tester: bool) -> Start {
         if let Some(known) = self.known(now, peer, streams) {
             return known;
@@ -61,6 +61,7 @@ impl LaneMemory {
         })
     }
 
+    /// Returns a stream's share of the lanes in a recent result for a peer.
     pub(super) fn known(&self, now: Time, peer: &NodeId, streams: usize) -> Option<Start> {
         let known = self.peers.get(peer).filter(|known| now.since(known.at) < TESTED_FOR)?;
         Some(known.share(now, streams))

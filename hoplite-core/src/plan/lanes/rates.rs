@@ -51,6 +51,7 @@ impl Window {
         marks.last = mark;
     }
 
+    /// Returns the number of intervals between frames of a lane.
     pub(super) fn frames(&self, lane: LaneId) -> usize {
         self.lanes.get(&lane).map_or(0, |marks| marks.frames)
     }

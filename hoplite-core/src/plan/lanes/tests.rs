@@ -29,7 +29,9 @@ struct Sender {
 struct Sent {
     id: StreamId,
     flow_cap: u64,
+    /// The rate at which the source makes bytes.
     source: u64,
+    /// The most lanes that the receiver opens.
     opens: usize,
     open: BTreeMap<LaneId, Lane>,
     trace: Vec<usize>,

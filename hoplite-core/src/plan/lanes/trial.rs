@@ -17,8 +17,9 @@ pub const LANE_BYTES: u64 = 256 << 10;
 /// Age at which a result is tested again, starting from half of the lanes.
 pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
 /// Time after which a number of lanes that gained nothing once is tried again. Each further trial
-/// quadruples it.
+/// quadruples it. One failure is not final, because other traffic may have disturbed the trial.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Shortest time (window) over which a rate is measured.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// Time after which a window ends although a lane is slow.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
@@ -26,7 +27,7 @@ const MAX_WINDOW: Duration = Duration::from_millis(500);
 pub const REST_LIMIT: Duration = MAX_WINDOW;
 /// Fewest intervals between frames of each lane in a window.
 const MIN_FRAMES: usize = 3;
-/// Most measured windows of a trial, while TCP opens its own window.
+/// Most measured windows of a trial. TCP's own window opens in this time.
 const MAX_WINDOWS: usize = 8;
 /// Shortest rest of new lanes after a gain. Disturbances last for tens of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);
@@ -45,7 +46,7 @@ const LONG_ROUND_TRIP_US: u32 = 10_000;
 pub struct Start {
     /// The number of lanes at first.
     pub lanes: usize,
-    /// `true` if the number was tested recently.
+    /// `true` if the number was tested recently, so that the stream adds no lanes.
     pub is_settled: bool,
 }
 
@@ -107,6 +108,7 @@ pub(super) struct LanePlan {
     /// `true` if the receiver has other streams.
     is_contended: bool,
     aborted: usize,
+    /// The number of trials that gained nothing.
     rejected: u32,
 }
 
@@ -245,7 +247,7 @@ impl LanePlan {
         }
     }
 
-    /// Returns the result of a trial that ends before this frame of `lane`.
+    /// Decides on lanes before a frame of `lane`. Returns the result of a trial that ends now.
     pub(super) fn frame(
         &mut self,
         now: Time,
@@ -324,6 +326,7 @@ impl LanePlan {
         left_bytes: u64,
     ) -> Option<Verdict> {
         let is_growing = last.is_none_or(|last| gained(rates.stream, last.stream, 16));
+        // The larger of two windows' rates, as before the trial.
         let best = last.filter(|last| last.stream > rates.stream).unwrap_or(rates);
         if is_growing && windows < MAX_WINDOWS && self.is_limited {
             let last = Some(rates);

@@ -12,7 +12,7 @@ const MAX_DIMENSIONS: u32 = 16;
 /// Most streams into one vertex: each stream needs a connection and memory for a frame.
 const MAX_STREAMS: usize = 64;
 
-/// Returns the predicted time of a reduce: inflow * S/B + depth * L.
+/// Returns the predicted time of a reduce: inflow * S/B + depth * L, see [`ReduceSchedule`].
 pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
     let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
         + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);

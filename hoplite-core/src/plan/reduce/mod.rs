@@ -1,4 +1,5 @@
-//! The tree of a reduce.
+//! The shape of a reduce: each node's inputs, and the order in which partial results reach the
+//! receiver.
 //!
 //! Sources become ready in any order. A stream (partial result) without a consumer is *loose*. Each
 //! new [`Vertex`] takes in some loose streams, whose number the [`ReduceSchedule`] decides; its own

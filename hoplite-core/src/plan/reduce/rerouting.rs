@@ -53,7 +53,7 @@ impl<S> Tree<S> {
         is_slow(&vertex.state, consumer.map(|consumer| &consumer.state))
     }
 
-    /// Returns the latest vertices of the group whose nodes can combine.
+    /// Returns vertices to exchange with this one: the latest of its group whose nodes can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
         let Some(group) = self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)
         else {

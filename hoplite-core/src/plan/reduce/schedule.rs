@@ -1,4 +1,4 @@
-//! Schedules of a reduce.
+//! Schedules of a reduce: the number of loose streams that each new vertex takes in.
 
 use std::fmt;
 
@@ -37,7 +37,8 @@ pub enum ReduceSchedule {
         /// The number of planned vertices.
         vertices: usize,
     },
-    /// A chain of groups with the receiver's group last; each group has its own chains.
+    /// A chain of groups with the receiver's group last; each group has its own chains. The groups
+    /// are joined when all sources have arrived.
     Groups {
         /// The lengths of the largest group's chains, as in [`Self::Chain`]; one length for
         /// [`Entry::First`].
@@ -64,7 +65,8 @@ impl ReduceSchedule {
         Self::Chain { lengths: vec![vertices.max(1)] }
     }
 
-    /// Returns the shortest chain of chains with `dimensions` about equal dimensions.
+    /// Returns the shortest chain of chains with `dimensions` about equal dimensions that has room
+    /// for `vertices`.
     pub fn chain_of_chains(vertices: usize, dimensions: u32) -> Self {
         let fits = |length: usize| length.saturating_pow(dimensions) >= vertices;
         let longest = (1..=vertices.max(1)).find(|length| fits(*length)).unwrap_or(1);
@@ -79,7 +81,7 @@ impl ReduceSchedule {
         Self::Chain { lengths }
     }
 
-    /// Returns the entry of a schedule with groups.
+    /// Returns the vertex that takes in the previous group's stream, if the schedule uses groups.
     pub const fn entry(&self) -> Option<Entry> {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }
@@ -96,7 +98,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// Returns the hops on the longest way to the receiver.
+    /// Returns the number of hops on the longest way to the receiver.
     pub fn depth(&self, vertices: usize) -> usize {
         match self {
             _ if vertices == 0 => 0,
@@ -122,9 +124,9 @@ impl ReduceSchedule {
     }
 }
 
-/// Returns the number of streams that a vertex takes in: one in each dimension, unless it is the
-/// first there. The digits of `position` count along the dimensions. A dimension's last vertex also
-/// belongs to the next dimension.
+/// Returns the number of streams that a vertex takes in: its predecessor's in each dimension,
+/// unless the vertex is the first there. The digits of `position` count along the dimensions. A
+/// dimension's last vertex also belongs to the next dimension.
 fn input_count_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {

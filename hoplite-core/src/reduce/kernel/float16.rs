@@ -1,4 +1,4 @@
-//! Operations on 16-bit floats.
+//! Operations on 16-bit floats. Processors can at best convert these floats.
 
 use multiversion::multiversion;
 use multiversion::target::match_target;
@@ -47,8 +47,9 @@ pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Combines like `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place. This
-/// saves a fifth of the time.
+/// Combines like `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place. It
+/// neither spreads the numbers over vectors of f32 nor packs the results, which saves a fifth of
+/// the time.
 #[inline(always)]
 pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     let whole = whole_chunks::<4>(acc, input);
@@ -83,8 +84,8 @@ impl F16 {
         // higher.
         let magnitude = u32::from(self.0 & !SIGN) << 13;
         let bits = if magnitude < exponent(1) {
-            // Subnormal: with an exponent, 2^-14 too large. Multiplying by 2^112 is slow on
-            // subnormal operands.
+            // Subnormal: with an exponent, 2^-14 too large. Multiplying by 2^112 would suit every
+            // finite number, but processors are slow at subnormal operands.
             (f32::from_bits(magnitude + exponent(113)) - f32::from_bits(exponent(113))).to_bits()
         } else if magnitude < exponent(31) {
             magnitude + exponent(112)
@@ -137,7 +138,8 @@ impl Bf16 {
     }
 }
 
-/// Drops the last `places` bits and rounds, ties to even. A carry into the exponent is correct.
+/// Drops the last `places` bits and rounds, ties to even. A carry into the exponent rounds up to
+/// the next power of two, or to infinity.
 #[inline(always)]
 fn round_to_even(bits: u32, places: u32) -> u32 {
     let is_odd = (bits >> places) & 1;

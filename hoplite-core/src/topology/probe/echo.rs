@@ -20,8 +20,9 @@ const MAX_TIMEOUT_NS: u64 = 800_000_000;
 /// After this many requests without any reply, a second and a half, the peer's port counts as
 /// closed.
 const MAX_SILENT: u32 = 4;
+/// A series of echoes ends after this many lost requests in a row.
 const MAX_LOST_IN_A_ROW: u32 = 8;
-/// A late reply to one of these latest requests is a valid round trip.
+/// A late reply to one of this many latest requests is still a valid round trip.
 const MAX_REMEMBERED: usize = 8;
 /// Shortest time of a block of requests: 10,000 requests a second of 100 bytes are 0.8% of a
 /// gigabit.
@@ -199,7 +200,8 @@ pub struct EchoResponder {
     nonce: u64,
     asker: SocketAddr,
     last: Option<(u32, u64)>,
-    /// Time up to which replies are spread at their mean interval.
+    /// Time up to which replies are spread at their mean interval. Requests far before it get no
+    /// reply.
     busy_until_ns: u64,
 }
 

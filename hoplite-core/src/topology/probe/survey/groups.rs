@@ -1,7 +1,8 @@
 //! Groups nodes that may be close, by similar round trips to the same landmarks.
 //!
-//! A node with a few longer round trips, as by delays, may still join a group. Groups may be wrong:
-//! their nodes meet later, and are separated if they are far apart.
+//! Delays do not make a node distant: it may join a group from which only few of its round trips
+//! differ, if these are longer. Groups may be wrong: their nodes meet later, and are separated if
+//! they are far apart.
 
 pub(super) const UNKNOWN: u32 = u32::MAX;
 /// Round trips are alike if they differ by at most a quarter, because two levels of a network
@@ -10,10 +11,11 @@ const ALIKE_PERCENT: u64 = 125;
 /// A node may join a group if at most one of this many of its round trips is longer than the
 /// group's.
 const PER_DELAY: usize = 16;
-/// The largest group that delays may have set apart, and so may join another group.
+/// The largest group that may be apart only because of delays, and so may join another group.
 const MAX_DELAYED: usize = 2;
 
-/// Groups nodes whose `rows` of round trips are alike, into at most `most` groups.
+/// Groups nodes whose `rows` of round trips to the landmarks are alike, into at most `most` groups,
+/// at least one.
 pub(super) fn alike(rows: &[&[u32]], most: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (node, row) in rows.iter().enumerate() {

@@ -30,7 +30,8 @@ use set::Set;
 const LANDMARK_PROBES: u32 = 32;
 /// Most divisions of sets by new landmarks. Each division takes a round for each node.
 const MAX_DIVISIONS: u32 = 8;
-/// If a division leaves more than this percentage of a set in one part, the part is cut.
+/// If a division leaves more than this percentage of a set in one part, the part is cut, because
+/// another division would give few groups.
 const MAX_LEFT_PERCENT: usize = 95;
 /// The largest group in which each pair of nodes is measured.
 const MAX_GROUP: usize = 128;
@@ -220,8 +221,8 @@ impl Landmarks {
         between
     }
 
-    /// Returns the groups after splitting, at the innermost level that does not give too many
-    /// groups.
+    /// Returns the groups after splitting the ones with distant nodes, at the innermost level that
+    /// does not give too many groups.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))

@@ -186,7 +186,7 @@ pub struct SurveyReport {
     /// Pairs of nodes that have not reached each other. Their link is the worst round trip of
     /// either node.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of unmeasured pairs, which have other pairs' values.
+    /// The number of unmeasured pairs, which have the value of other pairs of their blocks.
     pub estimated: u64,
     /// The number of pairs whose echoes went over TCP.
     pub by_tcp: u32,

@@ -22,9 +22,10 @@ pub(super) enum Task {
 pub(super) type Lost = BTreeMap<u32, SurveyLoss>;
 
 pub(super) trait SurveySchedule: Debug + Send {
-    /// Returns the work and the pairs of the next step. Called once per step, in order.
+    /// Returns the work and the pairs of the next step; `None` after the last one. Called once per
+    /// step, in order.
     fn step(&mut self, step: u64, lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)>;
-    /// Returns the number of steps, in part estimated.
+    /// Returns the number of steps. The steps of later stages are estimated.
     fn steps(&self) -> u64;
     /// Adds the echoes of a pair: the worse round trip of its two sides, if any.
     fn echoed(&mut self, pair: (u32, u32), round_trip_ns: Option<u64>);

@@ -62,7 +62,7 @@ impl Landmarks {
         Ok(Map { matrix, guessed, estimated })
     }
 
-    /// Builds the matrix with groups as blocks.
+    /// Builds the matrix with groups as blocks. `link` gets indices of nodes, or numbers of groups.
     pub(super) fn matrix(
         &self,
         names: Vec<String>,
