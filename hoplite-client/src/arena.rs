@@ -18,8 +18,8 @@ const MAX_TRIES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Writable mapping. Each connection needs its own grant, or a store could offer memory that
-    /// the store itself may only read.
+    /// Writable mapping, set once the store has granted writes. Each connection needs its own
+    /// grant, or a store could offer memory that the store itself may only read.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,

@@ -1,6 +1,7 @@
 //! Puts, gets and deletes of many objects in one call.
 //!
-//! All batches of small objects are in flight together. Larger objects are put one by one.
+//! All batches of small objects are in flight together: the call costs about one round trip. Larger
+//! objects are put one by one.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -185,7 +186,8 @@ async fn put_part(
     if let [object] = objects {
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
-    // A full store may hold unneeded views of this program, which a single put drops.
+    // A full store may hold unneeded views of this program, which a single put drops before it
+    // waits.
     let awaits_directory = |object: &NewObject<'_>| {
         options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
     };

@@ -21,13 +21,14 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// Timeout of calls that wait for no object.
+/// Timeout of calls that wait for no object. Expires only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The store limits the ids in a query.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Access {
+    /// Connection in use, or a new one.
     Lasting(Arc<Lasting>),
     /// One connection, which the blocking client replaces.
     Single(Single),
@@ -179,7 +180,8 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Performs `work`, and sends one notice if it takes long. Pinning keeps the future small.
+    /// Performs `work`, and sends one notice if it takes long. The caller pins `work` to keep the
+    /// future small.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,

@@ -1,6 +1,7 @@
 //! Client of a Hoplite store, whose workers share immutable objects in memory.
 //!
-//! The bytes of large objects never cross the socket. A put copies them once; a get returns a view.
+//! The bytes of large objects never cross the socket. A put copies them once, into the store's
+//! memory; a get returns a view of them.
 //!
 //! ```no_run
 //! # async fn example() -> hoplite_client::Result<()> {
@@ -19,6 +20,9 @@
 //! * [`Client`] is asynchronous (tokio); [`blocking::Client`] has the same calls for threads.
 //! * [`ObjectView`] reads in place, [`ObjectWriter`] and [`ObjectReader`] stream, [`LocationWatch`]
 //!   follows locations.
+//! * [`Client::reduce`], [`gather`](Client::gather), [`allgather`](Client::allgather),
+//!   [`allreduce`](Client::allreduce), [`all_to_all`](Client::all_to_all) and
+//!   [`barrier`](Client::barrier) are collectives.
 //! * [`enter_trace`] and [`traced`] make calls in a trace of OpenTelemetry.
 //! * [`Error`] describes a failure; all errors have a stable [`ErrorCode`].
 //!

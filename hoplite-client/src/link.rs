@@ -98,7 +98,8 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Acts as [`greet`](Self::greet), but calls `sleep` between attempts.
+    /// Acts as [`greet`](Self::greet), but calls `sleep` between attempts, and returns the error of
+    /// `sleep`.
     pub(crate) fn greet_with<E>(
         &self,
         asked_at: Instant,

@@ -102,7 +102,7 @@ pub struct NodeStatus {
     pub node: String,
     /// Name of the store's cluster.
     pub cluster: String,
-    /// The program version.
+    /// The store's program version.
     pub version: String,
     /// Address at which other stores reach the store.
     pub data_address: String,

@@ -1,4 +1,4 @@
-//! Timeouts of calls.
+//! Default timeout of calls in Rust, the command line and Python.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;

@@ -1,5 +1,5 @@
 //! Trace of a call, which the client sends to the store. The caller names its span in the format of
-//! W3C Trace Context.
+//! W3C Trace Context. This crate records none.
 
 use std::cell::Cell;
 use std::future::poll_fn;

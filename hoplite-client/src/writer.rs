@@ -1,4 +1,4 @@
-//! Writes an object.
+//! Writes an object: in pieces, or at once.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -82,7 +82,8 @@ fn ring_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -
     (nodes - 1.0) * latency_s + (nodes - 1.0) / nodes * bytes / bytes_per_second
 }
 
-/// Returns the predicted time of a reduce-scatter by a ring or by halving (equation 3).
+/// Returns the predicted time of a reduce-scatter: the faster of a ring and of halving in log2 p
+/// steps (equation 3).
 fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     if !nodes.is_power_of_two() {
         return ring_seconds(nodes, bytes, latency_s, bytes_per_second);
@@ -185,7 +186,7 @@ fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
 }
 
 /// Returns the cheapest split of a level into stages: the shortest path over the divisors of its
-/// nodes.
+/// nodes. On ties, a larger first factor wins.
 fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stage> {
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// A pair is slow above this percentage of its groups' usual cost.
+/// A pair is slow above this percentage of its groups' usual cost. The same ratio separates two
+/// levels of a network.
 const SLOW_PERCENT: u64 = 150;
 const MIN_PAIRS: usize = 3;
 

@@ -1,4 +1,8 @@
 //! All-to-all: each participant has one part for each participant.
+//!
+//! Each participant puts its parts as one object, its source, and the stores exchange the parts
+//! (`hoplite_core::collective`). If they cannot, the target is an empty object, and each pair of
+//! ranks uses an object.
 
 use std::pin::pin;
 use std::slice;
@@ -125,6 +129,7 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
+    /// Ids of this rank's objects for the receivers, if each pair has an object.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
@@ -188,8 +193,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.participant.source_bytes / self.parts.len() as u64
     }
 
-    /// Puts the source and receives the parts with `take`, unless each pair of ranks needs an
-    /// object.
+    /// Puts the source and receives the parts with `take`. Returns `None` if each pair of ranks
+    /// needs an object.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
             return Ok(None);

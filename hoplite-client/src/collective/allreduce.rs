@@ -164,7 +164,7 @@ async fn join_unseen(
     join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Joins and copies the result into `out`, again after each restart.
+/// Joins and copies the result into `out`, again after each restart. Returns its length.
 async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
     let out = out.room(allreduce.source_bytes)?;
     let mut is_again = false;

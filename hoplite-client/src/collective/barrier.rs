@@ -111,6 +111,7 @@ impl Client {
         }
     }
 
+    /// Returns an error that names the missing ranks, if any are known.
     pub(super) async fn missing(
         &self,
         name: ObjectId,

@@ -1,4 +1,5 @@
-//! Reduce, and collectives composed of puts, reduces and gets.
+//! Reduce, and collectives composed of puts, reduces and gets. A broadcast is many gets of one
+//! object.
 
 mod all_to_all;
 mod allreduce;

@@ -1,4 +1,5 @@
-//! A participant of a collective.
+//! A participant of a collective requests the target from its store. Rank 0's store also
+//! coordinates.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -180,7 +181,7 @@ impl Participant {
         }
     }
 
-    /// Requests an exchange's target, unless the participant must get its parts without it.
+    /// Requests an exchange's target; `None` if the participant must get its parts without it.
     pub(super) async fn join_parts(
         &self,
         connection: &Arc<Connection>,

@@ -1,4 +1,5 @@
-//! Reduce-scatter and allgather. If the target is empty, each participant gets its parts
+//! Reduce-scatter and allgather: the participants' stores exchange parts in a ring
+//! (`hoplite_core::collective`). If the target is empty, each participant gets its parts
 //! separately, with the same result.
 
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! One connection to a store.
+//! One connection to a store: calls, answers, and references that must be given back.
 //!
 //! The socket stays open until the last client, view or writer is dropped: closing it gives back
 //! all references. Callers write requests ([`sender`]). One task ([`receiver`]), or one waiting
@@ -69,7 +69,7 @@ pub(crate) struct Connection {
     recent_puts: RecentPuts,
 }
 
-/// Part that the receiving task shares, which does not keep the connection open.
+/// Part that the receiving task shares. The task does not keep the connection open.
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     sender: Arc<Sender>,
     received_by: ReceivedBy,
     made_at: Instant,
-    /// Last check, in microseconds since `made_at`.
+    /// Last check for a closed socket, in microseconds since `made_at`.
     checked_us: AtomicU64,
 }
 
@@ -177,7 +177,7 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing.
+    /// Maps the arena for writing, if it is not yet.
     ///
     /// # Errors
     /// `PermissionDenied` if the store lets this client only read.
@@ -267,7 +267,8 @@ impl Connection {
 
     /// Performs `work`, which makes several calls, for at most [`answer_limit`].
     ///
-    /// Without a runtime, a thread sees only the time limits of the futures that it polls.
+    /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
+    /// caller pins `work` to keep the future small.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,

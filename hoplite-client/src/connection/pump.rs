@@ -1,7 +1,8 @@
 //! Receives answers without a runtime: one of the waiting threads, the leader, receives for all.
 //!
 //! The leader sleeps in `poll` and delivers each answer. The others sleep until their answer
-//! arrives or they become the leader. If answers come quickly, the leader spins instead: [`Pace`].
+//! arrives or they become the leader. So a call costs a send, a poll and a receive, without a
+//! thread switch. If answers come quickly, the leader spins instead: [`Pace`].
 //!
 //! A round trip takes 8 us this way, and 15 us through a tokio runtime.
 

@@ -60,8 +60,8 @@ impl Sender {
         Self { socket, unsent: Mutex::default(), progressed: Notify::new() }
     }
 
-    /// Sends requests, and queues the rest if the socket is full. Returns the last byte's position.
-    /// Never blocks.
+    /// Sends requests, and queues the rest if the socket is full. Returns the last byte's position,
+    /// for [`Sender::sent`]. Never blocks.
     pub(super) fn send(
         self: &Arc<Self>,
         requests: &[v1::Request],

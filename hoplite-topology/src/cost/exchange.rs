@@ -1,7 +1,7 @@
 //! Collectives in stages of exchanges within groups: halving-doubling, BCube, hierarchical.
 //!
-//! In a stage, each group consists of `group` ranks that are `stride` apart, and takes as long as
-//! its slowest message.
+//! In a stage, each group consists of `group` ranks that are `stride` apart. A stage takes as long
+//! as its slowest message, and the cost is the sum over the stages.
 
 use super::{Model, max_tree::MaxTree};
 use crate::error::Error;
@@ -65,7 +65,8 @@ impl Stage {
     }
 }
 
-/// Returns the group sizes of BCube's stages: `base`, `base`, ..., then smaller sizes.
+/// Returns the group sizes of BCube's stages: `base`, `base`, ..., then smaller sizes for the
+/// remaining factor of `nodes`.
 ///
 /// # Errors
 /// Fails if the remaining factor has no divisor from 2 to `base`.
@@ -81,6 +82,7 @@ pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
     Ok(radices)
 }
 
+/// Returns the stages of halving-doubling, BCube and hierarchical; none for other models.
 pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     let (groups, peers) = match model {
         Model::HalvingDoubling if nodes.is_power_of_two() => (radices(nodes, 2)?, Peers::All),
@@ -110,8 +112,8 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     Ok(stages.collect())
 }
 
-/// Returns the sum of the stages' costs, each the cost of its slowest message, times `parts`. The
-/// last stage's `parts` must be a multiple of all others.
+/// Returns the sum of the stages' costs. The number beside a stage is the cost of its slowest
+/// message, times `parts`. The last stage's `parts` must be a multiple of all others.
 pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
     let (sum, parts) = costs.into_iter().fold((0, 1), |(sum, parts), (stage, cost)| {
         let stage_parts = u128::from(stage.parts);

@@ -7,6 +7,7 @@
 use super::Model;
 use hoplite_core::topology::matrix::Links;
 
+/// Parent of each rank. Ranks have at most two children, and the root of NCCL's trees one.
 pub(crate) type Parents = Vec<Option<u32>>;
 
 pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {

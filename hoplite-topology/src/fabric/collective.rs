@@ -23,7 +23,7 @@ pub enum Algorithm {
     Ring,
     /// 2 log2 n steps of S / 2, S / 4, ... bytes.
     HalvingDoubling,
-    /// Rings in groups of each factor, and back: 2 sum (p_i - 1) steps.
+    /// Rings in groups of the first factor, the second, ..., and back: 2 sum (p_i - 1) steps.
     Hierarchical(Vec<u32>),
 }
 

@@ -1,4 +1,5 @@
-//! Networks of hosts and switches, and the routes of flows.
+//! Networks of hosts and switches, and the routes of flows. Link capacities are relative to a
+//! host's link.
 //!
 //! Source: EFLOPS, sections IV-B and VII-C for BiGraph and fat-tree; BlueConnect, section 3 for the
 //! torus.
@@ -53,7 +54,7 @@ pub enum Network {
         routing: Routing,
     },
     /// A host at each point. Flows go dimension by dimension, the shorter way round, on ties
-    /// upwards.
+    /// upwards. Coordinates of the first dimension change fastest.
     Torus {
         /// Number of points in each dimension.
         dimensions: Vec<u32>,
@@ -187,7 +188,7 @@ impl Network {
         if is_hosts { capacity.min(1.0) } else { capacity }
     }
 
-    /// Returns the measured latency between two hosts.
+    /// Returns the measured latency between two hosts, if the network is measured.
     pub fn latency_s(&self, from: u32, to: u32) -> Option<f64> {
         match self {
             Self::Measured(network) => Some(f64::from(network.link(from, to).alpha_ns) * 1e-9),

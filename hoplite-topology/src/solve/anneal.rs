@@ -1,4 +1,4 @@
-//! Searches by annealing.
+//! Searches by annealing, for costs that are sums of maxima.
 //!
 //! A move swaps two ranks or aligned blocks of 2^k ranks, or reverses a range. A worse order is
 //! accepted with a probability that falls with the temperature. Each round starts from the best
@@ -15,7 +15,7 @@ pub const WHOLE: u32 = 1_000_000;
 const ROUND: u32 = WHOLE / 5;
 /// Last share of a round, in which worse orders are rejected.
 const QUIET: u32 = ROUND / 5;
-/// Number of sample swaps, which set the first temperature.
+/// Number of sample swaps, whose mean difference sets the first temperature.
 const SAMPLES: u32 = 64;
 
 #[derive(Debug)]

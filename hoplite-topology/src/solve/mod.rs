@@ -22,7 +22,8 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// Share of a ring's search that improves the bound's multipliers.
+/// Share of a ring's search that improves the bound's multipliers, which also choose each node's
+/// neighbours for moves.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
 /// A search's state.
@@ -54,7 +55,8 @@ enum Method<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Prepares a search, which ends at once for small cases (`exact`).
+    /// Prepares a search, which ends at once for small cases: rings up to `exact::MAX_RING` nodes,
+    /// chains up to `exact::MAX_CHAIN`, others up to `exact::MAX_NODES_OF_OTHER_MODELS`.
     ///
     /// # Errors
     /// Fails if the model does not fit the number of nodes.

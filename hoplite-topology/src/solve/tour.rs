@@ -1,4 +1,5 @@
-//! Searches rings: 2-opt and Or-opt moves among near neighbours, then kicks.
+//! Searches rings: 2-opt and Or-opt moves among near neighbours, then kicks. A kick exchanges two
+//! short adjacent segments; it is undone if the ring is longer after further moves.
 //!
 //! Sources: Bentley, "Fast algorithms for geometric traveling salesman problems" (1992), for
 //! neighbour lists and the queue; Martin, Otto and Felten (1991) for kicks; Helsgaun (2000) for
@@ -100,7 +101,8 @@ impl<'a> Tour<'a> {
         self.links.whole(a, b).into()
     }
 
-    /// Returns the cost of an edge plus its nodes' multipliers, which cost all rings equally.
+    /// Returns the cost of an edge plus its nodes' multipliers, which change the cost of all rings
+    /// equally.
     fn reduced(&self, a: u32, b: u32) -> i64 {
         self.links.whole(a, b) as i64 + self.multipliers[a as usize] + self.multipliers[b as usize]
     }

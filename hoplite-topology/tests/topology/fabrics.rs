@@ -171,7 +171,7 @@ fn measured_networks_use_their_measurements() {
     assert_close(outcome.seconds, 6.0 * (f64::from(latency) * 1e-9 + 1e6 * f64::from(gap) * 1e-12));
 }
 
-/// Times per byte in picoseconds.
+/// Two racks of four; times per byte in picoseconds.
 fn two_racks(near: u32, far: u32, far_ns: u32) -> Matrix {
     let link = |a: usize, b: usize| {
         let is_near = a / 4 == b / 4;
