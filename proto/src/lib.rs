@@ -16,7 +16,14 @@
 use hoplite_core::Version;
 
 /// Types generated from the files in `proto/hoplite/v1`.
-#[allow(missing_docs, clippy::all, clippy::allow_attributes, unreachable_pub, reason = "generated code")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::allow_attributes,
+    clippy::too_many_lines,
+    unreachable_pub,
+    reason = "generated code"
+)]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/hoplite.v1.rs"));
 }

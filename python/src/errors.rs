@@ -114,6 +114,7 @@ fn set_fields(py: Python<'_>, error: &Error, fields: &Bound<'_, PyDict>) -> PyRe
     })
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm for each error")]
 fn set_object_fields(
     py: Python<'_>,
     error: &ObjectError,

@@ -460,6 +460,7 @@ impl CommandLine {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each call")]
     fn perform(&self, cluster: &Cluster, node: usize, call: Call) -> Answer {
         let run =
             |timeout, arguments: &[&str], input: &[u8]| self.run(cluster, node, timeout, arguments, input);

@@ -398,6 +398,7 @@ fn matrices_are_shown() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of inputs")]
 fn bad_input_is_refused_in_one_line() {
     let files = Files::new();
     let good = files.write_json("good.json", &racks(1, 4));

@@ -89,6 +89,7 @@ pub(crate) struct Checker {
 }
 
 impl Checker {
+    #[expect(clippy::too_many_lines, reason = "one arm for each event")]
     pub(crate) fn event(&mut self, event: &Event) {
         match event {
             Event::Request { client, call, request } => self.request(*client, *call, request),

@@ -343,6 +343,7 @@ impl World {
         self.look();
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each step")]
     fn take_of_client(&mut self, step: Step) {
         match step {
             Step::Create { client, id, size_bytes, timeout } => {

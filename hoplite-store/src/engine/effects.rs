@@ -21,6 +21,7 @@ use crate::spill::Change;
 const MAX_DECISIONS: usize = 2;
 
 impl Engine {
+    #[expect(clippy::too_many_lines, reason = "one arm for each effect")]
     pub(super) fn perform(self: &Arc<Self>, state: &mut State, effect: Effect, trace: Option<TraceContext>) {
         match effect {
             Effect::Reply { client, call, response } => {

@@ -88,6 +88,7 @@ fn decode_batch(batch: wire::Batch, max_ids: usize) -> Result<node::Request> {
     Ok(node::Request::Batch(requests))
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm for each kind of request")]
 fn encode_node_request(request: node::Request) -> wire::Body {
     match request {
         node::Request::Create { id, size_bytes, metadata, timeout } => wire::Body::Create(wire::Create {

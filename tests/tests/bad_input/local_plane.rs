@@ -81,6 +81,7 @@ fn invalid_frames_end_only_their_connection() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of requests")]
 fn invalid_requests_are_answered_with_errors() {
     let mut cluster = Cluster::start(Plan { nodes: 1, ..Plan::default() });
     let mut client = RawClient::greeted(&cluster.socket(0));

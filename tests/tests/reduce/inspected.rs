@@ -12,6 +12,7 @@ fn known(cluster: &Cluster, node: usize) -> Option<ReduceRecord> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one scenario, step by step")]
 fn each_member_reports_its_plan_and_progress() {
     let (mut cluster, links) = linked(4);
     for node in 0..4 {

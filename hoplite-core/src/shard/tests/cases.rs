@@ -109,6 +109,7 @@ impl Scenario {
         (lines.into_iter().map(str::to_owned).collect(), happened)
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each word of the cases")]
     fn act(&mut self, words: &[&str]) -> Vec<Effect> {
         let request = RequestId(self.requests);
         self.requests += 1;

@@ -287,6 +287,7 @@ impl Run {
         Self { world: World::new(config), observer: Observer::default(), incarnations: BTreeMap::new() }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each step")]
     fn step(&mut self, step: Step) {
         match step {
             Step::Connect { node: number, incarnation, rack } => {
