@@ -1,3 +1,5 @@
+//! Tests of a store and its clients, as mappings in one process.
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc;
