@@ -137,7 +137,7 @@ pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     Ok(Shape(extents.collect::<Result<_, _>>().context("a shape is a list of numbers, such as 1024,768")?))
 }
 
-/// Clap would take a plain list for a repeated argument.
+/// Lengths of an array. A separate type, because clap takes a plain list for a repeated argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) Vec<u64>);
 

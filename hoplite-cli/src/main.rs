@@ -1,7 +1,8 @@
 //! `hoplite`, the command line.
 //!
-//! * [`verbs`]: one module per command, except [`bench`](mod@bench), [`demo`] and [`top`].
-//! * [`topology`]: costs of links and orders of ranks.
+//! * [`verbs`]: one module per command. [`bench`](mod@bench), [`demo`] and [`top`] are commands
+//!   with several modules.
+//! * [`topology`]: costs of links and orders of ranks; most of its commands need no store.
 //! * [`cluster`]: daemons on this machine, for `up`, `demo` and `bench`.
 //!
 //! Exit codes: 0 success; 1 failure, with one line on stderr; 2 an invalid command line.

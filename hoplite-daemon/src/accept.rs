@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::repeated::Repeated;
 
+/// Pause after a failure to accept, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 const RESERVED_PART: u64 = 8;
@@ -14,7 +15,8 @@ const MAX_RESERVED: u64 = 256;
 
 /// Accepts the connections of one listener while enough file descriptors are free.
 ///
-/// Otherwise new connections stay in the system's queue, so a flood cannot stop accepted work.
+/// Otherwise new connections stay in the system's queue, so a flood cannot stop accepted work. The
+/// log reports this at most once a second.
 #[derive(Debug)]
 pub struct Acceptor {
     peers: &'static str,

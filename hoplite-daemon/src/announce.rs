@@ -1,8 +1,8 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
-//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens, and
-//! [`READY`] once it is ready. For a service manager, a listening daemon is started: an unreachable
-//! directory must not block a boot.
+//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens. It prints
+//! [`READY`] once a store has a session with each shard and has touched its memory. For a service
+//! manager, a listening daemon is started, because an unreachable directory must not block a boot.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -21,19 +21,19 @@ pub const READY: &str = "ready";
 pub struct Addresses {
     /// Name of the node.
     pub node: Option<String>,
-    /// Socket for clients.
+    /// Path of the socket for clients.
     pub socket: Option<PathBuf>,
-    /// The data plane.
+    /// Address of the data plane, for other stores.
     pub data: Option<SocketAddr>,
-    /// The shard in this process.
+    /// Address of the directory shard in this process.
     pub directory: Option<SocketAddr>,
-    /// The metrics.
+    /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
-    /// The dashboard.
+    /// Address of the dashboard.
     pub dashboard: Option<SocketAddr>,
 }
 
-/// Reports the progress of the start.
+/// Tells the starting program and the service manager how far the start is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcer {
     pub(crate) audience: Audience,

@@ -1,4 +1,4 @@
-//! Commands that start daemons on this machine.
+//! Commands that start daemons on this machine, which print their addresses and readiness.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ const KEPT_VARIABLES: [&str; 7] = [
 pub struct Store<'a> {
     /// Name of the node.
     pub node: &'a str,
-    /// Socket for clients.
+    /// Path of the socket for clients.
     pub socket: &'a Path,
     /// Value of `--memory`.
     pub memory: &'a str,
@@ -54,7 +54,7 @@ pub fn bind_to_this_process(command: &mut Command) {
     command.arg("--exit-with-parent").arg(std::process::id().to_string()).process_group(0);
 }
 
-/// Finds a program beside the current one, in its parent directory, or in `PATH`.
+/// Finds a program beside the current one, in the directory above (for tests), or in `PATH`.
 pub fn program(name: &str) -> PathBuf {
     let current = std::env::current_exe().unwrap_or_default();
     let places = current.ancestors().skip(1).take(2).map(|directory| directory.join(name));

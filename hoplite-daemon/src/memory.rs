@@ -5,10 +5,10 @@ use hoplite_shm::{address_space_limit_bytes, file_size_limit_bytes};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// Memory limits of machine, control groups and process.
+/// Memory limits of this process: by the machine, its control groups and the process itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// The machine's memory.
+    /// Size of the machine's memory.
     pub machine_bytes: u64,
     /// Lowest memory limit of the process's control groups.
     pub control_group_bytes: Option<u64>,
@@ -44,7 +44,8 @@ impl MemoryLimits {
     }
 }
 
-/// Returns the lowest limit of `groups`, a text as in `/proc/self/cgroup`, and their ancestors.
+/// Returns the lowest limit of the control groups in `groups`, a text as in `/proc/self/cgroup`,
+/// and of their ancestors. `root` is their mount point.
 fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }

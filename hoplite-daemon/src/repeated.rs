@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Permits one log line a second.
+/// Permits one log line a second for one kind of event.
 #[derive(Debug)]
 pub struct Repeated(Mutex<State>);
 
@@ -41,8 +41,8 @@ impl Repeated {
     }
 }
 
-/// Logs a warning, at most once a second for each place in the code, with the number `times` of
-/// events since. Further events are logged at the debug level.
+/// Logs a warning, at most once a second for each place in the code; `times` has the number of
+/// events since the last one. Further events are logged at the debug level.
 #[macro_export]
 macro_rules! warn_repeated {
     ($($event:tt)+) => {{

@@ -20,7 +20,7 @@ use crate::traces::{Export, TraceSettings, Tracer};
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
-/// Parts of a running daemon's process.
+/// Parts of the process that a running daemon uses.
 #[derive(Debug)]
 pub struct Process {
     /// Reports the progress of the start.
@@ -35,9 +35,11 @@ pub struct Process {
 
 /// Runs the daemon `command` until a signal ends it.
 ///
-/// `resolve` turns settings into a plan. `serve` must end when [`Process::shutdown`] is cancelled.
+/// Reads settings `S` from arguments, environment and a file. `resolve` turns them into a plan.
+/// Then awaits `serve`, which must end when [`Process::shutdown`] is cancelled.
 ///
-/// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings.
+/// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings. Prints errors as
+/// one line.
 pub fn run<S: Args, P>(
     command: Command,
     resolve: impl FnOnce(S) -> anyhow::Result<P>,

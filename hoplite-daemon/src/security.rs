@@ -73,8 +73,8 @@ impl Security {
         self.token_file.is_some() || self.tls_cert.is_some() || !matches!(self.insecure, Some(true))
     }
 
-    /// Reads the named files. Without them and `--insecure`, reads the secret of this user's
-    /// programs.
+    /// Reads the named files. Without named files and without `--insecure`, reads the secret that
+    /// this user's programs share.
     ///
     /// # Errors
     /// [`SecurityError`].

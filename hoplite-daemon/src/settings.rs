@@ -53,7 +53,7 @@ pub enum SettingsError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
@@ -61,7 +61,7 @@ pub enum SettingsError {
     /// Invalid TOML, an unknown key, or an invalid value.
     #[error("{}, line {line}: {message}", path.display())]
     Parse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -146,6 +146,7 @@ fn read_file(path: &Path, settings: &Command) -> Result<Vec<(String, String)>, S
         let line = before.matches('\n').count() + 1;
         SettingsError::Parse { path: path.to_owned(), line, message }
     };
+    // Syntax errors have several lines.
     let table = DeTable::parse(&text)
         .map_err(|error| wrong(error.span(), error.message().lines().collect::<Vec<_>>().join("; ")))?;
     let mut set = Vec::new();

@@ -1,4 +1,4 @@
-//! Spans of a daemon, exported over OTLP.
+//! Spans of a daemon, exported over OTLP to a collector of OpenTelemetry.
 //!
 //! A full queue drops spans, so a slow collector never blocks the daemon.
 
@@ -157,7 +157,7 @@ impl Drop for Span {
 pub(crate) struct Export(SdkTracerProvider);
 
 impl Export {
-    /// Must be called in the daemon's runtime.
+    /// Returns `None` if no endpoint is set. Must be called in the daemon's runtime.
     pub(crate) fn start(
         settings: TraceSettings,
         daemon: &str,
@@ -206,7 +206,7 @@ impl Export {
     }
 }
 
-/// Ignores an unusable variable, perhaps of other programs.
+/// Ignores an unusable standard variable, perhaps meant for other programs.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);

@@ -1,8 +1,8 @@
-//! Connections of the control plane, below gRPC.
+//! Connections of the control plane, below gRPC: number, rights and end.
 //!
-//! A connection is half open until its peer has proven that it belongs to the cluster
-//! ([`opening`]). If there is a token, clients of plain gRPC are visitors, who may query health for
-//! a short time.
+//! A connection is half open until its peer has finished the TLS handshake, if any, and has proven
+//! that it belongs to the cluster ([`opening`]). If there is a token, clients of plain gRPC are
+//! visitors: they may query health, for a short time.
 
 use std::fmt;
 use std::io;
@@ -80,7 +80,8 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = acceptor.accept(&*listener, || listener.accept()).await;
-                // A failure only slows the connection.
+                // Avoids a delay of small messages, such as grants. A failure only slows the
+                // connection.
                 let _ = stream.set_nodelay(true);
                 Some((Socket::Tcp(stream), Peer(Some(address))))
             }

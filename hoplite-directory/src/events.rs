@@ -1,4 +1,4 @@
-//! Recent events of the shard, for the dashboard.
+//! Recent events of the shard, for the dashboard. New events replace the oldest.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,8 +7,9 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use tokio::time::Instant;
 
+/// Most kept events of stores: as many as people read.
 const MAX_EVENTS: usize = 512;
-/// Few, because a stranger can cause any number.
+/// Most kept events of strangers: few, because a stranger can cause any number.
 const MAX_STRANGER_EVENTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 256;
 
@@ -18,6 +19,7 @@ pub(crate) enum EventKind {
     Disconnected,
     Refused,
     TransferFailed,
+    /// A store's trouble: for example, it is full, or a call waits long.
     Trouble,
     /// A peer without a store's name was refused.
     Stranger,
@@ -34,6 +36,7 @@ pub(crate) struct RecordedEvent {
     pub(crate) text: String,
 }
 
+/// Clones share the list.
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<Shared>);
 

@@ -16,18 +16,18 @@ pub(crate) const STEP: Duration = Duration::from_secs(10);
 /// Most points of a series: one hour.
 pub(crate) const STEPS: usize = 360;
 pub(crate) const MAX_BYTES: usize = 32 << 20;
-/// Memory of a series besides its points.
+/// Memory of a series besides its points: map entry, name, and spare capacity.
 const SERIES_BYTES: usize = size_of::<Series>() + size_of::<Point>() * GROWTH + 256;
-/// Most nodes with a series.
+/// Most nodes with a series. The cluster's rates are sums over them.
 pub(crate) const MAX_NODES: usize = MAX_BYTES / (STEPS * size_of::<Point>() + SERIES_BYTES) - 1;
 const GROWTH: usize = 30;
 
-/// Unknown numbers are NaN.
+/// State of a node or the cluster in one step. Unknown numbers are NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Point {
-    /// Bytes received per second.
+    /// Bytes received from other stores per second.
     pub(crate) received: f32,
-    /// Bytes sent per second.
+    /// Bytes sent to other stores per second.
     pub(crate) sent: f32,
     pub(crate) used: f32,
     /// Successful gets per second.
@@ -58,6 +58,7 @@ struct Counts {
     sent_bytes: f64,
     used_bytes: u64,
     tally: Tally,
+    /// Time in which the events were counted.
     seconds: f64,
 }
 

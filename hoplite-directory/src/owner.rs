@@ -71,11 +71,12 @@ impl ShardHandle {
         self.send(Command::Messages { session, messages }).await
     }
 
+    /// Closes a session, if it is open.
     pub(crate) async fn close(&self, session: SessionId) -> Result<()> {
         self.send(Command::Close { session }).await
     }
 
-    /// The shard keeps its places if they are newer.
+    /// Gives measured places to the shard, which keeps its places if they are newer.
     pub(crate) async fn update_places(&self, places: MeasuredPlaces) -> Result<PlacesOutcome> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
@@ -120,6 +121,7 @@ pub(crate) struct ShardOwner {
     traces: Option<Traces>,
     events: Events,
     pauses: Pauses,
+    /// Number of pauses after which sessions were ended.
     handled_pauses: u64,
 }
 

@@ -1,10 +1,11 @@
 //! Detects pauses of this process, such as the time between SIGSTOP and SIGCONT.
 //!
 //! During a pause, stores give up their sessions. They may delete an object and put it again with
-//! the other shard of its id. Their earlier messages still wait in queues and socket buffers of
-//! this process: a delete among them would remove the new object. So the [owner](crate::owner) of
-//! the shard ends all sessions after a pause. Stores send no messages before the shard has answered
-//! their hello, so sessions that open later have none from before.
+//! the other shard of its id. Messages that they sent before still wait in queues and socket
+//! buffers of this process, and are out of date: a delete among them would remove the new object. So the
+//! [owner](crate::owner) of the shard ends all sessions after a pause. Stores send no messages
+//! before the shard has answered their hello, so later sessions carry no messages from before the
+//! pause.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub(crate) struct Pauses(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    /// The time of the latest count, and the number.
+    /// The time of the latest count, and the number of pauses.
     counted: Mutex<(Instant, u64)>,
     news: Notify,
 }

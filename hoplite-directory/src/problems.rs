@@ -17,7 +17,7 @@ use crate::events::{EventKind, Events, RecordedEvent};
 use crate::owner::ShardHandle;
 use crate::watch::Loads;
 
-/// Time for which an event counts as a problem.
+/// Time for which a lost object, a refusal or a session's end counts as a problem.
 const RECENT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,7 +63,7 @@ fn problems(known: &ClusterState<'_>) -> Vec<Problem> {
     let of_kind = |kind: TroubleKind| {
         let troubles = known.loads.iter().filter_map(move |(node, load)| {
             let mut texts = load.troubles.iter().filter(|trouble| trouble.kind == kind);
-            // The last text, a waiting call, says more than a number.
+            // The last text, a waiting call, says more than the number of calls.
             let text = if kind == TroubleKind::Wait { texts.next_back() } else { texts.next() }?;
             Some(place(node, text.text.clone()))
         });

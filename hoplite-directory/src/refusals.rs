@@ -16,7 +16,7 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Counts a refusal.
+    /// Counts the refusal of a peer without the token, or of another cluster or version.
     pub(crate) fn report(&self, events: &Events, peer: impl fmt::Display, error: &Error) {
         let (counter, kind) = match error {
             Error::VersionMismatch { .. } => (&self.versions, EventKind::Incompatible),

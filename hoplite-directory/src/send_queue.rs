@@ -2,7 +2,7 @@
 //!
 //! The shard queues messages without waiting; the connection sends them in batches. A store that
 //! does not read fills the queue and loses its session. One that sends faster than it reads is
-//! slowed down earlier, by [`SendQueue::wait_for_space`].
+//! slowed down earlier: its session waits for [`SendQueue::wait_for_space`].
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +34,7 @@ struct State {
     queue: AnswerQueue,
     pings: u64,
     is_pinged: bool,
+    /// Reason why the session ended, until it is sent.
     error: Option<Error>,
 }
 
@@ -55,6 +56,7 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Answers a ping with the next frame.
     pub(crate) fn answer_ping(&self) {
         let mut state = self.lock();
         state.pings += 1;

@@ -8,7 +8,7 @@ use hoplite_core::shard::{RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// A shard's open spans.
+/// A shard's open spans. The owner calls this before each message, and for each answer.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -20,8 +20,8 @@ impl Traces {
         Self { tracer, open: BTreeMap::new() }
     }
 
-    /// Begins the span of a message. Returns it if no answer will come: the caller drops it once
-    /// the shard has handled the message.
+    /// Begins the span of a message. Returns the span if no answer will come: the caller drops it
+    /// once the shard has handled the message.
     pub(crate) fn received(
         &mut self,
         node: &NodeId,

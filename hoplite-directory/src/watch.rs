@@ -23,13 +23,14 @@ use tonic::{Status, Streaming};
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
 
+/// Most stores with a report, as many as a shard has.
 const MAX_LOADS: usize = 1 << 16;
-/// Most nodes with detailed reports.
+/// Most nodes with detailed reports, whose page a user looks at.
 const MAX_DETAILED: usize = 16;
 
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
 
-/// The latest reports. Clones share them.
+/// The latest report of each store. Clones share the reports.
 #[derive(Debug, Clone)]
 pub(crate) struct Loads(Arc<Shared>);
 
@@ -84,6 +85,7 @@ impl Loads {
         }
     }
 
+    /// Requests detailed reports from a store for a while, because a user looks at its page.
     pub(crate) fn request_detailed_reports(&self, node: &NodeId) {
         self.request_reports();
         let now = self.now();
@@ -124,6 +126,7 @@ impl Loads {
         }
     }
 
+    /// Returns the history of a node, or of the cluster, after a step.
     pub(crate) fn history(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         self.lock().history.since(node, after)
     }
@@ -221,7 +224,7 @@ impl Order {
     }
 }
 
-/// Dropping the stream forgets the last report.
+/// Stream of a store's reports. Dropping it forgets the last report.
 struct ReportingStore {
     loads: Loads,
     node: NodeId,

@@ -1,4 +1,5 @@
-//! `hoplite bench directory`: gets of one shard over gRPC and inside this process.
+//! `hoplite bench directory`: gets that one shard serves over gRPC, beside the same messages inside
+//! this process.
 //!
 //! After each grant, a simulated store reports the complete copy and then its eviction.
 
@@ -32,6 +33,7 @@ use crate::cluster::Cluster;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SESSIONS_PER_CONNECTION: usize = 100;
 const MAX_QUEUED_FRAMES: usize = 64;
+/// A query, and the reports of the copy and of its eviction.
 const MESSAGES_PER_GET: f64 = 3.0;
 const TARGET_OPERATIONS: f64 = 100_000.0;
 

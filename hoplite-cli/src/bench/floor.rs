@@ -1,3 +1,5 @@
+//! Loops without Hoplite, whose speed is the floor of measurements.
+
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;

@@ -171,7 +171,7 @@ fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::
 }
 
 fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
-    // Nonzero: the system maps untouched pages to one page.
+    // Nonzero, because the system maps all untouched zero pages to one page.
     let source = vec![7; usize::try_from(arguments.size)?];
     let mut memory = WarmMemory::new(arguments.size)?;
     let (mut copies, mut puts, mut views) = (Vec::new(), Vec::new(), Vec::new());

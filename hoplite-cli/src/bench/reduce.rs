@@ -1,4 +1,4 @@
-//! `hoplite bench reduce`: reduces one array of each node.
+//! `hoplite bench reduce`: reduces one array of each node, for one node or for all.
 
 mod arrays;
 mod round;

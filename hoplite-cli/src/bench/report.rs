@@ -45,7 +45,7 @@ pub(super) struct Measurement {
     traffic: Option<Traffic>,
 }
 
-/// Time in multiples of the floor.
+/// Time in multiples of the floor, a measurement without Hoplite.
 #[derive(Debug, Clone, Serialize)]
 struct Comparison {
     floor: String,
@@ -54,7 +54,7 @@ struct Comparison {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Broadcast {
-    /// Each receiver's median time, in order of arrival.
+    /// Each receiver's median time since its arrival, in order of arrival.
     pub(super) receivers_s: Vec<f64>,
     pub(super) last_s: f64,
     pub(super) origin_sent_objects: f64,

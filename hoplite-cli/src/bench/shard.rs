@@ -16,6 +16,7 @@ use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use super::report::{Figure, Measurement, Report};
 
+/// Messages in a batch, which is timed as a whole.
 const BATCH: u64 = 10_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const TARGET_OPERATIONS: f64 = 100_000.0;
@@ -146,6 +147,7 @@ impl Bench {
         started.elapsed().div_f64(count as f64)
     }
 
+    /// Returns the time per message of each batch.
     fn publish_all(&mut self, objects: u64, copy: u64) -> anyhow::Result<Vec<Duration>> {
         let mut samples = Vec::new();
         for first in (0..objects).step_by(usize::try_from(BATCH)?) {
@@ -161,7 +163,7 @@ impl Bench {
         Ok(samples)
     }
 
-    /// Gets a batch's objects at nodes without a copy.
+    /// Gets a batch's objects at nodes without a copy. Returns the time per message.
     fn get_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let mut gets = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
@@ -211,6 +213,7 @@ impl Bench {
         Ok(self.apply_all(events))
     }
 
+    /// Returns the time per message of each get.
     fn get_everywhere(&mut self) -> anyhow::Result<Vec<Duration>> {
         let object = u64::MAX;
         let message = ToShard::Publish(publication(object, Retention::Pinned)?);
@@ -257,6 +260,7 @@ fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
     })
 }
 
+/// Makes an id like Ray's: 28 bytes, in no order.
 fn object_id(object: u64) -> anyhow::Result<ObjectId> {
     Ok(ObjectId::new(format!("{:028x}", scattered(object)))?)
 }

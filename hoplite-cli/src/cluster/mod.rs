@@ -24,17 +24,17 @@ use workplace::Workplace;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Default memory of a store.
+/// Default memory of a store: small, because all share one machine.
 pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterOptions {
     pub(crate) nodes: u32,
     pub(crate) shards: u32,
-    /// `None` for a temporary directory.
+    /// Directory of the sockets; `None` for a temporary directory.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) memory_bytes: u64,
-    /// `None` for `memory_bytes`.
+    /// Memory of the first store; `None` for `memory_bytes`.
     pub(crate) first_memory_bytes: Option<u64>,
     pub(crate) labels: Vec<LabelInTurn>,
     pub(crate) pages: Pages,
@@ -52,7 +52,7 @@ pub(crate) struct LabelInTurn {
 pub(crate) enum Pages {
     /// Before the cluster counts as started: for measurements.
     AllAtStart,
-    /// For development, to take little memory.
+    /// On first use, so that a cluster for development takes little memory.
     OnUse,
 }
 
@@ -108,6 +108,7 @@ pub(crate) async fn with_cluster<T>(
 #[error("all stores have stopped")]
 pub(crate) struct AllStopped;
 
+/// Returns `true` if the user ended the cluster.
 pub(crate) fn is_orderly(error: &anyhow::Error) -> bool {
     error.is::<Interrupted>() || error.is::<AllStopped>()
 }
@@ -210,7 +211,7 @@ impl Daemons {
         Daemon::spawn(name, command, self.workplace.log(name))
     }
 
-    /// Forgets stores that end with status 0, as after a drain.
+    /// Reports and forgets stores that end with status 0, as after a drain.
     async fn first_failure(&mut self) -> anyhow::Error {
         loop {
             let stores = self.stores.len();
@@ -236,7 +237,7 @@ impl Daemons {
     }
 }
 
-/// `daemons` must not be empty.
+/// Returns the daemon's position. `daemons` must not be empty.
 async fn first_end<'d>(daemons: impl Iterator<Item = &'d mut Daemon>) -> (usize, ExitStatus) {
     let (status, ended, _) = select_all(daemons.map(|daemon| Box::pin(daemon.ended()))).await;
     (ended, status)

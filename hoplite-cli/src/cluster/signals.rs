@@ -16,7 +16,8 @@ pub(crate) async fn unless_interrupted<T>(
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// Signals that stop this process. The first value suppresses their default effect for good.
+/// Receives the signals that stop this process: Ctrl-C, `kill`, or the end of the terminal. The
+/// first value suppresses their default effect for good.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,

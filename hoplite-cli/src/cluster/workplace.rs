@@ -23,7 +23,8 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// Lock of the logs' directory against other clusters. Stores lock the parent.
+        /// Lock of the logs' directory against other clusters. Stores lock the parent to create
+        /// their sockets.
         _lock: File,
     },
 }

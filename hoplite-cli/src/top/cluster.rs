@@ -25,9 +25,9 @@ pub(super) enum Question {
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) store: NodeStatus,
-    /// The first answer, or the reason why no shard answers.
+    /// The first shard's answer, or the reason why no shard answers.
     pub(super) directory: Result<StatusReply, String>,
-    /// Problems of the cluster, or only of this node.
+    /// Problems of the cluster, or of this node if no shard answers.
     pub(super) problems: Vec<Problem>,
     pub(super) more: More,
 }

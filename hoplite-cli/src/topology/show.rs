@@ -141,7 +141,7 @@ fn rate(ps_per_byte: u32) -> String {
     }
 }
 
-/// Makes a row for each rank, groups from the outermost on.
+/// Makes a row for each rank: node, groups from the outermost on, and link to the next rank.
 fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let mut table = Table::new([
         ("RANK", Alignment::Right),

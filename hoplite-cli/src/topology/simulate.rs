@@ -103,7 +103,7 @@ struct Simulation {
 #[derive(Debug, Serialize)]
 struct Shared {
     groups: usize,
-    /// Uplink capacities, outermost first, in multiples of a node's link.
+    /// An uplink's capacity at each level, outermost first, in multiples of a node's link.
     uplinks: Vec<f64>,
 }
 

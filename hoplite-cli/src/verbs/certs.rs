@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::output;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Longer than a certificate: replacing an authority takes more work.
+/// An authority outlives certificates, because replacing an authority takes more work.
 const AUTHORITY_DAYS: u32 = 3650;
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];

@@ -44,7 +44,7 @@ struct Row {
     id: Id,
     size_bytes: u64,
     owner: Option<String>,
-    /// Also `true` with `--dry-run`.
+    /// `true` if the command deletes the object, or would without `--dry-run`.
     selected: bool,
     deleted: bool,
 }

@@ -59,7 +59,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     }
 }
 
-/// Calls `each` with each page, or once with the sorted objects.
+/// Calls `each` with pages in the order of ids, or once with the sorted objects.
 async fn parts(
     client: &Client,
     arguments: &Arguments,
@@ -164,6 +164,7 @@ struct Entry {
     partial: usize,
     creator: Option<String>,
     age_ms: Option<u64>,
+    /// Time since the last transfer between nodes.
     unused_ms: Option<u64>,
     pinned: Vec<String>,
     inline: bool,

@@ -1,6 +1,6 @@
 //! One module per command, with its arguments and `run`.
 //!
-//! A new command is also a variant of [`Command`](crate::Command).
+//! A new command is a module here and a variant of [`Command`](crate::Command).
 
 pub(crate) mod allreduce;
 pub(crate) mod barrier;

@@ -16,7 +16,7 @@ use crate::cluster::unless_interrupted;
 use crate::output::{self, Id};
 use crate::progress;
 
-/// Small, so that receivers start early.
+/// Bytes of one read: few, so that receivers start early.
 const PIECE_BYTES: usize = 1 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -112,6 +112,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
+/// Input, whose size must be known before the put.
 #[derive(Debug)]
 enum Source {
     File {
@@ -126,7 +127,8 @@ enum Source {
 }
 
 impl Source {
-    /// Reads files without a size up to one byte beyond `limit_bytes`.
+    /// Opens the input. Reads pipes and other files without a size up to one byte beyond
+    /// `limit_bytes`.
     fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Self::read(io::stdin().lock(), limit_bytes).context("cannot read standard input");

@@ -76,7 +76,7 @@ struct Limits {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// The number if this machine knows no name.
+    /// Name of the user; the number if this machine knows no name.
     user: Option<String>,
     uid: Option<u32>,
     prefix: Option<Id>,

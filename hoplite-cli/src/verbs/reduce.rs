@@ -60,6 +60,7 @@ pub(super) fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
 struct Report {
     #[serde(flatten)]
     target: Id,
+    /// The sources, in the order of joining.
     reduced: Vec<Id>,
 }
 

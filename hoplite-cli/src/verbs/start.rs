@@ -18,10 +18,10 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// Default port, as the guide says for firewalls.
+/// Default port for other stores, as the guide says for firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
-/// Any free port if 7402 is taken.
+/// The dashboard's port, or any free loopback port if it is taken.
 const DASHBOARD: &str = "7402,0";
 
 const EXAMPLES: &str = "Examples:
@@ -84,8 +84,8 @@ impl Arguments {
         })
     }
 
-    /// Returns `true` if the store has the directory, users can log in, and no setting names a
-    /// dashboard.
+    /// Returns `true` if this command chooses a dashboard: the store has the directory, users can
+    /// log in, and no flag, variable or file of settings names another one.
     fn has_dashboard(&self) -> bool {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
@@ -220,6 +220,7 @@ struct Report {
     directory: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     dashboard: Option<SocketAddr>,
+    /// File of the secret for logins at the dashboard.
     login: Option<PathBuf>,
     #[serde(skip)]
     is_https: bool,

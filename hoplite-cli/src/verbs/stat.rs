@@ -78,6 +78,7 @@ struct Reduce {
     restarts: u32,
     is_running: bool,
     position: Option<Position>,
+    /// Progress of the members that run.
     positions: Vec<Position>,
 }
 
@@ -170,6 +171,7 @@ pub(crate) struct Object {
     #[serde(skip)]
     array_type: String,
     collective: Option<String>,
+    /// Number of copies that the put requests.
     replicas: usize,
     creator: Option<String>,
     age_ms: Option<u64>,

@@ -1,8 +1,8 @@
 //! Names under which browsers may reach this process.
 //!
-//! A hostile page can resolve its own name to this machine's address (DNS rebinding). The browser
-//! sends that name as `Host`, so servers refuse unknown names. With TLS, browsers refuse the
-//! certificate.
+//! A hostile page can resolve its own name to this machine's address (DNS rebinding) and read local
+//! servers. The browser sends that name as `Host`, so servers refuse unknown names. With TLS,
+//! browsers refuse the server, whose certificate lacks the name.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -53,7 +53,7 @@ pub(super) fn are_known<B>(request: &Request<B>) -> bool {
         && (request.uri().authority().is_none() || is_known(request.uri()))
 }
 
-/// Returns `true` for addresses, `localhost`, `own` and `allowed`.
+/// Returns `true` for addresses, `localhost`, this machine's name `own`, and the names `allowed`.
 fn is_own(host: &str, own: &str, allowed: &[String]) -> bool {
     let host = normal(host.trim_start_matches('[').trim_end_matches(']'));
     let own = normal(own);

@@ -1,7 +1,8 @@
 //! An HTTP server for a daemon's users. Each connection serves one request within seconds.
 //!
 //! At most [`MAX_CONNECTIONS`] connections wait for a complete request. One more replaces the
-//! oldest. At most as many complete requests are answered at a time; further ones wait.
+//! oldest, so idle connections cannot block others. At most as many complete requests are answered
+//! at a time; further ones wait.
 
 mod address;
 mod hosts;
@@ -36,20 +37,20 @@ use crate::metrics::IntCounter;
 
 /// A request. The body is `None` if it exceeds [`MAX_BODY_BYTES`] or does not arrive.
 pub type HttpRequest = Request<Option<Bytes>>;
-/// The client, an extension of each request.
+/// Address of the client, an extension of each request.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpPeer(pub SocketAddr);
 
 /// A response.
 pub type HttpResponse = hyper::Response<Full<Bytes>>;
 
-/// Most connections that wait for a request, and for its answer.
+/// Most connections that wait for a request, and most for its answer.
 pub const MAX_CONNECTIONS: usize = 32;
 /// Most bytes of a body: a form with the longest token, at three bytes for each byte.
 pub const MAX_BODY_BYTES: usize = 16 << 10;
 /// Time limit for the headers, and again for the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time limit for the whole connection.
+/// Time limit for handshake, request and answer together.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
@@ -64,8 +65,8 @@ pub enum Scheme {
     HttpsForAnybody(Tls),
 }
 
-/// Answers requests until dropped. `refused` counts connections without a complete request. Without
-/// TLS, refuses unknown host names.
+/// Answers requests until dropped. Counts connections without a complete request in `refused`.
+/// Without TLS, refuses unknown host names (`hosts`).
 pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, refused: Option<IntCounter>, answer: A)
 where
     A: Fn(HttpRequest) -> F + Clone + Send + Sync + 'static,

@@ -1,6 +1,7 @@
 //! Metrics and health checks over HTTP: `/metrics`, `/healthz` and `/readyz`.
 //!
-//! A [`GaugeUpdate`] updates gauges at each scrape.
+//! Counters and histograms count events. A [`GaugeUpdate`] updates gauges at each scrape of
+//! `/metrics`.
 
 mod process;
 mod register;
@@ -40,7 +41,7 @@ pub(crate) struct MetricsSettings {
     pub(crate) metrics: Option<HttpAddress>,
 }
 
-/// Updates gauges. An error is the reason why the daemon is not ready.
+/// Updates gauges before a scrape. An error is the reason why the daemon is not ready.
 pub type GaugeUpdate =
     Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
@@ -120,7 +121,8 @@ impl Metrics {
         counters
     }
 
-    /// Creates a counter for each pair of values. The counters of `values` exist from the start.
+    /// Creates a counter for each pair of values of two labels. The counters of `values` exist from
+    /// the start.
     pub fn counters_by_pair(
         &self,
         name: &str,

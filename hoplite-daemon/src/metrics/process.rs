@@ -1,3 +1,5 @@
+//! Memory, time and descriptors of this process, named as by Prometheus' clients.
+
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 

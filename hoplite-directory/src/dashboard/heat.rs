@@ -12,7 +12,7 @@ use serde::Serialize;
 /// Most places: the most links in a store's report.
 pub(super) const MAX_PLACES: usize = MAX_LINKS;
 
-/// The places with the most slow links.
+/// A table of links between the places with the most slow links.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Heat {
     places: Vec<String>,
@@ -31,11 +31,13 @@ struct Cell {
 }
 
 impl Heat {
+    /// `place_of` returns the place of a node.
     pub(super) fn new<'a>(
         loads: &'a [(NodeId, Arc<Load>)],
         place_of: impl Fn(&'a NodeId) -> &'a str,
     ) -> Self {
         let links = || loads.iter().flat_map(|(node, load)| load.links.iter().map(move |link| (node, link)));
+        // Slow links, and all links, of each place.
         let mut weights: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (node, link) in links() {
             for end in BTreeSet::from([place_of(node), place_of(&link.peer)]) {
@@ -45,7 +47,7 @@ impl Heat {
         }
         let all = weights.len();
         let mut chosen: Vec<(&str, (u64, u64))> = weights.into_iter().collect();
-        // A stable sort keeps the order of names.
+        // A stable sort keeps places with equal numbers in the order of their names.
         chosen.sort_by_key(|(_, weight)| Reverse(*weight));
         let places: BTreeSet<&str> = chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();
         let rows: BTreeMap<&str, usize> =

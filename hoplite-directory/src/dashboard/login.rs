@@ -22,9 +22,9 @@ const MAX_SESSIONS: usize = 64;
 /// Longest login: a working day.
 const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
 const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
-/// Cookie after a login, which all shards on a host accept.
+/// Cookie of a browser after a login, which all shards on a host accept: they share the token.
 const KNOWN_COOKIE: &str = "hoplite_known";
-/// Text that the token signs, before a random number.
+/// Text that the token signs for the cookie, before a random number.
 const KNOWN_LABEL: &[u8] = b"known browser";
 const SECRET_BYTES: usize = 32;
 
@@ -95,6 +95,7 @@ impl Login {
         LoginOutcome::Accepted(cookies)
     }
 
+    /// `None` if the system has no random numbers.
     fn session_cookie(&self) -> Option<String> {
         let mut secret = [0; SECRET_BYTES];
         SystemRandom::new().fill(&mut secret).ok()?;
@@ -118,7 +119,7 @@ impl Login {
         Some(format!("{KNOWN_COOKIE}={value}{}; Max-Age={}", self.attributes, KNOWN_TTL.as_secs()))
     }
 
-    /// Returns the cookie to set.
+    /// Returns the cookie to set, or `None` if the sender was not logged in.
     pub(super) fn log_out(&self, headers: &HeaderMap) -> Option<String> {
         self.sessions().remove(&self.session_fingerprint(headers)?)?;
         Some(format!("{}={}; Max-Age=0", self.cookie, self.attributes))

@@ -129,8 +129,8 @@ impl From<ClientLoad> for Client {
 pub(super) struct HistoryPage {
     step_ms: u64,
     last: u64,
-    /// Points, oldest first: bytes received and sent per second, bytes in use, gets and failures
-    /// per second, median and 99th percentile of waits in seconds.
+    /// Points after the request's `after`, oldest first: bytes received and sent per second, bytes
+    /// in use, gets and failures per second, median and 99th percentile of waits in seconds.
     points: Vec<[f32; 7]>,
 }
 
@@ -159,7 +159,7 @@ struct Sent {
     running: usize,
     failed: usize,
     age_ms: u64,
-    /// Time from the first grant to the latest event, or to now.
+    /// Time from the first grant to the latest grant or outcome, or to now.
     took_ms: u64,
 }
 

@@ -73,6 +73,7 @@ pub(super) fn wrong_token() -> HttpResponse {
     login_again(StatusCode::FORBIDDEN, "That is not the token of this cluster.")
 }
 
+/// Login form, with the time before the next try.
 pub(super) fn too_many(wait: Duration) -> HttpResponse {
     let seconds = wait.as_secs();
     let says = format!("There were too many wrong tokens. Try again in {seconds} seconds.");
@@ -94,7 +95,7 @@ pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
     response(status, TEXT, format!("{words}\n").into())
 }
 
-/// Omits the body if the browser already has the text.
+/// Answers with JSON, without a body if the browser already has the text.
 pub(super) fn json(text: String, headers: &HeaderMap) -> HttpResponse {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());

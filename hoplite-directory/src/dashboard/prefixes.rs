@@ -1,6 +1,7 @@
 //! A shard's objects by prefix.
 //!
-//! A sum examines all objects with the prefix, in short turns. Sums are kept for a while.
+//! A sum examines all objects with the prefix, in short turns. Sums are kept for a while, so many
+//! pages cost no more than one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub(crate) struct Prefixes(Arc<Mutex<State>>);
 struct State {
     kept: Kept,
     share: Share,
-    /// Time of the last turn, and last examined id.
+    /// An unfinished sum: time of its last turn, and last examined id.
     begun: Option<(Instant, PrefixSums, Vec<u8>)>,
 }
 
@@ -144,6 +145,7 @@ impl PrefixPage {
     }
 }
 
+/// The prefix may end within a character of UTF-8.
 fn readable(prefix: &[u8]) -> String {
     hoplite_core::text::escape(&String::from_utf8_lossy(prefix))
 }

@@ -1,3 +1,5 @@
+//! Share of a shard's time for a long inspection, which runs in short turns.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Limit of one source: a program gets 15 tries a minute.
+/// Limit of one source: a person who mistypes notices nothing, and a program gets 15 tries a
+/// minute.
 const SOURCE_RATE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
 /// Limit of all sources together, which only forty or more sources reach.
 const TOTAL_RATE: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
@@ -43,6 +44,7 @@ impl From<IpAddr> for Source {
 pub(super) struct Throttle {
     all: Debt,
     sources: BTreeMap<Source, Debt>,
+    /// Shared debt of all sources beyond [`MAX_SOURCES`].
     others: Debt,
 }
 
@@ -67,6 +69,7 @@ impl Debt {
 }
 
 impl Throttle {
+    /// Returns the time until the next token of `source` is checked.
     pub(super) fn wait(&self, source: Source, now: Instant) -> Duration {
         let own = match self.sources.get(&source) {
             Some(debt) => *debt,

@@ -5,7 +5,7 @@ use hoplite_core::reduce::combine;
 const ELEMENTS_BELOW: u32 = 1000;
 const ELEMENTS_APART: usize = 1024;
 
-/// Different windows of one buffer.
+/// Arrays of all nodes: different windows of one buffer.
 pub(super) struct Arrays {
     elements: Vec<u8>,
     pub(super) size_bytes: usize,

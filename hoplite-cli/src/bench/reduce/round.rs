@@ -159,8 +159,8 @@ impl<'a> Round<'a> {
         vec![(); self.clients.len()]
     }
 
-    /// Does `work` for all nodes at once, each on a thread. Returns the time from the first start
-    /// to the last end.
+    /// Does `work` for all nodes at once, each on a thread with its element of `own`. Returns the
+    /// time from the first start to the last end.
     fn together<T: Send>(
         &self,
         own: &mut [T],
@@ -190,7 +190,7 @@ impl<'a> Round<'a> {
         Ok(ended - started)
     }
 
-    /// Returns the time and traffic of `work`.
+    /// Returns the time of `work`, and the most bytes that any node sent and received.
     fn counting(&self, work: impl FnOnce() -> anyhow::Result<Duration>) -> anyhow::Result<Taken> {
         let before = self.counters()?;
         let elapsed = work()?;

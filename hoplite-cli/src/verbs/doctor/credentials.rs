@@ -15,7 +15,8 @@ use super::{Finding, Health, finding};
 
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Examines the files with the daemons' functions. Also returns usable credentials.
+/// Checks each file with the daemons' own functions. Returns a finding for each file, and the
+/// credentials if daemons would accept them.
 pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>) {
     let mut findings = Vec::new();
     if let Some(path) = &security.token_file {
@@ -320,6 +321,7 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
+    /// Also checks that daemons judge the files alike.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);

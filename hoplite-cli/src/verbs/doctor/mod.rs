@@ -1,6 +1,7 @@
 //! `hoplite doctor`: finds problems of this machine that would stop or slow Hoplite.
 //!
-//! Each check is read-only and prints one line. All findings appear within two seconds.
+//! Each check is read-only, tests one thing and prints one line. Slow checks run concurrently; all
+//! findings appear within two seconds.
 
 mod credentials;
 mod directory;
@@ -289,7 +290,7 @@ async fn running(store: &StoreArguments) -> Vec<Finding> {
     findings
 }
 
-/// Returns problems that this store's status lacks.
+/// Returns the cluster's problems that this store's status lacks.
 async fn cluster(client: &Client, status: &NodeStatus) -> Vec<Finding> {
     let mut reply = StatusReply::default();
     let queries = async {
