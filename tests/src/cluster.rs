@@ -134,6 +134,7 @@ impl Drop for Daemon {
     }
 }
 
+/// Reads lines in a thread, so that waits have a limit.
 fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -213,7 +214,7 @@ pub struct Plan {
     pub advertised: Vec<String>,
     /// Environment variables of all daemons, added to the variables of the test.
     pub environment: Vec<(&'static str, &'static str)>,
-    /// The daemons' programs; `None` for this workspace's.
+    /// Folder with the daemons' programs; `None` for this workspace's.
     pub programs: Option<PathBuf>,
 }
 
@@ -367,7 +368,7 @@ impl Cluster {
         }
     }
 
-    /// Puts 4 MiB of zeros, too large to be reduced at one node.
+    /// Puts 4 MiB of zero floats, which is too large to be reduced at one node.
     pub fn put_zeros(&self, node: usize, id: &str) {
         let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
         let options = PutOptions { metadata, ..PutOptions::default() };
@@ -380,7 +381,7 @@ impl Cluster {
         self.stores[node].as_mut().expect("the store runs")
     }
 
-    /// Checks that all daemons live and work.
+    /// Checks that all daemons live, and that an object reaches all stores and can be deleted.
     pub fn assert_serves(&mut self) {
         static ROUND: AtomicU64 = AtomicU64::new(0);
         let round = ROUND.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Relays in front of data planes, which hold bytes back or break connections.
+//! Relays in front of the data planes of stores, which hold bytes back or break connections.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -197,7 +197,7 @@ fn carry(shared: &Arc<Shared>, mut incoming: TcpStream, to: usize) -> io::Result
     Ok(())
 }
 
-/// Reads up to the connecting node's name. Returns the node and the bytes.
+/// Reads up to the frame with the connecting node's name. Returns the node and the bytes.
 fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     let mut frame = vec![0; HEADER_BYTES];
     incoming.read_exact(&mut frame)?;

@@ -1,4 +1,4 @@
-//! Clients and peers for messages that no real peer would send.
+//! Clients and peers for messages on the local and the data plane that no real peer would send.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use hoplite_proto::v1::request::Body;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use prost::Message;
 
-/// Dropping the client looks like a crash.
+/// A client that sends anything; dropping it looks like a crash.
 #[derive(Debug)]
 pub struct RawClient {
     stream: UnixStream,

@@ -111,7 +111,8 @@ fn accept(shared: &Arc<Mutex<State>>, listener: &TcpListener, shard: usize, addr
     }
 }
 
-/// Closes the connection while the store's process is unknown; the store tries again.
+/// Relays a store's connection to a shard. Closes it while the store's process is unknown; the
+/// store tries again.
 fn carry(shared: &Mutex<State>, store: TcpStream, shard: usize, address: SocketAddr) -> io::Result<()> {
     let processes = lock(shared).stores.clone();
     let port = store.peer_addr()?.port();

@@ -1,3 +1,4 @@
+//! Direct connections through a relay that breaks and changes them.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{self, Read, Write};

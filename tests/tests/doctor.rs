@@ -22,8 +22,8 @@ fn arguments(flags: &[(&str, &Path)]) -> Vec<String> {
     flags.iter().flat_map(|(flag, path)| [(*flag).to_owned(), path.display().to_string()]).collect()
 }
 
-/// Repeats the doctor: each check has a time limit below a second, which may pass on a busy
-/// machine.
+/// Repeats the doctor until its finding is `verdict`, with a text that contains `says`. Each of its
+/// checks has a time limit below a second, which may pass on a busy machine.
 #[track_caller]
 fn assert_says(address: &str, flags: &[String], verdict: &str, says: &str) {
     let is_found =
@@ -31,7 +31,7 @@ fn assert_says(address: &str, flags: &[String], verdict: &str, says: &str) {
     await_that(&format!("{verdict} with {says:?} about {address}"), is_found);
 }
 
-/// Returns the verdict and its text; `None` if the credentials took too long.
+/// Returns the verdict on the directory, and its text; `None` if the credentials took too long.
 fn doctor(address: &str, flags: &[String]) -> Option<(String, String)> {
     let mut command = Command::new(program("hoplite"));
     for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {

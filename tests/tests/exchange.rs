@@ -216,7 +216,7 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
             scope.spawn(move || exchange(&client, (3, Some(1000)), rank, FAILING_TIMEOUT))
         };
         for (rank, call) in [call(0), call(1)].into_iter().enumerate() {
-            // On a busy machine, the other rank may come too late.
+            // On a busy machine, the other rank may come only after this one's timeout.
             let missing = missing(call.join().unwrap());
             assert!(missing == [2] || missing.ends_with(&[2]) && missing[0] == 1 - rank, "{missing:?}");
         }
@@ -277,11 +277,13 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
             calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
         })
     };
-    // One after the other: on a busy machine, a rank may come too late.
+    // One after the other, because on a busy machine one rank may come after the other's
+    // timeout.
     for (rank, expected) in [(3, vec![0, 1, 2]), (1, vec![0, 2]), (0, vec![2])] {
         let met = meet(&[rank], FAILING_TIMEOUT / 4);
         assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [expected]);
     }
+    // Now the objects of both are there.
     let met = meet(&[0, 1], FAILING_TIMEOUT / 2);
     assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
     let is_used =

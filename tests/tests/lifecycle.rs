@@ -135,7 +135,7 @@ fn a_killed_store_is_started_again_over_its_leftovers() {
 fn a_store_without_any_flag_is_a_working_node() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(program("hoplite-store"));
-    // Otherwise the store would touch a third of the memory.
+    // Without this option, the store would touch a third of the memory.
     command
         .env("HOPLITE_NO_PREFAULT", "true")
         .env("XDG_RUNTIME_DIR", directory.path())

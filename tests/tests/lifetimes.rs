@@ -1,4 +1,4 @@
-//! Objects with a time to live or an owner.
+//! Objects with a time to live or an owner, and leftovers of clients that have ended.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::process::{Command, Output};
@@ -43,9 +43,9 @@ fn holder(cluster: &Cluster, owners: &[&str]) -> hoplite_client::Result<Client> 
     Client::connect_with(ConnectOptions { socket: cluster.socket(0), owners, ..ConnectOptions::default() })
 }
 
-/// Puts objects until `reader` gets one before its end. Each lives twice as long as the one before,
-/// because a busy machine may need long. Returns the id and the view of the last one, and the
-/// number of all.
+/// Puts objects with a time to live until `reader` gets one before its end. Each lives twice as
+/// long as the one before, because a busy machine may need long. Returns the id and the view of the
+/// last one, and the number of all.
 fn got_in_time(writer: &Client, reader: &Client, name: &str, action: TtlAction) -> (String, ObjectView, u64) {
     let (mut ttl, mut puts) = (SOON, 0);
     loop {

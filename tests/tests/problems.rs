@@ -1,4 +1,4 @@
-//! Each tool names problems with the same words.
+//! Each tool names the problems of a cluster with the same words.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::process::Command;

@@ -38,9 +38,9 @@ fn settle(client: &Client, place: &Path) {
 }
 
 impl Spilling {
-    /// Puts more objects than the memory holds.
+    /// Puts more objects than the memory holds, and waits until the files are complete.
     fn with_objects(arguments: &[&str]) -> Self {
-        // The second store has copies of all objects.
+        // The second store keeps copies of all objects beside the first one.
         let spilling = Self::start_as(arguments, false, "96MiB");
         spilling.put_all(&objects(COUNT));
         spilling.settle();
@@ -55,7 +55,7 @@ impl Spilling {
         self.cluster.kill_store(0);
     }
 
-    /// Returns the number of objects in the files.
+    /// Starts the store again with `--recover`. Returns the number of objects in its files.
     fn recover(&mut self) -> u64 {
         self.start_store(RECOVER);
         self.cluster.client(0).status().unwrap().spill.recovered_objects
@@ -184,6 +184,7 @@ fn damaged_and_incomplete_files_are_dropped_with_their_reason() {
     open(&files[0]).set_len(length(&files[0]) - 1).unwrap();
     open(&files[1]).set_len(length(&files[1]) / 2).unwrap();
     open(&files[2]).write_all_at(b"x", 140).unwrap();
+    // A read finds the damage.
     open(&files[3]).write_all_at(b"damaged", 5000).unwrap();
     fs::write(files[0].with_file_name("foreign.spill"), "x").unwrap();
     let recovered = spilling.recover();

@@ -78,7 +78,8 @@ impl Collector {
         self.collected.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A daemon that ends exports its last spans for a second only.
+    /// Waits until the collector has these numbers of spans. A daemon that ends exports its last
+    /// spans for a second only.
     fn await_spans(&self, expected: &[(&str, Option<&str>, usize)]) {
         await_that("the spans", || {
             let trace = self.trace();

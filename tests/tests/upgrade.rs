@@ -1,4 +1,4 @@
-//! Clusters with different protocol versions, and their upgrade under load.
+//! Clusters whose daemons have different versions of the protocol, and their upgrade under load.
 //!
 //! Old daemons are the programs of the previous release in the folder `HOPLITE_PREVIOUS`, if it is
 //! set. Otherwise they are today's programs, limited to the oldest version.
@@ -117,7 +117,7 @@ fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> Ve
     kept
 }
 
-/// Stops the clients even after a failed assertion.
+/// Stops the clients when it is dropped, even after a failed assertion.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -126,6 +126,7 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// Waits for all sessions, and returns their versions.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
     let of = |node| cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol);
     let mut all: Vec<u32> = Vec::new();

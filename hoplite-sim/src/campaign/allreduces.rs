@@ -16,8 +16,8 @@ use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
-/// Shortest timeout with which participants must succeed after rank 0, in runs without faults and
-/// slowness.
+/// Shortest timeout with which participants must succeed after rank 0's success, in runs without
+/// faults and slowness.
 const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The simulated applications.
+//! The simulated applications: clients put, get, delete, wait and release objects, and die.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after which all sessions are open. Earlier deletes may miss objects.
 pub(super) const SESSIONS_OPEN_AFTER: Duration = Duration::from_millis(300);
 
-/// Longest time of a listing, including a shard without an answer.
+/// Longest time of a listing: the wait for a shard without an answer, and the messages' travel.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Collectives of parts (such as allgather), whose participants get their parts or, after a
-//! failure, make them alone.
+//! Collectives of parts (reduce_scatter, allgather, all_to_all), whose participants get their parts
+//! or, after a failure, make them alone.
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Reduce, ReduceOrder, Request, Response};

@@ -1,10 +1,12 @@
 //! A campaign of failures: machines, links and clients fail at random, and invariants are checked.
 //!
-//! A *tag* stands for an object's bytes. It names the put or the combination that made the bytes,
-//! and so reveals wrong or mixed bytes.
+//! Messages take time, sessions break, machines crash, links are cut, frames are damaged; clients
+//! put, get, reduce, delete and die. A *tag* stands for an object's bytes. It names the put or the
+//! combination that made the bytes, and so reveals wrong or mixed bytes.
 //!
-//! A run follows its `scenario`. `clients` call operations such as `puts`, which check results with
-//! the `history`. `faults` and `probes` disturb the cluster, and `verdict` checks it at the end.
+//! A run follows its `scenario`. `clients` call `puts`, `gets`, `reduces`, `allreduces` and
+//! `exchanges`, which check results with the `history`. `faults` and `probes` disturb the cluster,
+//! and `verdict` checks it at the end.
 
 mod allreduces;
 mod clients;
@@ -39,10 +41,10 @@ pub use scenario::{Faults, Scenario};
 /// Most events in a run, a hundred times the usual number. More events indicate a loop.
 const MAX_EVENTS: u64 = 1_000_000;
 
-/// The counts of a run.
+/// The counts of a run, which show that it was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Messages and faults.
+    /// Counts of messages and faults in the cluster.
     pub counts: Counts,
     /// Successful calls.
     pub successes: u64,
@@ -54,15 +56,16 @@ pub struct Summary {
     pub reduces: u64,
     /// Failed reduces.
     pub failed_reduces: u64,
-    /// Allreduces on the general path (one reduce and a broadcast of its target).
+    /// Successful reduces on the general path of an allreduce (one reduce and a broadcast of its
+    /// target).
     pub allreduces: u64,
     /// Participants of allreduces that got the target.
     pub participants: u64,
-    /// Participants of allreduces without the target.
+    /// Participants of allreduces that did not get the target.
     pub failed_participants: u64,
     /// Collective attempts that made their target.
     pub sessions: u64,
-    /// Members of collectives of parts that got all their parts.
+    /// Members of collectives of parts (such as allgather) that got all their parts.
     pub exchanged: u64,
     /// Participants of collectives of parts that got all their parts.
     pub parts: u64,

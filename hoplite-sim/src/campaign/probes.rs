@@ -1,3 +1,5 @@
+//! Repeated probes that measure the groups of close nodes, with different results.
+
 use std::collections::BTreeMap;
 
 use hoplite_core::link::Uplink;

@@ -389,7 +389,8 @@ impl Simulation {
         self.stores.iter().any(|host| host.copies.values().any(is_whole))
     }
 
-    /// Ends the record of a reduce, which may have effects for `aftermath`.
+    /// Ends the record of a reduce whose client is gone. The reduce may have effects for
+    /// `aftermath`.
     fn end_reduce(&mut self, key: CallKey, aftermath: Duration) {
         let Some(ReduceCall { store, request, made, .. }) = self.app.reduces.remove(&key) else { return };
         self.app.history.writer_ended(&request.target, store, self.now());
@@ -408,8 +409,8 @@ impl Simulation {
     }
 }
 
-/// Finds a different source for each operand. Sources may be equal: an object reduced from one
-/// object equals it.
+/// Finds a different source for each operand of a combination. Sources may have equal bytes: an
+/// object reduced from one object equals it.
 fn choose_sources(
     operands: &[(u64, Vec<usize>)],
     chosen: &mut BTreeMap<usize, u64>,

@@ -19,11 +19,13 @@ pub struct Scenario {
     pub stores: usize,
     pub shards: usize,
     pub clients_per_store: usize,
-    /// Ids of objects that are never reduced.
+    /// The number of ids of objects that are never reduced.
     pub ids: usize,
+    /// The number of ids of sources.
     pub sources: usize,
-    /// Ids of targets, which several reduces may share.
+    /// The number of ids of targets, which several reduces may share.
     pub targets: usize,
+    /// The size of reduced objects.
     pub reduced_bytes: u64,
     /// `true` if some sources have a wrong size.
     pub has_mistakes: bool,
@@ -32,18 +34,22 @@ pub struct Scenario {
     /// The estimate of a link with which stores plan reduces.
     pub link: LinkEstimate,
     pub labels: Labels,
+    /// Size of each store's arena.
     pub capacity_bytes: u64,
+    /// Time for which clients are active.
     pub duration: Duration,
     pub faults: Faults,
     /// Longest time between two faults.
     pub fault_interval: Duration,
-    /// Faults during the steps of reduces.
+    /// The frequency of faults during the steps of reduces.
     pub faults_per_1000_steps: u64,
-    /// Factor for writes and transfers.
+    /// The factor by which writes and transfers are slowed.
     pub slowness: u32,
     pub largest_bytes: u64,
+    /// `true` if clients call collectives of parts.
     pub has_exchanges: bool,
     pub allreduce_schedule: SchedulePreference,
+    /// `true` if probes measure the groups of close nodes repeatedly.
     pub has_probes: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The final invariants.
+//! The final invariants: all objects are readable everywhere, and nothing leaks.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

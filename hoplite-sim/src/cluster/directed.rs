@@ -1,4 +1,5 @@
-//! Tasks that a coordinator gives to another store (the host): hops, and members of attempts.
+//! Tasks that a coordinator gives to another store (the host): hops, and members of attempts. Each
+//! task has a connection, which breaks if either side fails.
 
 use std::time::Duration;
 
@@ -74,7 +75,7 @@ pub(super) struct End {
 enum Stage {
     Before,
     Open,
-    /// The coordinator knows that the task failed or ended.
+    /// The coordinator knows that the task failed or ended; the host has sent its last report.
     Failed,
     /// The coordinator has ended the task, and the host has been released.
     Over,
@@ -292,7 +293,7 @@ impl<A: Application> Cluster<A> {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Each side notices at a separate time.
+    /// Breaks the connections that `predicate` selects. Each side notices at a separate time.
     pub(super) fn break_directed(&mut self, cause: Break, predicate: impl Fn(&DirectedConnection) -> bool) {
         let matching = self.directed_connections.iter().filter(|(_, connection)| predicate(connection));
         let broken: Vec<u64> = matching.map(|(number, _)| *number).collect();

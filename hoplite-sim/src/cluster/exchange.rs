@@ -1,4 +1,5 @@
-//! The exchanges between the members of a collective, over streams that break and resume.
+//! The exchanges between the members of a collective. They send and receive pieces by their
+//! programs, over streams that break and resume.
 
 use std::ops::Range;
 

@@ -32,8 +32,8 @@ impl Input {
         self.line.map(|line| Line { bytes: line.bytes - self.base_bytes as f64, ..line })
     }
 
-    /// Returns the bytes per nanosecond by which an output of `done` bytes may grow; `None` if it
-    /// must wait.
+    /// Returns the most bytes per nanosecond by which this input lets an output of `done` bytes
+    /// grow; `None` if the output must wait.
     pub(super) fn allows(&self, done: f64, now: Duration) -> Option<f64> {
         let line = self.available()?;
         let is_behind = line.bytes_at(now) > done + ROUNDING_BYTES;
@@ -190,7 +190,7 @@ impl<A: Application> Cluster<A> {
         let meetings = transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
         let meetings = meetings.filter_map(|input| line.meets(input.available()?, now));
         let next = meetings.chain(line.meets(Line::flat(now, size), now)).min_by(f64::total_cmp);
-        // Rounds up, so that the event has happened by then.
+        // Rounds up, so that the awaited event has happened by then.
         let Some(delay) = next.map(|delay| Duration::from_nanos(delay.ceil().max(1.0) as u64)) else {
             return;
         };
@@ -213,7 +213,8 @@ impl<A: Application> Cluster<A> {
         of_links.min(of_lanes) / 1e9
     }
 
-    /// Also updates the other transfers on the same links.
+    /// Makes a transfer start or cease to use its links, and updates the other transfers on these
+    /// links.
     pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         if std::mem::replace(&mut transfer.flow.is_moving, is_moving) == is_moving {

@@ -100,14 +100,14 @@ impl ShardHost {
     }
 }
 
-/// The messages that a shard handled.
+/// The messages that a shard handled in a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardLoad {
     /// Received messages.
     pub received: u64,
     /// Sent messages.
     pub sent: u64,
-    /// The modelled time of work.
+    /// The modelled time in which the shard was busy.
     pub busy: Duration,
     /// The longest queue.
     pub longest_queue: usize,

@@ -15,8 +15,8 @@ use hoplite_core::plan::lanes::{HostLanes, LaneAction, Progress, Start, StreamId
 use super::transfers::{Reader, TransferId};
 use super::{Application, Cluster, Network, node_id};
 
-/// The time between two frames of a lane: several in each window over which a stream measures its
-/// rate.
+/// The time between two frames of a lane: several frames in each window over which a stream
+/// measures its rate.
 const FRAME_TIME: Duration = Duration::from_millis(2);
 
 /// The limit of each connection, and of the connections of a stream.
@@ -56,6 +56,7 @@ impl Stream {
 }
 
 impl Lanes {
+    /// Returns the fewest active lanes of a transfer's streams.
     pub(super) fn fewest(&self, key: TransferId) -> usize {
         let streams = self.streams.range((key, 0)..=(key, usize::MAX));
         streams.map(|(_, stream)| stream.active()).min().unwrap_or(1)
@@ -110,7 +111,7 @@ impl<A: Application> Cluster<A> {
         self.dirty.insert(reader.0);
     }
 
-    /// Calls itself again while the stream lasts.
+    /// Lets each lane send a frame, and calls itself again while the stream lasts.
     fn send_frames(&mut self, reader: Reader, id: StreamId) {
         let Some(stream) = self.lanes.streams.get(&reader).filter(|stream| stream.id == id) else { return };
         let lanes: Vec<LaneId> = stream.acknowledged.keys().copied().collect();
@@ -155,7 +156,8 @@ impl<A: Application> Cluster<A> {
         self.after(FRAME_TIME, move |cluster| cluster.send_frames(reader, id));
     }
 
-    /// Also returns the bytes that each active lane has sent since its last frame.
+    /// Returns the state of a stream, and the bytes that each active lane has sent since its last
+    /// frame.
     fn progress(&mut self, (key, index): Reader) -> Option<(Progress, u64)> {
         let now = self.elapsed();
         let latency = self.latency();

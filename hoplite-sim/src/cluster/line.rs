@@ -3,7 +3,8 @@ use std::time::Duration;
 /// Fewer bytes count as zero, because times are rounded to nanoseconds.
 pub(super) const ROUNDING_BYTES: f64 = 16.0;
 
-/// The growth of a copy's bytes along a straight line, per nanosecond.
+/// The growth of a copy's bytes along a straight line: a number of bytes at a time, and its growth
+/// per nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     pub(super) since: Duration,

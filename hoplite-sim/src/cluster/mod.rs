@@ -4,7 +4,8 @@
 //! modules model the shells:
 //!
 //! * `hosts`: machines, crashes, time. `effects`: performs the effects of a store.
-//! * `network`, `sessions`: messages between stores and shards. `slots` checks grants.
+//! * `network`, `sessions`: latencies, cut links, messages between stores and shards. `slots`
+//!   checks grants.
 //! * `transfers`: pulls and combinations. Their bytes either move in `blocks` with `contents`, or
 //!   `flow` along a `line`. `lanes`: the connections of flows.
 //! * `comparisons`: comparisons of puts. `watches`: calls that follow a copy or inspect shards.
@@ -74,7 +75,7 @@ pub(crate) trait Application: Sized + 'static {
     /// shapes of its ranges.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
-    /// Called in the middle of a step of a reduce, to let something fail.
+    /// Called in the middle of a step of a reduce, so that the application can make something fail.
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
 }
 
@@ -125,6 +126,7 @@ impl Config {
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Counts {
     pub events: u64,
+    /// Arrived messages of stores and shards.
     pub messages: u64,
     pub grants: u64,
     pub pulls: u64,
@@ -132,11 +134,11 @@ pub struct Counts {
     pub combinations: u64,
     pub failed_combinations: u64,
     pub hops: u64,
-    /// Reported failures.
+    /// Failures that hops reported.
     pub failed_hops: u64,
-    /// Requested members.
+    /// Members that coordinators requested for attempts.
     pub members: u64,
-    /// Reported failures.
+    /// Failures that members reported.
     pub failed_members: u64,
     pub resumed_streams: u64,
     pub crashes: u64,

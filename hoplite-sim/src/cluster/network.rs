@@ -7,7 +7,8 @@ use super::{Application, Cluster};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Objects move in blocks at random speeds. Messages take random times.
+    /// Objects have tags as contents, and move in blocks at random speeds. Messages take random
+    /// times.
     Blocks { slowness: u32, damages: bool },
     /// Bytes flow at the links' rates. All messages take the same time.
     Flow {

@@ -1,4 +1,5 @@
-//! Sessions keep the order of messages. A broken session loses all messages in flight.
+//! Sessions of stores with shards, which delay messages and keep their order. A broken session
+//! loses all messages in flight.
 
 use std::time::Duration;
 

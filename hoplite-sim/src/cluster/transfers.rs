@@ -1,5 +1,5 @@
-//! Transfers: pulls from one input, and combinations of several. `blocks` and `flow` move the
-//! bytes.
+//! Transfers. Each fills a copy: a pull from one input, or a combination from several inputs.
+//! `blocks` and `flow` move the bytes.
 
 use std::time::Duration;
 
@@ -210,7 +210,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// `Err` has the time after which the receiver notices that the sender is unavailable.
+    /// Requests the bytes of a sender. `Err` has the time after which the receiver notices that the
+    /// sender is unavailable.
     pub(super) fn request_serve(
         &mut self,
         receiver: usize,
@@ -263,7 +264,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Does nothing if the input has another connection by then.
+    /// Fails an input after `delay`, unless it has another connection by then.
     fn fail_input_later(
         &mut self,
         reader: Reader,

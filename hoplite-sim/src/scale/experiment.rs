@@ -5,11 +5,11 @@ use super::FlowCap;
 /// The collective of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// All nodes get one object.
+    /// All nodes get an object of the first node.
     Broadcast,
     /// The first node reduces an object of each node.
     Reduce,
-    /// A reduce whose target all nodes get while it grows.
+    /// A reduce whose target all nodes get while it grows: the general path of an allreduce.
     Allreduce,
 }
 
@@ -18,7 +18,7 @@ pub enum Workload {
 pub enum Arrivals {
     /// All at once, after the puts.
     Together,
-    /// One after the other, in equal steps over this time.
+    /// One after the other, in equal steps over this time; each node puts when it arrives.
     Staggered(Duration),
 }
 
@@ -33,16 +33,18 @@ pub struct Experiment {
     pub workload: Workload,
     /// The arrival times of the nodes.
     pub arrivals: Arrivals,
-    /// The percentage of nodes that fail, at random times before [`Experiment::bound`]. Reduces
-    /// request as many sources as nodes survive.
+    /// The percentage of nodes that fail for good, at random times before [`Experiment::bound`].
+    /// Reduces request as many sources as nodes survive.
     pub failures_percent: f64,
-    /// The number of racks in the nodes' labels; zero for no labels. All links are alike.
+    /// The number of racks, which the nodes' labels name in turn; zero for no labels. All links are
+    /// alike.
     pub racks: usize,
-    /// The receivers that one copy serves at once; the daemons allow one.
+    /// The number of receivers that one copy serves at once; the daemons allow one.
     pub slots: u32,
     /// The limit of each connection; `None` if one connection fills a link.
     pub flow_cap: Option<FlowCap>,
-    /// `true` to measure a second run, after the shards and stores have measured the links.
+    /// `true` to measure a second run. The first one has taught the shards the time of a hop, and
+    /// the stores their lanes.
     pub is_repeated: bool,
     /// The seed of failures and names.
     pub seed: u64,

@@ -1,13 +1,14 @@
 //! Simulates thousands of nodes: real decisions over a fluid model of the network.
 //!
 //! Every store is a real [`Node`](hoplite_core::node::Node), and every shard a real
-//! [`Shard`](hoplite_core::shard::Shard). Reduces are planned for the simulated link.
+//! [`Shard`](hoplite_core::shard::Shard), with the messages, planners, retries and deadlines of the
+//! daemons. Reduces are planned for the simulated link.
 //!
 //! # Models
 //!
 //! * **Bytes** flow as in pipes, at full rate in both directions at once, through a switch that is
 //!   never full. Transfers share a direction of a node's link equally, and unused shares are lost.
-//!   So results are rather late than early when many transfers share a link.
+//!   So results are rather late than early when many transfers share a link, which is rare here.
 //! * **Latency**: a relay forwards bytes a block later, because it verifies a block first; blocks
 //!   take about a millisecond. A connection takes a round trip.
 //! * **Connections** may have a [`FlowCap`]. The senders' real lanes then decide, see `cluster::lanes`.
@@ -16,7 +17,8 @@
 //! * **Failures** are deaths of processes, which peers notice after a latency. The node of the
 //!   broadcast object, or of the reduce, does not fail.
 //!
-//! An [`Experiment`] always has the same [`Outcome`].
+//! An [`Experiment`] always has the same [`Outcome`]. The [`Cost`] is the real time of decisions on
+//! this computer.
 
 mod experiment;
 mod outcome;
@@ -35,7 +37,8 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// Size of an arena in objects: source, hop output and target, more than twice.
+/// Size of an arena in objects: source, hop output and target, more than twice, for restarts during
+/// cleanup.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {
@@ -90,6 +93,7 @@ impl Experiment {
             world.start_over();
             world.prepare();
         }
+        // The preparation does not count.
         world.counts = Counts::default();
         for host in &mut world.stores {
             host.thought = Duration::ZERO;
@@ -127,8 +131,8 @@ impl Experiment {
         }
     }
 
-    /// Returns a lower bound of the completion time. The last node to arrive must send or receive
-    /// an object over its link, and a byte takes a latency.
+    /// Returns a lower bound of the completion time, whatever the decisions. The last node to
+    /// arrive must send or receive an object over its link, and a byte takes a latency.
     ///
     /// An allreduce of S bytes must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009),
     /// possibly before the last node arrives.

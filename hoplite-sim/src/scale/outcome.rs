@@ -4,14 +4,14 @@ use super::Workload;
 use super::workload::World;
 use crate::cluster::{Counts, ShardLoad};
 
-/// The simulated result of an experiment.
+/// The simulated result, which is equal in each run of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The time until the last surviving node is done.
+    /// The simulated time from the start until the last surviving node is done.
     pub completion: Duration,
-    /// The lower bound: [`Experiment::bound`](super::Experiment::bound).
+    /// The lower bound of the completion time: [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
-    /// The longest time of a node from its arrival, or a reduce's start, to its end.
+    /// The longest time of a node from its arrival to its end; for a reduce, from the start.
     pub longest: Duration,
     /// The number of nodes whose calls succeeded.
     pub done: usize,
@@ -19,17 +19,17 @@ pub struct Outcome {
     pub undone: usize,
     /// The first error and its node.
     pub error: Option<String>,
-    /// The reduce's plan.
+    /// The plan of the reduce, in words.
     pub plan: Option<String>,
-    /// The reduce's repairs.
+    /// The number of repairs of the reduce.
     pub mendings: u32,
-    /// Restarts of the target.
+    /// The number of restarts of the reduce's target.
     pub restarts: u32,
     /// The work of each shard.
     pub shards: Vec<ShardLoad>,
     /// Counts since the start.
     pub counts: Counts,
-    /// The number of gets, or of sources.
+    /// The number of gets, or of sources of the reduce.
     pub operations: u64,
 }
 
@@ -39,7 +39,8 @@ impl Outcome {
         self.completion.as_secs_f64() / self.bound.as_secs_f64()
     }
 
-    /// Messages of shards, divided by [`operations`](Self::operations).
+    /// The number of messages that shards received and sent, divided by
+    /// [`operations`](Self::operations).
     pub fn messages_per_operation(&self) -> f64 {
         let messages: u64 = self.shards.iter().map(|shard| shard.received + shard.sent).sum();
         messages as f64 / self.operations.max(1) as f64
@@ -58,7 +59,7 @@ pub struct Cost {
     pub wall: Duration,
     /// A shard's mean real time per message.
     pub shard_message: Duration,
-    /// The real time of the decisions of the first node.
+    /// The real time of the decisions of the first node, which coordinates reduces.
     pub coordinator: Duration,
 }
 

@@ -4,7 +4,7 @@ use hoplite_core::id::MAX_OBJECT_ID_BYTES;
 use hoplite_proto::dashboard::query::{from_hex, number, to_hex, value};
 use hoplite_proto::dashboard::{MAX_KEY_BYTES, MAX_NODES, MAX_OBJECTS, Question};
 
-/// Parses a path, a form and a cookie.
+/// Parses `bytes` as a path, a form and a cookie.
 pub fn question(bytes: &[u8]) {
     let (path, query) = bytes.split_at(bytes.iter().position(|byte| *byte == b'?').unwrap_or(bytes.len()));
     let query = query.get(1..).unwrap_or_default();

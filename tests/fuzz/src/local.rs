@@ -1,4 +1,4 @@
-//! The local plane.
+//! The local plane: messages of a store and its clients.
 
 use bytes::{Bytes, BytesMut};
 use hoplite_core::Limits;

@@ -61,7 +61,8 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
 struct World {
     node: Node,
     now: Time,
-    /// Checks the answers to clients; `None` if clients break the protocol.
+    /// Checks the answers to clients, whose call numbers are then unique; `None` if clients break
+    /// the protocol.
     checker: Option<Checker>,
     clients: [ClientId; CLIENTS],
     last_number: u64,

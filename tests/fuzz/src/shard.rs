@@ -23,7 +23,7 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 3] = ["x", "y", "z"];
-/// Most ticks until all deadlines have passed.
+/// Most ticks until all deadlines have passed. Each open request, copy and tombstone has a few.
 const MAX_LAST_TICKS: usize = 10_000;
 const TICK: Duration = Duration::from_secs(600);
 

@@ -2,8 +2,8 @@
 //! RECEIVERS`.
 //!
 //! The stores have sessions, labels and loads, but no bytes. RECEIVERS stores pull an object of the
-//! first store. Begins again after the directory has ended all sessions. Ends with its standard
-//! input.
+//! first store; some are complete, so that several chains begin. Begins again after the directory
+//! has ended all sessions, as after a pause of the machine. Ends with its standard input.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -257,7 +257,7 @@ fn publish(id: &str, size_bytes: u64) -> ToShard {
     ToShard::Publish(publication(id, size_bytes))
 }
 
-/// Links to the nodes of the rack, and to the same place in other racks. One port is slow.
+/// Makes links to the nodes of the rack, and to the same place in other racks. One port is slow.
 fn links(number: usize) -> Vec<LinkLoad> {
     let (rack, place) = (number / 32, number % 32);
     let inside =

@@ -1,3 +1,4 @@
+//! Clients that write garbage into the headers of objects.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs::{self, File};

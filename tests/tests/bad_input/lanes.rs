@@ -1,3 +1,4 @@
+//! Peers that misuse the further connections (lanes) of a stream.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use hoplite_client::blocking::Client;

@@ -1,4 +1,4 @@
-//! Invalid reduces, which fail immediately and leave no objects behind.
+//! Invalid reduces, which fail immediately with the problem's name and leave no objects behind.
 
 use std::time::{Duration, Instant};
 

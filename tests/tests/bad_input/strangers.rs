@@ -27,7 +27,7 @@ const MAX_GROWTH_BYTES: u64 = 64 << 20;
 const MAX_SHOUTED_BYTES: u64 = 32 << 20;
 /// Most memory of 256 handshakes of TLS.
 const MAX_GROWTH_BY_TLS_BYTES: u64 = 32 << 20;
-/// Longest wait for a handshake, which must end after five seconds.
+/// Longest wait for the end of a handshake, which must end after five seconds.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 
 struct Port {

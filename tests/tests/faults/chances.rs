@@ -1,4 +1,4 @@
-//! A forwarding store dies at random moments.
+//! A store that forwards an object dies at a random moment, many times.
 
 use hoplite_tests::cluster::{Cluster, Plan};
 use hoplite_tests::contents::{bytes, seed};

@@ -1,3 +1,5 @@
+//! Stores that were frozen while their objects changed.
+
 use std::process::Command;
 use std::time::Duration;
 

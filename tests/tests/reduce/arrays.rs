@@ -1,7 +1,7 @@
 use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp};
 
-/// Integers cover the whole range, so that sums wrap around. Floats are small whole numbers, so
-/// that results are exact in any order.
+/// Integers cover the whole range, so that sums wrap around. Floats are small whole numbers, whose
+/// sums and products are exact in any order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrays {
     pub(crate) dtype: Dtype,

@@ -176,6 +176,7 @@ fn a_target_waits_for_space_until_its_deadline() {
         client.put_with(id, &vec![1; 2 * MIB], PutOptions::default()).unwrap();
     }
     let short = Duration::from_millis(300);
+    // The answer of the directory may take longer than this timeout.
     await_that("a reduce that lacks room", || {
         let error = refusal(client.reduce_with("target", ids(&[1, 2]), within(short)));
         assert!(matches!(error, ObjectError::StoreFull { .. } | ObjectError::Timeout { .. }), "{error}");

@@ -20,7 +20,8 @@ fn with_sources() -> Cluster {
     cluster
 }
 
-/// Links hold bytes until all ranks have called.
+/// Runs an allreduce in which rank 1 has other arguments. Links hold bytes until all ranks have
+/// called.
 fn disagreeing(
     cluster: &Cluster,
     target: &str,

@@ -1,4 +1,4 @@
-//! Partly written sources stop a reduce at the byte that a test needs.
+//! Reduces with real daemons. Partly written sources stop a reduce at the byte that a test needs.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod arrays;
@@ -166,6 +166,7 @@ fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
     retry("describe", || cluster.client(node).describe(target)).reduce.expect("the coordinator remembers")
 }
 
+/// Waits until the coordinator has dropped a silent member.
 fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &str) {
     let client = cluster.client(coordinator);
     await_that(plan, || {

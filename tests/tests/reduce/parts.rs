@@ -56,7 +56,8 @@ impl Way {
     }
 }
 
-/// With slow links, the first rank waits about a second for late sources, instead of 2 ms.
+/// Plans links so slow that the first rank waits for late sources for about a second. With fast
+/// links it waits for 2 ms, which any store may need to announce its source.
 fn patient(nodes: usize, link_bandwidth: &str) -> Plan {
     let mut plan = chained(nodes);
     plan.store_arguments.retain(|argument| !argument.starts_with("--link-bandwidth"));
@@ -232,7 +233,8 @@ fn a_rank_may_call_elsewhere_than_where_its_source_is() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Calls `disturb` in an exchange of three nodes that have half of their source.
+/// Calls `disturb` in an exchange of three nodes that have half of their source. The directory
+/// counts a store as lost after `node_grace`.
 fn disturbed(
     way: Way,
     node_grace: &str,

@@ -3,7 +3,7 @@ use anyhow::ensure;
 /// Distance of the checked elements: a prime, to meet all parts of blocks.
 const STRIDE: usize = 61;
 
-/// Returns a small whole number, so that sums over all ranks are exact.
+/// Returns a rank's factor: a small whole number, so that sums over all ranks are exact.
 pub(crate) fn factor(rank: usize, round: usize) -> f32 {
     ((rank + round) % 16 + 1) as f32
 }

@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     /// An allreduce of all gradients, to which the server adds zeros.
     AllGradients,
     FirstGradients,
-    /// The first samples, whose workers then get a new model.
+    /// The first samples of several workers, which then get a new model.
     FirstSamples,
 }
 

@@ -1,3 +1,5 @@
+//! A transport that copies all bytes through buffers changes nothing.
+
 use hoplite_net::TransportKind;
 
 fn transport() -> TransportKind {

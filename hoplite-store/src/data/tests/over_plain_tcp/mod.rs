@@ -1,3 +1,5 @@
+//! TCP, with bytes straight between arenas and sockets.
+
 use hoplite_net::TransportKind;
 
 fn transport() -> TransportKind {
