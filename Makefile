@@ -62,8 +62,9 @@ $(DEMO_ENV): | setup
 # The parts end in any order, so the messages of failed Rust tests are repeated last.
 test: setup ## Everything that a change must pass.
 	+$(AT_ONCE)=2 fetch lint tested doc
+	rm -f target/test-unit.log
 	+$(AT_ONCE)=4 test-python test-unit fuzz-targets lint-python docs UNIT_LOG=target/test-unit.log || \
-		{ awk '/^failures:$$/ { shown = 1 } /^test result/ { shown = 0 } shown' target/test-unit.log; exit 1; }
+		{ awk '/^failures:$$/ { shown = 1 } /^test result/ { shown = 0 } shown' target/test-unit.log 2>/dev/null; exit 1; }
 	$(MAKE) --no-print-directory --jobs=1 test-fuzz test-lab test-chaos test-deploy test-dashboard
 
 fetch: python-env # What the tests run besides our programs: torch, Ray, a browser, Docker.

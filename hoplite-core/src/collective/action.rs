@@ -50,8 +50,8 @@ pub(crate) enum Action {
     /// Make an empty target, which tells participants that the exchange is over.
     Announce(ObjectId, Metadata, Duration),
     Remember(ReduceRecord),
-    /// Allocate a member's copy and start its exchange. Then call `Memberships::began` or
-    /// `Memberships::refused`.
+    /// Allocate a member's copy and start its exchange. Then call
+    /// `Memberships::exchange_started` or `Memberships::refused`.
     Open(MembershipId),
     LackRoom(MembershipId),
     /// Make a member's copy the target. The call, if any, waits for the directory's confirmation

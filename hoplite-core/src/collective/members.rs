@@ -261,6 +261,7 @@ impl Memberships {
         let Some(member) = self.members.get_mut(&membership) else { return };
         let plan = &member.plan;
         let (target, attempt, put) = (plan.target.clone(), plan.attempt, plan.put);
+        let enlisted_at = member.enlisted_at;
         let has_its_parts =
             !plan.properties().awaits_commit && matches!(member.stage(), MemberStage::Filled { .. });
         let is_orphan = !member.is_committed() && !has_its_parts && member.stage() != MemberStage::Over;
@@ -272,7 +273,10 @@ impl Memberships {
         // Other members have a committed target. Without a commit, the general path may follow,
         // unknown to this store.
         self.end_member(ctx, membership, Error::Superseded { id: target.clone() });
-        if is_orphan {
+        let is_later = |id: MembershipId, other: &Membership| {
+            id != membership && other.plan.target == target && other.enlisted_at >= enlisted_at
+        };
+        if is_orphan && !self.members.iter().any(|(id, other)| is_later(*id, other)) {
             self.end_orphan(ctx, &target);
             let until = ctx.now + ORPHAN_TIMEOUT;
             self.orphans.insert(target.clone(), (attempt, until));
@@ -287,9 +291,9 @@ impl Memberships {
         }
     }
 
-    /// Ends the search for the target of a coordinator that left, because a later attempt begins or
-    /// ends.
-    fn end_orphan(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
+    /// Ends the search for the target of a coordinator that left, because a later call or attempt
+    /// has begun.
+    pub(crate) fn end_orphan(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         if let Some((_, until)) = self.orphans.remove(target) {
             ctx.unschedule(until, Timer::Orphan(target.clone()));
         }

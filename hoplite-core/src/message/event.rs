@@ -53,7 +53,7 @@ pub enum Event {
         /// [`MAX_OWNERS_PER_CLIENT`](crate::lifetime::MAX_OWNERS_PER_CLIENT).
         owners: Vec<Owner>,
     },
-    /// A client's process ended, or its last reference is gone.
+    /// The connection of a client is closed.
     ClientGone {
         client: ClientId,
     },

@@ -53,7 +53,7 @@ impl Pool {
         found
     }
 
-    /// Keeps a connection. Closes the oldest one if the peer has too many.
+    /// Keeps a connection. Closes the one that was idle longest if the peer has too many.
     pub(super) fn put(&self, peer: Peer, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {

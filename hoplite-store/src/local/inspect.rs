@@ -269,7 +269,8 @@ async fn in_turn<T>(
     timeout(POSITION_TIMEOUT, asked).await.ok()
 }
 
-/// Queries the holders of a copy for the record of a reduce; all stores if there are no holders.
+/// Queries the stores with a pinned copy for the record of a reduce; all stores if no store has a
+/// copy.
 async fn made_elsewhere(
     plane: &LocalPlane,
     shards: &[&ShardLink],

@@ -6,7 +6,7 @@ use hoplite_daemon::metrics::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Metrics, label_of,
 };
 
-/// A put consists of two requests: one for memory, and the seal.
+/// A put of more than some KiB consists of two requests: one for memory, and the seal.
 pub(super) const OPERATIONS: [&str; 11] = [
     "put",
     "get",
