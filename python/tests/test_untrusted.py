@@ -380,6 +380,8 @@ contents = st.binary(max_size=64) | st.integers(0, 40).map(bytes)
 @example(user=b"py1:pickle", contents=bytes(8))
 @example(user=b"py1:jax ('float6_e2m3fn', (1,))", contents=bytes(1))
 @example(user=b"py1:ndarray ('int1', ())", contents=bytes(1))
+@example(user=b"py1:jax ('int1', (3,))", contents=bytes(3))
+@example(user=b"py1:jax ('uint1', (3,))", contents=bytes(3))
 def test_no_header_harms_a_reader(careful: hoplite.Client, user: bytes, contents: bytes) -> None:
     read(careful, "fuzz/header", Stored(contents, "opaque", None, user))
 
