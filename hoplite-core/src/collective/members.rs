@@ -291,9 +291,8 @@ impl Memberships {
         }
     }
 
-    /// Ends the search for the target of a coordinator that left, because a later call or attempt
-    /// has begun.
-    pub(crate) fn end_orphan(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
+    /// Ends the search for the target of a coordinator that left, because a later attempt has begun.
+    fn end_orphan(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         if let Some((_, until)) = self.orphans.remove(target) {
             ctx.unschedule(until, Timer::Orphan(target.clone()));
         }

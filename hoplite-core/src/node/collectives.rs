@@ -53,10 +53,6 @@ impl Adapter<'_> {
         source_bytes: u64,
         timeout: Duration,
     ) {
-        // The call of a lost coordinator is over for this node, so this participant is of another.
-        if !is_again && participants_of(self.objects, &target).is_empty() {
-            self.collectives.members.end_orphan(&mut self.objects.ctx.of_collectives(), &target);
-        }
         let Objects { ctx, copies, .. } = &mut *self.objects;
         let is_here = |id: &ObjectId, put: PutId| copies.live_put(id, put).is_some();
         let joined =
