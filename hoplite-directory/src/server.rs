@@ -252,8 +252,8 @@ fn serve_members(
         .serve_with_incoming_shutdown(connection::served(connections), stop.cancelled_owned())
 }
 
-/// Serves visitors until `stop`, within small limits. The guard refuses all calls except those of
-/// the health service.
+/// Serves visitors until `stop`, within small limits. The guard permits only calls of the health
+/// service.
 fn serve_visitors(
     directory: DirectoryServer<DirectoryService>,
     health: HealthServer<impl Health>,

@@ -5,8 +5,8 @@
 /// A plain store first fetches the cache line: a third more traffic, and evicted data. C libraries
 /// also store past the caches, but only in longer calls than a [`Writer`](crate::Writer) makes.
 ///
-/// 1 GiB takes 64 ms in steps of 1 MiB, 85 ms with a `memcpy` per step, and 75 ms with one `memcpy`
-/// (best of 20 on an EPYC with 2 cores). 32-byte stores, prefetching and parallel pages were no
+/// In steps of 1 MiB, 1 GiB takes 64 ms, and 85 ms with a `memcpy` per step. One `memcpy` takes
+/// 75 ms (best of 20 on an EPYC with 2 cores). 32-byte stores, prefetching and parallel pages were no
 /// better.
 ///
 /// # Safety
@@ -43,7 +43,7 @@ pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length
     unsafe { _mm_sfence() };
 }
 
-/// Copies with the C library.
+/// Copies `length` bytes with the C library.
 ///
 /// # Safety
 /// Both ranges must be valid and must not overlap, as for [`std::ptr::copy_nonoverlapping`].

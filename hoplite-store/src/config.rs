@@ -122,7 +122,7 @@ pub struct SpillSettings {
 /// The time at which the arena's pages are touched for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefault {
-    /// In the background.
+    /// In the background, from the start of the store.
     AtStart,
     /// At the first put.
     OnUse,

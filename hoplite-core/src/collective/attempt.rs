@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
 
-/// The decision about an attempt.
+/// The coordinator's decision about an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
     /// Undecided: the member at the coordinator's store misses bytes. In a collective of parts,
@@ -94,7 +94,7 @@ impl Attempt {
         self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
     }
 
-    /// Returns the indices of members that still exchange bytes.
+    /// Returns the indices of members that have neither reported all bytes nor failed.
     pub fn unfinished(&self) -> impl Iterator<Item = usize> {
         let members = self.members.iter().enumerate();
         members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)

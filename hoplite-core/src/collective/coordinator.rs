@@ -118,7 +118,7 @@ impl Coordinator {
         searches.chain(attempts).map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
-    /// `existence` is the query for the target.
+    /// Coordinates a collective. `existence` is the query for the target.
     pub(crate) fn coordinate(
         &mut self,
         ctx: &mut Context<'_>,
@@ -134,7 +134,8 @@ impl Coordinator {
         self.reconsider(ctx, &target);
     }
 
-    /// Returns the locations unless a search or a disagreement used them.
+    /// Takes in the locations of a source. Returns them unless a search or a disagreement used
+    /// them.
     pub(crate) fn source_located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -371,7 +372,7 @@ impl Coordinator {
         }
     }
 
-    /// If rank 0's call failed, participants at other stores get the error.
+    /// Takes in the end of rank 0's call. If it failed, participants at other stores get the error.
     pub(crate) fn call_ended(
         &mut self,
         ctx: &mut Context<'_>,

@@ -304,7 +304,8 @@ impl Memberships {
         }
     }
 
-    /// `failure` is `None` if the copy was given up before.
+    /// Takes in the end of a member's exchange. `failure` is `None` if the copy was given up
+    /// before.
     pub(crate) fn exchange_ended(
         &mut self,
         ctx: &mut Context<'_>,

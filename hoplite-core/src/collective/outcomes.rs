@@ -38,7 +38,8 @@ impl Outcomes {
         push(&mut self.left, MAX_LEFT_ATTEMPTS, (target, attempt, put));
     }
 
-    /// Returns `false` if this attempt or a newer one was rejected before.
+    /// Notes that an attempt was rejected. Returns `false` if it or a newer one was rejected
+    /// before.
     pub(super) fn reject(
         &mut self,
         now: Time,

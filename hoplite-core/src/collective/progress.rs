@@ -42,7 +42,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Returns the length.
+    /// Returns the length of the range.
     pub const fn length_bytes(&self) -> u64 {
         length(&self.range)
     }
@@ -55,7 +55,7 @@ pub enum Reading {
     Nothing,
     /// The same range of the target.
     Target,
-    /// A range of an own source.
+    /// A range of one of the member's sources.
     Source {
         /// The source's index.
         index: usize,
@@ -258,7 +258,7 @@ impl Progress {
         self.steps[block.step].writers.iter().find_map(unmet)
     }
 
-    /// Returns the bytes that moving a block reads.
+    /// Returns the bytes that sending or receiving a block reads.
     pub fn reading(&self, plan: &Plan, block: &Block) -> Reading {
         if block.mode == Some(ReceiveMode::Replace) {
             return Reading::Nothing;
@@ -272,7 +272,7 @@ impl Progress {
         Reading::Source { index, range: start - base..end - base, part_end }
     }
 
-    /// Notes that the next block of `stream` has moved.
+    /// Notes that the next block of `stream` was sent or received.
     pub fn done(&mut self, stream: &mut Stream, block: &Block) {
         self.sent(block);
         stream.skip(block);
@@ -283,13 +283,13 @@ impl Progress {
         self.reach(block.step, block.done_bytes);
     }
 
-    /// Bytes that a resumed stream repeats count once.
+    /// Notes that `done_bytes` of a step are done. Bytes that a resumed stream repeats count once.
     fn reach(&mut self, step: usize, done_bytes: u64) {
         let step = &mut self.steps[step];
         step.done_bytes = step.done_bytes.max(done_bytes);
     }
 
-    /// Returns the next range to combine: at most `max_bytes` of one part.
+    /// Returns the next range of own sources to combine: at most `max_bytes` of one part.
     pub fn next_fold(&self, plan: &Plan, max_bytes: u64) -> Option<Range<u64>> {
         let fold = self.fold.as_ref().filter(|fold| fold.done_bytes < fold.size_bytes)?;
         let start = fold.done_bytes;

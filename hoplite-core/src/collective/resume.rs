@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// Most resumes within [`PERIOD`], and in total without progress.
+/// Most times that a stream resumes within [`PERIOD`], and in total without progress.
 const MAX_RESUMES: u32 = 3;
 const PERIOD: Duration = Duration::from_secs(1);
 /// The pause before a stream resumes. A peer that was about to send has begun by then.

@@ -62,7 +62,7 @@ impl Store {
         std::iter::from_fn(|| machine.next_action(&mut ctx)).collect()
     }
 
-    /// Source `a` is here, and `b` at `n1`.
+    /// Coordinates a collective of source `a` here and source `b` at `n1`.
     fn coordinate(&mut self, kind: Collective) -> Vec<Action> {
         let source_queries = vec![RequestId(101), RequestId(102)];
         let mut actions = self.feed(|machine, ctx| {

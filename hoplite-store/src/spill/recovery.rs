@@ -114,7 +114,7 @@ fn check_private(directory: &Path) -> Result<(), Flaw> {
 
 type Objects = Vec<hoplite_core::node::SpilledObject>;
 
-/// Also returns the offset of the index.
+/// Reads the header and the index of a spill file. Also returns the offset of the index.
 pub(super) fn read_file(path: &Path) -> Result<(FileHeader, Objects, u64), Flaw> {
     let file = frames::open(path)?;
     let length_bytes = file.metadata()?.len();

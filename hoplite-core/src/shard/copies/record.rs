@@ -34,8 +34,8 @@ pub(in crate::shard) enum Class {
     Unfinished,
 }
 
-/// The order of copies with a free slot: class, time, latest grant, node. Only unfinished copies
-/// have a time, that of their first bytes.
+/// The order of copies with a free slot: class, time, latest grant, node. The time is that of
+/// the first bytes of an unfinished copy, and zero for a complete one.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 
 impl LocationRecord {
