@@ -1,7 +1,7 @@
-//! Allocation of space in the arena: pure bookkeeping, which tests and simulations use without an
-//! arena.
+//! Allocation of space in the arena, a store's shared memory: pure bookkeeping, which tests use
+//! without an arena.
 
-/// A range of the arena.
+/// A range of the arena, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     /// Offset from the start of the arena.
@@ -10,13 +10,13 @@ pub struct Extent {
     pub length_bytes: u64,
 }
 
-/// The header before each object's bytes, in which the writer shares its progress: a cache line.
+/// The size of the header before each object's bytes, in which the writer shares its progress.
 pub const HEADER_BYTES: u64 = 64;
 
-/// The unit of allocation and alignment: a cache line, so that headers never share one.
+/// The unit of allocation and alignment in bytes: a cache line, so that headers never share one.
 pub const GRANULE_BYTES: u64 = 64;
 
-/// Returns the length of the extent that [`Allocator::allocate`] returns for `length_bytes`.
+/// Returns the number of bytes that [`Allocator::allocate`] reserves for `length_bytes`.
 pub const fn allocated_bytes(length_bytes: u64) -> u64 {
     granules(length_bytes).saturating_mul(GRANULE_BYTES)
 }
@@ -25,8 +25,8 @@ const fn granules(length_bytes: u64) -> u64 {
     if length_bytes == 0 { 1 } else { length_bytes.div_ceil(GRANULE_BYTES) }
 }
 
-/// The bins per power of two. With 32, lengths in a bin differ by at most 3%, which bounds the
-/// excess of a split range.
+/// The bins (lists of free ranges) per power of two. With 32, lengths in a bin differ by at most
+/// 3%, so a chosen range is hardly too long.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
 const COLUMNS_LOG2: u32 = 5;
 
@@ -70,8 +70,8 @@ struct Range {
     length: u64,
     before: u32,
     after: u32,
-    /// Links of the list that contains the range, according to `state`. Buckets and vacant entries
-    /// use only `next`.
+    /// The neighbours in the bin, bucket or list of vacant entries that contains the range. Only
+    /// bins use `previous`.
     previous: u32,
     next: u32,
     state: State,
@@ -111,7 +111,7 @@ impl Bin {
 }
 
 impl Allocator {
-    /// Makes an allocator whose whole granules are all free.
+    /// Makes an allocator in which all whole granules of the capacity are free.
     pub fn new(capacity_bytes: u64) -> Self {
         let capacity = capacity_bytes / GRANULE_BYTES;
         let mut allocator = Self {
@@ -132,10 +132,7 @@ impl Allocator {
         allocator
     }
 
-    /// Allocates whole granules, at least one.
-    ///
-    /// Returns `None` only if no free range is long enough. Takes constant time, except for the
-    /// search of one bin.
+    /// Allocates whole granules, at least one. Returns `None` only if no free range is long enough.
     pub fn allocate(&mut self, length_bytes: u64) -> Option<Extent> {
         let length = granules(length_bytes);
         if length > self.free {
@@ -157,8 +154,8 @@ impl Allocator {
     /// Frees an extent in constant time.
     ///
     /// # Panics
-    /// Unless [`allocate`](Self::allocate) returned exactly `extent`: going on would mix the bytes
-    /// of objects.
+    /// Unless [`allocate`](Self::allocate) returned exactly `extent`, because two objects could
+    /// then share bytes.
     pub fn free(&mut self, extent: Extent) {
         let index = self.unlink_allocated(extent);
         let Range { before, after, .. } = *self.range(index);
@@ -175,7 +172,7 @@ impl Allocator {
         }
     }
 
-    /// The arena's size in whole granules.
+    /// The arena's size in bytes, in whole granules.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity * GRANULE_BYTES
     }

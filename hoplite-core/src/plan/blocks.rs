@@ -1,7 +1,7 @@
 //! Block sizes of a transfer.
 //!
-//! A relay forwards only verified blocks, so each hop delays by one block. A sender therefore sizes
-//! blocks by the connection's measured rate.
+//! A relay, i.e. a receiver that also sends, forwards only verified blocks, so it delays bytes by
+//! one block. A sender therefore sizes blocks by the connection's measured rate.
 
 use std::time::Duration;
 
@@ -15,8 +15,7 @@ pub const BLOCK_TIME: Duration = Duration::from_millis(1);
 /// The shortest time of a block of more than [`FAST_BLOCK_BYTES`]. A block costs both stores 36 us
 /// of processor time (docs/dev/log.md), so these blocks cost a seventh of a core.
 const FAST_BLOCK_TIME: Duration = Duration::from_micros(250);
-/// A block that takes less than [`BLOCK_TIME`] has at least this size, if the link carries as much
-/// in that time.
+/// The smallest block on fast links, i.e. links that carry more than this in [`BLOCK_TIME`].
 const FAST_BLOCK_BYTES: u64 = 256 << 10;
 /// The smallest block, with which a transfer begins. Smaller blocks spend noticeable time on system
 /// calls and headers.
@@ -24,15 +23,15 @@ pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
 /// The largest block. Larger ones save nothing measurable.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
-/// The measured rate is the mean of the last one to two windows of this length.
+/// The length of a window. The measured rate is the mean over the last one to two windows.
 ///
-/// A link may carry a burst at any rate. One block that is too long delays every hop behind it,
-/// because links of the same rate never catch up.
+/// In less time, a link may carry a burst at any rate. One block that is then too long delays every
+/// hop behind it, because links of the same rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
-/// A younger transfer has no measured rate: its first bytes would show a rate that is too high.
+/// The shortest time over which a rate is computed: the first bytes show a rate that is too high.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
-/// Returns the bytes of a block at this rate.
+/// Returns the size in bytes of a block at this rate.
 ///
 /// A block takes [`BLOCK_TIME`] on links of up to 2 Gbit/s, and less on faster links.
 pub fn block_bytes(bytes_per_second: u64) -> u64 {
@@ -57,8 +56,8 @@ pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
 
 /// The block sizes of one transfer.
 ///
-/// A block takes about [`BLOCK_TIME`] at the lower of two recent rates: the kernel's, and this
-/// transfer's. Sizes at most double.
+/// A block takes about [`BLOCK_TIME`] at the kernel's recent rate or at this transfer's mean rate,
+/// the lower of both. Sizes at most double.
 #[derive(Debug)]
 pub struct BlockSizes {
     last_bytes: u64,

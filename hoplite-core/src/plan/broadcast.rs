@@ -1,4 +1,4 @@
-//! Sender selection for broadcast: the location that serves a receiver.
+//! Sender selection for broadcasts: for each receiver, a node that has bytes of the object.
 //!
 //! A broadcast is many `Get`s of one object. The shard plans no tree; it attaches each receiver
 //! when its query arrives or a slot becomes free:
@@ -6,10 +6,10 @@
 //! 1. The first receiver gets the only slot (right to pull) of the origin.
 //! 2. A granted receiver is a location at once, so the second one gets its slot, and so on.
 //!    Receivers that arrive together form a chain, which [`chain`](super::chain) limits.
-//! 3. The shard searches the receiver's groups from the innermost outwards for free slots
-//!    ([`choose_sender`]). Receivers that arrive one by one form a tree.
-//! 4. A receiver waits briefly for busy copies in its own group, and a remote receiver that has
-//!    just begun gives way (`shard/locality.rs`). So a large object enters each rack once
+//! 3. The shard searches the receiver's groups (host, rack, zone), from the innermost outwards, for
+//!    free slots ([`choose_sender`]). Receivers that arrive one by one form a tree.
+//! 4. A receiver waits briefly for busy copies in its own group, and a farther receiver that has
+//!    just begun gives its slot up (`shard/locality.rs`). So a large object enters each rack once
 //!    (`plan/locality.rs`).
 //! 5. The shard answers gets of inline objects itself, in one round trip.
 //!
@@ -23,22 +23,23 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantReason, LocationState};
 
-/// Time for which a receiver waits, overtaken by closer ones, before it uses a far or failed
-/// sender. 64 MiB take 50 ms at 10 Gbit/s, so locality wins among receivers that arrive together.
+/// Time after which a receiver that closer ones have overtaken may use a far or failed sender. 64
+/// MiB take 50 ms at 10 Gbit/s, so locality wins among receivers that arrive together.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
 
-/// A location with a free slot.
+/// A node whose copy may serve one more receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate<'a> {
     /// The copy's node.
     pub node: &'a NodeId,
     /// The copy's state.
     pub state: LocationState,
-    /// Time at which this copy, if incomplete, has bytes to forward.
+    /// Time from which this copy, if it is incomplete, can forward bytes (estimated).
     pub bytes_at: Time,
-    /// The number of the location's latest grant, or zero. Later grants have larger numbers.
+    /// The number of the copy's latest grant (right to pull), or zero. Later grants have larger
+    /// numbers.
     pub last_grant: u64,
-    /// `true` if this sender lately failed the receiver.
+    /// `true` if this sender recently failed to serve the receiver.
     pub avoided: bool,
     /// `true` if the link from this node to the receiver is reported as slow.
     pub is_slow: bool,
@@ -49,7 +50,7 @@ pub struct Candidate<'a> {
 pub struct SenderChoice {
     /// The sender's index among the candidates.
     pub index: usize,
-    /// The reason, for `hoplite stat`.
+    /// The reason of the choice, for `hoplite stat`.
     pub reason: GrantReason,
 }
 
@@ -59,7 +60,7 @@ pub struct SenderChoice {
 /// one. Then the earliest bytes win, then the oldest grant, then the smallest [`NodeId`].
 ///
 /// The caller omits the receiver and the nodes that pull from it ([`pulls_from`]), and tries groups
-/// from the innermost outwards. So a close copy beats a complete one.
+/// from the innermost outwards. So a close copy beats a far complete one.
 ///
 /// Source: Hoplite, section 4.3.
 pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
@@ -93,7 +94,7 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
 }
 
 /// Returns `true` if `node` is `root`, or pulls the object from `root`, directly or through relays.
-/// A grant from `node` to `root` would then close a cycle.
+/// If `root` then pulled from `node`, the transfers would form a cycle.
 ///
 /// O(m log m) for the m nodes in `node`'s chain.
 pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
@@ -112,7 +113,7 @@ pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
     false
 }
 
-/// Chooses the node whose evictable copy is pinned when no pinned copy is left.
+/// Chooses the node whose copy is pinned (kept from eviction) when no pinned copy is left.
 ///
 /// Both shards of an id choose independently and must agree, so the smallest [`NodeId`] with a
 /// complete copy wins.

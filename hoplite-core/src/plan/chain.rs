@@ -1,9 +1,9 @@
 //! Limits the chains of a broadcast.
 //!
-//! Each receiver of a chain adds a hop of h: the latency of a link and one block. With S bytes and
-//! bandwidth B, n receivers take S/B + n h. This is the best while n h is less than S/B: every node
-//! sends the object once at full rate. In a longer chain, the first nodes are complete before bytes
-//! reach the end, and could have started chains.
+//! Each receiver of a chain pulls from the one before, and delays bytes by a hop of h: the latency
+//! of a link and one block. With S bytes and bandwidth B, n receivers take S/B + n h. This is the
+//! best while n h is less than S/B: every node sends the object once at full rate. In a longer
+//! chain, the first nodes are complete before bytes reach the end, and could have started chains.
 //!
 //! Therefore, beyond [`MAX_UNPACED`] transfers of an object, the shard extends a chain only when
 //! bytes are about to reach its end, which costs the new receiver no time. A waiting receiver gets
@@ -21,26 +21,27 @@ use crate::time::Time;
 /// With at most this many running transfers, an object's receivers always form chains. 64 hops take
 /// 70 ms, less than 64 MiB take at 5 Gbit/s.
 pub const MAX_UNPACED: usize = 64;
-/// A chain may extend this many hops ahead of its bytes: a grant takes a round trip, and timers are
-/// late by up to a millisecond.
+/// A chain may extend this many hops ahead of its bytes: the grant takes a round trip, and timers
+/// are late by up to a millisecond.
 const LEAD_HOPS: u32 = 3;
 /// Shortest estimate of a hop's time: a block of 1 MiB at 100 Gbit/s, and 10 us.
 const MIN_HOP: Duration = Duration::from_micros(100);
 /// Longest estimate of a hop's time: a block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample
 /// means a stall.
 const MAX_HOP: Duration = Duration::from_millis(25);
-/// A shorter sample shows the speed of a shard that catches up with its messages.
+/// A shorter sample is ignored: it shows the speed of a shard that processes a backlog.
 const MIN_SAMPLE: Duration = Duration::from_micros(50);
 /// The mean of the hop's time moves by 1/16 of each difference.
 const WEIGHT: u32 = 16;
 
-/// Returns the number of running transfers up to which an object's receivers always form chains.
+/// Returns the number of running transfers below which an object's receivers always form chains.
 pub fn unpaced(size_bytes: u64) -> usize {
     let blocks = usize::try_from(size_bytes / MIN_BLOCK_BYTES).unwrap_or(MAX_UNPACED);
     blocks.clamp(1, MAX_UNPACED)
 }
 
-/// Estimates the time by which a hop delays bytes, from copies that completed one after the other.
+/// Estimates a hop's time, the delay by one more receiver, from copies that completed one after the
+/// other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HopTime {
     mean: Duration,

@@ -6,13 +6,14 @@
 //! keeps the new lanes if the stream gained an eighth. It closes lanes that gained nothing, so one
 //! connection stays on a link that it fills.
 //!
-//! A busy machine can feign a gain. So the second lane then rests, and stays only if the rate
-//! falls.
+//! A busy machine can feign a gain. So a new second lane then rests (sends nothing), and stays only
+//! if the rate falls without it.
 //!
 //! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
 //! new lanes took their bytes from other streams. The receiver reports if it has other streams.
 //!
-//! The result belongs to the pair of stores. Concurrent streams divide it: they share a link.
+//! The number of lanes belongs to the pair of stores. Concurrent streams divide it: they share a
+//! link.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ pub use trial::{LANE_BYTES, MAX_LANES, Progress, REST_LIMIT, Start, Supply, lane
 /// The default limit: one connection for each stream.
 pub const DEFAULT_MAX_LANES: usize = 1;
 
-/// A stream of a store.
+/// A stream that this store sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
@@ -41,11 +42,12 @@ pub struct StreamId(u64);
 pub enum LaneAction {
     /// Send a frame.
     Send,
-    /// Ask the receiver for so many further lanes.
+    /// Request this number of further lanes from the receiver.
     Ask(usize),
-    /// Leave the stream, which needs fewer lanes.
+    /// Leave the stream, because it needs fewer lanes.
     Leave,
-    /// Send nothing until another lane's turn is not [`Turn::is_resting`], or for [`REST_LIMIT`].
+    /// Send nothing until another lane's turn has [`Turn::is_resting`] `false`, or for
+    /// [`REST_LIMIT`].
     Rest,
 }
 
@@ -54,13 +56,13 @@ pub enum LaneAction {
 pub struct Turn {
     /// The next action.
     pub action: LaneAction,
-    /// The number of lanes that send, or are about to.
+    /// The number of lanes that send, or that are being opened.
     pub lanes: usize,
     /// `true` while some lanes rest.
     pub is_resting: bool,
-    /// The sum of the kernel's measurements of all lanes.
+    /// The sum of the kernel's measurements of the active lanes.
     pub delivery: Option<Delivery>,
-    /// The lanes for the peer's next stream, if a trial ends now.
+    /// The result of a trial that ends now: the lanes for the peer's next stream.
     pub result: Option<Start>,
 }
 
@@ -79,7 +81,7 @@ pub struct HostLanes {
     next_stream: u64,
     limited: usize,
     tester: Option<StreamId>,
-    /// The number of beginnings and ends of streams.
+    /// The number of streams that have begun or ended.
     changes: u64,
     /// The number of results of trials so far, plus `changes`.
     news: u64,
@@ -92,12 +94,11 @@ struct Stream {
     next_lane: usize,
     /// The number of lanes that are open, or that the receiver was asked to open.
     asked: usize,
-    /// The value of `HostLanes::news` that the stream last saw.
     news: u64,
 }
 
 impl HostLanes {
-    /// Makes a state whose first stream starts with `first`.
+    /// Makes a state in which streams to unknown peers start with `first`.
     pub fn new(first: Start) -> Self {
         let (memory, streams) = (LaneMemory::new(first), BTreeMap::new());
         Self { memory, streams, next_stream: 0, limited: 0, tester: None, changes: 0, news: 0 }
@@ -131,7 +132,7 @@ impl HostLanes {
     }
 
     /// Adds a lane to a stream. `delivery` counts what its connection carried for earlier streams.
-    /// The receiver has `others` further streams. Returns `None` if there are enough lanes.
+    /// The receiver has `others` further streams. Returns `None` if the stream has enough lanes.
     pub fn join(&mut self, stream: StreamId, delivery: Option<Delivery>, others: usize) -> Option<LaneId> {
         let stream = self.streams.get_mut(&stream).filter(|stream| !stream.plan.is_full())?;
         let lane = LaneId(stream.next_lane);
@@ -151,12 +152,12 @@ impl HostLanes {
         stream.asked = stream.asked.saturating_sub(1);
     }
 
-    /// Returns the lanes that all streams divided in the last trial with a peer.
+    /// Returns the number of lanes of all streams to a peer, by the last trial.
     pub fn last_result(&self, peer: &NodeId) -> Option<usize> {
         self.memory.last(peer)
     }
 
-    /// Returns the next action of the lane whose turn it is.
+    /// Returns the next action of a lane that is ready to send.
     pub fn turn(&mut self, now: Time, id: StreamId, lane: LaneId, progress: &Progress) -> Turn {
         let host = Host {
             acknowledged_bytes: progress.acknowledged_bytes,
@@ -189,7 +190,6 @@ impl HostLanes {
         Turn { result, ..self.act(id, lane, progress) }
     }
 
-    /// Gives a stream its share of the lanes that other streams to the peer have found.
     fn follow(&mut self, now: Time, id: StreamId, peer: &NodeId, busy: usize) {
         let known = self.memory.known(now, peer, busy);
         if let (Some(known), Some(stream)) = (known, self.streams.get_mut(&id)) {

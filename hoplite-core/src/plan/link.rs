@@ -6,19 +6,19 @@ use super::blocks::longest_block_bytes;
 use crate::link::Uplink;
 use crate::time::Time;
 
-/// Shortest interval over which a transfer's rate is measured, because TCP opens its window before.
+/// Shortest time over which a transfer's rate is measured, because TCP first opens its window.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// A rate sample needs at least this many bytes. A smaller one measures buffers and schedulers.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
-/// The smallest rate sample of several short transfers together. It can only show that a link is
-/// slow, because buffers make links look faster.
+/// The fewest bytes of a sample of several short transfers together. It can only show that a link
+/// is slow, because buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
-/// After a pause this long, the transfer gives no rate sample, because the sender had nothing to
-/// send: blocks take about a millisecond.
+/// After a pause this long, a transfer gives no rate sample: the sender had nothing to send,
+/// because blocks take about a millisecond.
 const PAUSE: Duration = Duration::from_millis(200);
 const WEIGHT: f64 = 1.0 / 8.0;
-/// A TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long does not
-/// measure the distance.
+/// The time of a TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long
+/// does not measure the distance.
 const RETRANSMISSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The estimated rate and latency of the links between nodes.
@@ -46,7 +46,7 @@ impl LinkEstimate {
         size_bytes as f64 / self.bytes_per_second.max(1) as f64
     }
 
-    /// Returns the delay of one more hop, L in the formulas: latency and a block.
+    /// Returns the delay in seconds of one more hop, L in the formulas: latency and a block.
     pub(super) fn hop_seconds(self, size_bytes: u64) -> f64 {
         let block_bytes = longest_block_bytes(self.bytes_per_second, size_bytes);
         self.latency.as_secs_f64() + self.transfer_seconds(block_bytes)
@@ -104,7 +104,7 @@ impl LinkEstimator {
         self.bytes_per_second.map(|rate| rate as u64)
     }
 
-    /// Returns rate and latency: each as set, else measured, else assumed.
+    /// Returns rate and latency: each as set, else as measured, else as assumed.
     pub fn link(&self) -> LinkEstimate {
         let assumed = LinkEstimate::default();
         let intake = self.intake_per_second.map_or(u64::MAX, |rate| rate as u64);
@@ -138,7 +138,7 @@ pub enum RateSample {
         /// The number of bytes after the first block.
         bytes: u64,
     },
-    /// The sender paused, so the samples would measure the source.
+    /// The sender paused, so samples would show its source's rate.
     Interrupted,
 }
 

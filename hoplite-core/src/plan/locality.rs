@@ -1,4 +1,4 @@
-//! Limits on waiting for a close copy, and on taking back a slot.
+//! Limits on waiting for a close copy, and on taking a slot (right to pull) back.
 //!
 //! All nodes of a group share its uplink, so an object should enter each group once. Therefore a
 //! receiver pulls from its own group, even from an incomplete copy.
@@ -16,8 +16,8 @@ use super::broadcast::AGED_AFTER;
 /// Smaller transfers are too short to give a time sample.
 const MIN_SAMPLE_BYTES: u64 = 1 << 20;
 const WEIGHT: u32 = 4;
-/// The time per KiB before any transfer: 1 Gbit/s. With a rate that is too low, nodes wait longer,
-/// but seldom in vain.
+/// The time per KiB before the first transfer ends: 1 Gbit/s. With a rate that is too low, nodes
+/// wait longer, but seldom in vain.
 const FIRST_NANOS_PER_KIB: u64 = 8192;
 /// A receiver waits for a close copy for at most 1/16 of a transfer's time. One more stream on an
 /// uplink would delay it more.
@@ -59,7 +59,7 @@ impl TransferTimes {
         (self.transfer(size_bytes) / WAIT_DIVISOR).clamp(MIN_WAIT, AGED_AFTER)
     }
 
-    /// Returns the age up to which a transfer of this size may lose its slot.
+    /// Returns the age up to which a receiver's transfer may lose its slot to a closer one.
     pub fn recall_until(&self, size_bytes: u64) -> Duration {
         (self.transfer(size_bytes) / RECALL_DIVISOR).max(AGED_AFTER)
     }

@@ -10,10 +10,10 @@ use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
-/// The estimated time of a step without its transfer: two wake-ups, a checksum, a system call.
+/// The estimated time of a step besides its transfer: two wake-ups, a checksum, a system call.
 /// Measured with 16 stores on 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
-/// The assumed slowness of a slow link. Links count as slow only from this factor on.
+/// The factor by which slow links are assumed slower. Links count as slow only from this factor on.
 const SLOWER_TIMES: f64 = 2.0;
 /// The smallest frame. A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
@@ -23,7 +23,7 @@ const MAX_FRAME_BYTES: u64 = 256 << 10;
 /// The number of frames into which a member's part is cut, so that it is combined while it travels.
 const FRAMES_PER_PART: u64 = 4;
 
-/// A setting for schedules of allreduces.
+/// The setting for the schedules of allreduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulePreference {
     /// The schedule with the shortest estimated time.
@@ -44,7 +44,7 @@ pub enum SchedulePreference {
 /// A schedule, and the order of the members in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrangement {
-    /// The member (by index) at each rank.
+    /// The index of the member at each rank.
     pub order: Vec<usize>,
     /// The chosen schedule.
     pub choice: Choice<Schedule>,
@@ -57,7 +57,7 @@ pub struct Arrangement {
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
     let frame_bytes = (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);
-    // No element spans two frames.
+    // So that no element spans two frames.
     frame_bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES
 }
 
@@ -66,8 +66,8 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
 ///
 /// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB), with latency L and
 /// bandwidth B. If a part exceeds a frame and the bytes in flight, steps overlap, and the latency
-/// counts once in each of two phases. Streams share a group's uplink, and take twice as long over
-/// `slow` links.
+/// counts once in each of two phases. Streams out of a group share its uplink, and take twice as
+/// long over `slow` links.
 pub fn estimate(
     schedule: &Schedule,
     size_bytes: u64,
@@ -177,7 +177,7 @@ pub fn arrange(
             ranked.push((schedule, time));
         }
     }
-    // The stable sort keeps simpler schedules first.
+    // The stable sort keeps simpler schedules first on ties.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let by_hdrm = (preference == SchedulePreference::Hdrm).then(|| by_hdrm(paths)).flatten();
     let forced = match preference {
@@ -215,8 +215,8 @@ pub fn arrange(
     Arrangement { order, choice, remark }
 }
 
-/// Returns all hierarchical schedules' radices that result from merging adjacent stages, the most
-/// stages first and the ring last. A level with fast uplinks needs no separate stage.
+/// Returns the radices (ring sizes) of all schedules that result from merging adjacent stages, the
+/// most stages first and the ring last. A level with fast uplinks needs no separate stage.
 fn joined(radices: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..1_u32 << (radices.len() - 1)).map(|joints| {
         let mut stages: Vec<usize> = Vec::new();

@@ -91,7 +91,7 @@ impl Program {
         sources
     }
 
-    /// Returns the earlier steps that write bytes of this step's range. Without any, the range
+    /// Returns the earlier steps that write into the range of step `index`. Without any, the range
     /// holds the member's own source.
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };

@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use super::program::{Program, ReceiveMode, Step};
 
-/// Most members of a schedule, so that a plan fits in a frame.
+/// The most members of a schedule, so that the plan's message fits in a frame.
 pub const MAX_MEMBERS: usize = 256;
 
-/// Parts begin at multiples of this: a cache line, with whole elements of any type.
+/// Parts of the data begin at multiples of this: a cache line, with whole elements of any type.
 pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
 /// The exchange of data between members.
@@ -23,8 +23,8 @@ pub(super) const ALIGNMENT_BYTES: u64 = 64;
 ///   give all their data to others first, and get the result afterwards.
 /// * Anything between is *hierarchical*: stage 0 within racks, stage 1 across them.
 ///
-/// Each member sends 2S(n-1)/n bytes in any number of stages, and S more if it serves a member
-/// beyond the power of two.
+/// For S bytes, each of n members sends 2S(n-1)/n bytes in any number of stages, and S more if it
+/// serves a member beyond the power of two.
 ///
 /// Source: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of
 /// workstations*, 2009; Thakur et al., *Optimization of collective communication operations in
@@ -46,8 +46,8 @@ impl Schedule {
         Self { members, radices: vec![2; members.max(1).ilog2() as usize] }
     }
 
-    /// Makes stages of these sizes, the first among adjacent ranks. `None` unless the product of
-    /// the sizes is the number of members or at least half of it.
+    /// Makes rings of these sizes, the first among adjacent ranks. `None` unless the product of the
+    /// sizes is the number of members or at least half of it.
     pub fn hierarchical(members: usize, radices: &[usize]) -> Option<Self> {
         if !(1..=MAX_MEMBERS).contains(&members) || radices.iter().any(|radix| *radix < 2 && members > 1) {
             return None;
@@ -159,8 +159,8 @@ pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>
 }
 
 /// Returns the rank that receives part `place` of the source of `rank` in an all-to-all. Parts are
-/// stored in sending order, so that the first can be sent while later ones are written. The own
-/// part comes last.
+/// stored in sending order, so that the first can be sent while later ones are written. The part
+/// for `rank` itself comes last.
 pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
     (rank + 2 * ranks - 1 - place) % ranks
 }
@@ -169,8 +169,7 @@ pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
 /// member's memory holds its ranks' sources one after the other, with parts as in [`rank_of_part`].
 /// In the end it holds a result per rank, with parts ordered by sending rank.
 ///
-/// No step waits for another. Each member first receives from another sender, which spreads the
-/// load.
+/// No step waits for another. The members begin with different senders, which spreads the load.
 pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> Program {
     let (members, participants) = (ranks.len(), ranks.iter().map(Vec::len).sum::<usize>());
     let own = &ranks[index];

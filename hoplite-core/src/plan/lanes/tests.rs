@@ -19,7 +19,6 @@ struct Sender {
     streams: Vec<Sent>,
     link: u64,
     round_trip_us: u32,
-    /// The number of connections of other stores, which share the link.
     others: u64,
     millisecond: u64,
     acknowledged_bytes: u64,
@@ -29,9 +28,8 @@ struct Sender {
 struct Sent {
     id: StreamId,
     flow_cap: u64,
-    /// The rate at which the source makes bytes.
+    /// The bytes that the source makes per millisecond.
     source: u64,
-    /// The most lanes that the receiver opens.
     opens: usize,
     open: BTreeMap<LaneId, Lane>,
     trace: Vec<usize>,
@@ -44,7 +42,7 @@ struct Sent {
 struct Lane {
     accepted: u64,
     acknowledged: u64,
-    /// The end of the rest, in milliseconds.
+    /// Time until which the lane rests, in milliseconds.
     rests_until: u64,
 }
 
@@ -226,7 +224,7 @@ fn settled(lanes: usize) -> Option<Start> {
 
 #[test]
 fn a_link_that_one_connection_fills_keeps_one() {
-    // The cap is no limit, or the link is slower than the cap.
+    // No cap is below the rate of the link.
     for flow_cap in [u64::MAX, 2 * LINK, LINK] {
         let mut sender = Sender::new();
         sender.begin(&peer("a"), flow_cap);
@@ -345,7 +343,7 @@ fn too_many_lanes_are_not_kept_after_a_test() {
 fn a_trial_disturbed_by_other_streams_is_repeated() {
     let mut sender = Sender::new();
     sender.begin(&peer("a"), LINK / 8);
-    // Traffic without lanes takes the link during the trial.
+    // During the trial, other traffic takes the link.
     sender.run(20);
     sender.link = LINK / 8;
     sender.run(200);
@@ -362,7 +360,6 @@ fn a_slow_source_gets_no_lanes() {
     sender.run(1000);
     assert_eq!(sender.known(&peer("a")), None);
     assert_eq!(sender.streams[0].trace.iter().max(), Some(&1));
-    // A faster source needs the lanes.
     sender.end();
     sender.begin_from(&peer("a"), 5_000, 10_000);
     sender.run(1000);

@@ -8,37 +8,37 @@ use crate::link::Delivery;
 use crate::merge::LaneId;
 use crate::time::Time;
 
-/// The largest limit of lanes.
+/// The largest limit for a stream's lanes.
 pub const MAX_LANES: usize = 64;
-/// The fewest bytes of a stream for each of its lanes. With fewer, lanes end before TCP opens their
-/// window.
+/// The fewest bytes that a stream must have left for each lane. With fewer, lanes end before TCP
+/// opens their window.
 pub const LANE_BYTES: u64 = 256 << 10;
 
-/// Age at which a result is tested again, starting from half of the lanes.
+/// Age at which a trial's result is tested again, starting from half of the lanes.
 pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
-/// Time after which a number of lanes that gained nothing once is tried again. Each further trial
+/// Time after which more lanes are tried again that gained nothing once. Each further trial
 /// quadruples it. One failure is not final, because other traffic may have disturbed the trial.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Shortest time (window) over which a rate is measured.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
-/// Time after which a window ends although a lane is slow.
+/// Time after which a window ends although a lane has few frames.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
 /// Longest rest of a lane. Its turn then ends a window in which no active lane made progress.
 pub const REST_LIMIT: Duration = MAX_WINDOW;
 /// Fewest intervals between frames of each lane in a window.
 const MIN_FRAMES: usize = 3;
-/// Most measured windows of a trial. TCP's own window opens in this time.
+/// Most measured windows of a trial. TCP's congestion window opens in this time.
 const MAX_WINDOWS: usize = 8;
 /// Shortest rest of new lanes after a gain. Disturbances last for tens of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);
 /// Most trials of a stream that end without a verdict. Each costs connections.
 const MAX_ABORTED: usize = 4;
-/// A trial succeeds from this rate on, in tenths of the rate before, if other streams arrive at the
-/// receiver, or if the source may become faster. A second lane gets 1.67 times the rate beside four
-/// other streams.
+/// Rate from which a trial succeeds, in tenths of the earlier rate, if the receiver has other
+/// streams or the source may become faster. Beside four other streams, a second lane gains 67% at
+/// their expense.
 const CONTENDED_TENTHS: u64 = 17;
 const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
-/// Round-trip time from which the window of the receiver can be the limit of a connection.
+/// Round-trip time from which the receiver's TCP window can limit a connection.
 const LONG_ROUND_TRIP_US: u32 = 10_000;
 
 /// The lanes with which a stream starts.
@@ -81,15 +81,13 @@ pub struct Progress {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Host {
     pub(super) acknowledged_bytes: u64,
-    /// A number that changes when a stream begins or ends.
     pub(super) changes: u64,
-    /// `true` unless another stream has a trial.
     pub(super) may_test: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// The number of lanes up to which more lanes gain something.
+    /// The largest number of lanes that raised the rate.
     pub(super) lanes: usize,
     /// `true` if more lanes gain nothing, or cannot be opened.
     pub(super) is_settled: bool,
@@ -108,7 +106,6 @@ pub(super) struct LanePlan {
     /// `true` if the receiver has other streams.
     is_contended: bool,
     aborted: usize,
-    /// The number of trials that gained nothing.
     rejected: u32,
 }
 
@@ -120,7 +117,7 @@ enum Phase {
     Steady { last: Option<u64> },
     /// The rate with the new lanes is measured.
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
-    /// New lanes rest after a gain.
+    /// New lanes rest after a gain, to confirm it.
     Resting(Rest),
     /// The number of lanes stays for some time.
     Settled { since: Option<Time> },
@@ -333,7 +330,7 @@ impl LanePlan {
             self.phase = Phase::Trial { trial: *trial, last, windows: windows + 1 };
             None
         } else if self.is_worth_it(&best, trial) {
-            // A chain or a ring is fast only if all nodes add lanes at once.
+            // A chain or a ring is fast only if all nodes add lanes, so a rest proves nothing.
             if trial.lanes > 1 || self.supply == Supply::Chain {
                 return self.keep(now, best, left_bytes);
             }
@@ -371,7 +368,7 @@ impl LanePlan {
     fn keep(&mut self, now: Time, rates: Rates, left_bytes: u64) -> Option<Verdict> {
         (self.phase, self.window) = (Phase::Steady { last: Some(rates.stream) }, None);
         let lanes = self.wanted;
-        // A chain's rate may still grow, because its source has found lanes too.
+        // A chain's rate may still grow, because its sender adds lanes too.
         if self.supply == Supply::Whole {
             self.try_more(now, rates, left_bytes);
         }
@@ -433,7 +430,7 @@ impl LanePlan {
         }
     }
 
-    /// Returns the rates if a window is over, unless streams have begun or ended in it.
+    /// Returns the rates if the window is over, unless streams began or ended in it.
     fn measure(&mut self, now: Time, changes: u64) -> Option<Rates> {
         let next = Window::new(now, changes, self.totals);
         let Some(window) = &self.window else {
@@ -481,7 +478,6 @@ pub(super) fn retry_after(trials: u32) -> Duration {
     }
 }
 
-/// Returns `true` if at least half of the stream's gain also shows in the store's total rate.
 const fn gained_in_total(rates: &Rates, trial: &Trial) -> bool {
     rates.host.saturating_sub(trial.host_rate) >= rates.stream.saturating_sub(trial.rate) / 2
 }

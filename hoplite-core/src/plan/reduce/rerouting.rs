@@ -6,14 +6,14 @@ use super::tree::{Tree, Vertex, VertexId};
 
 /// Most slow streams that one call reroutes: as many as several stores report.
 const MAX_REROUTED: usize = 32;
-/// Most vertices tried in exchange for one: more than the slow peers that a store reports.
+/// Most vertices tried in exchange for one: more than the slow peers in a store's report.
 const MAX_EXCHANGEABLE: usize = 256;
 
 impl<S> Tree<S> {
     /// Exchanges vertices within groups so that fewer streams use slow links. Returns the vertices
     /// whose streams change.
     ///
-    /// `is_slow` gets the data of a stream's vertex and of its consumer, `None` for the receiver.
+    /// `is_slow` gets the data of a stream's sender and of its consumer, `None` for the receiver.
     ///
     /// Source: Cloud Collectives first swaps the node at a ring's worst hop (Luo et al.).
     pub fn reroute(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
@@ -53,7 +53,7 @@ impl<S> Tree<S> {
         is_slow(&vertex.state, consumer.map(|consumer| &consumer.state))
     }
 
-    /// Returns vertices to exchange with this one: the latest of its group whose nodes can combine.
+    /// Returns vertices to exchange with this one: the latest in its group whose nodes can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
         let Some(group) = self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)
         else {

@@ -1,11 +1,11 @@
-//! Schedules of a reduce: the number of loose streams that each new vertex takes in.
+//! Schedules of a reduce: the number of streams (partial results) that each new vertex takes in.
 
 use std::fmt;
 
 /// The shape of the tree that sources form as they arrive.
 ///
-/// For n vertices besides the receiver, objects of S bytes, bandwidth B, and a latency of L for
-/// each hop, including the last hop to the receiver:
+/// For n vertices (nodes) besides the receiver, objects of S bytes, bandwidth B, and a latency of L
+/// for each hop, including the last hop to the receiver:
 ///
 /// | schedule | time | most bytes into a node | most bytes out of a node |
 /// | --- | --- | --- | --- |
@@ -130,7 +130,7 @@ impl ReduceSchedule {
 fn input_count_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {
-        // Vertices beyond the plan, as when a source joins again, extend the chain.
+        // Unplanned vertices, as when a source joins again, extend the chain.
         return 1;
     }
     let mut count = 0;

@@ -16,8 +16,8 @@ pub struct Vertex<S> {
     pub inputs: Vec<VertexId>,
     /// The node's own sources by index in the request, combined in this order after the inputs.
     pub sources: Vec<usize>,
-    /// The vertex that takes in this vertex's stream; `None` for the receiver, and as long as the
-    /// stream is loose.
+    /// The vertex that takes in this vertex's stream; `None` for the receiver, and while no vertex
+    /// has taken it in.
     pub consumer: Option<VertexId>,
     /// The group of the vertex's node, if the schedule uses groups.
     pub group: Path,
@@ -56,10 +56,10 @@ impl<S> Default for Tree<S> {
 }
 
 impl<S> Tree<S> {
-    /// Adds a vertex that takes in as many loose streams of its group as `schedule` says.
+    /// Adds a vertex that takes in as many unconsumed streams of its group as `schedule` says.
     ///
-    /// If another group takes in the group's stream already, the new vertex is inserted between the
-    /// two.
+    /// If another group takes in the group's stream already, the new vertex is inserted between
+    /// them.
     pub fn grow(
         &mut self,
         schedule: &ReduceSchedule,
@@ -82,8 +82,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Adds a vertex that takes in all loose streams, so that sources are combined from left to
-    /// right, even after a vertex was dissolved.
+    /// Adds a vertex that takes in all unconsumed streams, so that sources are combined from left
+    /// to right, even after a vertex was dissolved.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
         let inputs = std::mem::take(&mut self.loose);
         let vertex = self.add(inputs, EVERYWHERE, sources, state);
@@ -231,7 +231,7 @@ impl<S> Tree<S> {
         self.iter().find(|(_, vertex)| vertex.sources.contains(&source)).map(|(id, _)| id)
     }
 
-    /// Returns `vertex` and all vertices up to the receiver.
+    /// Returns `vertex` and all vertices between it and the receiver.
     pub fn way_to_receiver(&self, vertex: VertexId) -> Vec<VertexId> {
         let mut way = Vec::new();
         let mut next = Some(vertex);
@@ -256,8 +256,8 @@ impl<S> Tree<S> {
         (changed, self.splice(vertex, Vec::new()))
     }
 
-    /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs, and its
-    /// sources as plain vertices with the data of `plain`. Returns the vertices whose streams
+    /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs, and each of
+    /// its sources as a plain vertex with the data of `plain`. Returns the vertices whose streams
     /// change, and the removed vertex's data.
     pub fn dissolve(
         &mut self,

@@ -12,10 +12,10 @@ struct F16(u16);
 /// The upper half of an `f32`: 1 bit of sign, 8 of exponent, 7 of fraction.
 struct Bf16(u16);
 
-/// Combines like `combine_as::<F16, 2>`, which it calls if the processor does not convert f16.
+/// Combines like `combine_as::<F16, 2>`, which it calls if the processor cannot convert f16.
 ///
-/// It names the processor's conversions, because the compiler does not find them in [`F16`]'s
-/// arithmetic: with AVX2, `combine_as` reaches 0.2 of this function's speed.
+/// It calls the processor's conversions by name, because the compiler does not find them in
+/// [`F16`]'s arithmetic: with AVX2, `combine_as` reaches 0.2 of this function's speed.
 #[multiversion(targets("x86_64+avx2+f16c"))]
 pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     match_target! {
@@ -147,7 +147,7 @@ fn round_to_even(bits: u32, places: u32) -> u32 {
 }
 
 /// Maps the bits of a float to integers that sort like the numbers, -0.0 before +0.0. Applied
-/// again, maps back.
+/// twice, returns the bits.
 #[inline(always)]
 fn ordered(bits: u16) -> u16 {
     if bits & SIGN == 0 { bits } else { bits ^ !SIGN }

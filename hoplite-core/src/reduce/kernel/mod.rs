@@ -32,7 +32,7 @@ use crate::dtype::Dtype;
 ///
 /// # Panics
 /// If the operation [is not defined](ReduceOp::is_defined_for) for the type; in debug builds, if
-/// the lengths are wrong.
+/// the lengths differ or cut an element.
 #[multiversion(targets("x86_64+avx2+f16c"))]
 pub fn combine(op: ReduceOp, dtype: Dtype, acc: &mut [u8], input: &[u8]) {
     debug_assert_eq!(acc.len(), input.len());
