@@ -4,13 +4,13 @@ use crate::shard::Obstacle;
 /// Most unmoved objects in a report.
 pub const MAX_UNMOVED: usize = 1000;
 
-/// The state of a drain.
+/// The state of a store's evacuation (drain).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DrainState {
     /// Neither draining nor drained.
     #[default]
     None,
-    /// Moves pinned copies, and waits for calls.
+    /// Moves pinned copies away, and waits for open calls.
     Draining,
     /// Other stores have enough copies.
     Drained,
@@ -36,7 +36,7 @@ pub struct DrainReport {
     pub open_calls: u64,
     /// `true` if the store runs a directory shard that other stores can use.
     pub serves_directory: bool,
-    /// At most [`MAX_UNMOVED`] objects that have to move.
+    /// Objects that still have to move, at most [`MAX_UNMOVED`].
     pub unmoved: Vec<Unmoved>,
 }
 

@@ -8,8 +8,8 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
 
-/// A hop of a reduce: combines its inputs, element by element, into a new object, and serves it
-/// while it grows.
+/// A hop, a step of a reduce: combines its inputs, element by element, into a new object, and
+/// serves it while it grows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Hop {
@@ -20,7 +20,7 @@ pub struct Hop {
     pub dtype: Dtype,
     /// The size of the output and of each input's range.
     pub size_bytes: u64,
-    /// The first missing byte of the output.
+    /// The offset of the first byte to compute.
     pub offset_bytes: u64,
     /// At most [`MAX_HOP_INPUTS`], combined in this order.
     pub inputs: Vec<HopInput>,
@@ -31,7 +31,7 @@ pub struct Hop {
 /// Most inputs of a hop: their ids must fit in one message.
 pub const MAX_HOP_INPUTS: usize = 64;
 
-/// A range of an object at some node, from byte `base_bytes` on.
+/// An input: a range of an object at some node, from byte `base_bytes` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct HopInput {
@@ -85,7 +85,7 @@ pub enum CombineInput {
 pub enum CombineOutcome {
     Complete,
     Cancelled,
-    /// An input ended too soon.
+    /// An input ended before its last byte.
     InputFailed {
         index: usize,
         outcome: PullOutcome,

@@ -3,21 +3,22 @@ use std::time::Duration;
 use crate::id::ObjectId;
 use crate::lifetime::Owner;
 
-/// Most copies that one page of ownerless objects examines. Meantime, the store serves no client.
+/// Most copies that one page of [`Ownerless`] objects examines, because the store serves no client
+/// meanwhile.
 pub const MAX_SEARCHED_COPIES: usize = 10_000;
 
-/// The rest of an object's lifetime, at the store that ends the object.
+/// The rest of an object's lifetime, at the store that will delete it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LifetimeReport {
     /// `true` if no client holds the owner.
     pub is_owner_gone: bool,
-    /// The rest of the time to live, if it runs.
+    /// The rest of the time to live, if it has begun.
     pub expires_in: Option<Duration>,
-    /// The rest of the owner's grace period; zero during the delete.
+    /// The time until the ownerless object is deleted; zero during the delete.
     pub deleted_in: Option<Duration>,
 }
 
-/// An object that lost its owner or, without a lifetime, the client of its put.
+/// An object whose owner is gone or, without a lifetime, whose client has disconnected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ownerless {
     /// The object.

@@ -16,20 +16,20 @@ pub struct SpilledObject {
     pub offset_bytes: u64,
     /// The object.
     pub id: ObjectId,
-    /// The put.
+    /// The object's put.
     pub put: PutId,
     /// The object's size.
     pub size_bytes: u64,
     /// The object's metadata.
     pub metadata: Metadata,
-    /// The rest of the time to live.
+    /// The rest of the time to live, if it runs.
     pub ends_in: Option<Duration>,
-    /// `true` if this store ends the object with its owner.
+    /// `true` if this store deletes the object when its owner is gone.
     pub ends_with_owner: bool,
 }
 
 impl SpilledObject {
-    /// Returns the part of the lifetime that this store counts.
+    /// Returns the owner and time to live for which this store is responsible.
     pub(crate) fn lifetime(&self) -> Option<Arc<Lifetime>> {
         let Lifetime { owner, ttl } = self.metadata.lifetime.as_deref()?;
         let owner = owner.clone().filter(|_| self.ends_with_owner);
@@ -40,9 +40,9 @@ impl SpilledObject {
 /// The spill files of killed stores.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// The runs of shards with which these stores had sessions.
+    /// The runs of shards with which the killed stores had sessions.
     pub runs: Vec<ShardRun>,
-    /// The complete files, now in the directories of this run.
+    /// The complete files, moved to the directories of this run.
     pub files: Vec<RecoveredFile>,
 }
 
@@ -58,7 +58,7 @@ pub struct RecoveredFile {
 }
 
 impl RecoveredFile {
-    /// The first number of a recovered file. A store never reaches it itself.
+    /// The smallest number of a recovered file. The store's own numbers are smaller.
     pub const FIRST_NUMBER: u64 = 1 << 63;
     /// Most objects in one spill file.
     pub const MAX_OBJECTS: usize = 2000;
@@ -69,11 +69,11 @@ impl RecoveredFile {
 pub enum Unrecovered {
     /// Its time to live has passed.
     Expired,
-    /// The files have two puts of the id.
+    /// The files have two objects of this id.
     Ambiguous,
     /// A limit or a rule of this store forbids it.
     Refused(Error),
-    /// A shard that has listed the put does not remember its loss, so it was deleted.
+    /// A shard that had listed the put does not remember its loss, so the object was deleted.
     Deleted,
     /// The directory lists another put of the id.
     Conflict {

@@ -2,16 +2,16 @@ use std::fmt;
 
 use super::CopyId;
 
-/// The settings of spilling.
+/// The settings of spilling copies into files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpillConfig {
-    /// The directories, as messages name them; at least one.
+    /// The directories' names, for messages; at least one.
     pub directories: Vec<String>,
     /// Most bytes of spill files; `None` if only the disks limit them.
     pub limit_bytes: Option<u64>,
 }
 
-/// A spill file of this run.
+/// Names a spill file of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpillFile {
     /// The directory's index in the settings.
@@ -34,17 +34,17 @@ impl SpillRecord {
     pub const FILE_HEADER_BYTES: u64 = 128;
     /// The size of a record's header.
     pub const HEADER_BYTES: u64 = 32;
-    /// The size of a block, which has one checksum. The checksums follow the last block.
+    /// The number of object bytes under one checksum. The checksums follow the last block.
     pub const BLOCK_BYTES: u64 = 1 << 20;
 
-    /// Returns the length of a record.
+    /// Returns the length of an object's record.
     pub const fn length_bytes(size_bytes: u64) -> u64 {
         // One more checksum protects the list of checksums.
         Self::HEADER_BYTES + size_bytes + 4 * (size_bytes.div_ceil(Self::BLOCK_BYTES) + 1)
     }
 }
 
-/// A copy for a new spill file, whose records have the order of the items.
+/// One of the copies to write, in order, into a new spill file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpillItem {
     /// The copy.
@@ -62,7 +62,7 @@ pub enum SpillFault {
     Full(String),
     /// An error of the operating system.
     Failed(String),
-    /// A compaction cannot read its old file now.
+    /// A compaction of files cannot read its old file now.
     Unread(String),
     /// The file has other bytes than the store wrote.
     Damaged(String),
@@ -81,7 +81,6 @@ impl fmt::Display for SpillFault {
 pub struct SpillStatus {
     /// Objects that are only in spill files.
     pub objects: u64,
-    /// The size of these objects.
     pub bytes: u64,
     /// Size of copies in both the arena and spill files. Their memory can be freed at once.
     pub clean_bytes: u64,
@@ -98,7 +97,7 @@ pub struct SpillStatus {
     /// Objects in the files of killed stores that this run has taken over.
     pub recovered_objects: u64,
     pub recovered_bytes: u64,
-    /// Objects in these files that did not come back.
+    /// Objects of killed stores that did not come back.
     pub unrecovered_objects: u64,
 }
 

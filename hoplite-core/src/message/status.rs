@@ -12,11 +12,10 @@ use crate::topology::place::Path;
 pub struct NodeConfig {
     pub node: NodeId,
     pub path: Path,
-    /// The size of the arena.
     pub capacity_bytes: u64,
     pub limits: Limits,
     pub shards: ShardMap,
-    /// The schedule of the allreduces that this store coordinates.
+    /// The preferred schedule of allreduces that this store coordinates.
     pub allreduce_schedule: SchedulePreference,
     /// The number of copies of an object whose put requests none.
     pub replicas: u8,
@@ -37,11 +36,12 @@ pub struct NodeStatus {
     pub evictable_bytes: u64,
     pub copies: usize,
     pub pulls: usize,
-    /// Memory for targets of reduces.
+    /// Memory reserved for targets of reduces.
     pub reserved_bytes: u64,
     /// Reduces that this store coordinates.
     pub reductions: usize,
-    /// Hops that this store performs, including failed ones before their release.
+    /// Hops (steps of reduces) that this store performs, including failed ones before their
+    /// release.
     pub hops: usize,
     pub evictions: u64,
     /// Objects whose time to live has ended here.
@@ -52,13 +52,13 @@ pub struct NodeStatus {
     pub put_conflicts: u64,
     /// Puts and reduces that failed because of a quota.
     pub over_quota_puts: u64,
-    /// Hops of the reduces that this store coordinates, here or elsewhere.
+    /// Hops at all stores of the reduces that this store coordinates.
     pub directed_hops: usize,
     pub combinations: usize,
     pub is_draining: bool,
-    /// Calls, fetches, hops and reduces that wait for memory.
+    /// Calls, transfers, reduces and their steps that wait for memory.
     pub waiting_for_room: usize,
-    /// The node's place; version zero before a probe.
+    /// The node's groups; version zero until a probe measures them.
     pub place: Placed,
     pub spill: SpillStatus,
 }

@@ -12,11 +12,10 @@ use crate::id::NodeId;
 pub struct LongWait {
     pub operation: Operation,
     pub waited: Duration,
-    /// The cause, if known.
     pub missing: Option<Missing>,
 }
 
-/// A shard without a session, and the reason.
+/// A directory shard without a session, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ShardFault {
@@ -36,18 +35,18 @@ pub struct PeerFault {
 /// The present troubles of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
-    /// Calls, fetches, hops and reduces that wait for memory.
+    /// Calls, transfers, reduces and their steps that wait for memory.
     pub full_waiters: usize,
     /// Calls that have waited for [`LONG_WAIT`](crate::node::LONG_WAIT).
     pub long_waits: usize,
     /// At most [`MAX_LONG_WAITS`](crate::node::MAX_LONG_WAITS) of these calls.
     pub waits: Vec<LongWait>,
-    /// Shards without a session.
+    /// Directory shards without a session.
     pub shards: Vec<ShardFault>,
     /// Stores that lately refused this one, or were unreachable.
     pub peers: Vec<PeerFault>,
     /// Unusable spill directories.
     pub spill: Vec<SpillTrouble>,
-    /// The last refusal of an incompatible version, if recent.
+    /// The last refusal of a program's protocol version, if recent.
     pub incompatible: Option<Fault>,
 }

@@ -1,4 +1,4 @@
-//! The agreement of a collective's participants on the operation.
+//! The parameters on which a collective's participants must agree.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub enum Collective {
 /// The properties of a collective that all participants must request alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// The collective.
+    /// The kind of collective.
     pub kind: Collective,
     /// The operation on elements; meaningless for an allgather or an all-to-all.
     pub op: ReduceOp,
@@ -33,7 +33,7 @@ pub struct Agreement {
     pub order: ReduceOrder,
     /// The number of participants.
     pub participants: u32,
-    /// A digest of the source ids in rank order; it finds mistakes, not forgeries.
+    /// A digest of the source ids in rank order. It detects mistakes, not forgeries.
     pub sources: u64,
 }
 

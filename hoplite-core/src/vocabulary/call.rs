@@ -11,9 +11,9 @@ pub enum Operation {
     Get,
     /// Waits until all stores have dropped their copies.
     Delete,
-    /// Waits until some of several objects exist.
+    /// Waits until enough of several objects exist.
     Wait,
-    /// Waits for a location of the object.
+    /// Waits until some node has the object.
     Locate,
     /// Waits for sources or their combination.
     Reduce,
@@ -29,7 +29,7 @@ pub enum Operation {
     AllToAll,
     /// Waits for several objects.
     Gather,
-    /// Waits for participants.
+    /// Waits for all participants to arrive.
     Barrier,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The plane on which a malformed message came.
+/// The kind of connection that carried a malformed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
     /// Client to store, Unix socket.

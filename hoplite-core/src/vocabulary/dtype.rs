@@ -99,7 +99,7 @@ pub enum MetadataError {
     /// A peer rejected the metadata.
     #[error("{reason}")]
     Reported {
-        /// The peer's text, cut to the wire's limit.
+        /// The peer's explanation, cut to the protocol's limit.
         reason: Cow<'static, str>,
     },
     /// The application's metadata is too long.

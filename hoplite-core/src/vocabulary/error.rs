@@ -1,5 +1,5 @@
-//! The failures of operations on objects. A shard's error reaches a client unchanged, so all parts
-//! share one enum.
+//! The failures of operations on objects. All crates share one enum, because a shard's error
+//! reaches a client unchanged.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -141,10 +141,10 @@ pub enum Error {
         /// The limit.
         maximum: u64,
     },
-    /// The client released a reference to a copy that it does not hold.
+    /// The client released a reference that it does not hold.
     #[error("no reference {reference} on this connection")]
     UnknownReference {
-        /// The copy that the client named.
+        /// The number of the copy.
         reference: u64,
     },
     /// Another live store has this node id.
@@ -197,7 +197,7 @@ pub enum Error {
     /// The daemon, or the directory behind it, is unreachable now.
     #[error("{what} cannot be reached")]
     Unavailable {
-        /// The daemon.
+        /// The unreachable daemon.
         what: Cow<'static, str>,
     },
     /// The daemon is shutting down.
@@ -206,9 +206,9 @@ pub enum Error {
     /// A put requests more copies than stores can keep. Draining stores do not count.
     #[error("{wanted} replicas are wanted, but only {present} stores can keep one")]
     NotEnoughNodes {
-        /// The requested copies.
+        /// The number of requested copies.
         wanted: u64,
-        /// Stores that can keep a copy.
+        /// The number of stores that can keep a copy.
         present: u64,
     },
     /// The store moves its objects away before it stops, and accepts no new ones.
@@ -373,7 +373,7 @@ pub enum Missing {
         /// The participants.
         participants: Named<Absent>,
     },
-    /// Rank 0 has not begun the collective, or its store has not finished it.
+    /// Rank 0, the coordinator, has not begun the collective, or its store has not finished it.
     Coordinator {
         /// The collective's target.
         target: ObjectId,
@@ -398,7 +398,7 @@ pub enum Missing {
         /// The exceeded quota.
         excess: Box<QuotaExcess>,
     },
-    /// A local client has not sealed the object.
+    /// A local client has not completed (sealed) the object.
     Seal {
         /// The object.
         id: ObjectId,
@@ -441,7 +441,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// A stable name of the kind of cause, for programs.
+    /// Returns a stable name of the kind of cause, for programs.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Object { .. } => "object",

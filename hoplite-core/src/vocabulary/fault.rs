@@ -7,7 +7,7 @@ use crate::vocabulary::error::{Error, ErrorCode};
 use crate::vocabulary::id::NodeId;
 use crate::vocabulary::time::Time;
 
-/// Each kind of failure is logged once per period, even if two kinds alternate.
+/// Shortest time between log lines about one kind of failure, even if two kinds alternate.
 const REPEAT_PAUSE: Duration = Duration::from_secs(10);
 const MAX_KINDS: usize = 8;
 /// Most peers with remembered failures.
@@ -58,7 +58,7 @@ pub struct Fault {
     pub at: Time,
 }
 
-/// The peers whose last attempt failed.
+/// The peers that were unreachable at the last attempt.
 #[derive(Debug, Default)]
 pub struct PeerFaults {
     faults: BTreeMap<NodeId, (Fault, LoggedFailures)>,
@@ -83,7 +83,7 @@ impl PeerFaults {
         is_news
     }
 
-    /// Notes a successful attempt. Returns `true` if the previous one had failed.
+    /// Notes that `peer` was reached. Returns `true` if the previous attempt had failed.
     pub fn reached(&mut self, peer: &NodeId) -> bool {
         self.faults.remove(peer).is_some()
     }

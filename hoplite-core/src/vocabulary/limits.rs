@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// Limits of a store or shard. `docs/reference/limits.md` has a row for each.
+/// The limits of a store or shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest object, in bytes.
     pub max_object_bytes: u64,
-    /// Shards also keep the bytes of objects smaller than this. Zero disables inline objects.
+    /// Shards keep the bytes of smaller objects, and answer gets with them. Zero disables this.
     pub inline_below_bytes: u64,
     /// Puts of at least this size wait until the directory accepts them. Smaller puts wait only on
     /// request.
@@ -16,7 +16,7 @@ pub struct Limits {
     pub max_clients: usize,
     /// Most open requests of a client.
     pub max_requests_per_client: usize,
-    /// Most views and writers of one client at a time.
+    /// Most objects that a client reads or writes at a time.
     pub max_references_per_client: usize,
     /// Most copies in one store, and most objects known to one shard.
     pub max_objects: usize,
@@ -26,7 +26,7 @@ pub struct Limits {
     pub slots_per_location: u32,
     /// Time for which a node may be away before its copies count as lost.
     pub node_grace: Duration,
-    /// Time for which a shard rejects late publications of a deleted object.
+    /// Time for which a shard remembers deleted objects, to reject late publications.
     pub tombstone_ttl: Duration,
     /// Time after which the objects of an owner are deleted, once no client holds the owner.
     pub owner_grace: Duration,
@@ -36,8 +36,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_object_bytes: 1 << 40,
-            // The bytes cross the shard's link for each receiver: 15 times 8 KiB take 5 ms at 200
-            // Mbit/s.
+            // A shard sends the bytes to each receiver: 15 times 8 KiB take 5 ms at 200 Mbit/s.
             inline_below_bytes: 8 << 10,
             confirmed_from_bytes: 64 << 10,
             max_clients: 1024,

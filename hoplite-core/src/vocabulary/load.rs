@@ -28,7 +28,7 @@ pub const MAX_LOG_LINES: usize = 64;
 pub const MAX_LOG_LINE_BYTES: usize = 512;
 /// Shortest time between two reports.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
-/// Longest watch that one request starts.
+/// Longest time for which one request causes reports.
 pub const MAX_WATCH: Duration = Duration::from_secs(60);
 
 /// The state of a store.
@@ -60,7 +60,7 @@ pub struct Load {
     pub send_rate: u64,
     /// Object bytes received per second since the last report.
     pub receive_rate: u64,
-    /// `true` for each shard with an open session, ordered by name.
+    /// For each shard, ordered by name: `true` if its session is open.
     pub shards_up: Vec<bool>,
     /// Running transfers to this store, at most [`MAX_REPORTED`].
     pub transfers: Vec<TransferLoad>,
@@ -167,7 +167,8 @@ pub struct LinkLoad {
     pub round_trip_ns: u64,
     /// `true` if the link is much slower, or has a much longer round trip, than most.
     pub is_slow: bool,
-    /// The number of lanes that all transfers share, by the peer's last trial; zero before it.
+    /// The number of parallel connections (lanes) that the last trial chose for this peer; zero
+    /// before it.
     pub lanes: u32,
 }
 
@@ -191,8 +192,8 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX)
 }
 
-/// Decides when a store reports its load to one shard: regularly while the shard requests it, and
-/// only changes.
+/// Decides when a store reports its load to one shard: at intervals while the shard requests it,
+/// and only after changes.
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
     watched: Option<(Time, Duration)>,
@@ -245,10 +246,10 @@ impl Reporter {
 /// The interval of reports for the dashboard's history, without a watching tool.
 pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
 const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
-/// Time for which stores report after a shard's request for a watching tool.
+/// Time for which stores report after a request for a watching tool.
 pub const REPORT_DURATION: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Most reports per second that a shard requests of all stores together. Each costs a shard some
+/// Most reports per second that a shard requests from all stores together. Each costs a shard some
 /// ten microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
@@ -268,7 +269,7 @@ pub struct ReportRequest {
     pub interval: Duration,
     /// Time for which the stores report.
     pub duration: Duration,
-    /// `true` if earlier reports are too old to be shown.
+    /// `true` if earlier reports are too old, and must be forgotten.
     pub forget: bool,
 }
 
@@ -301,7 +302,7 @@ impl ReportRequests {
         ReportRequest { interval, duration, forget }
     }
 
-    /// Returns `true` while stores must report. A store that connects then also gets a request.
+    /// Returns `true` while the last request is in force. A store that connects then also gets it.
     pub fn holds(&self, now: Time) -> bool {
         self.reporting_until.is_some_and(|until| now < until)
     }

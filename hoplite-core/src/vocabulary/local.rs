@@ -30,8 +30,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the client that gets the references in the call's answer. The store holds a batch's
-    /// references until the answer, because a client can release its own at any time.
+    /// Returns the holder of the references that a call yields: the client, but for an item of a
+    /// batch the store, because a client could release its own before the answer.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }
@@ -41,8 +41,8 @@ impl CallKey {
     }
 }
 
-/// Names a local copy until its memory is freed. Unique in a run of the store; clients name
-/// references by it.
+/// Names a local copy, and clients' references to it, until its memory is freed. Unique in a run of
+/// the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId(pub u64);
 
@@ -50,7 +50,7 @@ pub struct CopyId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PullId(pub u64);
 
-/// Names a transfer from a local copy to another store. The shell numbers it.
+/// Names a transfer from a local copy to another store. The daemon numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServeId(pub u64);
 
@@ -62,7 +62,8 @@ pub struct CombineId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HopId(pub u64);
 
-/// Names a hop that this store performs for a remote coordinator. The shell numbers it.
+/// Names a step of a reduce (a hop) that this store performs for a remote coordinator. The daemon
+/// numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostingId(pub u64);
 
@@ -84,7 +85,7 @@ pub enum Producer {
     Reduce,
 }
 
-/// The urgency of a message to a shard. A deferrable one may wait to share a frame.
+/// The urgency of a message to a shard. A deferrable message may wait to share a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Urgency {
     /// A client may wait for the effect.

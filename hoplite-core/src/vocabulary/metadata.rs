@@ -25,7 +25,7 @@ pub struct Replicas {
     pub wanted: u8,
     /// The number of copies that the put waits for. Zero means all.
     pub awaited: u8,
-    /// `true` if both directory shards of the id must accept the put.
+    /// `true` if both shards that know the id must accept the put.
     pub quorum: bool,
 }
 
@@ -41,7 +41,7 @@ impl Replicas {
         if self.awaited == 0 { all } else { all.min(usize::from(self.awaited)) }
     }
 
-    /// Returns `true` if even a small put waits for the directory.
+    /// Returns `true` if the put waits for the directory, even if it is small.
     pub fn awaits_directory(self) -> bool {
         self.to_await() > 1 || self.quorum
     }
@@ -57,7 +57,7 @@ pub struct Metadata {
     pub shape: Option<Vec<u64>>,
     /// The application's bytes, at most 4 KiB.
     pub user: Bytes,
-    /// The agreed parameters, if the object is a collective's target.
+    /// The parameters of the collective that made the object, if any.
     pub agreement: Option<Agreement>,
     /// The number of copies to keep. Puts with equal contents may differ in it.
     pub replicas: Replicas,

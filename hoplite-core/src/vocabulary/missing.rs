@@ -7,7 +7,7 @@ use crate::vocabulary::id::ObjectId;
 /// Most missing things that an error names, so that its text stays readable.
 pub const MAX_NAMED: usize = 8;
 
-/// Missing things: the first few, and the number of all.
+/// Missing things, such as objects: the first few, and the number of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named<T> {
     /// At most [`MAX_NAMED`] things.

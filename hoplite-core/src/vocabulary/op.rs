@@ -34,7 +34,7 @@ impl ReduceOp {
         }
     }
 
-    /// Returns `true` if elements of this type have the operation.
+    /// Returns `true` if the operation is defined for this type.
     pub const fn is_defined_for(self, dtype: Dtype) -> bool {
         match dtype {
             Dtype::Opaque => false,

@@ -1,4 +1,4 @@
-//! The place of a node: a path of groups, and a position in the order of all nodes.
+//! The place of a node: its groups, such as its rack, and its position in the order of all nodes.
 
 use crate::vocabulary::placement::{fnv1a, mix};
 
@@ -8,7 +8,8 @@ pub const MAX_LEVELS: usize = 4;
 /// The keys of place labels, outermost first. A prefix is allowed: `topology.kubernetes.io/zone`.
 pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 
-/// Numbers of a node's groups, outermost first; zero at levels where the node is in no group.
+/// The numbers of a node's groups, such as its zone, outermost first; zero at levels without a
+/// group.
 ///
 /// A path also names a group: the numbers from the outermost group to this one, then zeros. All
 /// zeros name the group of all nodes.
@@ -17,18 +18,18 @@ pub type Path = [u32; MAX_LEVELS];
 /// The group of all nodes.
 pub const EVERYWHERE: Path = [0; MAX_LEVELS];
 
-/// The place of a node.
+/// A node's place in the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Place {
     /// The node's groups.
     pub path: Path,
-    /// The node's rank in the order of all nodes, along which chains run.
+    /// The node's rank in the order of all nodes, along which chains of transfers run.
     pub position: u32,
 }
 
 impl Place {
-    /// Returns the place of these labels, without a position. Ignores unknown keys and repeated
-    /// levels.
+    /// Returns the place, without a position, that these `key=value` labels describe. Ignores
+    /// unknown keys and repeated levels.
     pub fn of_labels(labels: &[(String, String)]) -> Self {
         let number = |level: &str| {
             let label = labels.iter().find(|(key, value)| is_of(key, level) && !value.is_empty());
@@ -37,14 +38,14 @@ impl Place {
         Self { path: LEVEL_KEYS.map(number), position: 0 }
     }
 
-    /// Returns the innermost level at which both nodes share a group: 0 for a host, [`MAX_LEVELS`]
-    /// if they share none.
+    /// Returns the number of levels at which the nodes' groups differ: 0 on one host,
+    /// [`MAX_LEVELS`] without a common group.
     pub fn level(&self, other: &Self) -> usize {
         level(self.path, other.path)
     }
 
-    /// Returns the number of positions from this node forward to `to`. It wraps around, so earlier
-    /// nodes are farther away than later ones.
+    /// Returns the number of positions from this node forward to `to`. The order wraps around, so
+    /// earlier nodes are farther away than later ones.
     pub const fn forward(&self, to: &Self) -> u32 {
         to.position.wrapping_sub(self.position)
     }
@@ -64,14 +65,14 @@ fn is_of(key: &str, level: &str) -> bool {
     key.rsplit('/').next() == Some(level)
 }
 
-/// Returns the number of a group that a probe found: a hash of its level and its first node's name.
-/// The zero byte keeps it apart from labels.
+/// Returns the number of a group that a probe measured: a hash of its level and its first node's
+/// name. The zero bytes distinguish it from a label.
 pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }
 
 /// Returns the number of a label's group: a hash, so that all processes agree. Equal hashes merge
-/// two groups: with a thousand groups, in one of ten thousand clusters.
+/// two groups by mistake: with 1,000 groups, in one of 10,000 clusters.
 pub fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)
@@ -89,7 +90,7 @@ pub fn level(one: Path, other: Path) -> usize {
     MAX_LEVELS - shared.count()
 }
 
-/// Returns `true` if the node is in the group `of`.
+/// Returns `true` if the node at `path` is in the group `of`.
 pub fn is_in(path: Path, of: Path) -> bool {
     let levels = of.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     path[..levels] == of[..levels]

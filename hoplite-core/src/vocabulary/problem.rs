@@ -5,17 +5,17 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 /// Most places (nodes or objects) that a problem names.
 pub const MAX_PLACES: usize = 8;
 
-/// Percentage of an arena in pinned copies from which puts may soon find no memory.
+/// A store is nearly full if pinned copies take this percentage of its memory.
 const NEARLY_FULL_PERCENT: u64 = 90;
 
-/// Returns the details of a [nearly full](ProblemKind::NearlyFull) store.
+/// Describes a [nearly full](ProblemKind::NearlyFull) store; `None` for other stores.
 pub fn nearly_full(pinned_bytes: u64, capacity_bytes: u64) -> Option<String> {
     let share = u128::from(pinned_bytes) * 100 / u128::from(capacity_bytes.max(1));
     let is_so = share >= u128::from(NEARLY_FULL_PERCENT);
     is_so.then(|| format!("{pinned_bytes} of {capacity_bytes} bytes are pinned"))
 }
 
-/// Returns the details of [slow links](ProblemKind::Slow) to these peers.
+/// Describes [slow links](ProblemKind::Slow) to `peers`; `None` without peers.
 pub fn slow_links<'a>(peers: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut peers = peers.into_iter();
     let first = peers.next()?;
@@ -32,11 +32,11 @@ pub enum ProblemKind {
     Full,
     /// A store cannot write spill files.
     Disk,
-    /// A store has no session with a shard.
+    /// A store has no session with a directory shard.
     Shard,
     /// A store refuses another one, or cannot be reached.
     Peer,
-    /// Refused programs share no protocol version with a daemon.
+    /// Daemons refused programs of an incompatible protocol version.
     Incompatible,
     /// All complete copies of an object are gone.
     Lost,
@@ -52,7 +52,7 @@ pub enum ProblemKind {
     Slow,
     /// A shard has refused a store.
     Refused,
-    /// A session of a store has ended.
+    /// A store has left the cluster.
     Left,
 }
 
@@ -70,9 +70,9 @@ pub enum Severity {
 pub struct Problem {
     /// The kind.
     pub kind: ProblemKind,
-    /// The number of all places with the problem.
+    /// The number of nodes or objects with the problem.
     pub count: usize,
-    /// The first [`MAX_PLACES`] places.
+    /// The first [`MAX_PLACES`] of these nodes or objects.
     pub places: Vec<Place>,
 }
 

@@ -35,7 +35,7 @@ pub struct QuotaLimits {
     pub objects: Option<u64>,
 }
 
-/// The use of a quota, or a part of it.
+/// The memory and objects that count towards a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QuotaUse {
     /// Bytes of shared memory, with the header of each object.
@@ -76,7 +76,7 @@ impl QuotaResource {
 pub struct QuotaExcess {
     /// The objects that the quota limits.
     pub subject: QuotaSubject,
-    /// The quantity that the put lacks.
+    /// The quantity that runs out.
     pub resource: QuotaResource,
     /// Bytes or objects that the put needs.
     pub needed: u64,

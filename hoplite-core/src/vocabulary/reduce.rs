@@ -32,7 +32,7 @@ pub struct Reduce {
 }
 
 impl Reduce {
-    /// Checks the parts of a reduce that need no source.
+    /// Checks the request without looking at its sources.
     ///
     /// # Errors
     /// [`Error::DuplicateId`] if two sources, or a source and the target, have the same id.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The number of classes of waiting times. Class `n` starts at 2^n microseconds; the last one has
-/// no end.
+/// The number of classes in the histogram of waiting times. Class `n` starts at 2^n microseconds;
+/// the last one has no end.
 pub const WAIT_CLASSES: usize = 28;
 
 /// Counts of the calls that a store has answered since its start.
@@ -56,8 +56,8 @@ impl Waits {
         Self(counts)
     }
 
-    /// Returns a time within which this share of the calls was answered, at most twice the exact
-    /// one; `None` without calls.
+    /// Returns a quantile of the waiting times, rounded up to at most its double; `None` without
+    /// calls.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let all: u64 = self.0.iter().fold(0, |sum, count| sum.saturating_add(*count));
         #[expect(clippy::cast_precision_loss, reason = "a rounded rank is precise enough")]

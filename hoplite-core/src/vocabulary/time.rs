@@ -1,4 +1,4 @@
-//! Time for pure code: an argument instead of a clock.
+//! Time as an argument, for code without a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

@@ -49,8 +49,8 @@ impl TraceContext {
         bytes
     }
 
-    /// Reads the binary form. If it is invalid, the receiver continues without a trace, as the
-    /// standard demands.
+    /// Reads the binary form; `None` if it is invalid. The receiver then continues without a trace,
+    /// as the standard demands.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (trace, rest) = bytes.split_first_chunk::<16>()?;
