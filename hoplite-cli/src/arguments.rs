@@ -50,7 +50,6 @@ pub(crate) struct LifetimeArguments {
 }
 
 impl LifetimeArguments {
-    /// Fails for a time to live of zero, or of more than 30 days.
     pub(crate) fn lifetime(self) -> Result<Option<Arc<Lifetime>>, ObjectError> {
         let ttl = self.ttl.map(|after| Ttl::new(after, self.ttl_action)).transpose()?;
         Ok(Lifetime::of(self.owner, ttl))
@@ -76,12 +75,11 @@ impl StoreArguments {
         socket.unwrap_or_else(default_socket_path)
     }
 
-    /// Returns `--timeout`, or the default of all clients.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the time limit of a call that waits for no object: with `--timeout 0` the default of
+    /// Returns the time limit of a call that waits for no object. Zero becomes the default of
     /// connecting.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
@@ -120,7 +118,6 @@ pub(crate) fn id_parser() -> impl TypedValueParser<Value = ObjectId> {
     OsStringValueParser::new().try_map(|text| ObjectId::new(text.as_encoded_bytes()))
 }
 
-/// Parses `1min 30s`, or a number of seconds.
 pub(crate) fn parse_duration(text: &str) -> anyhow::Result<Duration> {
     if let Ok(seconds) = text.parse() {
         return Duration::try_from_secs_f64(seconds).context("not a duration that can be waited for");

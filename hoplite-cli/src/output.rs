@@ -7,7 +7,6 @@ use console::{Color, Style};
 use hoplite_client::{Dtype, Metadata, ObjectId};
 use serde::Serialize;
 
-/// Formats bytes with about three digits: `17 B`, `1.5 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -23,13 +22,11 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Formats a count with its noun: `1 object`, `2 objects`.
 pub(crate) fn count(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")
 }
 
-/// Formats a time in its largest unit: `59s`, `3m`, `23h`, `2d`.
 pub(crate) fn age(since: Duration) -> String {
     let seconds = since.as_secs();
     match seconds {
@@ -40,7 +37,6 @@ pub(crate) fn age(since: Duration) -> String {
     }
 }
 
-/// Formats element type and shape: `f32[2,3]`, or `-` for plain bytes.
 pub(crate) fn array_type(metadata: &Metadata) -> String {
     match (&metadata.shape, metadata.dtype) {
         (None, Dtype::Opaque) => "-".to_owned(),
@@ -81,7 +77,6 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<(
 /// Widest column: one long id must not widen all rows.
 const MAX_PADDED: usize = 40;
 
-/// Returns a style in `colour`; plain unless standard output is a terminal with colours.
 pub(crate) fn coloured(colour: Color) -> Style {
     Style::new().for_stdout().fg(colour)
 }
@@ -129,7 +124,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.push(row);
     }
 
-    /// Prints rows, at first below the titles.
+    /// Prints the rows, the first time below the titles.
     pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
         if !self.title_printed {
             self.title_printed = true;

@@ -43,7 +43,6 @@ pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     styled(BARS.add(ProgressBar::new(size_bytes)), label)
 }
 
-/// Returns a bar of a still unknown number of steps.
 pub(crate) fn of_steps(label: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{prefix:<8} {wide_bar} {percent:>3}% {eta:>4}");

@@ -82,7 +82,7 @@ fn timed(work: impl FnOnce()) -> Duration {
     started.elapsed()
 }
 
-/// Cheapest operation, for comparison.
+/// The cheapest operation, for comparison.
 fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     for (acc, input) in acc.iter_mut().zip(input) {
         *acc ^= input;

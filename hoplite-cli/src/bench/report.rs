@@ -262,8 +262,7 @@ fn sorted(samples: &[Duration]) -> Vec<f64> {
     seconds
 }
 
-/// Returns the smallest of the sorted `numbers` up to which at least the share `quantile` of them
-/// lies; zero without numbers.
+/// Returns a quantile of the sorted `numbers`, by nearest rank; zero without numbers.
 fn quantile(numbers: &[f64], quantile: f64) -> f64 {
     let count = numbers.len();
     let rank = (0..count).find(|rank| (rank + 1) as f64 >= quantile * count as f64);

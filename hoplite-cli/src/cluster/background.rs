@@ -75,7 +75,7 @@ impl Background {
         let _ = fs::remove_file(self.pid_file());
     }
 
-    /// Ignores another program's process with the same number.
+    /// Returns the store's process, unless another program has its number now.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
         if fs::symlink_metadata(self.directory()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         {
@@ -114,7 +114,6 @@ impl Running {
         (name.trim_end() == PROGRAM).then_some(Self { pid, process })
     }
 
-    /// Sends SIGTERM. Returns `true` if the store ended within `patience`.
     pub(crate) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
         self.signal(Signal::TERM)?;
         Ok(self.ends_within(patience)?)

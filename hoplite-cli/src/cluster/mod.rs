@@ -41,7 +41,6 @@ pub(crate) struct ClusterOptions {
     pub(crate) dashboard: bool,
 }
 
-/// A label whose values the stores take in turn.
 #[derive(Debug, Clone)]
 pub(crate) struct LabelInTurn {
     pub(crate) key: String,
@@ -50,9 +49,9 @@ pub(crate) struct LabelInTurn {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// Before the cluster counts as started: for measurements.
+    /// Touched before the cluster counts as started, for measurements.
     AllAtStart,
-    /// On first use, so that a cluster for development takes little memory.
+    /// Touched on first use, so that a cluster for development takes little memory.
     OnUse,
 }
 
@@ -72,8 +71,8 @@ pub(crate) struct NodeProcess {
     pub(crate) pid: u32,
 }
 
-/// Starts a cluster, runs `body`, and always stops the cluster. Call this on the main thread: the
-/// daemons end with their starting thread.
+/// Starts a cluster, runs `body`, and always stops the cluster. Call this on the main thread,
+/// because the daemons end with their starting thread.
 ///
 /// # Errors
 /// A failed start; [`Interrupted`]; [`AllStopped`]; the failure of a daemon; or the error of `body`.
@@ -103,12 +102,10 @@ pub(crate) async fn with_cluster<T>(
     outcome
 }
 
-/// Each store was drained or stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("all stores have stopped")]
 pub(crate) struct AllStopped;
 
-/// Returns `true` if the user ended the cluster.
 pub(crate) fn is_orderly(error: &anyhow::Error) -> bool {
     error.is::<Interrupted>() || error.is::<AllStopped>()
 }
@@ -117,7 +114,7 @@ pub(crate) fn is_orderly(error: &anyhow::Error) -> bool {
 struct Daemons {
     stores: Vec<Daemon>,
     shards: Vec<Daemon>,
-    // Last, because dropped daemons no longer use its files.
+    // Dropped last, because the daemons use its files.
     workplace: Workplace,
 }
 
@@ -230,14 +227,14 @@ impl Daemons {
         }
     }
 
-    /// Stops the stores first: they leave the directory.
+    /// Stops the stores first, because they leave the directory.
     async fn stop(&mut self) {
         join_all(self.stores.iter_mut().map(Daemon::stop)).await;
         join_all(self.shards.iter_mut().map(Daemon::stop)).await;
     }
 }
 
-/// Returns the daemon's position. `daemons` must not be empty.
+/// Returns the ended daemon's position. `daemons` must not be empty.
 async fn first_end<'d>(daemons: impl Iterator<Item = &'d mut Daemon>) -> (usize, ExitStatus) {
     let (status, ended, _) = select_all(daemons.map(|daemon| Box::pin(daemon.ended()))).await;
     (ended, status)

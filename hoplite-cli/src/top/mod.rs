@@ -52,7 +52,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let cluster = Cluster::connect(store).await?;
     let mut signals = Signals::new().context("cannot wait for signals")?;
     let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    // Restores the terminal even after a panic.
+    // This also restores the terminal after a panic.
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
     let interval = arguments.interval.max(SHORTEST_INTERVAL);
     let ended = show(&mut terminal, Screen::new(has_colours), cluster, interval, &mut signals).await;
@@ -90,7 +90,7 @@ async fn show(
         };
         match outcome {
             ControlFlow::Break(()) => return Ok(()),
-            // Dropped while the previous query is open; the next tick repeats it.
+            // Drops the query while another one is open. The next tick repeats it.
             ControlFlow::Continue(Some(question)) => drop(questions.try_send(question)),
             ControlFlow::Continue(None) => {}
         }

@@ -54,14 +54,13 @@ pub(super) struct Screen {
     is_paused: bool,
     is_typing: bool,
     prefix: String,
-    /// For each page up to the shown one, the id before it.
+    /// The last id before each page, up to the shown page.
     pages: Vec<Vec<u8>>,
     object: Option<ObjectId>,
     chosen_in: View,
     latest: Option<Snapshot>,
     trouble: Option<String>,
     rows: TableState,
-    /// Number of rows; `height` rows fit on the screen.
     count: usize,
     height: usize,
 }
@@ -104,7 +103,7 @@ impl Screen {
     pub(super) fn take(&mut self, answer: Result<Snapshot, String>) {
         match answer {
             Ok(mut snapshot) => {
-                // An answer to an earlier query keeps the data.
+                // An answer without a page's data keeps the earlier data.
                 if let (More::Nothing, Some(before)) = (&snapshot.more, self.latest.take()) {
                     snapshot.more = before.more;
                 }

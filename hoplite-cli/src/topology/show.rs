@@ -113,7 +113,6 @@ fn show_matrix(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Prints the ranks, and pairs that are slower than others of their groups.
 pub(super) fn print(
     out: &mut impl Write,
     links: Links<'_>,
@@ -141,7 +140,6 @@ fn rate(ps_per_byte: u32) -> String {
     }
 }
 
-/// Makes a row for each rank: node, groups from the outermost on, and link to the next rank.
 fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let mut table = Table::new([
         ("RANK", Alignment::Right),

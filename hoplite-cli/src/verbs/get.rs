@@ -53,7 +53,6 @@ pub(super) struct Report<'f> {
     pub(super) output: &'f Path,
 }
 
-/// Refuses `--json` if the object goes to standard output.
 pub(super) fn check_json(json: bool, file: Option<&Path>) -> Result<(), clap::Error> {
     if json && file.is_none() {
         let message = "--json needs a file: the object itself goes to standard output";

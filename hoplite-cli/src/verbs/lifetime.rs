@@ -54,7 +54,6 @@ impl Lifetime {
         Ok(())
     }
 
-    /// Formats owner and time to live for a table; empty without them.
     pub(super) fn cell(&self) -> String {
         let ttl = self.ttl_ms.map(seconds);
         let owner = self.owner.as_deref().map(escape);

@@ -18,7 +18,7 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// Default port for other stores, as the guide says for firewalls.
+/// Default port for other stores. The guide names it for firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
 /// The dashboard's port, or any free loopback port if it is taken.
@@ -91,7 +91,7 @@ impl Arguments {
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
         let is_named = self.has("--dashboard") || is_set("HOPLITE_DASHBOARD");
         let has_file = self.has("--config") || is_set("HOPLITE_CONFIG");
-        // A store alone starts even with an unusable secret, but without a dashboard.
+        // Without `--head`, an unusable secret only disables the dashboard.
         let can_log_in = |found: Result<Credentials, _>| self.head || found.is_ok();
         let has_login = || match self.security() {
             Some(security) => security.has_login() && can_log_in(security.credentials()),
@@ -144,7 +144,6 @@ impl Arguments {
     }
 }
 
-/// Returns `true` if all shards' addresses resolve, none to loopback.
 fn serves_others(shards: &str) -> bool {
     let serves_others = |shard: &str| {
         let found = shard.to_socket_addrs();

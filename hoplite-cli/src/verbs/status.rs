@@ -109,7 +109,6 @@ struct Memory {
     abandoned: u64,
 }
 
-/// Spill files now, and counts since the store's start.
 #[derive(Debug, Serialize)]
 struct Spill {
     objects: u64,

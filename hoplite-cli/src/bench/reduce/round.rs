@@ -24,7 +24,6 @@ pub(super) struct Round<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) elapsed: Duration,
-    /// The most that any node sent and received.
     pub(super) traffic: Traffic,
 }
 

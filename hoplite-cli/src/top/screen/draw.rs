@@ -379,7 +379,6 @@ fn own_node(Snapshot { store, .. }: &Snapshot) -> Node {
     Node { node: store.node.clone(), connected: true, load: Some(load), ..Node::default() }
 }
 
-/// Removes control characters from a peer's text.
 fn plain(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }

@@ -120,7 +120,7 @@ fn alerted(alert: AlertDescription) -> String {
     }
 }
 
-/// Explains a missing answer; `otherwise` if connecting and TLS work.
+/// Explains a missing answer. Returns `otherwise` if connecting and TLS work.
 async fn diagnosis(address: &str, credentials: &Credentials, otherwise: &str) -> String {
     let deadline = Instant::now() + DIAGNOSIS_TIMEOUT;
     let (stream, peer) = match connect(address, deadline).await {

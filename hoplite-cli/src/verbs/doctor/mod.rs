@@ -247,7 +247,7 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
     finding("shared memory", Health::Good, "can be made")
 }
 
-/// Checks the hard limit, to which daemons raise their limit.
+/// Checks the hard limit of open files, to which daemons raise theirs.
 fn descriptors() -> Finding {
     let most = descriptor_limit();
     if most < FEW_DESCRIPTORS {
